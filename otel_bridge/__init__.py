@@ -1,0 +1,1 @@
+"""OpenTelemetry in, one run in Weights & Biases, MLflow and Trackio out."""

@@ -1,0 +1,1 @@
+"""The process that brings segments to trackers: reader, ledger, delivery, life."""

@@ -1,0 +1,1 @@
+"""Public test doubles and the contract every writer must pass."""
