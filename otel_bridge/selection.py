@@ -1,1 +1,173 @@
-"""Which rollouts of a step are kept: one rule for the emitter's pre-selection and the bridge's choice."""
+"""Which rollouts of a step are kept: one rule for the emitter's pre-selection and the bridge's choice.
+
+Pure and deterministic: no clock, no random numbers. What the rollouts hold decides, never the order in which they came
+(rule ``first`` excepted).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+STRATIFIED: Final = "stratified"
+FIRST: Final = "first"
+_SHARE: Final = 4
+"""Failures, and truncated ones, may each take one seat in so many, so that they cannot crowd out the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What the choice looks at.
+
+    Attributes:
+        reward: ``None`` or NaN when there is none.
+        group: The prompt group; ``None``: a group of its own.
+        failed: It ended in an error.
+        truncated: Its generation hit the length limit.
+        key: Stable id of the rollout; decides between equals.
+    """
+
+    reward: float | None
+    group: str | None
+    failed: bool
+    truncated: bool
+    key: str
+
+
+def choose(candidates: Sequence[Candidate], cap: int, *, rule: str, seed: str) -> list[int]:
+    """Choose at most *cap* of *candidates*.
+
+    ``stratified`` takes the best, the worst, failures, truncated ones (a quarter of the seats each at most), then whole
+    groups in the order of a hash of *seed* and group while they fit; a group that is too large is cut.
+
+    Args:
+        candidates: The rollouts of one step, in the order in which they came.
+        cap: Seats; zero or less: none.
+        rule: ``stratified`` or ``first``.
+        seed: ``<run id>/<step>``.
+
+    Returns:
+        Kept indices, increasing.
+    """
+    return choose_columns(
+        [candidate.reward for candidate in candidates],
+        [candidate.group for candidate in candidates],
+        cap,
+        failed=[index for index, candidate in enumerate(candidates) if candidate.failed],
+        truncated=[index for index, candidate in enumerate(candidates) if candidate.truncated],
+        key=lambda index: candidates[index].key,
+        rule=rule,
+        seed=seed,
+    )
+
+
+def choose_columns(
+    rewards: Sequence[float | None],
+    groups: Sequence[str | None],
+    cap: int,
+    *,
+    failed: Sequence[int],
+    truncated: Sequence[int],
+    key: Callable[[int], str],
+    rule: str,
+    seed: str,
+) -> list[int]:
+    """Do as `choose` does with parallel lists, which for a large batch cost less than an object a rollout.
+
+    Args:
+        rewards: One a rollout; ``None`` or NaN when there is none.
+        groups: One a rollout.
+        cap: As in `choose`.
+        failed: Indices of failed rollouts.
+        truncated: Indices of truncated rollouts.
+        key: From an index to the rollout's stable id; called where the hash must decide.
+        rule: As in `choose`.
+        seed: As in `choose`.
+
+    Returns:
+        Kept indices, increasing.
+    """
+    total = len(rewards)
+    if cap <= 0:
+        return []
+    if total <= cap:
+        return list(range(total))
+    if rule == FIRST:
+        return list(range(cap))
+    order = _Order(seed, groups, key)
+    kept: dict[int, None] = {}
+    for tied in _extremes(rewards)[:cap]:
+        kept.update(dict.fromkeys(order.first(tied, 1)))
+    for indices in (failed, truncated):
+        seats = min(max(cap // _SHARE, 1), cap - len(kept))
+        kept.update(dict.fromkeys(order.first([index for index in indices if index not in kept], seats)))
+    if len(kept) < cap:
+        _fill_with_groups(kept, cap, order)
+    return sorted(kept)
+
+
+def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
+    """Return those with the best reward and, when it is another, those with the worst."""
+    known = [value for value in rewards if value is not None and not math.isnan(value)]
+    if not known:
+        return []
+    high, low = max(known), min(known)
+    wanted = (high,) if high == low else (high, low)
+    return [[index for index, value in enumerate(rewards) if value == extreme] for extreme in wanted]
+
+
+class _Order:
+    """The order of a hash of seed and group, within a group of seed and rollout; each step has another."""
+
+    def __init__(self, seed: str, groups: Sequence[str | None], key: Callable[[int], str]) -> None:
+        self._key = key
+        self._seed = seed.encode("utf-8", "surrogatepass") + b"\0"
+        hashes = {group: self._hash(group) for group in set(groups) if group is not None}
+        self.digests = [
+            self._hash(key(index)) if group is None else hashes[group] for index, group in enumerate(groups)
+        ]
+
+    def first(self, indices: Sequence[int], count: int) -> list[int]:
+        """Return the first *count* of *indices* in this order."""
+        if len(indices) <= count or count <= 0:
+            return list(indices)[: max(count, 0)]
+        digests = self.digests
+        if count == 1:
+            lowest = min(digests[index] for index in indices)
+            return self._members([index for index in indices if digests[index] == lowest])[:1]
+        ranked = sorted(indices, key=digests.__getitem__)
+        last = digests[ranked[count - 1]]
+        sure = [index for index in ranked[:count] if digests[index] != last]
+        cut = self._members([index for index in ranked if digests[index] == last])
+        return sure + cut[: count - len(sure)]
+
+    def _members(self, indices: list[int]) -> list[int]:
+        """Sort the members of one group; only a group that is cut pays for a hash of each."""
+        return sorted(indices, key=lambda index: self._hash(self._key(index))) if len(indices) > 1 else indices
+
+    def _hash(self, name: str) -> bytes:
+        return hashlib.md5(self._seed + name.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
+
+
+def _fill_with_groups(kept: dict[int, None], cap: int, order: _Order) -> None:
+    """Give the seats left to whole groups, then cut those that did not fit."""
+    members: dict[bytes, list[int]] = {}
+    for index, digest in enumerate(order.digests):
+        if index not in kept:
+            members.setdefault(digest, []).append(index)
+    too_large: list[list[int]] = []
+    for digest in sorted(members):
+        group_members = members[digest]
+        if len(group_members) <= cap - len(kept):
+            kept.update(dict.fromkeys(group_members))
+        else:
+            too_large.append(group_members)
+        if len(kept) == cap:
+            return
+    for group_members in too_large:
+        kept.update(dict.fromkeys(order.first(group_members, cap - len(kept))))
+        if len(kept) == cap:
+            return
