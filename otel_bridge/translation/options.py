@@ -1,0 +1,55 @@
+"""What translation is told from outside: waiting times, bounds, selection. It reads no setting itself.
+
+Times are nanoseconds. The defaults are those of the settings of the same names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of one `Translator`; pure values.
+
+    Attributes:
+        row_wait_ns: How long a row waits for its missing pieces, and a row behind a gap for the rows before it.
+        trace_grace_ns: How long a rollout waits for spans after its root ended.
+        trace_timeout_ns: When a rollout whose root never came is taken as it is.
+        step_wait_ns: When the rollouts of a step are chosen though no later step came.
+        silence_ns: Silence after which a forwarded or foreign process is taken for ended.
+        end_grace_ns: How long the run stays open after its last process died without a word.
+        max_rollouts: Rollouts kept of a role's step; 0 or less: none.
+        max_rollouts_eval: The same for split ``eval``; ``None``: as `max_rollouts`.
+        selection: Which rollouts of a step are kept: ``stratified`` or ``first``.
+        rollout_key: Key of the traces in trackers; ``{split}`` is replaced.
+        owner_role: The role whose end decides the run's status.
+        max_open_traces: Traces that may wait for spans at one time.
+        max_open_trace_bytes: Bytes that waiting traces may take.
+        rollout_bytes: Largest rollout; longer content is clipped and marked.
+        message_content: ``full``, ``off`` or ``truncate:N``; applied to foreign producers here.
+        seen_limit: Foreign points whose identity is remembered, so that a point sent again is dropped.
+        max_waiting_bytes: Bytes that incomplete rows and rows behind a gap may take; beyond it the oldest is let go.
+        max_keys: Keys and axes remembered; beyond it rows still arrive, but `Row.steps` and ``key/`` stop growing.
+    """
+
+    row_wait_ns: int = 10 * SECOND_NS
+    trace_grace_ns: int = 2 * SECOND_NS
+    trace_timeout_ns: int = 600 * SECOND_NS
+    step_wait_ns: int = 30 * SECOND_NS
+    silence_ns: int = 600 * SECOND_NS
+    end_grace_ns: int = 30 * SECOND_NS
+    max_rollouts: int = 16
+    max_rollouts_eval: int | None = None
+    selection: str = "stratified"
+    rollout_key: str = "rollouts"
+    owner_role: str = "trainer"
+    max_open_traces: int = 20_000
+    max_open_trace_bytes: int = 1 << 30
+    rollout_bytes: int = 4 << 20
+    message_content: str = "full"
+    seen_limit: int = 200_000
+    max_waiting_bytes: int = 64 << 20
+    max_keys: int = 1_000_000

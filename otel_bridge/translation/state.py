@@ -1,0 +1,71 @@
+"""What translation remembers: a read-through key-value state that the bridge commits together with the records.
+
+Every module of translation owns one key space (``drop/``, ``axis/``, ``key/``, ``config/``, ``proc/``, ``row/``,
+``seen/``, ``trace/``, ``step/``, ``late/``, ``run``). No I/O here: the bridge gives an implementation that keeps the
+changes in its ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeAlias
+
+StateValue: TypeAlias = object
+"""A JSON-able value (``None``, bool, int, float with non-finite ones, str, list, dict with str keys) or bytes."""
+
+
+class State(Protocol):
+    """Key to value, as it stands after the last change; never waits and never raises."""
+
+    def get(self, key: str) -> StateValue | None:
+        """Return the value, ``None`` when there is none. Never change what comes back: `set` a new value."""
+        ...
+
+    def set(self, key: str, value: StateValue) -> None:
+        """Replace the value of *key*."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Forget *key*; unknown keys are fine."""
+        ...
+
+    def items(self, prefix: str) -> Iterable[tuple[str, StateValue]]:
+        """Return the pairs whose key begins with *prefix*, ordered by key, as they stand at this moment.
+
+        The state may be changed while the result is walked through.
+        """
+        ...
+
+
+class MemoryState:
+    """A `State` in memory: for tests, and for a bridge that keeps no ledger."""
+
+    def __init__(self, values: dict[str, StateValue] | None = None) -> None:
+        self._values: dict[str, StateValue] = dict(values or {})
+
+    def get(self, key: str) -> StateValue | None:
+        """Return the value, ``None`` when there is none."""
+        return self._values.get(key)
+
+    def set(self, key: str, value: StateValue) -> None:
+        """Replace the value of *key*."""
+        self._values[key] = value
+
+    def delete(self, key: str) -> None:
+        """Forget *key*."""
+        self._values.pop(key, None)
+
+    def items(self, prefix: str) -> list[tuple[str, StateValue]]:
+        """Return the pairs whose key begins with *prefix*, ordered by key."""
+        return sorted((pair for pair in self._values.items() if pair[0].startswith(prefix)), key=lambda pair: pair[0])
+
+    def snapshot(self) -> dict[str, StateValue]:
+        """Return a copy of everything, e.g. to restore another `MemoryState` from."""
+        return dict(self._values)
+
+
+def count(state: State, reason: str, number: int = 1) -> None:
+    """Add *number* to the drop counter ``drop/<reason>``."""
+    key = f"drop/{reason}"
+    before = state.get(key)
+    state.set(key, (before if isinstance(before, int) else 0) + number)
