@@ -1,0 +1,139 @@
+"""Records to what Trackio stores: rows as flat dicts, rollouts as trace payloads. Pure.
+
+Source: ``Trace._to_dict`` in trackio/trace.py, ``Histogram._to_dict`` in trackio/histogram.py, and the keys that the
+dashboard reads (frontend/src/lib/traceUtils.js): times as ISO 8601, ``usage.input_tokens`` on generations only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Final, TypeAlias
+
+from otel_bridge.records import AXIS, Distribution, Json, LateValue, Rollout, Row, Span, Value
+
+Payload: TypeAlias = dict[str, Json]
+
+RESERVED: Final = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
+"""Names that the dashboard overwrites when it reads; Trackio's own `Run.log` renames them in the same way."""
+
+
+def timestamp(time_unix_ns: int) -> str:
+    """Return *time_unix_ns* as ISO 8601 in UTC, microseconds kept."""
+    seconds, nanoseconds = divmod(time_unix_ns, 1_000_000_000)
+    return datetime.fromtimestamp(seconds, timezone.utc).replace(microsecond=nanoseconds // 1000).isoformat()
+
+
+def row_metrics(row: Row) -> Payload:
+    """Return the metrics of one row: its values and, so that any of them can be the x axis, every known step axis."""
+    metrics: Payload = {axis: step for axis, step in row.steps.items() if axis != AXIS}
+    for key, value in row.values.items():
+        name = f"__{key}" if key in RESERVED or key.startswith("__") else key
+        if name in metrics:
+            continue  # a user's key of the axis' own name: the axis stays what it is
+        metrics[name] = histogram(value) if isinstance(value, Distribution) else value
+    return metrics
+
+
+def histogram(value: Distribution) -> Payload:
+    """Return *value* as Trackio's histogram, its outer edges closed at the smallest and largest number."""
+    filled = [index for index, count in enumerate(value.counts) if count]
+    if not filled:
+        low, high = _finite(value.min, value.mean), _finite(value.max, value.mean)
+        return {"_type": "trackio.histogram", "bins": [low, high], "values": [value.count]}
+    first, last = filled[0], filled[-1]
+    edges = list(value.edges[first : last + 2])
+    edges[0], edges[-1] = _finite(value.min, edges[0]), _finite(value.max, edges[-1])
+    return {"_type": "trackio.histogram", "bins": [*edges], "values": [*value.counts[first : last + 1]]}
+
+
+def rollout_trace(rollout: Rollout) -> Payload:
+    """Return *rollout* as the payload of a ``trackio.Trace``."""
+    return {
+        "_type": "trackio.trace",
+        "messages": [*rollout.messages],
+        "metadata": _metadata(rollout),
+        "spans": [_span(span) for span in rollout.spans],
+    }
+
+
+def late_trace(late: LateValue) -> Payload:
+    """Return *late* as a trace of its own that names the rollout: Trackio cannot change a trace once it is stored."""
+    shown = late.label if late.value is None else f"{late.value:g}" + (f" ({late.label})" if late.label else "")
+    text = f"{late.name} = {shown} for rollout {late.rollout_id}"
+    content = f"{text}: {late.explanation}" if late.explanation else text
+    metadata: Payload = {"rollout_id": late.rollout_id, "name": late.name, "value": late.value, "step": late.step}
+    if late.label:
+        metadata["label"] = late.label
+    return {
+        "_type": "trackio.trace",
+        "messages": [{"role": "system", "content": content}],
+        "metadata": metadata,
+        "spans": [],
+    }
+
+
+def _metadata(rollout: Rollout) -> Payload:
+    known: dict[str, Json] = {
+        "step": rollout.step,
+        "split": rollout.split,
+        "group": rollout.group,
+        "sample": rollout.sample,
+        "reward": rollout.reward,
+        "rewards": {**rollout.rewards} or None,
+        "advantage": rollout.advantage,
+        "finish_reason": rollout.finish_reason,
+        "policy_version": rollout.policy_version,
+        "staleness": _staleness(rollout),
+        "trajectory_id": rollout.trajectory_id,
+        "prompt_index": rollout.prompt_index,
+        "batch_index": rollout.batch_index,
+        "dataset": rollout.dataset,
+        "dataset_index": rollout.dataset_index,
+        "tools": {**rollout.tools} or None,
+        "error": rollout.error,
+        "incomplete": rollout.incomplete or None,
+        "clipped_bytes": rollout.clipped_bytes or None,
+        "role": rollout.role,
+        "trace_id": rollout.id,
+    }
+    free = {f"metadata.{key}" if key in known else key: value for key, value in rollout.metadata.items()}
+    return {**{key: value for key, value in known.items() if value is not None}, **free}
+
+
+def _staleness(rollout: Rollout) -> int | None:
+    if rollout.step is None or rollout.policy_version is None:
+        return None
+    return rollout.step - rollout.policy_version
+
+
+def _span(span: Span) -> Payload:
+    payload: Payload = {
+        "id": span.id,
+        "parent_id": span.parent_id,
+        "name": span.name,
+        "kind": span.kind,
+        "start_time": timestamp(span.start_unix_ns),
+        "end_time": timestamp(span.end_unix_ns),
+        "duration_ms": max(span.end_unix_ns - span.start_unix_ns, 0) / 1e6,
+        "status": "error" if span.error else "success",
+        "input": span.input,
+        "output": span.output,
+        "metadata": {**span.attributes},
+    }
+    if span.error:
+        payload["error"] = span.error
+    if span.kind == "generation":
+        payload["model"] = span.model
+        payload["usage"] = _usage(span)
+    return payload
+
+
+def _usage(span: Span) -> Payload:
+    usage: Mapping[str, int | None] = {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens}
+    return {key: value for key, value in usage.items() if value is not None}
+
+
+def _finite(value: Value, otherwise: float) -> float:
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else otherwise

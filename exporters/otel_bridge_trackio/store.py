@@ -1,0 +1,156 @@
+"""Trackio's store, through the one call of it that takes event times, ids of our own and raises on failure.
+
+``SQLiteStorage.bulk_log`` is internal to Trackio, though its server, its importers and third parties call it; its
+signature is checked when the store is opened. ``log_id`` makes a redelivery change nothing (``INSERT OR IGNORE``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.records import Json, Position
+from otel_bridge_trackio.payload import Payload
+
+_EXPECTED: Final = ("project", "run", "metrics_list", "steps", "timestamps", "config", "log_ids", "run_id")
+_BUSY: Final = ("locked", "busy", "disk i/o", "full", "interrupted")
+_import_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the store: its metrics or traces, with the step, ISO time and id they are kept under."""
+
+    position: Position
+    log_id: str
+    step: int
+    timestamp: str
+    metrics: Mapping[str, object]
+
+
+class Store:
+    """One run of one project in one Trackio folder.
+
+    Args:
+        directory: Trackio's folder; one for a process, since Trackio reads it once at import.
+        project: Trackio project.
+        run_id: Id of the run.
+        name: Display name of the run.
+
+    Raises:
+        BlockedError: Trackio is of a version we do not know, serves another folder, or refuses the project's name.
+    """
+
+    def __init__(self, directory: Path, project: str, run_id: str, name: str) -> None:
+        self._bulk_log = _load(directory, project)
+        self._project, self._run_id, self._name = project, run_id, name
+
+    def write(self, entries: Sequence[Entry], config: Payload | None = None) -> None:
+        """Store *entries* in one transaction, and *config* with them.
+
+        Raises:
+            RetryableError: The store is locked or the disk full: nothing was written.
+            BlockedError: The store cannot be written by us.
+            PermanentError: One entry can never be stored; those before it are.
+        """
+        try:
+            self._write(entries, config)
+        except (OSError, sqlite3.Error) as exc:
+            error = _as_bridge_error(exc, entries[0].position)
+            if not isinstance(error, PermanentError):
+                raise error from exc
+            self._write_one_by_one(entries, config)
+        except (TypeError, ValueError, OverflowError):
+            self._write_one_by_one(entries, config)
+
+    def _write_one_by_one(self, entries: Sequence[Entry], config: Payload | None) -> None:
+        for entry in entries:
+            self._write_alone(entry, config)
+
+    def _write_alone(self, entry: Entry, config: Payload | None) -> None:
+        try:
+            self._write([entry], config)
+        except (OSError, sqlite3.Error) as exc:
+            raise _as_bridge_error(exc, entry.position) from exc
+        except (TypeError, ValueError, OverflowError) as exc:
+            raise PermanentError(f"Trackio cannot store {entry.log_id}: {exc}", position=entry.position) from exc
+
+    def _write(self, entries: Sequence[Entry], config: Payload | None) -> None:
+        self._bulk_log(
+            project=self._project,
+            run=self._name,
+            metrics_list=[entry.metrics for entry in entries],
+            steps=[entry.step for entry in entries],
+            timestamps=[entry.timestamp for entry in entries],
+            config=config,
+            log_ids=[entry.log_id for entry in entries],
+            run_id=self._run_id,
+        )
+
+
+def _load(directory: Path, project: str) -> Callable[..., None]:
+    with _import_lock:
+        os.environ["TRACKIO_DIR"] = str(directory)  # Trackio reads it once, while it is imported
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a hub that never answers must not hold the writer
+        try:
+            storage = importlib.import_module("trackio.sqlite_storage")
+            used = Path(str(importlib.import_module("trackio.utils").TRACKIO_DIR))
+        except ImportError as exc:
+            raise BlockedError(f"Trackio cannot be imported: {exc}", help="pip install 'otel-bridge[trackio]'") from exc
+    if used != directory:
+        raise BlockedError(
+            f"this process writes to Trackio's folder {used} and can know but one; wanted {directory}",
+            help="run `otel-bridge drain` for this run once the other one has ended",
+        )
+    bulk_log: Callable[..., None] = storage.SQLiteStorage.bulk_log
+    missing = [name for name in _EXPECTED if name not in inspect.signature(bulk_log).parameters]
+    if missing:
+        raise BlockedError(
+            f"this version of Trackio takes no {', '.join(missing)} in SQLiteStorage.bulk_log",
+            help="pip install 'otel-bridge[trackio]'",
+        )
+    try:
+        storage.SQLiteStorage.validate_project_name(project)
+    except ValueError as exc:
+        raise BlockedError(f"Trackio refuses the project: {exc}", help="set TRACKIO_PROJECT to another name") from exc
+    return bulk_log
+
+
+def _as_bridge_error(exc: OSError | sqlite3.Error, position: Position) -> ExporterError:
+    message = f"Trackio's store: {exc}"
+    if isinstance(exc, PermissionError) or "readonly" in str(exc).replace("-", ""):
+        return BlockedError(message, position=position, help="make TRACKIO_DIR writable for this user")
+    if isinstance(exc, OSError) or (
+        isinstance(exc, sqlite3.OperationalError) and any(word in str(exc).lower() for word in _BUSY)
+    ):
+        return RetryableError(message, position=position)
+    if isinstance(exc, (sqlite3.InterfaceError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)):
+        return PermanentError(message, position=position)
+    return BlockedError(
+        message, position=position, help="look at Trackio's database file; move it away to start a new one"
+    )
+
+
+def config_payload(configs: Mapping[str | None, Mapping[str, Json]], *, group: str | None, created: str) -> Payload:
+    """Return all configs as Trackio's one flat run config, ``<role>/<key>``, with the fields it expects."""
+    flat: Payload = {"_Group": group, "_Created": created, "_Username": None}
+    for role in sorted(configs, key=lambda name: name or ""):
+        _flatten(configs[role], f"{role}/" if role else "", flat)
+    return flat
+
+
+def _flatten(config: Mapping[str, Json], prefix: str, flat: Payload) -> None:
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            _flatten(value, f"{name}/", flat)
+        else:
+            flat[f"config{name}" if name.startswith("_") else name] = value

@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from otel_bridge.errors import BlockedError, ConfigError, PermanentError, RetryableError
+from otel_bridge.exporter import RunInfo, RunWriter
+from otel_bridge.records import Distribution, LateValue, Rollout, Row, Span
+from otel_bridge_trackio import exporter
+from otel_bridge_trackio.payload import histogram, row_metrics, timestamp
+
+# Trackio reads its folder once a process: one for this whole module, a project for each test.
+DIRECTORY = Path(os.environ.get("TRACKIO_TEST_DIR") or tempfile.mkdtemp(prefix="trackio-"))
+ENVIRONMENT = {"TRACKIO_DIR": str(DIRECTORY)}
+NOW = 1_700_000_000_123_456_789
+
+
+class DictMemory:
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes | None:
+        return self.values.get(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def delete(self, key: str) -> None:
+        self.values.pop(key, None)
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        yield from sorted((key, value) for key, value in self.values.items() if key.startswith(prefix))
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> RunInfo:
+    project = "".join(c for c in request.node.name if c.isalnum())[:60]
+    return RunInfo(id="9f2c000000000001", project=project, name="ppo", folder=tmp_path)
+
+
+def opened(run: RunInfo, memory: DictMemory | None = None) -> RunWriter:
+    settings = exporter.settings(ENVIRONMENT, Path.cwd())
+    return exporter.open(run, settings, memory or DictMemory())
+
+
+def loss(number: int, value: float = 0.5, **changes: object) -> Row:
+    row = Row(
+        id=f"m:a:{number}", role="trainer", step=number, axis="trainer/step", time_unix_ns=NOW + number * 1_000_000_000,
+        values={"trainer/loss": value}, steps={"trainer/step": number, "explorer/step": 7}, position=number,
+    )  # fmt: skip
+    return replace(row, **changes)
+
+
+def logs(run: RunInfo) -> list[dict[str, object]]:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return SQLiteStorage.get_logs(run.project, run.name, run_id=run.id)
+
+
+def traces(run: RunInfo) -> list[dict[str, object]]:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return SQLiteStorage.get_traces(run.project, run_id=run.id)
+
+
+def config(run: RunInfo) -> dict[str, object] | None:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)
+
+
+def test_rows_keep_step_event_time_and_every_known_axis(run: RunInfo) -> None:
+    writer = opened(run)
+
+    writer.write_rows([loss(1), loss(2, math.nan), loss(3, -math.inf)])
+
+    rows = logs(run)
+    assert [(row["step"], row["timestamp"], row["explorer/step"]) for row in rows] == [
+        (step, timestamp(NOW + step * 1_000_000_000), 7) for step in (1, 2, 3)
+    ]
+    assert [row["trainer/step"] for row in rows] == [1, 2, 3]
+    assert rows[0]["trainer/loss"] == 0.5
+    assert math.isnan(rows[1]["trainer/loss"])
+    assert rows[2]["trainer/loss"] == -math.inf
+
+
+def test_a_redelivery_changes_nothing(run: RunInfo) -> None:
+    writer = opened(run)
+    writer.write_rows([loss(1), loss(2)])
+    before = logs(run)
+
+    opened(run).write_rows([loss(1, 99.0), loss(2, 99.0), loss(3)])
+
+    assert logs(run)[:2] == before
+    assert [row["step"] for row in logs(run)] == [1, 2, 3]
+
+
+def test_a_rollout_is_a_trace_with_its_own_id_messages_metadata_and_spans(run: RunInfo) -> None:
+    span = Span(
+        id="00f067aa0ba902b7", parent_id=None, name="chat policy", kind="generation", start_unix_ns=NOW,
+        end_unix_ns=NOW + 2_000_000, input=[{"role": "user", "content": "2+2?"}], output="4", model="policy",
+        input_tokens=5, output_tokens=1,
+    )  # fmt: skip
+    rollout = Rollout(
+        id="4bf92f3577b34da6a3ce929d0e0e4736", role="explorer", key="explorer/rollouts", step=4, axis="explorer/step",
+        start_unix_ns=NOW, end_unix_ns=NOW + 5, spans=[span],
+        messages=[{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}],
+        split="train", group="p1", sample=0, reward=1.0, rewards={"format": 0.2}, policy_version=3,
+        metadata={"reward": "mine", "topic": "sums"}, position=9,
+    )  # fmt: skip
+
+    opened(run).write_rollouts([rollout])
+    opened(run).write_rollouts([rollout])
+
+    (trace,) = traces(run)
+    assert trace["id"] == f"{run.id}:{rollout.id}:explorer/rollouts:0"
+    assert trace["step"] == 4
+    assert trace["messages"] == list(rollout.messages)
+    assert trace["metadata"] == {
+        "step": 4, "split": "train", "group": "p1", "sample": 0, "reward": 1.0, "rewards": {"format": 0.2},
+        "policy_version": 3, "staleness": 1, "role": "explorer", "trace_id": rollout.id,
+        "metadata.reward": "mine", "topic": "sums",
+    }  # fmt: skip
+    assert trace["spans"][0]["usage"] == {"input_tokens": 5, "output_tokens": 1}
+    assert trace["spans"][0]["duration_ms"] == 2.0
+
+
+def test_a_late_value_is_a_record_that_names_its_rollout(run: RunInfo) -> None:
+    late = LateValue(
+        id="l:a:1", rollout_id="4bf92f3577b34da6a3ce929d0e0e4736", rollout_key="explorer/rollouts", name="reward",
+        value=0.5, label=None, explanation="the judge said so", role="judge", step=4, axis="judge/step",
+        time_unix_ns=NOW, position=1,
+    )  # fmt: skip
+
+    opened(run).write_late([late])
+
+    (trace,) = traces(run)
+    assert trace["key"] == "explorer/rollouts/late"
+    assert trace["messages"] == [
+        {"role": "system", "content": "reward = 0.5 for rollout 4bf92f3577b34da6a3ce929d0e0e4736: the judge said so"}
+    ]
+
+
+def test_a_config_waits_for_the_first_record_and_a_later_one_adds_no_row(run: RunInfo) -> None:
+    memory = DictMemory()
+    writer = opened(run, memory)
+    writer.write_config("trainer", {"lr": 1e-6, "optim": {"name": "adam"}})
+    assert config(run) is None
+
+    writer.write_rows([loss(1)])
+    restarted = opened(run, memory)
+    restarted.write_config("trainer", {"lr": 2e-6})
+    restarted.write_config(None, {"seed": 7})
+
+    stored = config(run)
+    assert stored is not None
+    assert {key: value for key, value in stored.items() if not key.startswith("_")} == {"seed": 7, "trainer/lr": 2e-6}
+    assert len(logs(run)) == 1
+
+
+def test_rows_without_a_step_get_the_running_count_of_their_keys_also_after_a_restart(run: RunInfo) -> None:
+    memory = DictMemory()
+    timed = [loss(n, step=None, axis=None, steps={}, values={"gpu": float(n)}) for n in (1, 2, 3)]
+    opened(run, memory).write_rows(timed[:2])
+
+    opened(run, memory).write_rows(timed[2:])
+
+    assert [(row["step"], row["gpu"]) for row in logs(run)] == [(0, 1.0), (1, 2.0), (2, 3.0)]
+
+
+def test_one_bad_record_is_named_and_those_before_it_are_stored(run: RunInfo) -> None:
+    writer = opened(run)
+
+    with pytest.raises(PermanentError) as caught:
+        writer.write_rows([loss(1), loss(2, step=2**63), loss(3)])
+
+    assert caught.value.position == 2
+    assert [row["step"] for row in logs(run)] == [1]
+    writer.write_rows([loss(3)])
+    assert [row["step"] for row in logs(run)] == [1, 3]
+
+
+def test_a_locked_store_is_retried_and_then_written(run: RunInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trackio import sqlite_storage
+
+    writer = opened(run)
+    writer.write_rows([loss(1)])
+    monkeypatch.setattr(sqlite_storage.sqlite3, "connect", _impatient(sqlite3.connect))
+    holder = sqlite3.connect(DIRECTORY / f"{run.project}.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(RetryableError, match="locked"):
+        writer.write_rows([loss(2)])
+    holder.execute("ROLLBACK")
+    holder.close()
+    writer.write_rows([loss(2)])
+
+    assert [row["step"] for row in logs(run)] == [1, 2]
+
+
+def _impatient(connect: object) -> object:
+    def call(database: str, **options: object) -> sqlite3.Connection:
+        return connect(database, **{**options, "timeout": 0.05})
+
+    return call
+
+
+def test_a_project_name_that_trackio_refuses_blocks_with_what_to_do(run: RunInfo) -> None:
+    with pytest.raises(BlockedError, match="registry") as caught:
+        opened(replace(run, project="registry-x"))
+
+    assert caught.value.help == "set TRACKIO_PROJECT to another name"
+
+
+def test_the_emitters_trackio_project_goes_before_the_runs(run: RunInfo) -> None:
+    other = replace(run, identity={"rl.trackio.project": f"{run.project}-other"})
+
+    opened(other).write_rows([loss(1)])
+
+    assert logs(run) == []
+    assert len(logs(replace(run, project=f"{run.project}-other"))) == 1
+
+
+def test_a_second_folder_in_one_process_is_refused(run: RunInfo, tmp_path: Path) -> None:
+    opened(run)
+    settings = exporter.settings({"TRACKIO_DIR": str(tmp_path)}, Path.cwd())
+
+    with pytest.raises(BlockedError, match="can know but one"):
+        exporter.open(run, settings, DictMemory())
+
+    os.environ["TRACKIO_DIR"] = str(DIRECTORY)
+
+
+def test_settings_make_the_folder_absolute_and_name_the_command(run: RunInfo, tmp_path: Path) -> None:
+    relative = exporter.settings({"TRACKIO_DIR": "store"}, tmp_path)
+    default = exporter.settings({"HOME": "/home/ada"}, tmp_path)
+
+    assert relative.destination == {"TRACKIO_DIR": str(tmp_path / "store")}
+    assert (
+        relative.view(replace(run, project="my maths"))
+        == f"TRACKIO_DIR={tmp_path}/store trackio show --project 'my maths'"
+    )
+    assert default.destination == {"TRACKIO_DIR": "/home/ada/.cache/huggingface/trackio"}
+    assert default.view(replace(run, project="maths")) == "trackio show --project maths"
+    with pytest.raises(ConfigError, match="TRACKIO_SPACE_ID"):
+        exporter.settings({"TRACKIO_SPACE_ID": "me/space"}, tmp_path)
+
+
+def test_a_histogram_is_trimmed_and_closed_at_the_smallest_and_largest_number() -> None:
+    value = Distribution(count=3, sum=6.0, min=1.5, max=3.5, edges=(0.0, 1.0, 2.0, 4.0, 8.0), counts=(0, 1, 2, 0))
+
+    assert histogram(value) == {"_type": "trackio.histogram", "bins": [1.5, 2.0, 3.5], "values": [1, 2]}
+
+
+def test_reserved_names_are_renamed_as_trackio_does_and_an_axis_is_never_overwritten() -> None:
+    row = loss(3, values={"step": 1.0, "time": 2.0, "__x": 3.0, "trainer/step": 99.0, "loss": 4.0})
+
+    assert row_metrics(row) == {
+        "trainer/step": 3, "explorer/step": 7, "__step": 1.0, "__time": 2.0, "____x": 3.0, "loss": 4.0,
+    }  # fmt: skip
+
+
+def test_importing_the_exporter_imports_no_trackio() -> None:
+    code = "import sys, otel_bridge_trackio; sys.exit('trackio' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_rows_written_before_a_kill_are_all_there(run: RunInfo, tmp_path: Path) -> None:
+    code = textwrap.dedent(
+        f"""
+        import os, signal, sys
+        from pathlib import Path
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import test_trackio_writer as t
+        run = t.RunInfo(id={run.id!r}, project={run.project!r}, name="ppo", folder=Path("."))
+        writer = t.opened(run)
+        writer.write_rows([t.loss(step) for step in range(1, 501)])
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ, "TRACKIO_TEST_DIR": str(DIRECTORY)})
+
+    assert [row["step"] for row in logs(run)] == list(range(1, 501))
