@@ -1,0 +1,140 @@
+"""What all tests of the contract share: fixtures, switches, a kill."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, TypeAlias, cast
+
+import pytest
+
+from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo, RunWriter
+from otel_bridge.records import Distribution, Record, Rollout, Row, run_id_of
+from otel_bridge.testing import samples
+from otel_bridge.testing.child import ChildJob, FileMemory, run_child
+from otel_bridge.testing.contents import Contents
+from otel_bridge.testing.contract.compare import same, same_scalars
+from otel_bridge.testing.delivery import deliver, open_writer
+
+ReadBack: TypeAlias = Callable[[RunInfo], Contents]
+"""What a tracker holds of a run, read through its own API."""
+Open: TypeAlias = Callable[..., RunWriter]
+"""Open a writer of the test's run; keywords change fields of `RunInfo`."""
+
+
+class ContractFixtures:
+    """Switches and fixtures; a subclass defines `exporter`, `environment` and `read_back`.
+
+    Attributes:
+        target: ``module:attribute`` of the exporter; empty: kills are played by leaving a writer behind.
+        keeps_status: The tracker shows finished, failed and killed.
+        keeps_config: It shows the run's config.
+        keeps_rollouts: It shows rollouts.
+        keeps_late: It shows late values.
+        keeps_distributions: It shows distributions with minimum and maximum.
+        keeps_stepless: It shows rows without a step.
+        keeps_rewound_rows: Two values of one key and step are both there.
+        keeps_odd_keys: Every key of `samples.ODD_KEYS` is shown, under whatever name.
+    """
+
+    target: ClassVar[str] = ""
+    keeps_status: ClassVar[bool] = True
+    keeps_config: ClassVar[bool] = True
+    keeps_rollouts: ClassVar[bool] = True
+    keeps_late: ClassVar[bool] = True
+    keeps_distributions: ClassVar[bool] = True
+    keeps_stepless: ClassVar[bool] = True
+    keeps_rewound_rows: ClassVar[bool] = True
+    keeps_odd_keys: ClassVar[bool] = True
+
+    # --- fixtures -----------------------------------------------------------------------------------------------------
+    @pytest.fixture
+    def exporter(self) -> Exporter:
+        """The exporter under test."""
+        raise NotImplementedError("define the fixture `exporter`")
+
+    @pytest.fixture
+    def environment(self) -> Mapping[str, str]:
+        """Variables that say where the exporter delivers."""
+        raise NotImplementedError("define the fixture `environment`")
+
+    @pytest.fixture
+    def read_back(self) -> ReadBack:
+        """Return what the tracker holds of a run, through its own API; empty `Contents` for an unknown run."""
+        raise NotImplementedError("define the fixture `read_back`")
+
+    @pytest.fixture
+    def run(self, tmp_path: Path, request: pytest.FixtureRequest) -> RunInfo:
+        """A run of this test alone."""
+        name = f"{cast('pytest.Item', request.node).name}-{os.urandom(4).hex()}"
+        run_id = run_id_of("contract", name)
+        return RunInfo(id=run_id, project="contract", name=name, folder=tmp_path / "runs" / run_id)
+
+    @pytest.fixture
+    def memory(self, tmp_path: Path) -> Memory:
+        """The writer's memory; in a file, so that it outlives a kill."""
+        return FileMemory(tmp_path / "memory.db")
+
+    @pytest.fixture
+    def settings(self, exporter: Exporter, environment: Mapping[str, str], tmp_path: Path) -> ExporterSettings:
+        """Settings of the exporter."""
+        return exporter.settings(environment, tmp_path)
+
+    @pytest.fixture
+    def opened(self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, memory: Memory) -> Open:
+        """Open a writer of `run` with `memory`; keywords change fields of the run."""
+        run.folder.mkdir(parents=True, exist_ok=True)
+
+        def again(**changes: object) -> RunWriter:
+            changed = dataclasses.replace(run, **changes)  # type: ignore[arg-type]  # fields of RunInfo by name
+            return open_writer(exporter, changed, settings, memory)
+
+        return again
+
+    # --- for the tests -----------------------------------------------------------------------------------------------
+    def kill_after(
+        self, opened: Open, records: Sequence[Record], run: RunInfo, environment: Mapping[str, str], folder: Path
+    ) -> None:
+        """Write *records*, one a call, and die without a word.
+
+        In a child process killed with SIGKILL when `target` is set; else the writer is just left behind.
+        """
+        if not self.target:
+            writer = opened()
+            held = writer.safe()
+            for record in records:
+                deliver(writer, [record], held=held)
+            return
+        calls = [[record] for record in records]
+        run_child(ChildJob(self.target, dict(environment), folder, run, folder / "memory.db", calls), folder)
+
+    def holds(self, contents: Contents, records: Sequence[Record]) -> None:
+        """Compare rows, rollouts, distributions and the late value of `samples.job`, doubles counted."""
+        rows = [record for record in records if isinstance(record, Row)]
+        same_scalars(contents, rows)
+        if self.keeps_rollouts:
+            self.same_rollouts(contents, [record for record in records if isinstance(record, Rollout)])
+        if self.keeps_late:
+            late = samples.late_value(samples.rollout(0, step=1))
+            same(contents.late, [(late.rollout_id, late.name, late.value)], "late values")
+        if self.keeps_distributions:
+            wanted = Counter(
+                (key, row.step) for row in rows for key, value in row.values.items() if isinstance(value, Distribution)
+            )
+            same(Counter((held.key, held.step) for held in contents.distributions), wanted, "distributions")
+
+    def same_rollouts(self, contents: Contents, rollouts: Iterable[Rollout]) -> None:
+        """Compare id, reward, messages and spans of every rollout, doubles counted."""
+        held = {rollout.id: rollout for rollout in contents.rollouts}
+        wanted = list(rollouts)
+        same(
+            Counter(rollout.id for rollout in contents.rollouts), Counter(rollout.id for rollout in wanted), "rollouts"
+        )
+        for rollout in wanted:
+            seen = held[rollout.id]
+            same(seen.reward, rollout.reward, f"reward of {rollout.id}")
+            same(seen.messages in {None, len(rollout.messages)}, True, f"messages of {rollout.id}: {seen.messages}")
+            same(seen.spans in {None, len(rollout.spans)}, True, f"spans of {rollout.id}: {seen.spans}")

@@ -1,0 +1,180 @@
+"""The contract: config, end, reopening, closing, and the exporter itself."""
+
+# ruff: noqa: D102  # the name of a test says what it tests
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo
+from otel_bridge.records import Json, Status
+from otel_bridge.testing import samples
+from otel_bridge.testing.contents import flat_configs
+from otel_bridge.testing.contract.compare import same, same_scalars, written
+from otel_bridge.testing.contract.fixtures import ContractFixtures, Open, ReadBack
+from otel_bridge.testing.delivery import deliver
+
+
+class LifeContract(ContractFixtures):
+    """A run is opened, configured, ended, opened again and left."""
+
+    def test_the_config_of_each_role_is_shown(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
+        if not self.keeps_config:
+            pytest.skip("the tracker keeps no config")
+        configs: dict[str | None, Mapping[str, Json]] = {
+            "trainer": {"lr": 0.001, "actor": {"layers": 2, "name": "tiny"}, "seed": 7},
+            "explorer": {"temperature": 0.7},
+            None: {"launcher": "local"},
+        }
+
+        written(opened(configs=configs), samples.placed([samples.row(1)]))
+
+        same(read_back(run).config, flat_configs(configs.items()), "config")
+
+    def test_a_config_that_grows_after_open_and_comes_again_is_shown_once(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
+        if not self.keeps_config:
+            pytest.skip("the tracker keeps no config")
+        small: dict[str | None, Mapping[str, Json]] = {"trainer": {"lr": 0.001}}
+        grown: dict[str | None, Mapping[str, Json]] = {"trainer": {"lr": 0.001, "clip": 0.2}}
+
+        writer = opened(configs=small)
+        writer.write_config("trainer", {"lr": 0.001, "clip": 0.2})
+        written(writer, samples.placed([samples.row(1)]))
+        written(opened(configs=grown), [])
+
+        same(read_back(run).config, flat_configs(grown.items()), "config")
+
+    def test_a_config_of_odd_keys_and_values_is_no_error(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
+        odd: dict[str, Json] = {
+            **{key: n for n, key in enumerate(samples.ODD_KEYS)},
+            "long": "x" * 20_000, "none": None, "list": [1, [2, {"a": None}]], "empty": {}, "": 1, "nan": float("nan"),
+            **{f"many_{n}": n for n in range(300)},
+        }  # fmt: skip
+        records = samples.placed([samples.row(1)])
+
+        written(opened(configs={"trainer": odd}), records)
+
+        same_scalars(read_back(run), records)
+
+    @pytest.mark.parametrize("status", list(Status))
+    def test_the_end_is_shown_and_may_come_again(
+        self, opened: Open, run: RunInfo, read_back: ReadBack, status: Status
+    ) -> None:
+        records = samples.placed([samples.row(1)])
+        writer = opened()
+
+        deliver(writer, records)
+        writer.end(status)
+        writer.end(status)
+        writer.close()
+
+        contents = read_back(run)
+        same(contents.status, status if self.keeps_status else None, "status")
+        same_scalars(contents, records)
+
+    def test_a_run_that_ended_is_opened_again_and_goes_on(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
+        records = samples.placed(samples.rows(6))
+        configs: dict[str | None, Mapping[str, Json]] = {"trainer": {"lr": 0.1}}
+
+        first = opened(configs=configs)
+        deliver(first, records[:3])
+        first.end(Status.FAILED)
+        first.close()
+        second = opened(configs=configs, reopened=True)
+        deliver(second, records, held=second.safe())
+        second.close()
+        reopened = read_back(run)
+        third = opened(configs=configs, reopened=True)
+        third.end(Status.FINISHED)
+        third.close()
+        ended = read_back(run)
+
+        same_scalars(reopened, records)
+        same_scalars(ended, records)
+        if self.keeps_status:
+            same((reopened.status, ended.status), (None, Status.FINISHED), "status after reopening, after the end")
+        if self.keeps_config:
+            same(ended.config, {"trainer/lr": "0.1"}, "config")
+
+    def test_a_writer_closed_without_an_end_leaves_the_run_open(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
+        records = samples.placed(samples.rows(4))
+
+        written(opened(), records[:2])
+        writer = opened()
+        deliver(writer, records, held=writer.safe())
+        writer.close()
+        writer.close()
+
+        contents = read_back(run)
+        same_scalars(contents, records)
+        if self.keeps_status:
+            same(contents.status, None, "status")
+
+    def test_safe_never_goes_back_nor_beyond_what_was_written(self, opened: Open) -> None:
+        records = samples.placed(samples.rows(6))
+        writer = opened()
+
+        seen = [writer.safe()]
+        for record in records:
+            writer.write_rows([record])
+            seen.append(writer.safe())
+        writer.close()
+
+        if seen[0] is None:
+            same(seen, [None] * len(seen), "safe() of a writer that cannot tell")
+        else:
+            told = [position for position in seen if position is not None]
+            same((told, max(told) <= 6), (sorted(told), True), "safe()")
+
+    def test_the_url_is_text_or_nothing(self, opened: Open) -> None:
+        writer = opened()
+        url = writer.url
+        writer.close()
+
+        same(url is None or bool(url), True, "url")
+
+    def test_the_exporter_and_its_settings_import_no_tracker(
+        self, exporter: Exporter, environment: Mapping[str, str], tmp_path: Path
+    ) -> None:
+        if not self.target or not exporter.requires:
+            pytest.skip("needs the exporter's `target` and `requires`")
+        code = (
+            "import os, sys, pathlib; from otel_bridge.testing.child import load_target\n"
+            f"load_target({self.target!r}).settings(dict(os.environ), pathlib.Path.cwd())\n"
+            f"print([name for name in {exporter.requires!r} if name in sys.modules])"
+        )
+
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **environment},
+            cwd=tmp_path,
+            capture_output=True,
+            check=True,
+        )
+
+        same(done.stdout.decode().strip(), "[]", "trackers imported")
+
+    def test_the_destination_is_text_and_the_same_each_time(
+        self,
+        exporter: Exporter,
+        environment: Mapping[str, str],
+        settings: ExporterSettings,
+        run: RunInfo,
+        tmp_path: Path,
+    ) -> None:
+        again = exporter.settings(environment, tmp_path)
+
+        same(dict(again.destination), dict(settings.destination), "destination")
+        same({type(value) for pair in settings.destination.items() for value in pair} <= {str}, True, "it is text")
+        same(bool(settings.view(run)), True, "view() says something")

@@ -1,0 +1,54 @@
+"""The contract: the same again, and after a kill."""
+
+# ruff: noqa: D102  # the name of a test says what it tests
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from otel_bridge.exporter import RunInfo
+from otel_bridge.testing import samples
+from otel_bridge.testing.contract.compare import written
+from otel_bridge.testing.contract.fixtures import ContractFixtures, Open, ReadBack
+from otel_bridge.testing.delivery import deliver
+
+
+class RedeliveryContract(ContractFixtures):
+    """Any call may come again; a kill loses nothing and doubles nothing."""
+
+    def test_a_call_that_comes_again_changes_nothing(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
+        records = samples.job()[:-1]
+        writer = opened()
+        if writer.safe() is not None:
+            writer.close()
+            pytest.skip("this writer tells what it holds: only what lies behind comes again")
+
+        deliver(writer, records)
+        deliver(writer, records)
+        written(writer, records[2:])
+
+        self.holds(read_back(run), records)
+
+    def test_records_that_come_again_after_a_restart_change_nothing(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
+        records = samples.job()[:-1]
+
+        written(opened(), records[:8])
+        written(opened(), records)
+        written(opened(), records)
+
+        self.holds(read_back(run), records)
+
+    def test_a_killed_writer_loses_nothing_and_doubles_nothing(
+        self, opened: Open, run: RunInfo, read_back: ReadBack, environment: Mapping[str, str], tmp_path: Path
+    ) -> None:
+        records = samples.job(steps=4)[:-1]
+
+        self.kill_after(opened, records[:6], run, environment, tmp_path)
+        self.kill_after(opened, records[:13], run, environment, tmp_path)
+        written(opened(), records)
+
+        self.holds(read_back(run), records)

@@ -1,0 +1,73 @@
+"""The contract: rollouts and late values."""
+
+# ruff: noqa: D102  # the name of a test says what it tests
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from otel_bridge.exporter import RunInfo
+from otel_bridge.records import Json, Record
+from otel_bridge.testing import samples
+from otel_bridge.testing.contract.compare import same, written
+from otel_bridge.testing.contract.fixtures import ContractFixtures, Open, ReadBack
+from otel_bridge.testing.delivery import deliver
+
+
+class RolloutContract(ContractFixtures):
+    """Rollouts arrive once, also those that lack something; late values find theirs."""
+
+    def test_every_rollout_arrives_once_with_reward_messages_and_spans(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
+        if not self.keeps_rollouts:
+            pytest.skip("the tracker keeps no rollouts")
+        records = samples.placed([samples.rollout(n, step=1 + n // 8) for n in range(70)])
+
+        written(opened(), records)
+
+        self.same_rollouts(read_back(run), records)
+
+    def test_rollouts_that_lack_something_arrive_too(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
+        if not self.keeps_rollouts:
+            pytest.skip("the tracker keeps no rollouts")
+        whole = samples.rollout(6)
+        odd_text: list[dict[str, Json]] = [{"role": "user", "content": "\x00 \ud800 🚀 " + "x" * 100_000}]
+        odd_metadata: dict[str, Json] = {"a/b@c": {"d": [1, None]}, "e": "f" * 9000}
+        records = samples.placed([
+            samples.rollout(0, reward=None, rewards={}),
+            samples.rollout(2, error="tool timed out"),
+            samples.rollout(3, reward=float("nan"), rewards={"a@b": float("inf"), "": 0.5}),
+            dataclasses.replace(samples.rollout(4), messages=(), role=None, key="rollouts", axis="step"),
+            dataclasses.replace(samples.rollout(5), step=None, axis=None, steps={}, group=None, split=None),
+            dataclasses.replace(whole, incomplete=True, spans=whole.spans[1:], clipped_bytes=9),
+            dataclasses.replace(samples.rollout(7), messages=odd_text, metadata=odd_metadata),
+        ])  # fmt: skip
+
+        written(opened(), records)
+
+        same({held.id for held in read_back(run).rollouts}, {record.id for record in records}, "rollouts")
+
+    def test_a_late_value_is_attached_once_and_one_without_its_rollout_is_no_loss_of_others(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
+        rollout, stranger = samples.rollout(0), samples.rollout(99)
+        values = [
+            samples.late_value(stranger),
+            samples.late_value(rollout, 0.5),
+            samples.late_value(rollout, 1.0, name="reward"),
+            samples.late_value(rollout, None, name="verdict", label="good"),
+        ]
+        given: list[Record] = [rollout, *values]
+        records = samples.placed(given)
+
+        writer = opened()
+        refused = deliver(writer, records)
+        again = deliver(writer, records[1:]) if writer.safe() is None else refused
+        writer.close()
+
+        same((set(refused) | set(again)) <= {2}, True, f"records refused, of which only 2 may be: {refused} {again}")
+        if self.keeps_late:
+            held = sorted(late for late in read_back(run).late if late[0] == rollout.id)
+            same(held, [(rollout.id, "judge", 0.5), (rollout.id, "reward", 1.0)], "late values")

@@ -1,0 +1,103 @@
+"""Give records to a writer as the bridge's delivery does, in the caller's thread: for tests of writers.
+
+Consecutive records of one kind go in one call; a permanent error costs the record it names and the rest goes on; a
+retryable one is tried again; configs of `RunInfo` come right after open; what the writer says it holds is not sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from typing import cast
+
+from otel_bridge.errors import PermanentError, RetryableError
+from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo, RunWriter
+from otel_bridge.records import Config, End, LateValue, Record, Rollout, Row
+
+CALL_RECORDS = 1000
+"""Most records of one call."""
+OPEN_TRIES = 3
+PAUSE_S = 0.2
+"""Between two tries, where the tracker does not say how long to wait."""
+
+
+def open_writer(exporter: Exporter, run: RunInfo, settings: ExporterSettings, memory: Memory) -> RunWriter:
+    """Open a writer and give it the run's configs, as the bridge does after every open."""
+    failures = 0
+    while True:
+        try:
+            return _opened(exporter.open(run, settings, memory), run)
+        except RetryableError as exc:  # noqa: PERF203  # three tries
+            failures += 1
+            if failures == OPEN_TRIES:
+                raise
+            time.sleep(min(exc.retry_after_s or PAUSE_S, 2.0))
+
+
+def _opened(writer: RunWriter, run: RunInfo) -> RunWriter:
+    for role, config in run.configs.items():
+        writer.write_config(role, config)
+    return writer
+
+
+def deliver(writer: RunWriter, records: Sequence[Record], *, held: int | None = None, tries: int = 3) -> list[int]:
+    """Write *records* (placed) in order.
+
+    Args:
+        writer: An open writer.
+        records: With positions, increasing.
+        held: What `RunWriter.safe` said right after open: records up to it are left out; ``None``: none are.
+        tries: How often a call that may be repeated is made before its error is raised.
+
+    Returns:
+        Positions that the writer refused for good.
+
+    Raises:
+        RetryableError: *tries* calls failed.
+        BlockedError: As the writer raised it.
+        AssertionError: A permanent error named no record of its call.
+    """
+    refused: list[int] = []
+    due = [record for record in records if held is None or record.position > held]
+    for _, group in groupby(due, key=type):
+        batch = list(group)
+        for start in range(0, len(batch), CALL_RECORDS):
+            refused += _deliver_call(writer, batch[start : start + CALL_RECORDS], tries)
+    return refused
+
+
+def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[int]:
+    refused: list[int] = []
+    failures = 0
+    while batch:
+        try:
+            _call(writer, batch)
+            break
+        except PermanentError as exc:
+            if exc.position not in {record.position for record in batch}:
+                raise AssertionError(f"PermanentError names position {exc.position}, which the call had not") from exc
+            refused.append(exc.position)
+            batch = [record for record in batch if record.position > exc.position]
+        except RetryableError as exc:
+            failures += 1
+            if failures == tries:
+                raise
+            batch = batch if exc.position is None else [r for r in batch if r.position >= exc.position]
+            time.sleep(min(exc.retry_after_s or PAUSE_S, 2.0))
+    return refused
+
+
+def _call(writer: RunWriter, batch: Sequence[Record]) -> None:
+    match batch[0]:
+        case Row():
+            writer.write_rows(cast("Sequence[Row]", batch))
+        case Rollout():
+            writer.write_rollouts(cast("Sequence[Rollout]", batch))
+        case LateValue():
+            writer.write_late(cast("Sequence[LateValue]", batch))
+        case Config():
+            for config in cast("Sequence[Config]", batch):
+                writer.write_config(config.role, config.config)
+        case End(status=status):
+            writer.end(status)

@@ -1,0 +1,333 @@
+"""Deterministic sample records: rows of several roles, odd values, rollouts with tools, config, late values, an end.
+
+Equal arguments give equal records. Times are fixed: step n happens n seconds after `START_UNIX_NS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from opentelemetry.proto.common.v1 import common_pb2
+from opentelemetry.proto.trace.v1 import trace_pb2
+
+from otel_bridge import semconv
+from otel_bridge.exporter import RunInfo
+from otel_bridge.records import (
+    Config,
+    Distribution,
+    End,
+    Json,
+    LateValue,
+    Message,
+    Record,
+    Rollout,
+    Row,
+    Span,
+    Status,
+    Value,
+    axis_of,
+    key_of,
+    run_id_of,
+)
+
+START_UNIX_NS = 1_760_000_000_000_000_000
+SECOND_NS = 1_000_000_000
+R = TypeVar("R", Row, Rollout, Config, LateValue, End, Record)
+
+ODD_KEYS = (
+    "plain",
+    "with space",
+    "a@1",
+    "a_at_1",
+    "loss//mean",
+    "loss/mean",
+    "/leading",
+    "trailing/",
+    "../up",
+    "dots...",
+    "percent%",
+    "quotes\"'`",
+    "brackets[0]{x}",
+    "ünïcödé-β",
+    "emoji-🚀",
+    "tab\tand\nnewline",
+    "step",
+    "_step",
+    "timestamp",
+    "k" * 300,
+    "k" * 299 + "j",
+)
+"""Keys that one tracker or another refuses, cleans, or takes for its own; all distinct."""
+
+
+def run_info(folder: Path, name: str = "ppo-7b", *, project: str = "gsm8k", **changes: object) -> RunInfo:
+    """Return a run whose folder is ``folder / <run id>``; *changes* are further fields of `RunInfo`."""
+    run_id = run_id_of(project, name)
+    info = RunInfo(id=run_id, project=project, name=name, folder=folder / run_id)
+    return dataclasses.replace(info, **changes)  # type: ignore[arg-type]  # callers name RunInfo's own fields
+
+
+def placed(records: Iterable[R], first: int = 1) -> list[R]:
+    """Return *records* with positions *first*, *first* + 1, …, as the ledger gives them."""
+    return [dataclasses.replace(record, position=position) for position, record in enumerate(records, first)]
+
+
+def row(
+    step: int | None,
+    values: Mapping[str, Value] | None = None,
+    *,
+    role: str | None = "trainer",
+    attempt: int = 1,
+    position: int = 0,
+) -> Row:
+    """Return the row of one ``log()`` call; *values* are without the role's prefix, by default one loss."""
+    given = {"loss": 1.0 / (1 + abs(step or 0))} if values is None else values
+    axis = None if step is None else axis_of(role)
+    return Row(
+        id=f"m:{role}-{attempt}:{'none' if step is None else step}",
+        role=role,
+        step=step,
+        axis=axis,
+        time_unix_ns=START_UNIX_NS + ((step or 0) + 1000 * (attempt - 1)) * SECOND_NS,
+        values={key_of(role, key): value for key, value in given.items()},
+        steps={} if axis is None or step is None else {axis: step},
+        attempt=attempt,
+        position=position,
+    )
+
+
+def rows(count: int, *, keys: int = 10, role: str | None = "trainer", first_step: int = 1) -> list[Row]:
+    """Return *count* rows of *keys* floats each, steps *first_step* …, not yet placed."""
+    names = [f"metric_{n:02d}" for n in range(keys)]
+    return [
+        row(step, {name: step + n / 16 for n, name in enumerate(names)}, role=role)
+        for step in range(first_step, first_step + count)
+    ]
+
+
+def distribution() -> Distribution:
+    """Return ten numbers in three buckets."""
+    return Distribution(count=10, sum=25.0, min=0.5, max=5.5, edges=(0.0, 2.0, 4.0, 6.0), counts=(4, 3, 3))
+
+
+def odd_values() -> Row:
+    """Return a row of ints, a big int, infinities, ``nan`` and the largest and smallest floats."""
+    return row(
+        7,
+        {
+            "int": 3,
+            "zero": 0,
+            "big": 2**53,
+            "negative": -1.5,
+            "nan": math.nan,
+            "inf": math.inf,
+            "minus_inf": -math.inf,
+            "tiny": 5e-324,
+            "huge": 1e300,
+        },
+    )
+
+
+def conversation(n: int = 0) -> list[Message]:
+    """Return five messages in OpenAI's chat shape: a question, a tool call, its result, an answer."""
+    call: Json = {
+        "id": f"call_{n}",
+        "type": "function",
+        "function": {"name": "calculator", "arguments": json.dumps({"expression": f"{n} + 1"})},
+    }
+    return [
+        {"role": "system", "content": "Use the calculator."},
+        {"role": "user", "content": f"What is {n} + 1?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": str(n + 1), "tool_call_id": f"call_{n}"},
+        {"role": "assistant", "content": f"It is {n + 1}."},
+    ]
+
+
+def rollout(
+    n: int = 0,
+    *,
+    step: int = 1,
+    role: str | None = "explorer",
+    reward: float | None = 0.75,
+    rewards: Mapping[str, float] | None = None,
+    error: str | None = None,
+) -> Rollout:
+    """Return rollout *n*: two chat turns and a tool call under a root; ids are made of *n*, *step* and *role*."""
+    trace_id = _hex(f"trace {n} {step} {role}", 32)
+    start = START_UNIX_NS + step * SECOND_NS + n * 1_000_000
+    messages = conversation(n)
+    spans = _spans(trace_id, start, messages, reward=reward, step=step, error=error)
+    axis = axis_of(role)
+    return Rollout(
+        id=trace_id,
+        role=role,
+        key=key_of(role, "rollouts"),
+        step=step,
+        axis=axis,
+        start_unix_ns=start,
+        end_unix_ns=spans[0].end_unix_ns,
+        messages=messages,
+        spans=spans,
+        split="train",
+        group=f"p{n // 4}",
+        sample=n % 4,
+        prompt_index=n // 4,
+        batch_index=n,
+        reward=reward,
+        rewards={"format": 0.25, "answer": 0.5} if rewards is None else rewards,
+        advantage=0.125,
+        finish_reason="stop",
+        policy_version=step,
+        dataset="gsm8k",
+        dataset_index=100 + n,
+        tools={"calls": 1, "errors": 0},
+        metadata={"difficulty": "easy", "temperature": 0.7},
+        error=error,
+        steps={axis: step},
+    )
+
+
+def late_value(of: Rollout, value: float | None = 0.5, *, name: str = "judge", label: str | None = None) -> LateValue:
+    """Return a value for the rollout *of* that came after it was written."""
+    return LateValue(
+        id=f"l:verifier:{of.id[:8]}-{name}",
+        rollout_id=of.id,
+        rollout_key=of.key,
+        name=name,
+        value=value,
+        label=label,
+        explanation="checked by the judge",
+        role=of.role,
+        step=of.step,
+        axis=of.axis,
+        time_unix_ns=of.end_unix_ns + SECOND_NS,
+    )
+
+
+def config(role: str | None = "trainer", **values: Json) -> Config:
+    """Return a merged config; without *values* a nested one."""
+    given: dict[str, Json] = values or {"lr": 0.001, "actor": {"layers": 2, "name": "tiny"}, "seed": 7}
+    return Config(id=f"c:{role}:{len(given)}", role=role, config=given, time_unix_ns=START_UNIX_NS)
+
+
+def end(status: Status = Status.FINISHED) -> End:
+    """Return the end of the run."""
+    return End(id="e:1", status=status, time_unix_ns=START_UNIX_NS + 100_000 * SECOND_NS)
+
+
+def job(steps: int = 3) -> list[Record]:
+    """Return a small whole job, placed: configs, rows of two roles and of none, rollouts, a late value, the end."""
+    records: list[Record] = [config("trainer"), config("explorer", temperature=0.7), config(None, launcher="local")]
+    for step in range(1, steps + 1):
+        records += [
+            row(step, {"loss": 1 / step, "grad": distribution()}),
+            row(step * 2, {"reward/mean": step / 8, "length": step * 100}, role="explorer"),
+            row(step, {"wall_s": step * 1.5}, role=None),
+            rollout(0, step=step),
+            rollout(1, step=step, reward=None, rewards={}),
+        ]
+    records.append(odd_values())
+    records.append(late_value(rollout(0, step=1)))
+    records.append(end())
+    return placed(records)
+
+
+def _spans(
+    trace_id: str, start: int, messages: Sequence[Message], *, reward: float | None, step: int, error: str | None
+) -> list[Span]:
+    root_id = _hex(f"{trace_id} root", 16)
+    root_attributes: dict[str, Json] = {semconv.STEP: step, semconv.SPLIT: "train"}
+    if reward is not None:
+        root_attributes[semconv.REWARD] = reward
+    chat: dict[str, Json] = {semconv.GEN_AI_OPERATION: semconv.OPERATION_CHAT, semconv.GEN_AI_REQUEST_MODEL: "policy"}
+    tool: dict[str, Json] = {semconv.GEN_AI_OPERATION: semconv.OPERATION_TOOL, semconv.GEN_AI_TOOL_NAME: "calculator"}
+    seen = list(messages)
+    calls: Json = {"expression": "0 + 1"}
+    plan: list[tuple[str, str, dict[str, Json], Json, Json, float, float]] = [
+        ("rollout", "span", root_attributes, list(seen[:-1]), list(seen[-1:]), 0, 4),
+        ("chat policy", "generation", chat, list(seen[:2]), [seen[2]], 1, 1.5),
+        ("execute_tool calculator", "tool", tool, calls, seen[3]["content"], 2, 3),
+        ("chat policy", "generation", chat, [seen[3]], [seen[4]], 3, 3.5),
+    ]
+    spans: list[Span] = []
+    for n, (name, kind, attributes, given, made, begin, stop) in enumerate(plan):
+        spans.append(
+            _with_otlp(
+                trace_id,
+                Span(
+                    id=root_id if n == 0 else _hex(f"{trace_id} {n}", 16),
+                    parent_id=None if n == 0 else root_id,
+                    name=name,
+                    kind=kind,
+                    start_unix_ns=start + int(begin * SECOND_NS),
+                    end_unix_ns=start + int(stop * SECOND_NS),
+                    attributes=attributes,
+                    input=given,
+                    output=made,
+                    model="policy" if kind == "generation" else None,
+                    input_tokens=12 if kind == "generation" else None,
+                    output_tokens=5 if kind == "generation" else None,
+                    error=error if n == 0 else None,
+                ),
+            )
+        )
+    return spans
+
+
+def _with_otlp(trace_id: str, span: Span) -> Span:
+    """Give *span* the bytes in which it came."""
+    message = trace_pb2.Span(
+        trace_id=bytes.fromhex(trace_id),
+        span_id=bytes.fromhex(span.id),
+        parent_span_id=bytes.fromhex(span.parent_id or ""),
+        name=span.name,
+        start_time_unix_nano=span.start_unix_ns,
+        end_time_unix_nano=span.end_unix_ns,
+        attributes=[_attribute(key, value) for key, value in span.attributes.items()],
+    )
+    if span.error is not None:
+        message.status.code = trace_pb2.Status.STATUS_CODE_ERROR
+        message.status.message = span.error
+    if span.kind == "tool":
+        message.attributes.append(_attribute(semconv.GEN_AI_TOOL_ARGUMENTS, json.dumps(span.input)))
+        message.attributes.append(_attribute(semconv.GEN_AI_TOOL_RESULT, span.output))
+    else:
+        for key, value in ((semconv.GEN_AI_INPUT_MESSAGES, span.input), (semconv.GEN_AI_OUTPUT_MESSAGES, span.output)):
+            message.attributes.append(_attribute(key, _parts_json(value)))
+    return dataclasses.replace(span, otlp=message.SerializeToString())
+
+
+def _parts_json(messages: Json) -> str:
+    """Return chat messages as the GenAI conventions put them: ``[{"role", "parts": [{"type": "text", …}]}]``."""
+    listed = messages if isinstance(messages, list) else []
+    return json.dumps(
+        [
+            {"role": message["role"], "parts": [{"type": "text", "content": message.get("content") or ""}]}
+            for message in listed
+            if isinstance(message, dict)
+        ]
+    )
+
+
+def _attribute(key: str, value: Json) -> common_pb2.KeyValue:
+    match value:
+        case bool():
+            held = common_pb2.AnyValue(bool_value=value)
+        case int():
+            held = common_pb2.AnyValue(int_value=value)
+        case float():
+            held = common_pb2.AnyValue(double_value=value)
+        case _:
+            held = common_pb2.AnyValue(string_value=str(value))
+    return common_pb2.KeyValue(key=key, value=held)
+
+
+def _hex(name: str, digits: int) -> str:
+    return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:digits]
