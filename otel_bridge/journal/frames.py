@@ -1,0 +1,186 @@
+"""Records <-> the bytes of a segment. Pure: no I/O.
+
+A frame is a head of 30 bytes and the payload. The head has a CRC-32 of its own, so that a frame whose payload has not
+arrived yet can be told from one whose length is damaged, and it names its *stream* (one per segment), so that a payload
+holding whole frames of another segment is never taken for frames.
+
+===========  =====  ===============================================================
+bytes        type   meaning
+===========  =====  ===============================================================
+0-3          4s     magic
+4-7          u32    stream, `stream_of` the segment's name
+8-11         u32    length of the payload
+12           u8     `Signal`
+13           u8     flags, bit 0: the payload is a whole export request
+14-21        i64    append time, Unix nanoseconds
+22-25        u32    CRC-32 of the payload
+26-29        u32    CRC-32 of bytes 0-25
+===========  =====  ===============================================================
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, NamedTuple, cast
+from zlib import crc32
+
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.header import header_end
+
+MAX_RECORD_BYTES: Final = 64 << 20
+MAGIC: Final = b"\xffOBF"
+"""0xFF is in no UTF-8 text, so no string of a record can hold it."""
+
+_HEAD: Final = struct.Struct("<4sIIBBqI")
+_FULL_HEAD: Final = struct.Struct("<4sIIBBqII")
+HEAD_BYTES: Final = _FULL_HEAD.size
+_CRC: Final = struct.Struct("<I").pack
+_PACK: Final = _HEAD.pack
+_CHECKED_BYTES: Final = _HEAD.size
+_WHOLE: Final = 1
+
+
+class Signal(IntEnum):
+    """What a frame holds."""
+
+    CONTROL = 0
+    METRICS = 1
+    TRACES = 2
+    LOGS = 3
+
+
+_SIGNALS: Final = tuple(Signal)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One record of a segment.
+
+    Attributes:
+        signal: What the payload is; ``CONTROL`` with an empty payload asks to write and retry now.
+        whole: The payload is a whole ``Export…ServiceRequest`` with its own resources; else it is one ``ScopeMetrics``,
+            ``ScopeSpans`` or ``ScopeLogs``, and the resource stands in the segment's header.
+        offset: Where the frame begins in the segment.
+        end: Where the next frame begins.
+    """
+
+    signal: Signal
+    whole: bool
+    payload: bytes = field(repr=False)
+    append_unix_ns: int
+    offset: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a stretch of a segment holds.
+
+    Attributes:
+        frames: The readable frames, in order.
+        end: Offset at which reading goes on.
+        gap_bytes: Bytes before `end` that belong to no readable frame.
+        gaps: How many stretches those are.
+    """
+
+    frames: list[Frame]
+    end: int
+    gap_bytes: int = 0
+    gaps: int = 0
+
+
+def encode_frame(signal: int, payload: bytes, append_unix_ns: int, *, whole: bool = False, stream: int = 0) -> bytes:
+    """Return *payload* as one frame.
+
+    Raises:
+        JournalError: The payload is above `MAX_RECORD_BYTES`.
+    """
+    length = len(payload)
+    if length > MAX_RECORD_BYTES:
+        raise JournalError(f"record of {length} bytes, at most {MAX_RECORD_BYTES} fit; cut it or split it")
+    head = _PACK(MAGIC, stream, length, signal, whole, append_unix_ns, crc32(payload))
+    return b"".join((head, _CRC(crc32(head)), payload))
+
+
+def stream_of(segment_name: str) -> int:
+    """Return the stream number of a segment from its file name without the suffix."""
+    return crc32(segment_name.encode())
+
+
+def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) -> Scan:
+    """Read the frames in *buffer*; behind bad bytes the next valid frame is searched.
+
+    Args:
+        buffer: Bytes of a segment; from offset 0 on they may begin with its header, which is passed over.
+        base: Offset of the buffer in the segment.
+        final: Nothing more will be appended: an unfinished tail is a gap. Otherwise bad bytes at the very end are left
+            for later, and `Scan.end` stands before them.
+        stream: Stream of the segment; ``None``: that of the first valid frame.
+
+    Returns:
+        The frames with their offsets in the segment, and where to go on.
+    """
+    frames: list[Frame] = []
+    start = _after_header(buffer) if base == 0 else 0
+    gap_bytes = gaps = 0
+    size, at = len(buffer), start  # buffer[start:at] is known to be bad
+    while at < size:
+        head = _head(buffer, at, stream)
+        if head is not None and head.end > size and not final:
+            gap_bytes, gaps, start = gap_bytes + at - start, gaps + (at > start), at
+            break
+        if head is not None and head.end <= size and crc32(payload := buffer[at + HEAD_BYTES : head.end]) == head.crc:
+            gap_bytes, gaps, stream = gap_bytes + at - start, gaps + (at > start), head.stream
+            frames.append(
+                Frame(_SIGNALS[head.signal], head.whole, payload, head.append_unix_ns, base + at, base + head.end)
+            )
+            start = at = head.end
+            continue
+        at = _next_magic(buffer, at + 1, stream)
+    if final and start < size:
+        gap_bytes, gaps, start = gap_bytes + size - start, gaps + 1, size
+    return Scan(frames, base + start, gap_bytes, gaps)
+
+
+def pending_end(buffer: bytes, base: int, *, stream: int | None = None) -> int | None:
+    """Return where the frame at the start of *buffer* ends, should it reach beyond the buffer; else ``None``."""
+    head = _head(buffer, 0, stream)
+    return base + head.end if head is not None and head.end > len(buffer) else None
+
+
+class _Head(NamedTuple):
+    stream: int
+    end: int
+    signal: int
+    whole: bool
+    append_unix_ns: int
+    crc: int
+
+
+def _head(buffer: bytes, at: int, stream: int | None) -> _Head | None:
+    """Return the head at *at* when it is whole and undamaged."""
+    if len(buffer) - at < HEAD_BYTES:
+        return None
+    magic, seen_stream, length, signal, flags, append_unix_ns, crc, head_crc = cast(
+        "tuple[bytes, int, int, int, int, int, int, int]", _FULL_HEAD.unpack_from(buffer, at)
+    )
+    if magic != MAGIC or (stream is not None and seen_stream != stream):
+        return None
+    if crc32(buffer[at : at + _CHECKED_BYTES]) != head_crc:
+        return None
+    if length > MAX_RECORD_BYTES or signal >= len(_SIGNALS) or flags > _WHOLE:
+        return None
+    return _Head(seen_stream, at + HEAD_BYTES + length, signal, flags == _WHOLE, append_unix_ns, crc)
+
+
+def _next_magic(buffer: bytes, at: int, stream: int | None) -> int:
+    needle = MAGIC if stream is None else MAGIC + _CRC(stream)
+    found = buffer.find(needle, at)
+    return len(buffer) if found < 0 else found
+
+
+def _after_header(buffer: bytes) -> int:
+    end = header_end(buffer)
+    return 0 if end is None else end

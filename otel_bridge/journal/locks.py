@@ -1,0 +1,229 @@
+"""POSIX record locks on files of their own: who lives, who is the bridge.
+
+``fcntl.lockf``, not ``flock``: a forked child does not inherit it, exec and SIGKILL free it at once, and it is seen from
+other pid namespaces. Its trap: it belongs to the process, so that a second open and close of the file *anywhere in the
+owner* drops it, and a second holder in the same process is let in. Hence the registry of what this process holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final, cast
+
+from otel_bridge.errors import JournalError
+
+CONTENT_BYTES: Final = 512
+_BUSY: Final = frozenset({errno.EACCES, errno.EAGAIN})
+_UNSUPPORTED: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+_REPLACED_TRIES: Final = 8
+_WAIT_S: Final = 0.02
+
+_Identity = tuple[int, int]
+_registry: dict[_Identity, "RecordLock"] = {}
+_mutex = threading.RLock()
+
+
+class LockUnsupportedError(JournalError):
+    """The file system has no record locks: see `otel_bridge.journal.life` for what is asked instead."""
+
+
+class RecordLock:
+    """An exclusive lock on one file, held by this process until released, exec or death. Thread-safe.
+
+    Args:
+        path: File of the lock alone; created when missing, never deleted here.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+        self._spare: list[int] = []
+        self._identity: _Identity | None = None
+        self._pid = 0
+
+    def acquire(self, blocking: bool = False) -> bool:  # noqa: FBT001, FBT002  # as threading.Lock.acquire
+        """Take the lock; ``False``: somebody else has it. Taken already by this object: ``True``.
+
+        Args:
+            blocking: Wait for it.
+
+        Raises:
+            LockUnsupportedError: The file system has no record locks.
+            JournalError: The file cannot be created or opened.
+        """
+        taken = self._take()
+        while blocking and not taken:
+            time.sleep(_WAIT_S)  # not in lockf: that would keep every other lock of this process waiting
+            taken = self._take()
+        return taken
+
+    def held(self) -> bool:
+        """Say whether this process holds the lock and the file at the path is still the locked one."""
+        return self._identity is not None and self._pid == os.getpid() and _identity_at(self.path) == self._identity
+
+    def write(self, content: bytes) -> None:
+        """Replace what the file says, at most `CONTENT_BYTES`; only while held.
+
+        Raises:
+            JournalError: It cannot be written.
+        """
+        try:
+            # One write of one length: a reader never sees a part of it.
+            os.pwrite(self._fd, content.ljust(CONTENT_BYTES)[:CONTENT_BYTES], 0)
+        except OSError as exc:
+            raise JournalError(f"{self.path} cannot be written: {exc.strerror}; is the disk full?") from exc
+
+    def release(self) -> None:
+        """Free the lock; the file stays. May be called twice."""
+        with _mutex:
+            self._let_go()
+
+    def renew(self) -> None:
+        """Forget the lock in a forked child, which owns nothing. The parent's lock stays held."""
+        self.release()
+
+    def _take(self) -> bool:
+        with _mutex:
+            if self.held():
+                return True
+            self._let_go()
+            for _ in range(_REPLACED_TRIES):
+                taken = self._try()
+                if taken is not None:
+                    return taken
+        raise JournalError(f"{self.path}: replaced again and again while it was being locked; who deletes it?")
+
+    def _try(self) -> bool | None:
+        """Lock the file once; ``None``: it was replaced meanwhile."""
+        seen = _identity_at(self.path)
+        if seen is not None and seen in _registry:
+            return False
+        fd = _open(self.path, os.O_RDWR | os.O_CREAT)
+        status = os.fstat(fd)
+        identity = (status.st_dev, status.st_ino)
+        holder = _registry.get(identity)
+        if holder is not None:
+            holder._spare.append(fd)  # closing it here would drop the holder's lock
+            return False
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            os.close(fd)
+            if exc.errno in _BUSY:
+                return False
+            raise _lock_error(exc, self.path) from exc
+        if _identity_at(self.path) != identity:
+            os.close(fd)
+            return None
+        self._fd, self._identity, self._pid = fd, identity, os.getpid()
+        _registry[identity] = self
+        return True
+
+    def _let_go(self) -> None:
+        identity, self._identity = self._identity, None
+        if identity is not None and _registry.get(identity) is self:
+            del _registry[identity]
+        descriptors, self._spare, self._fd = [self._fd, *self._spare], [], -1
+        for fd in descriptors:
+            with contextlib.suppress(OSError):
+                status = os.fstat(fd)  # a program that closes all descriptors may have given the number away
+                if (status.st_dev, status.st_ino) == identity:
+                    os.close(fd)
+
+
+def probe(path: Path) -> bool:
+    """Say whether anybody, this process included, holds the lock on *path*. Takes nothing, about 5 us.
+
+    Raises:
+        LockUnsupportedError: The file system has no record locks.
+        JournalError: The file cannot be opened.
+    """
+    with _mutex:
+        seen = _identity_at(path)
+        if seen is None:
+            return False
+        if seen in _registry:
+            return True
+        fd = _open(path, os.O_RDONLY)
+        status = os.fstat(fd)
+        holder = _registry.get((status.st_dev, status.st_ino))
+        if holder is not None:
+            holder._spare.append(fd)
+            return True
+        try:
+            return _is_locked(fd)
+        except OSError as exc:
+            raise _lock_error(exc, path) from exc
+        finally:
+            os.close(fd)
+
+
+def content(path: Path) -> bytes:
+    """Return what a lock's holder wrote into it; empty when there is no such file."""
+    with _mutex:
+        seen = _identity_at(path)
+        holder = None if seen is None else _registry.get(seen)
+        if holder is not None:
+            return os.pread(holder._fd, CONTENT_BYTES, 0).strip()
+        try:
+            return path.read_bytes()[:CONTENT_BYTES].strip()
+        except OSError:
+            return b""
+
+
+def _identity_at(path: Path) -> _Identity | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _open(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise JournalError(f"{path} cannot be opened: {exc.strerror}; expected a folder of your own") from exc
+
+
+def _lock_error(exc: OSError, path: Path) -> JournalError:
+    if exc.errno in _UNSUPPORTED:
+        return LockUnsupportedError(
+            f"{path} cannot be locked: {exc.strerror}; its file system has no record locks, "
+            "set OTEL_BRIDGE_DIR to a local folder"
+        )
+    return JournalError(f"{path} cannot be locked: {exc.strerror}")
+
+
+# struct flock; asking with F_GETLK takes nothing, where trying and unlocking would shut out another for a moment.
+_FLOCK: Final = struct.Struct("@qqihh" if sys.platform == "darwin" else "@hhqqi4x")
+
+
+def _is_locked(fd: int) -> bool:
+    if sys.platform == "darwin":
+        asked = _FLOCK.pack(0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        place = 3
+    else:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        place = 0
+    answer = cast("tuple[int, ...]", _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked)))
+    return answer[place] != fcntl.F_UNLCK
+
+
+def _forget_all() -> None:
+    global _mutex  # noqa: PLW0603  # the parent's may be held by a thread that does not exist here
+    _mutex = threading.RLock()
+    for lock in list(_registry.values()):
+        lock.renew()
+    _registry.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
