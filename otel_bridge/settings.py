@@ -144,6 +144,26 @@ def message_content(raw: str) -> str:
     raise ValueError("expected full, off or truncate:N with N characters a message part")
 
 
+REDACTIONS = ("secrets", "email")
+
+
+def redactions(raw: str) -> tuple[str, ...]:
+    """Parse what is struck out of message text: ``secrets``, ``email``, both, or ``none``."""
+    kinds = names(raw.lower())
+    if kinds == ("none",):
+        return ()
+    if not kinds or not set(kinds) <= set(REDACTIONS):
+        raise ValueError(f"expected none, or some of {', '.join(REDACTIONS)}")
+    return kinds
+
+
+def capture_content(raw: str) -> bool:
+    """Parse the GenAI instrumentations' switch: a flag or one of their modes; only ``no_content`` captures nothing."""
+    if raw.lower() in {"no_content", "span_only", "event_only", "span_and_event"}:
+        return raw.lower() != "no_content"
+    return flag(raw)
+
+
 def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return parse
 
@@ -221,6 +241,18 @@ ROLLOUT_KEY = Setting(
 )
 MESSAGE_CONTENT = Setting(
     "OTEL_BRIDGE_MESSAGE_CONTENT", "full", message_content, "Message text: full, truncate:N or off."
+)
+REDACT = Setting(
+    "OTEL_BRIDGE_REDACT",
+    ("secrets",),
+    redactions,
+    "What is struck out of message text: secrets (keys, tokens), email, both, or none.",
+)
+CAPTURE_MESSAGE_CONTENT = Setting(
+    "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
+    True,
+    capture_content,
+    "The GenAI instrumentations' own switch; no_content means off where OTEL_BRIDGE_MESSAGE_CONTENT is unset.",
 )
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
