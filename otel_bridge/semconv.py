@@ -25,6 +25,8 @@ NODE_RANK: Final = "rl.node.rank"
 INSTANCE_ID: Final = "rl.instance.id"
 FORKED: Final = "rl.forked"
 """Bool, true in a forked child: such a process never decides a run's status."""
+ATTEMPT: Final = "rl.attempt"
+"""Int: which start of the role this process is, from 1, where the emitter was told."""
 LAUNCHER: Final = "rl.launcher"
 """Bool, true on the resource of ``otel-bridge run`` itself: open until CMD has ended and the drain is done."""
 

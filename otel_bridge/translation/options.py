@@ -15,6 +15,7 @@ class Options:
     """Options of one `Translator`; pure values.
 
     Attributes:
+        run_id: The run that this translator is for; empty: the first resource says.
         row_wait_ns: How long a row waits for its missing pieces, and a row behind a gap for the rows before it.
         trace_grace_ns: How long a rollout waits for spans after its root ended.
         trace_timeout_ns: When a rollout whose root never came is taken as it is.
@@ -52,4 +53,5 @@ class Options:
     message_content: str = "full"
     seen_limit: int = 200_000
     max_waiting_bytes: int = 64 << 20
-    max_keys: int = 1_000_000
+    max_keys: int = 100_000
+    run_id: str = ""
