@@ -29,10 +29,9 @@ def row_metrics(row: Row) -> Payload:
     """Return the metrics of one row: its values and, so that any of them can be the x axis, every known step axis."""
     metrics: Payload = {axis: step for axis, step in row.steps.items() if axis != AXIS}
     for key, value in row.values.items():
-        name = f"__{key}" if key in RESERVED or key.startswith("__") else key
-        if name in metrics:
-            continue  # a user's key of the axis' own name: the axis stays what it is
-        metrics[name] = histogram(value) if isinstance(value, Distribution) else value
+        # A user's key of an axis' own name stands beside the axis; the others are renamed as Trackio's own log() does.
+        taken = key in RESERVED or key.startswith("__") or key in metrics
+        metrics[f"__{key}" if taken else key] = histogram(value) if isinstance(value, Distribution) else value
     return metrics
 
 
@@ -137,3 +136,20 @@ def _usage(span: Span) -> Payload:
 
 def _finite(value: Value, otherwise: float) -> float:
     return value if isinstance(value, (int, float)) and math.isfinite(value) else otherwise
+
+
+def encodable(payload: Payload) -> Payload:
+    """Return *payload* with every text as UTF-8 can hold it: half a surrogate pair becomes ``?``."""
+    return {_text(key): _encodable(value) for key, value in payload.items()}
+
+
+def _encodable(value: Json) -> Json:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    return encodable(value) if isinstance(value, dict) else value
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

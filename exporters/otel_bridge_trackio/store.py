@@ -12,13 +12,13 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.records import Json, Position
-from otel_bridge_trackio.payload import Payload
+from otel_bridge_trackio.payload import Payload, encodable
 
 _EXPECTED: Final = ("project", "run", "metrics_list", "steps", "timestamps", "config", "log_ids", "run_id")
 _BUSY: Final = ("locked", "busy", "disk i/o", "full", "interrupted")
@@ -33,7 +33,7 @@ class Entry:
     log_id: str
     step: int
     timestamp: str
-    metrics: Mapping[str, object]
+    metrics: Payload
 
 
 class Store:
@@ -77,7 +77,10 @@ class Store:
 
     def _write_alone(self, entry: Entry, config: Payload | None) -> None:
         try:
-            self._write([entry], config)
+            try:
+                self._write([entry], config)
+            except (TypeError, ValueError):  # half a surrogate pair in a text, which no JSON can hold
+                self._write([replace(entry, metrics=encodable(entry.metrics))], config)
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, entry.position) from exc
         except (TypeError, ValueError, OverflowError) as exc:

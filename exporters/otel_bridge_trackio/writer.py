@@ -34,6 +34,7 @@ class TrackioRunWriter:
         self.url: str | None = None
         self._store = Store(settings.directory, project_of(run), run.id, run.name)
         self._memory = memory
+        self._run_id = run.id
         self._group = run.group
         self._configs: dict[str | None, Mapping[str, Json]] = {}
         self._config_due = False
@@ -45,7 +46,9 @@ class TrackioRunWriter:
         entries: list[Entry] = []
         for row in rows:
             step = row.step if row.step is not None else steps.next(row)
-            entries.append(Entry(row.position, row.id, step, timestamp(row.time_unix_ns), row_metrics(row)))
+            entries.append(
+                Entry(row.position, self._log_id(row.id), step, timestamp(row.time_unix_ns), row_metrics(row))
+            )
         try:
             self._write(entries)
         except ExporterError as exc:
@@ -74,7 +77,7 @@ class TrackioRunWriter:
             [
                 Entry(
                     late.position,
-                    late.id,
+                    self._log_id(late.id),
                     late.step if late.step is not None else 0,
                     timestamp(late.time_unix_ns),
                     {f"{late.rollout_key}/late": [late_trace(late)]},
@@ -101,6 +104,10 @@ class TrackioRunWriter:
 
     def close(self) -> None:
         """Trackio's store holds nothing open between calls."""
+
+    def _log_id(self, record_id: str) -> str:
+        """Return an id unique in the project: Trackio's index on it spans all runs of one."""
+        return f"{self._run_id}:{record_id}"
 
     def _write(self, entries: Sequence[Entry]) -> None:
         if not entries:

@@ -5,13 +5,13 @@ import os
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from trackio_store import DIRECTORY, ENVIRONMENT
 
 from otel_bridge.errors import BlockedError, ConfigError, PermanentError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter
@@ -19,9 +19,6 @@ from otel_bridge.records import Distribution, LateValue, Rollout, Row, Span
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.payload import histogram, row_metrics, timestamp
 
-# Trackio reads its folder once a process: one for this whole module, a project for each test.
-DIRECTORY = Path(os.environ.get("TRACKIO_TEST_DIR") or tempfile.mkdtemp(prefix="trackio-"))
-ENVIRONMENT = {"TRACKIO_DIR": str(DIRECTORY)}
 NOW = 1_700_000_000_123_456_789
 
 
@@ -266,7 +263,8 @@ def test_reserved_names_are_renamed_as_trackio_does_and_an_axis_is_never_overwri
     row = loss(3, values={"step": 1.0, "time": 2.0, "__x": 3.0, "trainer/step": 99.0, "loss": 4.0})
 
     assert row_metrics(row) == {
-        "trainer/step": 3, "explorer/step": 7, "__step": 1.0, "__time": 2.0, "____x": 3.0, "loss": 4.0,
+        "trainer/step": 3, "explorer/step": 7, "__step": 1.0, "__time": 2.0, "____x": 3.0,
+        "__trainer/step": 99.0, "loss": 4.0,
     }  # fmt: skip
 
 
@@ -282,7 +280,7 @@ def test_rows_written_before_a_kill_are_all_there(run: RunInfo, tmp_path: Path) 
         f"""
         import os, signal, sys
         from pathlib import Path
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
         import test_trackio_writer as t
         run = t.RunInfo(id={run.id!r}, project={run.project!r}, name="ppo", folder=Path("."))
         writer = t.opened(run)

@@ -1,0 +1,118 @@
+"""The exporter ``console``: one line a row or rollout on standard output.
+
+Under ``otel-bridge run`` that is the terminal; a bridge that runs by itself writes to the log file of its run folder.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+from otel_bridge.errors import RetryableError
+from otel_bridge.exporter import ExporterSettings, Memory, RunInfo
+from otel_bridge.records import Distribution, Json, LateValue, Position, Rollout, Row, Status, Value
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """The console has nothing to set."""
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str], cwd: Path) -> ConsoleSettings:
+        """Read nothing."""
+        del env, cwd
+        return cls()
+
+    @property
+    def destination(self) -> Mapping[str, str]:
+        """There is one standard output."""
+        return {}
+
+    def view(self, run: RunInfo) -> str:
+        """Return the command that follows the log of a bridge that runs by itself."""
+        return f"tail -f {shlex.quote(str(run.folder / 'bridge.log'))}"
+
+
+def open_console(run: RunInfo, settings: ExporterSettings, memory: Memory) -> ConsoleRunWriter:
+    """Return a writer on this process's standard output."""
+    del settings, memory
+    return ConsoleRunWriter(run, sys.stdout)
+
+
+class ConsoleRunWriter:
+    """Writes one run as text; what came before a kill may come again."""
+
+    def __init__(self, run: RunInfo, stream: TextIO) -> None:
+        self.url: str | None = None
+        self._name, self._stream = run.name, stream
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        """Print a line for each of *rows*."""
+        for row in rows:
+            values = " ".join(f"{key}={_shown(value)}" for key, value in row.values.items())
+            where = f"{row.axis}={row.step}" if row.axis else ""
+            self._print(row.position, row.time_unix_ns, where, values)
+        self._flush(rows)
+
+    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+        """Print a line for each of *rollouts*, with the last message."""
+        for rollout in rollouts:
+            answer = rollout.messages[-1].get("content") if rollout.messages else None
+            facts = {"group": rollout.group, "reward": rollout.reward, "finish": rollout.finish_reason}
+            shown = " ".join(f"{key}={value}" for key, value in facts.items() if value is not None)
+            where = f"{rollout.axis}={rollout.step}" if rollout.axis else ""
+            self._print(rollout.position, rollout.end_unix_ns, where, f"{rollout.key} {shown} {_clipped(answer)}")
+        self._flush(rollouts)
+
+    def write_late(self, values: Sequence[LateValue]) -> None:
+        """Print a line for each of *values*."""
+        for late in values:
+            self._print(late.position, late.time_unix_ns, "", f"{late.rollout_id} {late.name}={late.value}")
+        self._flush(values)
+
+    def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
+        """Print how much config there is; its values are for the trackers."""
+        self._print(None, None, "", f"config of {role or 'the run'}: {len(config)} entries")
+
+    def safe(self) -> Position | None:
+        """Return ``None``: what was printed is out."""
+        return None
+
+    def end(self, status: Status) -> None:
+        """Print the end."""
+        self._print(None, None, "", f"run {status.value}")
+        self._flush(())
+
+    def close(self) -> None:
+        """Leave standard output open: it is not ours."""
+
+    def _print(self, position: Position | None, time_unix_ns: int | None, where: str, text: str) -> None:
+        clock = datetime.fromtimestamp(time_unix_ns / 1e9).strftime("%H:%M:%S.%f")[:-3] if time_unix_ns else ""
+        line = " ".join(part for part in (clock, self._name, where, text) if part)
+        try:
+            self._stream.write(line + "\n")
+        except (OSError, ValueError) as exc:
+            raise RetryableError(f"standard output cannot be written: {exc}", position=position) from exc
+
+    def _flush(self, records: Sequence[Row | Rollout | LateValue]) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError) as exc:
+            position = records[0].position if records else None
+            raise RetryableError(f"standard output cannot be written: {exc}", position=position) from exc
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, Distribution):
+        return f"[{value.count} values, {value.min:.6g} to {value.max:.6g}]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _clipped(text: Json, width: int = 80) -> str:
+    shown = " ".join(str(text if text is not None else "").split())
+    return shown if len(shown) <= width else shown[: width - 1] + "…"

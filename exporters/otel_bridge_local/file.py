@@ -1,0 +1,198 @@
+"""The exporter ``file``: every record as one JSON line under the run folder, in files that are rotated and bounded.
+
+A line carries the record's position, and a writer goes on behind the last whole line: each record stands once, also
+after a kill in the middle of a write.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import orjson
+
+from otel_bridge import settings as core
+from otel_bridge.errors import BlockedError, PermanentError, RetryableError
+from otel_bridge.exporter import ExporterSettings, Memory, RunInfo
+from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge_local.payload import (
+    Payload,
+    config_payload,
+    end_payload,
+    json_line,
+    late_payload,
+    rollout_payload,
+    row_payload,
+)
+
+T = TypeVar("T", Row, Rollout, LateValue)
+
+_FILES: Final = 8
+"""The bound is shared by this many files, so that the oldest to go is a small part."""
+_OWNED: Final = "first file"
+
+
+@dataclass(frozen=True, slots=True)
+class FileSettings:
+    """How much the files of one run may take together, in bytes."""
+
+    max_bytes: int
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str], cwd: Path) -> FileSettings:
+        """Read ``OTEL_BRIDGE_FILE_BYTES``; raises `ConfigError`."""
+        del cwd
+        return cls(max_bytes=core.FILE_BYTES.read(env))
+
+    @property
+    def destination(self) -> Mapping[str, str]:
+        """The files lie in the run folder: there is no other place."""
+        return {}
+
+    def view(self, run: RunInfo) -> str:
+        """Return the command that shows the records."""
+        return f"cat {shlex.quote(str(run.folder / 'file'))}/*.jsonl"
+
+
+def open_file(run: RunInfo, settings: ExporterSettings, memory: Memory) -> FileRunWriter:
+    """Open the run's files, behind the last whole line."""
+    if not isinstance(settings, FileSettings):
+        raise TypeError(f"expected FileSettings, got {type(settings).__name__}")
+    return FileRunWriter(run, settings, memory)
+
+
+class FileRunWriter:
+    """Writes one run as JSON lines, from one delivery thread; each record once."""
+
+    def __init__(self, run: RunInfo, settings: FileSettings, memory: Memory) -> None:
+        self.url: str | None = None
+        self._folder = run.folder / "file"
+        self._limit_bytes = settings.max_bytes
+        with _as_bridge_errors(None):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            files = sorted(self._folder.glob("records-*.jsonl"))
+            self._number = _number(files[-1]) if files else 1
+            first = memory.get(_OWNED)
+            if first is None:  # another ledger wrote what lies here: its positions say nothing about ours
+                self._number += bool(files)
+                memory.put(_OWNED, str(self._number).encode())
+                first = str(self._number).encode()
+            self._last = _last_position([file for file in files if _number(file) >= int(first)])
+            self._descriptor = self._open()
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        """Append *rows*."""
+        self._append(rows, row_payload)
+
+    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+        """Append *rollouts*."""
+        self._append(rollouts, rollout_payload)
+
+    def write_late(self, values: Sequence[LateValue]) -> None:
+        """Append *values*."""
+        self._append(values, late_payload)
+
+    def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
+        """Append the config; the last line of a role holds."""
+        self._put(json_line(config_payload(role, config)), self._last)
+
+    def safe(self) -> Position | None:
+        """Return the position of the last whole line."""
+        return self._last
+
+    def end(self, status: Status) -> None:
+        """Append the end."""
+        self._put(json_line(end_payload(status)), self._last)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _append(self, records: Sequence[T], payload: Callable[[T], Payload]) -> None:
+        lines: list[bytes] = []
+        last = self._last
+        for record in records:
+            if record.position <= self._last:
+                continue
+            try:
+                lines.append(json_line(payload(record)))
+            except (TypeError, ValueError, OverflowError) as exc:
+                self._put(b"".join(lines), last)
+                message = f"record {record.id} cannot be written as JSON: {exc}"
+                raise PermanentError(message, position=record.position) from exc
+            last = record.position
+        self._put(b"".join(lines), last)
+
+    def _put(self, data: bytes, last: Position) -> None:
+        if not data:
+            return
+        with _as_bridge_errors(self._last + 1):
+            size_bytes = os.fstat(self._descriptor).st_size
+            if size_bytes and size_bytes + len(data) > self._limit_bytes // _FILES:
+                self._roll()
+                size_bytes = 0
+            self._write_whole(data, size_bytes)
+            self._last = last
+
+    def _write_whole(self, data: bytes, size_bytes: int) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError:
+            os.ftruncate(self._descriptor, size_bytes)  # a part of a line would hide the lines behind it
+            raise
+
+    def _roll(self) -> None:
+        os.close(self._descriptor)
+        self._number += 1
+        self._descriptor = self._open()
+        for old in sorted(self._folder.glob("records-*.jsonl"))[: -_FILES + 1]:
+            old.unlink(missing_ok=True)
+
+    def _open(self) -> int:
+        path = self._folder / f"records-{self._number:06d}.jsonl"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        data = path.read_bytes()
+        os.ftruncate(descriptor, data.rfind(b"\n") + 1)  # what a kill tore
+        return descriptor
+
+
+def _number(path: Path) -> int:
+    digits = path.stem.rpartition("-")[2]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _last_position(files: Sequence[Path]) -> Position:
+    for path in reversed(files):
+        data = path.read_bytes()
+        for line in reversed(data[: data.rfind(b"\n") + 1].splitlines()):
+            try:
+                record: object = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            position: object = record.get("position") if isinstance(record, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # decoded JSON
+            if isinstance(position, int):
+                return position
+    return 0
+
+
+class _as_bridge_errors:  # noqa: N801  # reads as a function, like contextlib's own
+    def __init__(self, position: Position | None) -> None:
+        self._position = position
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
+        if isinstance(exc, PermissionError):
+            help_text = "make the run folder writable for this user"
+            raise BlockedError(f"file exporter: {exc}", position=self._position, help=help_text) from exc
+        if isinstance(exc, OSError):
+            raise RetryableError(f"file exporter: {exc}", position=self._position) from exc

@@ -1,0 +1,162 @@
+"""Records to plain JSON values, for people and programs that read them without a tracker. Pure.
+
+Non-finite numbers become the strings ``NaN``, ``Infinity`` and ``-Infinity``: strict JSON has no others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import orjson
+
+from otel_bridge.records import Distribution, Json, LateValue, Rollout, Row, Span, Status, Value
+
+Payload: TypeAlias = dict[str, Json]
+
+
+def row_payload(row: Row) -> Payload:
+    """Return *row*."""
+    return {
+        "kind": "row",
+        "position": row.position,
+        "id": row.id,
+        "role": row.role,
+        "step": row.step,
+        "axis": row.axis,
+        "time_unix_ns": row.time_unix_ns,
+        "attempt": row.attempt,
+        "values": {key: _value(value) for key, value in row.values.items()},
+    }
+
+
+def rollout_payload(rollout: Rollout) -> Payload:
+    """Return *rollout*, its conversation and its spans."""
+    return {
+        "kind": "rollout",
+        "position": rollout.position,
+        "id": rollout.id,
+        "key": rollout.key,
+        "role": rollout.role,
+        "step": rollout.step,
+        "start_unix_ns": rollout.start_unix_ns,
+        "end_unix_ns": rollout.end_unix_ns,
+        "split": rollout.split,
+        "group": rollout.group,
+        "sample": rollout.sample,
+        "trajectory_id": rollout.trajectory_id,
+        "prompt_index": rollout.prompt_index,
+        "batch_index": rollout.batch_index,
+        "reward": _finite(rollout.reward),
+        "rewards": {name: _finite(value) for name, value in rollout.rewards.items()},
+        "advantage": _finite(rollout.advantage),
+        "finish_reason": rollout.finish_reason,
+        "policy_version": rollout.policy_version,
+        "dataset": rollout.dataset,
+        "dataset_index": rollout.dataset_index,
+        "tools": plain({**rollout.tools}),
+        "metadata": plain({**rollout.metadata}),
+        "error": rollout.error,
+        "incomplete": rollout.incomplete,
+        "clipped_bytes": rollout.clipped_bytes,
+        "messages": plain([*rollout.messages]),
+        "spans": [_span(span) for span in rollout.spans],
+    }
+
+
+def late_payload(late: LateValue) -> Payload:
+    """Return *late*."""
+    return {
+        "kind": "late",
+        "position": late.position,
+        "id": late.id,
+        "rollout_id": late.rollout_id,
+        "name": late.name,
+        "value": _finite(late.value),
+        "label": late.label,
+        "explanation": late.explanation,
+        "role": late.role,
+        "step": late.step,
+        "time_unix_ns": late.time_unix_ns,
+    }
+
+
+def config_payload(role: str | None, config: Mapping[str, Json]) -> Payload:
+    """Return the whole config of *role*."""
+    return {"kind": "config", "role": role, "config": plain({**config})}
+
+
+def end_payload(status: Status) -> Payload:
+    """Return the end of the run."""
+    return {"kind": "end", "status": status.value}
+
+
+def plain(value: Json) -> Json:
+    """Return *value* with its non-finite numbers as strings, at any depth."""
+    if isinstance(value, float):
+        return _finite(value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value
+
+
+def _span(span: Span) -> Payload:
+    return {
+        "id": span.id,
+        "parent_id": span.parent_id,
+        "name": span.name,
+        "kind": span.kind,
+        "start_unix_ns": span.start_unix_ns,
+        "end_unix_ns": span.end_unix_ns,
+        "model": span.model,
+        "input_tokens": span.input_tokens,
+        "output_tokens": span.output_tokens,
+        "error": span.error,
+        "input": plain(span.input),
+        "output": plain(span.output),
+        "attributes": plain({**span.attributes}),
+    }
+
+
+def _value(value: Value) -> Json:
+    if not isinstance(value, Distribution):
+        return _finite(value)
+    return {
+        "count": value.count,
+        "sum": _finite(value.sum),
+        "min": _finite(value.min),
+        "max": _finite(value.max),
+        "edges": [_finite(edge) for edge in value.edges],
+        "counts": [*value.counts],
+    }
+
+
+def _finite(value: float | None) -> Json:
+    if value is None or isinstance(value, int) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def json_line(payload: Payload) -> bytes:
+    """Return *payload* as one line of JSON; half a surrogate pair, which no UTF-8 can hold, becomes ``?``.
+
+    Raises:
+        TypeError: A value is not JSON.
+    """
+    try:
+        return orjson.dumps(payload) + b"\n"
+    except TypeError:
+        return orjson.dumps(_encodable(payload)) + b"\n"
+
+
+def _encodable(value: Json) -> Json:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    if isinstance(value, dict):
+        return {key.encode("utf-8", "replace").decode(): _encodable(item) for key, item in value.items()}
+    return value

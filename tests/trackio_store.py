@@ -1,0 +1,43 @@
+"""The one Trackio folder of a test process (Trackio reads its folder once), and what it holds through its own store."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+from otel_bridge.exporter import RunInfo
+from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar
+
+DIRECTORY = Path(os.environ.get("TRACKIO_TEST_DIR") or tempfile.mkdtemp(prefix="trackio-"))
+ENVIRONMENT = {"TRACKIO_DIR": str(DIRECTORY)}
+
+
+def held(run: RunInfo) -> Contents:
+    """What Trackio's own store says it holds of *run*."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    contents = Contents()
+    for row in SQLiteStorage.get_logs(run.project, run.name, run_id=run.id):
+        time_unix_ms = int(datetime.fromisoformat(row["timestamp"]).timestamp() * 1000)
+        for key, value in row.items():
+            if key in {"step", "timestamp"} or (key.endswith("/step") and not key.startswith("__")):
+                continue
+            if isinstance(value, dict) and value.get("_type") == "trackio.histogram":
+                low, high = value["bins"][0], value["bins"][-1]
+                contents.distributions.append(HeldDistribution(key, row["step"], low, high, sum(value["values"])))
+            elif isinstance(value, (int, float)):
+                contents.scalars.append(HeldScalar(key, row["step"], value, time_unix_ms))
+    for trace in SQLiteStorage.get_traces(run.project, run_id=run.id):
+        metadata = trace["metadata"]
+        if trace["key"].endswith("/late"):
+            if metadata["value"] is not None:
+                contents.late.append((metadata["rollout_id"], metadata["name"], metadata["value"]))
+            continue
+        reward = metadata.get("reward")
+        reward = float(reward) if isinstance(reward, str) else reward
+        contents.rollouts.append(HeldRollout(metadata["trace_id"], reward, len(trace["messages"]), len(trace["spans"])))
+    config = SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id) or {}
+    contents.config.update({key: str(value) for key, value in config.items() if not key.startswith("_")})
+    return contents
