@@ -89,6 +89,8 @@ class Report:
     """
 
     time_unix_ns: int = 0
+    project: str = ""
+    name: str = ""
     bridge: BridgeReport = field(default_factory=BridgeReport)
     processes: dict[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
     position: int = 0
