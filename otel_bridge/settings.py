@@ -15,6 +15,7 @@ from otel_bridge.errors import ConfigError
 
 T = TypeVar("T")
 _NO_NAMES: tuple[str, ...] = ()
+_NO_TABLE: dict[str, tuple[str, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,14 @@ def names(raw: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in raw.split(",") if part.strip()))
 
 
+def table_of_names(raw: str) -> dict[str, tuple[str, ...]]:
+    """Parse lists of names by key (``metrics=mlflow,otlp;traces=trackio``)."""
+    parts = [part.partition("=") for part in raw.split(";") if part.strip()]
+    if any(not equals for _, equals, _ in parts):
+        raise ValueError("expected key=name,name;key=name")
+    return {key.strip(): names(value) for key, _, value in parts}
+
+
 def one_of(*choices: str) -> Callable[[str], str]:
     """Make a parser that takes one of *choices*."""
 
@@ -201,6 +210,12 @@ QUIET = Setting("OTEL_BRIDGE_QUIET", False, flag, "Do not print the lines of ini
 NO_BRIDGE = Setting("OTEL_BRIDGE_NO_BRIDGE", False, flag, "Set in the bridge itself: nothing in it emits.")
 LAUNCHER = Setting(
     "OTEL_BRIDGE_LAUNCHER", "", text, "Set by `otel-bridge run` for its children: its pid and start time."
+)
+LAUNCHER_EXPORTERS = Setting(
+    "OTEL_BRIDGE_LAUNCHER_EXPORTERS",
+    _NO_TABLE,
+    table_of_names,
+    "Set by `otel-bridge run` for its children: its exporters by signal, e.g. metrics=mlflow;traces=trackio.",
 )
 
 # --- bounds -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,109 @@
+"""Arguments and environment -> the exporters of each signal, and where each delivers.
+
+Checked when a run begins: an unknown name or a missing package is an error then, never later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+from otel_bridge.emit.launcher import launcher_exporters
+from otel_bridge.errors import ConfigError
+from otel_bridge.exporter import NONE, OTLP, SIGNALS, load
+from otel_bridge.settings import EXPORTERS, LOGS_EXPORTER, METRICS_EXPORTER, TRACES_EXPORTER, names
+
+_BY_SIGNAL: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
+# Values that stock SDKs know and we do not: meant for them, not misspelt.
+_STOCK_ONLY: Final = frozenset({"prometheus", "zipkin", "zipkin_json", "zipkin_proto_http", "jaeger", "logging"})
+_STOCK_OTLP: Final = {"otlp_proto_http": OTLP, "otlp_proto_grpc": OTLP}
+_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_OTLP_VARIABLES: Final = (
+    _ENDPOINT,
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+    *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}" for signal in SIGNALS for what in ("ENDPOINT", "PROTOCOL")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The exporters of one process.
+
+    Attributes:
+        by_signal: ``metrics``, ``traces``, ``logs`` to names.
+        destinations: Exporter to the variables that say where it delivers, made absolute, no credentials.
+        refused: ``none`` was asked for by name.
+    """
+
+    by_signal: Mapping[str, tuple[str, ...]]
+    destinations: Mapping[str, Mapping[str, str]]
+    refused: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every exporter named for any signal, in the order named."""
+        return tuple(dict.fromkeys(name for chosen in self.by_signal.values() for name in chosen))
+
+
+def choose(argument: object, env: Mapping[str, str], cwd: Path, *, launched: bool = False) -> Choice:
+    """Choose and check the exporters.
+
+    Args:
+        argument: ``init(exporters=)``: ``None``, a text (``"trackio,otlp"``) or several.
+        env: The environment.
+        cwd: The working folder: relative destinations are below it.
+        launched: A launcher lives: it chose.
+
+    Raises:
+        ConfigError: A name is unknown, or a setting of an exporter cannot be used.
+        MissingExtraError: An exporter's package is not installed.
+    """
+    asked = _asked(argument)
+    by_signal = launcher_exporters(env) if launched else _by_environment(asked, env)
+    refused = any(NONE in chosen for chosen in by_signal.values())
+    kept = {signal: tuple(n for n in chosen if n != NONE) for signal, chosen in by_signal.items()}
+    used = dict.fromkeys(name for chosen in kept.values() for name in chosen)
+    return Choice(kept, {name: destination_of(name, env, cwd) for name in used}, refused)
+
+
+def destination_of(name: str, env: Mapping[str, str], cwd: Path) -> dict[str, str]:
+    """Return the variables that say where the exporter *name* delivers; raises as `choose` does."""
+    if name == OTLP:
+        return {key: _without_user(env[key]) for key in _OTLP_VARIABLES if env.get(key)}
+    return dict(load(name).settings(env, cwd).destination)
+
+
+def _by_environment(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    fallback = asked or EXPORTERS.read(env)
+    by_signal = {signal: _ours(setting.read(env)) or fallback for signal, setting in _BY_SIGNAL.items()}
+    if any(by_signal.values()):
+        return by_signal
+    # An endpoint is all that is set: somebody collects there.
+    return {
+        signal: (OTLP,) if env.get(_ENDPOINT) or env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") else ()
+        for signal in SIGNALS
+    }
+
+
+def _ours(chosen: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_STOCK_OTLP.get(name, name) for name in chosen if name not in _STOCK_ONLY))
+
+
+def _asked(argument: object) -> tuple[str, ...]:
+    if argument is None:
+        return ()
+    if isinstance(argument, str):
+        return names(argument)
+    if isinstance(argument, Sequence | set | frozenset):
+        chosen = [name for name in argument if isinstance(name, str)]
+        if len(chosen) == len(argument):
+            return tuple(dict.fromkeys(chosen)) or (NONE,)
+    raise ConfigError(f"exporters={argument!r}: expected names, e.g. 'trackio,otlp' or ['trackio', 'otlp']")
+
+
+def _without_user(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
