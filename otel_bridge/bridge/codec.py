@@ -84,7 +84,8 @@ def decode(kind: int, data: bytes, position: Position) -> Record:
         if kind == ROLLOUT:
             return _decode_rollout(data, position)
         if kind == LATE:
-            return LateValue(*[*_load(data), position])
+            late: list[Any] = [*_load(data), position]
+            return LateValue(*late)
         if kind == CONFIG:
             name, role, config, time_unix_ns = cast("list[Any]", _load(data))
             return Config(name, role, config, time_unix_ns, position)
@@ -170,10 +171,12 @@ def _decode_rollout(data: bytes, position: Position) -> Rollout:
     spans: list[Span] = []
     start = 4 + length
     for *span, size in fields[8]:
-        spans.append(Span(*[*span, data[start : start + size]]))
+        parts: list[Any] = [*span, data[start : start + size]]
+        spans.append(Span(*parts))
         start += size
     fields[8] = spans
-    return Rollout(*[*fields, position])
+    all_fields: list[Any] = [*fields, position]
+    return Rollout(*all_fields)
 
 
 def _dump(value: object) -> bytes:

@@ -1,0 +1,383 @@
+"""One exporter of one run: ledger -> writer, one step at a time. No thread here: `Worker` runs the steps.
+
+What became of a write is one of four: done; retry, with backoff; blocked, tried again every minute; permanent, a dead
+letter, and what stands behind goes on. Nothing is lost: *written* moves only behind writes that returned, and a bridge
+that starts again goes on from what the writer says its tracker holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from otel_bridge.bridge import codec
+from otel_bridge.bridge.backoff import Backoff
+from otel_bridge.bridge.calls import Call, calls_of, kinds_of, needs_writer
+from otel_bridge.bridge.ledger import DeadLetter, Ledger
+from otel_bridge.bridge.tables import Destination
+from otel_bridge.bridge.window import Describe, OpenWriter, Progress, Window
+from otel_bridge.errors import (
+    BlockedError,
+    ConfigError,
+    ExporterError,
+    MissingExtraError,
+    OtelBridgeError,
+    PermanentError,
+    RetryableError,
+)
+from otel_bridge.exporter import Exporter, ExporterSettings, RunWriter
+from otel_bridge.records import Config, End, Json, Position, Rollout, Row
+
+BATCH_RECORDS: Final = 1_000
+BATCH_BYTES: Final = 4 << 20
+BLOCKED_S: Final = 60.0
+"""How often a blocked exporter is tried again."""
+SAFE_POLL_S: Final = 1.0
+_REOPEN_AFTER: Final = 4
+"""Failures in a row after which the writer is opened anew."""
+_STRANGE_TRIES: Final = 5
+"""How often an error that is none of the three is taken for a passing one."""
+_STRANGE_LETTERS: Final = 3
+"""Dead letters in a row for such an error, after which the exporter itself is taken for broken."""
+
+
+class Delivery:
+    """Brings the ledger's records to one writer. For one thread; `progress` may be read by any.
+
+    Args:
+        name: The exporter.
+        signals: What it is named for.
+        ledger: The run's ledger.
+        resolve: Returns the exporter and its settings; raises `ConfigError`.
+        describe: Tells the run.
+        say: Takes one line for the log.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signals: Sequence[str],
+        ledger: Ledger,
+        *,
+        resolve: Callable[[], tuple[Exporter, ExporterSettings]],
+        describe: Describe,
+        say: Callable[[str], None],
+    ) -> None:
+        self.progress = Progress(name)
+        self._name, self._kinds = name, kinds_of(signals)
+        self._ledger, self._resolve, self._describe, self._say = ledger, resolve, describe, say
+        self._backoff = Backoff()
+        self._view = ledger.view()
+        self._target: tuple[Exporter, ExporterSettings] | None = None
+        self._at: Destination | None = None
+        self._open: OpenWriter | None = None
+        self._window: Window | None = None
+        self._strange = self._strange_letters = 0
+
+    @property
+    def destination_id(self) -> int | None:
+        """Id of the destination in the ledger, ``None`` while the settings cannot be read."""
+        return None if self._at is None else self._at.id
+
+    def set_signals(self, signals: Sequence[str]) -> None:
+        """Deliver these from the next window on."""
+        self._kinds = kinds_of(signals)
+
+    def step(self) -> float | None:
+        """Do one thing. Raises nothing.
+
+        Returns:
+            Seconds after which the next step is due; ``None``: when something new is there.
+        """
+        try:
+            return self._step()
+        except BlockedError as exc:
+            return self._blocked(exc)
+        except PermanentError as exc:  # of open: no record to blame
+            return self._blocked(BlockedError(str(exc)))
+        except RetryableError as exc:
+            return self._failed(str(exc), exc.retry_after_s)
+        except OtelBridgeError as exc:
+            return self._failed(str(exc), 1.0)
+        except Exception as exc:  # noqa: BLE001  # a writer's own fault must not end the thread
+            self._strange += 1
+            return self._failed(f"{type(exc).__name__}: {exc}", None)
+
+    def close(self) -> None:
+        """Let go of the writer and the connection; what is written stays written. Raises nothing."""
+        if self._open is not None and self._at is not None:
+            with contextlib.suppress(Exception):
+                self._look_at_safe(self._open, self._at)
+        self._close_writer()
+        self._view.close()
+
+    def let_go(self, through: Position) -> None:
+        """Take what is written up to *through* for safe: the bound needs its room. The writer is closed first."""
+        at = self._at
+        if at is None or at.safe >= min(through, at.written):
+            return
+        self._close_writer()
+        self._window = None
+        self._save(dataclasses.replace(at, safe=min(through, at.written)))
+
+    def _step(self) -> float | None:
+        target = self._target = self._target or self._resolved()
+        at = self._at = self._at or self._destination(target[1])
+        if self._window is None:
+            self._window = self._fetch(at, ordered=target[0].ordered)
+        window = self._window
+        if window.calls or window.end is not None:
+            opened = self._open or self._opened(target, at)
+            if opened is None:
+                self._window = None  # the tracker holds more or less than was noted: read again from there
+                return 0.0
+            if window.calls:
+                if self.progress.state in {"idle", "ended"}:
+                    self._show("writing")
+                self._write(opened, window, ordered=target[0].ordered)
+                return 0.0
+            self._act_on_end(opened, window)
+        self._advance(window.through, window)
+        self._window = None
+        return self._rest()
+
+    def _resolved(self) -> tuple[Exporter, ExporterSettings]:
+        try:
+            return self._resolve()
+        except MissingExtraError as exc:
+            command = str(exc).rpartition(": ")[2]
+            raise BlockedError(str(exc), help=command if command.startswith("pip ") else "") from exc
+        except ConfigError as exc:
+            raise BlockedError(str(exc)) from exc
+
+    def _destination(self, settings: ExporterSettings) -> Destination:
+        at = self._ledger.destination(self._name, settings.destination)
+        if at.safe < at.written and not at.ended:
+            # Written but not safe when the last bridge went: the writer says after its open where to go on.
+            at = dataclasses.replace(at, written=at.safe)
+        self._show("idle", at)
+        return at
+
+    def _fetch(self, at: Destination, *, ordered: bool) -> Window:
+        """Read the next window. Records that need no writer while none is open are passed over."""
+        batch = self._view.records(at.written, self._kinds, limit=BATCH_RECORDS, limit_bytes=BATCH_BYTES)
+        for position, kind, data, reason in batch.broken:
+            self._bury(position, kind, data, record_id="", reason=reason)
+        last = batch.records[-1] if batch.records else None
+        end = last if isinstance(last, End) and last.position == batch.last else None
+        # An end with anything behind it is cancelled by that.
+        records = [record for record in batch.records if not isinstance(record, End)]
+        if self._open is None and not needs_writer(at, records, end):
+            return Window(deque(), batch.through)
+        return Window(deque(calls_of(records, ordered=ordered)), batch.through, end)
+
+    def _opened(self, target: tuple[Exporter, ExporterSettings], at: Destination) -> OpenWriter | None:
+        """Open the writer; ``None``: *written* moved, since the tracker holds more or less than was noted."""
+        exporter, settings = target
+        self._show("writing", at)
+        given, run = self._describe(self._view, reopened=bool(at.ended))
+        writer = exporter.open(run, settings, self._ledger.memory(at.id))
+        opened = self._open = OpenWriter(writer, given, tells_safe=False)
+        try:
+            held = writer.safe()
+            for role, config in run.configs.items():
+                self._give_config(writer, role, config)
+        except BaseException:
+            self._close_writer()
+            raise
+        opened.tells_safe, moved = held is not None, False
+        at = dataclasses.replace(at, opened=True, ended=0, end_status=None, url=writer.url)
+        if held is not None:
+            start = max(min(held, self._ledger.position), self._view.oldest() - 1)
+            moved = start != at.written
+            at = dataclasses.replace(self._counted(at, start), written=start, safe=start)
+        self._save(at)
+        return None if moved else opened
+
+    def _give_config(self, writer: RunWriter, role: str | None, config: Mapping[str, Json]) -> None:
+        try:
+            writer.write_config(role, config)
+        except PermanentError as exc:
+            self._say(f"{self._name}: the config of role {role!r} is refused for good: {exc}")
+
+    def _counted(self, at: Destination, through: Position) -> Destination:
+        """Count the records up to *through* that the tracker turns out to hold."""
+        if through <= at.counted:
+            return at
+        found = self._view.count(at.counted, through)
+        rows = found.get(codec.ROW, 0) if codec.ROW in self._kinds else 0
+        rollouts = found.get(codec.ROLLOUT, 0) if codec.ROLLOUT in self._kinds else 0
+        return dataclasses.replace(at, counted=through, rows=at.rows + rows, rollouts=at.rollouts + rollouts)
+
+    def _write(self, opened: OpenWriter, window: Window, *, ordered: bool) -> None:
+        call = window.calls.popleft()
+        first = call.records[0]
+        error: Exception | None = None
+        if not isinstance(first, Config) or first.position > opened.given:  # else: given at open, or an older one
+            try:
+                call.make(opened.writer)
+            except Exception as exc:  # noqa: BLE001  # sorted below
+                error = exc
+        if error is None:
+            self._done(opened, window, call, ordered=ordered)
+            self._strange_letters = 0
+            self._succeeded()
+            return
+        done, rest = call.split(error.position if isinstance(error, ExporterError) else None)
+        window.calls.appendleft(rest)
+        if done is not None:
+            self._done(opened, window, done, ordered=ordered)
+        # An error that is none of the three is the writer's own fault: it is tried again, then taken for permanent.
+        strange = not isinstance(error, ExporterError)
+        if not isinstance(error, PermanentError) and not (strange and self._strange >= _STRANGE_TRIES):
+            raise error
+        self._refused(opened, window, error, ordered=ordered)
+
+    def _refused(self, opened: OpenWriter, window: Window, error: Exception, *, ordered: bool) -> None:
+        """Bury the first record of the next call; where the error names none, halve the call until it does."""
+        rest = window.calls.popleft()
+        named = isinstance(error, ExporterError) and error.position is not None
+        if not named and len(rest.records) > 1:
+            window.calls.extendleft(reversed(rest.halves()))
+            return
+        if not isinstance(error, ExporterError):
+            self._strange_letters += 1
+            if self._strange_letters > _STRANGE_LETTERS:
+                window.calls.appendleft(rest)
+                raise BlockedError(f"every record fails: {type(error).__name__}: {error}", help="see the bridge's log")
+        refused = rest.records[0]
+        self._bury(refused.position, *codec.encode(refused), record_id=refused.id, reason=str(error))
+        if len(rest.records) > 1:
+            window.calls.appendleft(Call(rest.records[1:]))
+        self._done(opened, window, None, ordered=ordered, position=refused.position)
+
+    def _done(
+        self, opened: OpenWriter, window: Window, call: Call | None, *, ordered: bool, position: Position = 0
+    ) -> None:
+        """Count what was written; move *written* as far as the order allows."""
+        counted = self._now().counted
+        for record in () if call is None else call.records:
+            position = record.position
+            if not isinstance(record, Config):
+                opened.last = position
+            if position > counted:
+                window.rows += isinstance(record, Row)
+                window.rollouts += isinstance(record, Rollout)
+        if ordered and window.calls:
+            self._advance(position, window)
+
+    def _advance(self, through: Position, window: Window) -> None:
+        at = self._now()
+        in_doubt = at.safe < at.written if self._open is None else self._open.tells_safe
+        at = dataclasses.replace(
+            at,
+            written=max(through, at.written),
+            safe=at.safe if in_doubt else max(through, at.written),
+            counted=max(at.counted, through),
+            rows=at.rows + window.rows,
+            rollouts=at.rollouts + window.rollouts,
+        )
+        window.rows = window.rollouts = 0
+        if at != self._at:
+            self._save(at)
+
+    def _act_on_end(self, opened: OpenWriter, window: Window) -> None:
+        """End the run in the tracker, unless something came behind the end meanwhile."""
+        end = window.end
+        if end is None or self._ledger.position > end.position:
+            return
+        try:
+            opened.writer.end(end.status)
+        except PermanentError as exc:
+            self._say(f"{self._name}: the end of the run is refused for good: {exc}")
+        self._save(dataclasses.replace(self._now(), ended=end.position, end_status=end.status))
+        with contextlib.suppress(Exception):
+            self._look_at_safe(opened, dataclasses.replace(self._now(), written=end.position))
+        self._close_writer()
+        self._succeeded()
+
+    def _rest(self) -> float | None:
+        at = self._now()
+        if self._ledger.position > at.written:
+            return 0.0
+        self._show("ended" if at.ended else "idle")
+        if self._open is None or at.safe >= at.written:
+            return None
+        if time.monotonic() - self._open.looked_s >= SAFE_POLL_S:
+            self._look_at_safe(self._open, at)
+        return SAFE_POLL_S
+
+    def _look_at_safe(self, opened: OpenWriter, at: Destination) -> None:
+        opened.looked_s = time.monotonic()
+        held = opened.writer.safe()
+        if held is None or held >= opened.last:
+            held = at.written
+        if held > at.safe:
+            self._save(dataclasses.replace(at, safe=min(held, at.written)))
+
+    def _bury(self, position: Position, kind: int, data: bytes, *, record_id: str, reason: str) -> None:
+        at = self._now()
+        self._ledger.bury(DeadLetter(at.id, position, kind, record_id, reason, time.time_ns(), data))
+        self._at = dataclasses.replace(at, dead_letters=at.dead_letters + 1)
+        self._say(f"{self._name}: record {record_id or position} is refused for good and set aside: {reason}")
+
+    def _succeeded(self) -> None:
+        self._backoff.succeeded()
+        self._strange = 0
+        if self.progress.failing_since_s is not None:
+            self._show("writing")
+
+    def _blocked(self, exc: BlockedError) -> float:
+        self._close_writer()
+        self._window = None
+        if self.progress.state != "blocked" or self.progress.reason != str(exc):
+            self._say(f"{self._name} is blocked: {exc}" + (f"; {exc.help}" if exc.help else ""))
+        self._show("blocked", reason=str(exc), help_=exc.help)
+        return BLOCKED_S
+
+    def _failed(self, reason: str, retry_after_s: float | None) -> float:
+        wait = self._backoff.failed(retry_after_s)
+        if self._backoff.failures >= _REOPEN_AFTER:
+            self._close_writer()
+        if self._backoff.failures in {1, _REOPEN_AFTER}:
+            self._say(f"{self._name}: not written, tried again: {reason}")
+        self._show("retrying", reason=reason)
+        return wait
+
+    def _close_writer(self) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            try:
+                opened.writer.close()
+            except Exception as exc:  # noqa: BLE001  # it is gone either way
+                self._say(f"{self._name}: closing its writer failed: {exc}")
+
+    def _now(self) -> Destination:
+        if self._at is None:
+            raise RetryableError(f"exporter {self._name} has no destination yet")
+        return self._at
+
+    def _save(self, at: Destination) -> None:
+        self._ledger.save(at)
+        self._at = at
+        self._show(self.progress.state, at)
+
+    def _show(self, state: str, at: Destination | None = None, *, reason: str = "", help_: str = "") -> None:
+        at = at or self._at
+        failing = state in {"retrying", "blocked"}
+        before = self.progress
+        if state == before.state and failing:
+            reason, help_ = reason or before.reason, help_ or before.help
+        since = (before.failing_since_s or time.monotonic()) if failing else None
+        if at is None or self._target is None:
+            self.progress = Progress(self._name, state, reason, help_, failing_since_s=since)
+            return
+        self.progress = Progress(
+            self._name, state, reason, help_, url=at.url, destination=self._target[1].destination, written=at.written,
+            safe=at.safe, rows=at.rows, rollouts=at.rollouts, dead_letters=at.dead_letters, taken=at.taken,
+            failing_since_s=since, resolved=True, settings=self._target[1],
+        )  # fmt: skip

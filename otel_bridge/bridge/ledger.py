@@ -1,0 +1,212 @@
+"""The ledger of one run: its records in one order, how far the reader is, how far each destination is.
+
+The reader thread commits batches (offsets, state, records in one transaction); delivery threads move positions, keep
+their writer's memory and bury dead letters. Every method is thread-safe. Errors are those of `Database`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from otel_bridge.bridge.codec import encode
+from otel_bridge.bridge.database import Database, set_aside
+from otel_bridge.bridge.memory import LedgerMemory
+from otel_bridge.bridge.tables import Destination, Source, destinations_of, put_source
+from otel_bridge.bridge.view import View
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.records import Position, Record
+
+DEAD_LETTERS_KEPT: Final = 10_000
+"""Dead letters whose content is kept for each destination; older ones are only counted."""
+_PRUNE_RECORDS: Final = 20_000
+_VACUUM_PAGES: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that a destination will never take, as it lies in the ledger."""
+
+    destination_id: int
+    position: Position
+    kind: int
+    record_id: str
+    reason: str
+    time_unix_ns: int
+    data: bytes
+
+
+class Ledger:
+    """One run's ledger, open for writing. Only the holder of the run folder's lock may open it.
+
+    Args:
+        path: The SQLite file.
+        exclusive: See `Database`.
+    """
+
+    def __init__(self, path: Path, *, exclusive: bool = False) -> None:
+        self.database = Database(path, exclusive=exclusive)
+        view = self.view()
+        self.position: Position = view.position()
+        view.close()
+
+    def view(self) -> View:
+        """Return a view with a read connection of its own, for one thread."""
+        return View(self.database.connect_reader())
+
+    def commit(
+        self,
+        records: Sequence[Record],
+        changes: Sequence[tuple[str, bytes | None]] = (),
+        sources: Iterable[Source] = (),
+    ) -> Position:
+        """Store one batch of the reader in one transaction: all of it or nothing.
+
+        Args:
+            records: Get the next positions, in their order.
+            changes: State keys with their encoded values; ``None`` deletes.
+            sources: How far segments are read now.
+
+        Returns:
+            The last position.
+        """
+        first = self.position + 1
+        encoded = [(position, *encode(record)) for position, record in enumerate(records, first)]
+        with self.database.transaction() as sql:
+            if encoded:
+                sql.executemany("INSERT INTO records VALUES (?, ?, ?)", encoded)
+                sql.execute("INSERT OR REPLACE INTO meta VALUES ('position', ?)", (encoded[-1][0],))
+            if changes:
+                kept = [(key, value) for key, value in changes if value is not None]
+                sql.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", kept)
+                sql.executemany("DELETE FROM state WHERE key = ?", [(key,) for key, value in changes if value is None])
+            for source in sources:
+                put_source(sql, source)
+        if encoded:
+            self.position = encoded[-1][0]
+        return self.position
+
+    def forget_source(self, instance_id: str) -> None:
+        """Forget a process whose segments are deleted."""
+        with self.database.transaction() as sql:
+            sql.execute("DELETE FROM sources WHERE instance_id = ?", (instance_id,))
+
+    def forwarded(self, instance_id: str, number: int, offset: int) -> None:
+        """Note how far a process's segments are forwarded."""
+        with self.database.transaction() as sql:
+            sql.execute(
+                "UPDATE sources SET forwarded_number = ?, forwarded_offset = ? WHERE instance_id = ?",
+                (number, offset, instance_id),
+            )
+
+    def set_meta(self, key: str, value: object) -> None:
+        """Store one fact about the run's bridge, JSON-able."""
+        with self.database.transaction() as sql:
+            sql.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
+    def destination(self, exporter: str, place: Mapping[str, str]) -> Destination:
+        """Return the destination, made at the oldest record still there when it is new."""
+        text = json.dumps(dict(place), sort_keys=True)
+        with self.database.transaction() as sql:
+            oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
+            start = self.position if oldest is None else oldest - 1
+            sql.execute(
+                "INSERT OR IGNORE INTO destinations (exporter, place, written, safe, counted) VALUES (?, ?, ?, ?, ?)",
+                (exporter, text, start, start, start),
+            )
+            sql.execute("UPDATE destinations SET named = 1 WHERE exporter = ? AND place = ?", (exporter, text))
+            found = [
+                item for item in destinations_of(sql) if (item.exporter, dict(item.place)) == (exporter, dict(place))
+            ]
+        return found[0]
+
+    def name_destinations(self, ids: Iterable[int]) -> None:
+        """Say which destinations the run has now."""
+        with self.database.transaction() as sql:
+            sql.execute("UPDATE destinations SET named = 0")
+            sql.executemany("UPDATE destinations SET named = 1 WHERE id = ?", [(number,) for number in ids])
+
+    def save(self, destination: Destination) -> None:
+        """Store how far a destination is."""
+        status = "" if destination.end_status is None else destination.end_status.value
+        with self.database.transaction() as sql:
+            sql.execute(
+                "UPDATE destinations SET written = ?, safe = ?, counted = ?, rows = ?, rollouts = ?, opened = ?, "
+                "ended = ?, end_status = ?, url = ? WHERE id = ?",
+                (
+                    destination.written, destination.safe, destination.counted, destination.rows, destination.rollouts,
+                    int(destination.opened), destination.ended, status, destination.url, destination.id,
+                ),
+            )  # fmt: skip
+
+    def bury(self, letter: DeadLetter) -> None:
+        """Keep a record that a destination will never take."""
+        with self.database.transaction() as sql:
+            sql.execute(
+                "INSERT INTO dead_letters (destination, position, kind, record_id, reason, time_unix_ns, data) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                dataclasses.astuple(letter),
+            )
+            sql.execute("UPDATE destinations SET dead = dead + 1 WHERE id = ?", (letter.destination_id,))
+            sql.execute(
+                "UPDATE dead_letters SET data = x'' WHERE id = (SELECT max(id) FROM dead_letters) - ?",
+                (DEAD_LETTERS_KEPT,),
+            )
+
+    def discard_dead_letters(self, exporter: str | None = None) -> int:
+        """Delete the dead letters of *exporter*, of all when ``None``; return how many."""
+        with self.database.transaction() as sql:
+            ids = [(item.id,) for item in destinations_of(sql) if exporter in {None, item.exporter}]
+            sql.executemany("UPDATE destinations SET dead = 0 WHERE id = ?", ids)
+            return sql.executemany("DELETE FROM dead_letters WHERE destination = ?", ids).rowcount
+
+    def prune(self, through: Position) -> int:
+        """Delete records up to *through*, at most some thousands a call, and give their pages back; return how many."""
+        with self.database.transaction() as sql:
+            oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
+            if oldest is None or oldest > through:
+                return 0
+            last = min(through, oldest + _PRUNE_RECORDS - 1)
+            deleted = sql.execute("DELETE FROM records WHERE position <= ?", (last,)).rowcount
+        with self.database.transaction() as sql:
+            # Gives back one page a step: the statement must be run to its end.
+            sql.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+        return deleted
+
+    def take_from_unnamed(self, through: Position) -> None:
+        """Let the records up to *through* go although destinations no longer named have not got them."""
+        with self.database.transaction() as sql:
+            sql.execute(
+                "UPDATE destinations SET taken = taken + (SELECT count(*) FROM records WHERE position <= ? AND "
+                "position > destinations.written) WHERE named = 0 AND written < ?",
+                (through, through),
+            )
+            sql.execute(
+                "UPDATE destinations SET written = max(written, ?), safe = max(safe, ?) WHERE named = 0",
+                (through, through),
+            )
+
+    def memory(self, destination_id: int) -> LedgerMemory:
+        """Return the memory of a destination's writer."""
+        return LedgerMemory(self.database, destination_id)
+
+    def close(self) -> None:
+        """Close; what was committed stays. May be called twice."""
+        self.database.close()
+
+
+def open_or_rebuild(path: Path, *, exclusive: bool = False) -> tuple[Ledger, Path | None]:
+    """Open the ledger; a damaged one is set aside and a new one made, to be filled from the segments that remain.
+
+    Returns:
+        The ledger, and where the damaged one lies now, ``None`` when it was sound.
+    """
+    try:
+        return Ledger(path, exclusive=exclusive), None
+    except InvalidRecordError:
+        aside = set_aside(path)
+        return Ledger(path, exclusive=exclusive), aside

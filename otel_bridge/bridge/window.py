@@ -1,0 +1,82 @@
+"""What delivery holds while it works: the window of calls, the open writer, how far it is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from otel_bridge.bridge.calls import Call
+from otel_bridge.bridge.view import View
+from otel_bridge.exporter import ExporterSettings, RunInfo, RunWriter
+from otel_bridge.records import End, Position
+
+
+class Describe(Protocol):
+    """Tells what the run is, from one snapshot of the ledger."""
+
+    def __call__(self, view: View, *, reopened: bool) -> tuple[Position, RunInfo]:
+        """Return the run, and the position up to which its configs hold everything."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one exporter is, for the report.
+
+    Attributes:
+        state: ``idle``, ``writing``, ``retrying``, ``blocked`` or ``ended``.
+        failing_since_s: `time.monotonic` when it began to fail, ``None`` when it does not.
+        resolved: Its settings could be read, so `destination` and the numbers mean something.
+    """
+
+    exporter: str
+    state: str = "idle"
+    reason: str = ""
+    help: str = ""
+    url: str | None = None
+    destination: Mapping[str, str] = field(default_factory=dict[str, str])
+    written: Position = 0
+    safe: Position = 0
+    rows: int = 0
+    rollouts: int = 0
+    dead_letters: int = 0
+    taken: int = 0
+    failing_since_s: float | None = None
+    resolved: bool = False
+    settings: ExporterSettings | None = None
+
+
+@dataclass(slots=True)
+class Window:
+    """Records read and not yet all written, as calls.
+
+    Attributes:
+        through: Where *written* stands when all calls are made.
+        end: The end to act on after them.
+        rows: Rows written and not yet counted in the destination.
+    """
+
+    calls: deque[Call]
+    through: Position
+    end: End | None = None
+    rows: int = 0
+    rollouts: int = 0
+
+
+@dataclass(slots=True)
+class OpenWriter:
+    """An open writer.
+
+    Attributes:
+        given: Configs up to this position were given right after open.
+        tells_safe: What it wrote is safe only when it says so.
+        last: The last row, rollout or late value it wrote.
+    """
+
+    writer: RunWriter
+    given: Position
+    tells_safe: bool
+    last: Position = 0
+    looked_s: float = 0.0
