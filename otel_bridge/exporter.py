@@ -136,6 +136,14 @@ class ExporterSettings(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What a tracker shows of a run: how many numbers (distributions not counted), and how many rollouts."""
+
+    numbers: int
+    rollouts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exporter:
     """A backend.
 
@@ -145,6 +153,7 @@ class Exporter:
         open: Imports the tracker and returns the writer; raises as a writer's methods do.
         requires: Modules that must be installed.
         extra: Extra of otel-bridge that installs them.
+        held: Reads back through the tracker's own API, after the writer has closed; ``None``: nothing can be read back.
     """
 
     settings: Callable[[Mapping[str, str], Path], ExporterSettings]
@@ -152,6 +161,7 @@ class Exporter:
     open: Callable[[RunInfo, ExporterSettings, Memory], RunWriter]
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    held: Callable[[RunInfo, ExporterSettings], Held] | None = None
 
 
 def available() -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
 from otel_bridge_local.console import ConsoleSettings, open_console
-from otel_bridge_local.file import FileSettings, open_file
+from otel_bridge_local.file import FileSettings, held, open_file
 
 __all__ = ["console", "file"]
 
 console = Exporter(settings=ConsoleSettings.from_environment, ordered=True, open=open_console)
-file = Exporter(settings=FileSettings.from_environment, ordered=True, open=open_file)
+file = Exporter(settings=FileSettings.from_environment, ordered=True, open=open_file, held=held)

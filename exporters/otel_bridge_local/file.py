@@ -17,7 +17,7 @@ import orjson
 
 from otel_bridge import settings as core
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
-from otel_bridge.exporter import ExporterSettings, Memory, RunInfo
+from otel_bridge.exporter import ExporterSettings, Held, Memory, RunInfo
 from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
 from otel_bridge_local.payload import (
     Payload,
@@ -63,6 +63,19 @@ def open_file(run: RunInfo, settings: ExporterSettings, memory: Memory) -> FileR
     if not isinstance(settings, FileSettings):
         raise TypeError(f"expected FileSettings, got {type(settings).__name__}")
     return FileRunWriter(run, settings, memory)
+
+
+def held(run: RunInfo, settings: ExporterSettings) -> Held:
+    """Count what the files hold of *run*."""
+    del settings
+    numbers = rollouts = 0
+    for path in (run.folder / "file").glob("records-*.jsonl"):
+        for line in path.read_bytes().splitlines():
+            record: dict[str, Json] = orjson.loads(line)
+            values = record.get("values")
+            numbers += len(values) if isinstance(values, dict) else 0
+            rollouts += record.get("kind") == "rollout"
+    return Held(numbers, rollouts)
 
 
 class FileRunWriter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
 from otel_bridge_trackio.settings import TrackioSettings
-from otel_bridge_trackio.writer import open_writer
+from otel_bridge_trackio.writer import held, open_writer
 
 __all__ = ["exporter"]
 
@@ -14,4 +14,5 @@ exporter = Exporter(
     open=open_writer,
     requires=("trackio",),
     extra="trackio",
+    held=held,
 )

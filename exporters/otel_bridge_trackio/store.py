@@ -99,6 +99,20 @@ class Store:
         )
 
 
+def count(directory: Path, project: str, run_id: str, name: str) -> tuple[int, int]:
+    """Return how many numbers and traces the store shows of a run.
+
+    Raises:
+        BlockedError: As `Store` does.
+    """
+    _load(directory, project)
+    storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
+    rows: list[dict[str, object]] = storage.get_logs(project, name, run_id=run_id)
+    traces: list[object] = storage.get_traces(project, run_id=run_id)
+    numbers = sum(isinstance(value, (int, float)) for row in rows for key, value in row.items() if key != "step")
+    return numbers, len(traces)
+
+
 def _load(directory: Path, project: str) -> Callable[..., None]:
     with _import_lock:
         os.environ["TRACKIO_DIR"] = str(directory)  # Trackio reads it once, while it is imported

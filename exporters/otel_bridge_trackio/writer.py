@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from otel_bridge.errors import ExporterError
-from otel_bridge.exporter import ExporterSettings, Memory, RunInfo
+from otel_bridge.exporter import ExporterSettings, Held, Memory, RunInfo
 from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
 from otel_bridge_trackio.payload import late_trace, rollout_trace, row_metrics, timestamp
 from otel_bridge_trackio.settings import TrackioSettings, project_of
-from otel_bridge_trackio.store import Entry, Store, config_payload
+from otel_bridge_trackio.store import Entry, Store, config_payload, count
 
 _LAST: Final = "last"
 _COUNT: Final = "count/"
@@ -25,6 +25,13 @@ def open_writer(run: RunInfo, settings: ExporterSettings, memory: Memory) -> Tra
     if not isinstance(settings, TrackioSettings):
         raise TypeError(f"expected TrackioSettings, got {type(settings).__name__}")
     return TrackioRunWriter(run, settings, memory)
+
+
+def held(run: RunInfo, settings: ExporterSettings) -> Held:
+    """Count what Trackio's own API shows of *run*."""
+    if not isinstance(settings, TrackioSettings):
+        raise TypeError(f"expected TrackioSettings, got {type(settings).__name__}")
+    return Held(*count(settings.directory, project_of(run), run.id, run.name))
 
 
 class TrackioRunWriter:
@@ -132,9 +139,9 @@ class TrackioRunWriter:
         for row in done:
             if row.step is None:
                 steps.next(row)
-        for key, count in steps.counts.items():
-            self._counts[key] = count
-            self._memory.put(_COUNT + key, str(count).encode())
+        for key, known in steps.counts.items():
+            self._counts[key] = known
+            self._memory.put(_COUNT + key, str(known).encode())
 
 
 class _Steps:

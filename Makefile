@@ -1,0 +1,47 @@
+# Two commands matter: `make demo` and `make test`. Each makes the virtual environment it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEMO_ARGS ?=
+
+.PHONY: help demo test test-fast check format bench clean
+.DEFAULT_GOAL := help
+
+help: ## Show what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(VENV)/.users: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[all]'
+	@touch $@
+
+$(VENV)/.developers: $(VENV)/.users
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+demo: $(VENV)/.users ## Run a small real RL job into W&B (offline), MLflow and Trackio
+	$(BIN)/otel-bridge demo $(DEMO_ARGS)
+
+test: $(VENV)/.developers ## Run every test
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.developers ## Run the tests that take no real tracker
+	$(BIN)/python -m pytest -m 'not slow'
+
+check: $(VENV)/.developers ## Lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(VENV)/.developers ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.developers ## Measure speed against the real peers, as ratios in one run
+	$(BIN)/python -m benchmarks
+
+clean: ## Remove the environment and what the tools left
+	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

@@ -1,0 +1,77 @@
+"""``otel-bridge doctor --send``: one row and one rollout through the whole road, read back from each tracker."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+import otel_bridge
+from otel_bridge import exporter
+from otel_bridge.errors import OtelBridgeError
+from otel_bridge.exporter import RunInfo
+from otel_bridge.journal.folder import RunFolder, base_dir
+from otel_bridge.journal.report import ExporterReport, Report, read_report
+
+_PROJECT: Final = "otel-bridge-doctor"
+_WAIT_S: Final = 60.0
+
+
+def send(console: Console, env: Mapping[str, str]) -> list[str]:
+    """Send to the exporters that *env* chooses; returns one line for each thing that did not come back."""
+    name = f"check-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    run = otel_bridge.init(project=_PROJECT, name=name, role="doctor")
+    folder = RunFolder(base_dir(env, Path.cwd()), run.id)
+    run.log({"check": 1.0}, step=1)
+    messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    run.log_rollouts([otel_bridge.Rollout(messages, reward=1.0)], step=1)
+    run.finish(timeout_s=_WAIT_S)
+    report = _ended(folder)
+    if report is None:
+        return [f"no bridge has read the row after {_WAIT_S:.0f} s; look at {folder.log_path}"]
+    if not report.exporters:
+        return ["no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"]
+    info = RunInfo(id=run.id, project=_PROJECT, name=name, folder=folder.path)
+    wrong: list[str] = []
+    for chosen, state in report.exporters.items():
+        problem = _problem(chosen, state, info, env)
+        console.print(f"{chosen}: {problem or 'the row and the rollout came back'}", soft_wrap=True)
+        wrong += [f"{chosen}: {problem}"] if problem else []
+    return wrong
+
+
+def _ended(folder: RunFolder) -> Report | None:
+    """Wait until every tracker has ended the run, or is stuck; return the last report."""
+    deadline = time.monotonic() + _WAIT_S
+    report = read_report(folder)
+    while time.monotonic() < deadline:
+        report = read_report(folder)
+        if report is not None and (report.ended or all(_stuck(state) for state in report.exporters.values())):
+            break
+        time.sleep(0.1)
+    return report
+
+
+def _stuck(state: ExporterReport) -> bool:
+    return state.state in {"blocked", "ended"}
+
+
+def _problem(name: str, state: ExporterReport, run: RunInfo, env: Mapping[str, str]) -> str:
+    if state.state in {"blocked", "retrying"}:
+        return f"{state.state}: {state.reason}" + (f"; {state.help}" if state.help else "")
+    if name == exporter.OTLP:
+        return ""
+    chosen = exporter.load(name)
+    if chosen.held is None:
+        return ""
+    try:
+        held = chosen.held(run, chosen.settings(env, Path.cwd()))
+    except OtelBridgeError as exc:
+        return f"cannot be read back: {exc}"
+    if held.numbers and held.rollouts:
+        return ""
+    return f"holds {held.numbers} numbers and {held.rollouts} rollouts of the test run, expected at least one of each"

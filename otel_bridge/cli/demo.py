@@ -1,0 +1,126 @@
+"""``otel-bridge demo``: a real small RL job, its rows and rollouts in every tracker, on embedded defaults."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from otel_bridge import exporter, settings
+from otel_bridge.cli.tables import complaints, show
+from otel_bridge.demo.job import ROLES, Job
+from otel_bridge.errors import ConfigError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.report import Report, read_report
+from otel_bridge.records import axis_of, run_id_of
+
+PROJECT: Final = "otel-bridge-demo"
+_FOREIGN: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
+_PAUSE_S: Final = 0.1
+_DELIVERY_S: Final = 300.0
+
+
+@click.command("demo")
+@click.option("--steps", type=click.IntRange(min=1), default=100, show_default=True, help="Training steps.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of all random numbers of the job.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), default=Path("otel-bridge-demo"))
+@click.option("--exporters", default="wandb,mlflow,trackio", show_default=True, help="Where to show the run.")
+def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
+    """Run a small real RL job: an explorer, a trainer and an evaluator, one run in every tracker.
+
+    Everything stays below --dir (default ./otel-bridge-demo): no account, no server, no network.
+    """
+    chosen = settings.names(exporters)
+    for name in chosen:
+        if name == exporter.OTLP:
+            raise ConfigError(
+                "the demo shows runs in trackers; --exporters takes wandb, mlflow, trackio, console, file"
+            )
+        exporter.load(name)
+    directory = directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    name = f"arithmetic-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
+    env = demo_environment(directory, name, chosen)
+    folder = RunFolder(directory / "runs", run_id_of(PROJECT, name))
+    console = Console(highlight=False)
+    console.print(f"[bold]{PROJECT}/{name}[/bold] → {', '.join(chosen)}", soft_wrap=True)
+    failures = _run(console, folder, steps=steps, seed=seed, env=env)
+    sys.exit(_closing(console, folder, failures))
+
+
+def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> dict[str, str]:
+    """Return the roles' environment: this one without the user's own trackers and schedulers, all below *directory*."""
+    inherited = settings.environment().items()
+    return {
+        **{key: value for key, value in inherited if not key.startswith(_FOREIGN)},
+        settings.DIR.name: str(directory / "runs"),
+        settings.EXPORTERS.name: ",".join(exporters),
+        settings.PROJECT.name: PROJECT,
+        settings.RUN_NAME.name: name,
+        settings.QUIET.name: "1",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{directory / 'mlflow.db'}",
+        "TRACKIO_DIR": str(directory / "trackio"),
+        "WANDB_DIR": str(directory),
+        "WANDB_MODE": "offline",
+    }
+
+
+def _run(console: Console, folder: RunFolder, *, steps: int, seed: int, env: Mapping[str, str]) -> Mapping[str, str]:
+    """Run the job and wait for its delivery, with progress; returns the roles that failed."""
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        tempfile.TemporaryDirectory(prefix="otel-bridge-demo-") as exchange,
+        Progress(*columns, console=console) as bar,
+    ):
+        tasks = {role: bar.add_task(f"{role} step", total=None if role == "evaluator" else steps) for role in ROLES}
+        with Job(Path(exchange), steps=steps, seed=seed, env=env) as job:
+            while job.running():
+                _advance(bar, tasks, read_report(folder))
+                time.sleep(_PAUSE_S)
+            failures = dict(job.failures())
+        _deliver(bar, tasks, folder)
+    return failures
+
+
+def _advance(bar: Progress, tasks: Mapping[str, TaskID], report: Report | None) -> None:
+    for role, task in tasks.items():
+        bar.update(task, completed=report.steps.get(axis_of(role), 0) if report else 0)
+
+
+def _deliver(bar: Progress, tasks: Mapping[str, TaskID], folder: RunFolder) -> None:
+    """Wait until every tracker has it all, or one is blocked, or the time is over."""
+    deadline = time.monotonic() + _DELIVERY_S
+    delivery = bar.add_task("records in the trackers", total=None)
+    while time.monotonic() < deadline:
+        report = read_report(folder)
+        _advance(bar, tasks, report)
+        if report is not None:
+            trackers = list(report.exporters.values())
+            total = report.position * len(trackers)
+            bar.update(delivery, total=total, completed=sum(tracker.written for tracker in trackers))
+            if report.ended or (trackers and all(tracker.state in {"blocked", "ended"} for tracker in trackers)):
+                return
+        time.sleep(_PAUSE_S)
+
+
+def _closing(console: Console, folder: RunFolder, failures: Mapping[str, str]) -> int:
+    """Print the table and say whether all is well: 0, else 1."""
+    report = read_report(folder)
+    if report is None:
+        console.print(f"nothing was delivered; look at {folder.log_path}", soft_wrap=True, style="red")
+        return 1
+    show(console, folder.run_id, report)
+    for role, end in failures.items():
+        console.print(f"{role} ended badly: {end}", style="red")
+    if not report.ended:
+        console.print(f"not all is delivered yet; go on with: otel-bridge drain {folder.path}", soft_wrap=True)
+    lost = [line for line in complaints(report) if line]
+    return 0 if report.ended and not failures and not lost else 1

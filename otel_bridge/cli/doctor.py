@@ -1,0 +1,148 @@
+"""``otel-bridge doctor``: every setting with value, origin and meaning; what is installed; whether it can work here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from otel_bridge import exporter, settings
+from otel_bridge.cli.check import send
+from otel_bridge.errors import ConfigError, OtelBridgeError
+from otel_bridge.journal.base import find_base
+
+_PACKAGES: Final = (
+    "otel-bridge",
+    "opentelemetry-sdk",
+    "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry-exporter-otlp-proto-grpc",
+    "wandb",
+    "mlflow",
+    "trackio",
+    "grpcio",
+    "starlette",
+    "uvicorn",
+)
+_MIN_FREE_BYTES: Final = 1 << 30
+
+
+@click.command("doctor")
+@click.option("--send", "sending", is_flag=True, help="Send a test row and rollout, and read them back.")
+def command(sending: bool) -> None:
+    """Show every setting, what is installed, and whether this machine and its trackers can work."""
+    console = Console(highlight=False)
+    env = settings.environment()
+    wrong = [*_settings(console, env), *_exporters(console, env), *_directory(console, env)]
+    _packages(console)
+    if sending and not wrong:
+        wrong += send(console, env)
+    for line in wrong:
+        console.print(Text(f"✗ {line}", style="red"), soft_wrap=True)
+    if not wrong:
+        console.print(Text("✓ nothing is wrong", style="green"))
+    sys.exit(1 if wrong else 0)
+
+
+def _settings(console: Console, env: Mapping[str, str]) -> list[str]:
+    wrong: list[str] = []
+    table = _table("setting", "value", "from", "meaning")
+    for setting in settings.declared():
+        origin = "environment" if env.get(setting.name, "").strip() else "default"
+        try:
+            shown = _shown(setting.read(env), secret=setting.secret)
+        except ConfigError as exc:
+            wrong.append(str(exc))
+            shown = "cannot be read"
+        table.add_row(setting.name, shown, origin, setting.doc)
+    console.print(table)
+    return wrong
+
+
+def _shown(value: object, *, secret: bool) -> str:
+    if secret and value:
+        return "set"
+    if value is None or value in {"", ()}:
+        return "-"
+    if isinstance(value, bool):
+        return str(int(value))
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # a tuple of any setting
+
+
+def _exporters(console: Console, env: Mapping[str, str]) -> list[str]:
+    chosen = chosen_exporters(env)
+    wrong: list[str] = []
+    table = _table("exporter", "chosen", "delivers to")
+    for name in exporter.available():
+        mark = "yes" if name in chosen else ""
+        try:
+            where = " ".join(_destination(name, env))
+        except OtelBridgeError as exc:
+            where = str(exc)
+            wrong += [str(exc)] if name in chosen else []
+        table.add_row(name, mark, where)
+    wrong += [
+        f"exporter {name!r} is not known; choose from {', '.join((*exporter.available(), exporter.NONE))}"
+        for name in chosen
+        if name not in {*exporter.available(), exporter.NONE}
+    ]
+    console.print(table)
+    return wrong
+
+
+def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the exporters that the environment chooses for any signal."""
+    lists = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER, settings.EXPORTERS)
+    names = tuple(dict.fromkeys(name for setting in lists for name in setting.read(env)))
+    if not names and env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return (exporter.OTLP,)
+    return names
+
+
+def _destination(name: str, env: Mapping[str, str]) -> list[str]:
+    if name == exporter.OTLP:
+        return [env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4317")]
+    chosen = exporter.load(name).settings(env, Path.cwd())
+    return [f"{key}={value}" for key, value in chosen.destination.items()]
+
+
+def _directory(console: Console, env: Mapping[str, str]) -> list[str]:
+    base = find_base(env, Path.cwd())
+    existing = next(path for path in (base.path, *base.path.parents) if path.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    console.print(f"run folders: {base.path} ({free_bytes / 2**30:.1f} GiB free)", soft_wrap=True)
+    wrong: list[str] = []
+    if base.file_system:
+        console.print(f"  the folder asked for is on {base.file_system}, a network file system", soft_wrap=True)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        wrong.append(f"{existing} is not writable; make it yours or set OTEL_BRIDGE_DIR to a writable folder")
+    if free_bytes < _MIN_FREE_BYTES:
+        wrong.append(f"{existing} has {free_bytes >> 20} MiB left; free some, or set OTEL_BRIDGE_DIR to another disk")
+    return wrong
+
+
+def _packages(console: Console) -> None:
+    table = _table("package", "version")
+    table.add_row("python", sys.version.split()[0])
+    for name in _PACKAGES:
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found = "not installed"
+        table.add_row(name, found)
+    console.print(table)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,55 @@
+"""The command ``otel-bridge``: its commands are imported when they are called, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import version
+from typing import Final
+
+import click
+
+from otel_bridge.errors import OtelBridgeError
+
+_COMMANDS: Final = {
+    "demo": "run a small real RL job into W&B (offline), MLflow and Trackio",
+    "run": "run a command and bring what its processes emit to the trackers",
+    "drain": "deliver what run folders hold",
+    "status": "show runs, their last steps, and what waits for which tracker",
+    "doctor": "show every setting, what is installed, and whether it works",
+}
+
+
+class _Commands(click.Group):
+    """A group whose command ``name`` is the attribute ``command`` of ``otel_bridge.cli.<name>``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        command: object = importlib.import_module(f"otel_bridge.cli.{cmd_name}").command
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except OtelBridgeError as exc:
+            raise click.ClickException(str(exc)) from exc
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("otel-bridge"), prog_name="otel-bridge")
+def main() -> None:
+    """Emit OpenTelemetry once from an RL or LLM job; see one run in W&B, MLflow and Trackio.
+
+    Exit codes: 0 done, 1 something remains or failed (said in one line), 2 the call itself is wrong.
+    `run` returns the exit code of the command it ran.
+    """

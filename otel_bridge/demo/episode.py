@@ -1,0 +1,79 @@
+"""Playing one episode: the policy reduces an expression by tool calls and answers; the conversation is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from otel_bridge.demo.learning import Episode
+from otel_bridge.demo.policy import Decision, Policy
+from otel_bridge.demo.task import Expression, calculate, prompt, rewards, total
+from otel_bridge.records import Message
+
+MODEL = "calculator-policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode with the conversation that it made.
+
+    Attributes:
+        episode: What the trainer needs.
+        messages: OpenAI chat shape.
+        parts: Reward by part.
+        calls: Tool calls made.
+        finish_reason: ``stop``, or ``length`` when it ran out of turns.
+    """
+
+    episode: Episode
+    messages: list[Message]
+    parts: dict[str, float]
+    calls: int
+    finish_reason: str
+
+
+def play(
+    policy: Policy, expression: Expression, *, group: int, rng: np.random.Generator | None, max_turns: int = 6
+) -> Played:
+    """Play one episode; without *rng* the likeliest action is taken each time."""
+    messages: list[Message] = [{"role": "user", "content": prompt(expression)}]
+    decisions: list[Decision] = []
+    rest, answer, calls = expression, None, 0
+    for _ in range(max_turns):
+        decision = policy.decide(rest, rng)
+        decisions.append(decision)
+        if decision.action == len(decision.mask) - 1:
+            answer = rest.numbers[0] if not rest.operators else _guess(rest)
+            messages.append({"role": "assistant", "content": f"The answer is {answer}."})
+            break
+        messages += _tool_turn(rest, decision.action, call_id=f"call_{calls}")
+        rest, calls = rest.reduced(decision.action), calls + 1
+    parts = rewards(expression, answer, len(rest.operators))
+    episode = Episode(group, total(parts), parts["correct"], policy.version, tuple(decisions))
+    return Played(episode, messages, parts, calls, "stop" if answer is not None else "length")
+
+
+def _guess(rest: Expression) -> int:
+    """Answering too early: what is left is added up, which is right only by luck."""
+    return sum(rest.numbers)
+
+
+def _tool_turn(rest: Expression, index: int, *, call_id: str) -> list[Message]:
+    left, operator, right = rest.numbers[index], rest.operators[index], rest.numbers[index + 1]
+    arguments = f'{{"left": {left}, "operator": "{operator}", "right": {right}}}'
+    return [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": call_id, "type": "function", "function": {"name": "calculator", "arguments": arguments}}
+            ],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": call_id,
+            "name": "calculator",
+            "content": str(calculate(left, operator, right)),
+        },
+    ]

@@ -1,0 +1,76 @@
+"""The demo job as a whole: three processes on one exchange folder, watched until all of them have ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from otel_bridge.demo.exchange import Exchange
+
+ROLES: Final = ("trainer", "explorer", "evaluator")
+_STOP_S: Final = 10.0
+
+
+class Job:
+    """Starts the roles on entering; on leaving, stops those that still run.
+
+    Args:
+        exchange: Folder through which the roles hand over weights and batches.
+        steps: Training steps.
+        seed: Of all random numbers of the job.
+        env: The roles' environment: it names the run and its exporters.
+    """
+
+    def __init__(self, exchange: Path, *, steps: int, seed: int, env: Mapping[str, str]) -> None:
+        self._exchange = Exchange(exchange)
+        self._commands = {
+            role: [
+                sys.executable, "-m", "otel_bridge.demo.roles", role,
+                "--exchange", str(exchange), "--steps", str(steps), "--seed", str(seed),
+            ]
+            for role in ROLES
+        }  # fmt: skip
+        self._env = dict(env)
+        self._roles: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Job:
+        for role, command in self._commands.items():
+            self._roles[role] = subprocess.Popen(command, env=self._env)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exchange.stop()
+        for process in self._roles.values():
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:  # noqa: PERF203  # three processes
+                process.terminate()
+                process.wait()
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """Process id of each role."""
+        return {role: process.pid for role, process in self._roles.items()}
+
+    def running(self) -> bool:
+        """Say whether a role still runs; one that failed ends the job for the others too."""
+        codes = [process.poll() for process in self._roles.values()]
+        if any(code not in {None, 0} for code in codes):
+            self._exchange.stop()
+        return None in codes
+
+    def failures(self) -> Mapping[str, str]:
+        """Return each role that did not end well, with how it ended."""
+        ends = {role: process.poll() for role, process in self._roles.items()}
+        return {role: _end(code) for role, code in ends.items() if code not in {None, 0}}
+
+
+def _end(code: int | None) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"

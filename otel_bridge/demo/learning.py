@@ -1,0 +1,81 @@
+"""GRPO in numpy: group-relative advantages, a clipped policy gradient, a few passes a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from otel_bridge.demo.policy import Decision, Floats, log_softmax
+
+CLIP = 0.2
+ENTROPY_BONUS = 0.003
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One sampled answer, as the explorer hands it to the trainer."""
+
+    group: int
+    reward: float
+    correct: float
+    policy_version: int
+    decisions: tuple[Decision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one training step did."""
+
+    loss: float
+    entropy: float
+    kl: float
+    clip_fraction: float
+    grad_norm: float
+
+
+def group_advantages(rewards: Floats, groups: Sequence[int]) -> Floats:
+    """Return (reward - mean of its group) / (std of its group), shape as *rewards*; 0 where a group does not vary."""
+    advantages = np.zeros_like(rewards)
+    numbers = np.asarray(groups)
+    for group in np.unique(numbers):
+        chosen = numbers == group
+        centred = rewards[chosen] - rewards[chosen].mean()
+        spread = float(rewards[chosen].std())
+        advantages[chosen] = centred / spread if spread > 1e-8 else 0.0
+    return advantages
+
+
+def train(weights: Floats, episodes: Sequence[Episode], advantages: Floats, *, lr: float) -> tuple[Floats, Update]:
+    """Take one gradient step on *weights*, shape (FEATURES,); returns the new weights and what was seen."""
+    decisions = [decision for episode in episodes for decision in episode.decisions]
+    lengths = [len(episode.decisions) for episode in episodes]
+    features = np.stack([decision.features for decision in decisions])
+    masks = np.stack([decision.mask for decision in decisions])
+    actions = np.asarray([decision.action for decision in decisions])
+    old = np.asarray([decision.log_prob for decision in decisions])
+    weight = np.repeat(advantages, lengths)
+
+    log_probs = log_softmax(features @ weights, masks)
+    probs = np.exp(log_probs)
+    rows = np.arange(len(decisions))
+    ratio = np.exp(log_probs[rows, actions] - old)
+    clipped = ((ratio > 1 + CLIP) & (weight > 0)) | ((ratio < 1 - CLIP) & (weight < 0))
+    finite = np.where(masks, log_probs, 0.0)
+    entropy = -(probs * finite).sum(axis=-1)
+
+    # d log p(action) / d weights = features of the action - mean features; entropy likewise, by its log probabilities.
+    mean = np.einsum("na,naf->nf", probs, features)
+    score = features[rows, actions] - mean
+    push = np.where(clipped, 0.0, ratio * weight)
+    entropy_score = -np.einsum("na,naf->nf", probs * (finite + entropy[:, None]), features)
+    gradient = (push[:, None] * score + ENTROPY_BONUS * entropy_score).mean(axis=0)
+    surrogate = np.minimum(ratio * weight, np.clip(ratio, 1 - CLIP, 1 + CLIP) * weight)
+    return weights + lr * gradient, Update(
+        loss=-float(surrogate.mean()),
+        entropy=float(entropy.mean()),
+        kl=float((old - log_probs[rows, actions]).mean()),
+        clip_fraction=float(clipped.mean()),
+        grad_norm=float(np.linalg.norm(gradient)),
+    )

@@ -1,0 +1,95 @@
+"""The task: arithmetic with a calculator that does one operation at a time; answers can be checked.
+
+The policy sees ``3 + 4 * 2 - 5`` and must reduce it by tool calls in the order that precedence demands, then answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+OPERATORS: Final = ("+", "-", "*")
+OPERANDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Numbers with an operator between each two: ``len(operators) == len(numbers) - 1``."""
+
+    numbers: tuple[int, ...]
+    operators: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = [str(self.numbers[0])]
+        for operator, number in zip(self.operators, self.numbers[1:], strict=True):
+            parts += [operator, str(number)]
+        return " ".join(parts)
+
+    def reduced(self, index: int) -> Expression:
+        """Return the expression after the operation at *index* was done."""
+        value = calculate(self.numbers[index], self.operators[index], self.numbers[index + 1])
+        return Expression(
+            numbers=(*self.numbers[:index], value, *self.numbers[index + 2 :]),
+            operators=(*self.operators[:index], *self.operators[index + 1 :]),
+        )
+
+    @property
+    def value(self) -> int:
+        """The right answer: products first, then from the left."""
+        rest = self
+        while rest.operators:
+            products = [index for index, operator in enumerate(rest.operators) if operator == "*"]
+            rest = rest.reduced(products[0] if products else 0)
+        return rest.numbers[0]
+
+
+def calculate(left: int, operator: str, right: int) -> int:
+    """Do one operation: the calculator tool.
+
+    Raises:
+        ValueError: *operator* is none of `OPERATORS`.
+    """
+    if operator == "+":
+        return left + right
+    if operator == "-":
+        return left - right
+    if operator == "*":
+        return left * right
+    raise ValueError(f"the calculator knows {' '.join(OPERATORS)}, not {operator!r}")
+
+
+def problems(count: int, rng: np.random.Generator) -> list[Expression]:
+    """Draw *count* expressions of `OPERANDS` numbers from 2 to 9."""
+    return [
+        Expression(
+            numbers=tuple(int(number) for number in rng.integers(2, 10, size=OPERANDS)),
+            operators=tuple(OPERATORS[index] for index in rng.integers(0, len(OPERATORS), size=OPERANDS - 1)),
+        )
+        for _ in range(count)
+    ]
+
+
+def prompt(expression: Expression) -> str:
+    """Return what the policy is asked."""
+    return f"What is {expression}? Use the calculator, one operation a call, and then give the number."
+
+
+def rewards(expression: Expression, answer: int | None, left: int) -> dict[str, float]:
+    """Score an episode: 1 for the right answer, 0.2 for an answer with no operation left (of *left*) to do."""
+    return {
+        "correct": float(answer is not None and answer == expression.value),
+        "finished": 0.2 * (answer is not None and left == 0),
+    }
+
+
+def total(parts: dict[str, float], /) -> float:
+    """Return the reward: the sum of its parts."""
+    return sum(parts.values())
+
+
+def accuracy(correct: Sequence[float]) -> float:
+    """Return the share of right answers."""
+    return float(np.mean(correct)) if correct else 0.0
