@@ -1,0 +1,223 @@
+"""Message content -> what may leave the process: cut, redacted or left out, before the segment.
+
+A cut falls inside a text, never inside JSON. Pure but for the hook, which is the user's.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final, TypeAlias, cast
+
+import orjson
+
+from otel_bridge import settings
+from otel_bridge.records import Json
+
+Redaction: TypeAlias = Callable[[str], str]
+
+REDACTED: Final = "[redacted]"
+MAX_DEPTH: Final = 32
+MAX_ITEMS: Final = 10_000
+_MARGIN: Final = 512
+"""Characters behind a cut that are redacted too, so that a secret on the edge is seen whole."""
+_log = logging.getLogger("otel_bridge")
+
+# Cheap looks that most texts fail (2 us for 4 KB each, where the whole expression takes 150): each begins with a rare
+# literal, which the engine scans for, and looks back from there.
+_MARKS: Final = tuple(
+    re.compile(pattern).search
+    for pattern in (
+        r"A(?:KIA|SIA|Iza)",
+        r"S(?:ECRET|WORD)",
+        r"-(?<=[abekprst-]-)(?:(?<=sk-)|(?<=lpat-)|(?<=xox[a-z]-)|(?<=-----)BEGIN)",
+        r"_(?:TOKEN|(?<=[fopsurtI]_)(?:(?<=hf_)|(?<=gh[opsur]_)|(?<=b_pat_)|(?<=API_)KEY))",
+    )
+)
+
+
+def _may_hold_secret(text: str) -> bool:
+    return any([search(text) for search in _MARKS]) or ("J" in text and "eyJ" in text) or "Bearer " in text
+
+
+_SECRET: Final = re.compile(
+    r"\bsk-[A-Za-z0-9_-]{20,}"
+    r"|\bhf_[A-Za-z0-9]{30,}"
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
+    r"|\bgh[opsur]_[A-Za-z0-9]{36,}"
+    r"|\bgithub_pat_[A-Za-z0-9_]{22,}"
+    r"|\bglpat-[A-Za-z0-9_-]{20,}"
+    r"|\bxox[abeprs]-[A-Za-z0-9-]{10,}"
+    r"|\bAIza[0-9A-Za-z_-]{35}"
+    r"|\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
+)
+_NAMED_SECRET: Final = re.compile(
+    r"((?:\b[Bb]earer )|(?:(?:API_KEY|SECRET|PASSWORD|ACCESS_TOKEN|AUTH_TOKEN|_TOKEN)[\"']?[ ]?[=:][ ]?[\"']?))"
+    r"[A-Za-z0-9._~+/=-]{12,}"
+)
+_EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+")
+
+
+class _Hook:
+    """The user's own redaction, one for the process."""
+
+    redaction: Redaction | None = None
+    warned: bool = False
+
+
+def redact_with(redaction: Redaction | None) -> None:
+    """Set a function that every text of a rollout passes before it leaves the process; ``None`` takes it back.
+
+    One that raises, or returns no text, costs that text.
+    """
+    _Hook.redaction = redaction
+    _Hook.warned = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContentPolicy:
+    """What of a text may leave.
+
+    Attributes:
+        off: No text at all.
+        max_chars: Longest text; ``None``: any.
+        secrets: Strike out what looks like a key or a token.
+        email: Strike out e-mail addresses.
+    """
+
+    off: bool = False
+    max_chars: int | None = None
+    secrets: bool = True
+    email: bool = False
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> ContentPolicy:
+        """Read the policy from *env*.
+
+        Raises:
+            ConfigError: A value cannot be parsed.
+        """
+        mode = settings.MESSAGE_CONTENT.read(env)
+        if not env.get(settings.MESSAGE_CONTENT.name, "").strip() and not settings.CAPTURE_MESSAGE_CONTENT.read(env):
+            mode = "off"
+        kinds = settings.REDACT.read(env)
+        _, _, count = mode.partition(":")
+        return cls(mode == "off", int(count) if count else None, "secrets" in kinds, "email" in kinds)
+
+    def redact(self, text: str) -> str:
+        """Strike out what must not leave."""
+        if self.secrets and _may_hold_secret(text):
+            text = _NAMED_SECRET.sub(rf"\1{REDACTED}", _SECRET.sub(REDACTED, text))
+        if self.email and "@" in text:
+            text = _EMAIL.sub(REDACTED, text)
+        return text if _Hook.redaction is None else _by_hook(_Hook.redaction, text)
+
+
+def _by_hook(redaction: Redaction, text: str) -> str:
+    try:
+        redacted: object = redaction(text)
+    except Exception as exc:  # noqa: BLE001  # the user's code
+        redacted = exc
+    if isinstance(redacted, str):
+        return redacted
+    if not _Hook.warned:
+        _Hook.warned = True
+        _log.warning("the redaction hook gave %r instead of text; such texts are left out", redacted)
+    return REDACTED
+
+
+class Cutter:
+    """Applies a policy to the texts of one rollout and counts what was cut.
+
+    Args:
+        policy: The policy.
+        max_chars: Longest text that this rollout's limit of bytes allows.
+    """
+
+    __slots__ = ("_limit", "_policy", "clipped_bytes", "off")
+
+    def __init__(self, policy: ContentPolicy, max_chars: int) -> None:
+        self._policy = policy
+        self._limit = max_chars if policy.max_chars is None else min(policy.max_chars, max_chars)
+        self.off = policy.off
+        self.clipped_bytes = 0
+
+    def text(self, text: str) -> str:
+        """Return what may leave of *text*; a cut is marked in it."""
+        if self.off:
+            return ""
+        limit = self._limit
+        if len(text) <= limit:
+            return self._policy.redact(text)
+        kept = self._policy.redact(text[: limit + _MARGIN])[:limit]
+        left = len(text) - limit
+        # Characters beyond ASCII make this a lower bound; counting 100 MB exactly would cost the caller 20 ms.
+        self.clipped_bytes += left
+        return f"{kept}… [{left} more characters]"
+
+    def blob(self, content: str) -> str:
+        """Return base64 *content* whole, or nothing: a cut would break it."""
+        if self.off or len(content) > self._limit:
+            self.clipped_bytes += len(content)
+            return ""
+        return content
+
+    def json(self, value: object, depth: int = 0) -> Json:
+        """Return *value* as JSON data, its texts through `text`; what cannot be kept becomes a text saying so."""
+        if isinstance(value, str):
+            return self.text(value)
+        if value is None or isinstance(value, (bool, int, float)):
+            return _number(value)
+        if depth >= MAX_DEPTH:
+            return "… [nested too deeply]"
+        try:
+            return self._structure(value, depth + 1)
+        except Exception:  # noqa: BLE001  # code of the user's own objects
+            return f"[{type(value).__name__}]"
+
+    def _structure(self, value: object, depth: int) -> Json:
+        if isinstance(value, Mapping):
+            items = list(cast("Mapping[object, object]", value).items())
+            self._count_cut(len(items))
+            return {self.text(str(key)): self.json(item, depth) for key, item in items[:MAX_ITEMS]}
+        if isinstance(value, (list, tuple, Set)):
+            entries = list(cast("Sequence[object]", value))
+            self._count_cut(len(entries))
+            return [self.json(item, depth) for item in entries[:MAX_ITEMS]]
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return f"[{len(value)} bytes]"
+        for method in ("model_dump", "tolist", "_asdict"):
+            if callable(convert := getattr(value, method, None)):
+                return self.json(convert(), depth)
+        return self.text(str(value))
+
+    def _count_cut(self, count: int) -> None:
+        self.clipped_bytes += max(count - MAX_ITEMS, 0)
+
+
+def _number(value: bool | float | None) -> Json:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value) if -(1 << 63) <= value < 1 << 63 else str(value)
+    return float(value) if math.isfinite(value) else str(float(value))
+
+
+def dumps(value: Json) -> bytes:
+    """Encode JSON data as UTF-8; lone surrogates become question marks."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return orjson.dumps(_encodable(value))
+
+
+def _encodable(value: Json) -> Json:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {str(_encodable(key)): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list) else value
