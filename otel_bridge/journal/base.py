@@ -1,4 +1,4 @@
-"""Where run folders are: ``OTEL_BRIDGE_DIR``, else ``.otel-bridge`` in the working folder, if that is on a local disk."""
+"""Where run folders are: ``OTEL_BRIDGE_DIR``, else ``.otel-bridge`` in the working folder, if its disk is local."""
 
 from __future__ import annotations
 

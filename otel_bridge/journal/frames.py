@@ -20,10 +20,12 @@ bytes        type   meaning
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, NamedTuple, cast
+from functools import lru_cache
+from typing import Final, cast
 from zlib import crc32
 
 from otel_bridge.errors import JournalError
@@ -123,64 +125,65 @@ def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) ->
         The frames with their offsets in the segment, and where to go on.
     """
     frames: list[Frame] = []
-    start = _after_header(buffer) if base == 0 else 0
-    gap_bytes = gaps = 0
-    size, at = len(buffer), start  # buffer[start:at] is known to be bad
+    skipped: list[int] = []
+    size = len(buffer)
+    at = (header_end(buffer) or 0) if base == 0 else 0
+    start = at  # of the bad bytes, when at is beyond it
     while at < size:
         head = _head(buffer, at, stream)
-        if head is not None and head.end > size and not final:
-            gap_bytes, gaps, start = gap_bytes + at - start, gaps + (at > start), at
-            break
-        if head is not None and head.end <= size and crc32(payload := buffer[at + HEAD_BYTES : head.end]) == head.crc:
-            gap_bytes, gaps, stream = gap_bytes + at - start, gaps + (at > start), head.stream
-            frames.append(
-                Frame(_SIGNALS[head.signal], head.whole, payload, head.append_unix_ns, base + at, base + head.end)
-            )
-            start = at = head.end
+        end = at + HEAD_BYTES + (0 if head is None else head[_LENGTH])
+        payload = buffer[at + HEAD_BYTES : end]
+        whole = head is not None and end <= size and crc32(payload) == head[_PAYLOAD_CRC]
+        if head is None or not (whole or (end > size and not final)):
+            at = _next_candidate(buffer, at + 1, stream)
             continue
-        at = _next_magic(buffer, at + 1, stream)
+        if at > start:
+            skipped.append(at - start)
+            start = at
+        if not whole:
+            break
+        _, stream, _, signal, flags, append_unix_ns, _, _ = head
+        frames.append(Frame(_SIGNALS[signal], flags > 0, payload, append_unix_ns, base + at, base + end))
+        start = at = end
     if final and start < size:
-        gap_bytes, gaps, start = gap_bytes + size - start, gaps + 1, size
-    return Scan(frames, base + start, gap_bytes, gaps)
+        skipped.append(size - start)
+        start = size
+    return Scan(frames, base + start, sum(skipped), len(skipped))
 
 
 def pending_end(buffer: bytes, base: int, *, stream: int | None = None) -> int | None:
     """Return where the frame at the start of *buffer* ends, should it reach beyond the buffer; else ``None``."""
     head = _head(buffer, 0, stream)
-    return base + head.end if head is not None and head.end > len(buffer) else None
+    end = 0 if head is None else HEAD_BYTES + head[_LENGTH]
+    return base + end if end > len(buffer) else None
 
 
-class _Head(NamedTuple):
-    stream: int
-    end: int
-    signal: int
-    whole: bool
-    append_unix_ns: int
-    crc: int
+_Head = tuple[bytes, int, int, int, int, int, int, int]
+_LENGTH: Final = 2
+_PAYLOAD_CRC: Final = 6
 
 
 def _head(buffer: bytes, at: int, stream: int | None) -> _Head | None:
-    """Return the head at *at* when it is whole and undamaged."""
+    """Return the fields of the head at *at* when it is whole and undamaged."""
     if len(buffer) - at < HEAD_BYTES:
         return None
-    magic, seen_stream, length, signal, flags, append_unix_ns, crc, head_crc = cast(
-        "tuple[bytes, int, int, int, int, int, int, int]", _FULL_HEAD.unpack_from(buffer, at)
-    )
+    head = cast("_Head", _FULL_HEAD.unpack_from(buffer, at))
+    magic, seen_stream, length, signal, flags, _, _, crc = head
     if magic != MAGIC or (stream is not None and seen_stream != stream):
-        return None
-    if crc32(buffer[at : at + _CHECKED_BYTES]) != head_crc:
         return None
     if length > MAX_RECORD_BYTES or signal >= len(_SIGNALS) or flags > _WHOLE:
         return None
-    return _Head(seen_stream, at + HEAD_BYTES + length, signal, flags == _WHOLE, append_unix_ns, crc)
+    return head if crc32(buffer[at : at + _CHECKED_BYTES]) == crc else None
 
 
-def _next_magic(buffer: bytes, at: int, stream: int | None) -> int:
-    needle = MAGIC if stream is None else MAGIC + _CRC(stream)
-    found = buffer.find(needle, at)
-    return len(buffer) if found < 0 else found
+def _next_candidate(buffer: bytes, at: int, stream: int | None) -> int:
+    """Return the next place from *at* on that may be a head, else the end of the buffer."""
+    found = _candidates(stream).search(buffer, at)
+    return len(buffer) if found is None else found.start()
 
 
-def _after_header(buffer: bytes) -> int:
-    end = header_end(buffer)
-    return 0 if end is None else end
+@lru_cache(maxsize=256)
+def _candidates(stream: int | None) -> re.Pattern[bytes]:
+    # All that is known of a head without its checksum: bytes full of the magic are passed over in C.
+    start = re.escape(MAGIC) + (b".{4}" if stream is None else re.escape(_CRC(stream)))
+    return re.compile(start + rb".{3}[\x00-\x04][\x00-\x03][\x00-\x01]", re.DOTALL)

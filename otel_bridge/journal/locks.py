@@ -1,8 +1,8 @@
 """POSIX record locks on files of their own: who lives, who is the bridge.
 
-``fcntl.lockf``, not ``flock``: a forked child does not inherit it, exec and SIGKILL free it at once, and it is seen from
-other pid namespaces. Its trap: it belongs to the process, so that a second open and close of the file *anywhere in the
-owner* drops it, and a second holder in the same process is let in. Hence the registry of what this process holds.
+``fcntl.lockf``, not ``flock``: a forked child does not inherit it, exec and SIGKILL free it at once, and it is seen
+from other pid namespaces. Its trap: it belongs to the process, so that a second open and close of the file *anywhere in
+the owner* drops it, and a second holder in the same process is let in. Hence the registry of what this process holds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REPLACED_TRIES: Final = 8
 _WAIT_S: Final = 0.02
 
 _Identity = tuple[int, int]
-_registry: dict[_Identity, "RecordLock"] = {}
+_registry: dict[_Identity, RecordLock] = {}
 _mutex = threading.RLock()
 
 
@@ -49,7 +49,7 @@ class RecordLock:
         self._identity: _Identity | None = None
         self._pid = 0
 
-    def acquire(self, blocking: bool = False) -> bool:  # noqa: FBT001, FBT002  # as threading.Lock.acquire
+    def acquire(self, blocking: bool = False) -> bool:
         """Take the lock; ``False``: somebody else has it. Taken already by this object: ``True``.
 
         Args:
@@ -81,6 +81,14 @@ class RecordLock:
         except OSError as exc:
             raise JournalError(f"{self.path} cannot be written: {exc.strerror}; is the disk full?") from exc
 
+    def read(self) -> bytes:
+        """Return what was written; only while held, when the file must not be opened again."""
+        return os.pread(self._fd, CONTENT_BYTES, 0).strip()
+
+    def keep(self, fd: int) -> None:
+        """Close *fd*, another descriptor of the locked file, no sooner than the lock is freed: closing it frees it."""
+        self._spare.append(fd)
+
     def release(self) -> None:
         """Free the lock; the file stays. May be called twice."""
         with _mutex:
@@ -111,7 +119,7 @@ class RecordLock:
         identity = (status.st_dev, status.st_ino)
         holder = _registry.get(identity)
         if holder is not None:
-            holder._spare.append(fd)  # closing it here would drop the holder's lock
+            holder.keep(fd)
             return False
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,7 +164,7 @@ def probe(path: Path) -> bool:
         status = os.fstat(fd)
         holder = _registry.get((status.st_dev, status.st_ino))
         if holder is not None:
-            holder._spare.append(fd)
+            holder.keep(fd)
             return True
         try:
             return _is_locked(fd)
@@ -172,7 +180,7 @@ def content(path: Path) -> bytes:
         seen = _identity_at(path)
         holder = None if seen is None else _registry.get(seen)
         if holder is not None:
-            return os.pread(holder._fd, CONTENT_BYTES, 0).strip()
+            return holder.read()
         try:
             return path.read_bytes()[:CONTENT_BYTES].strip()
         except OSError:

@@ -5,23 +5,28 @@ Source: ``/proc/self/mountinfo``, proc_pid_mountinfo(5).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Final
 
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
-_NETWORK: Final = frozenset(
-    """nfs nfs4 cifs smb smb2 smb3 smbfs lustre beegfs gpfs mmfs ceph afs afpfs pvfs2 orangefs ocfs2 gfs2 panfs wekafs
-    ncpfs coda webdav davfs quobyte""".split()
-)
-_NETWORK_FUSE: Final = frozenset(
-    """sshfs glusterfs ceph ceph-fuse juicefs gcsfuse s3fs mount-s3 goofys rclone blobfuse blobfuse2 alluxio alluxio-fuse
-    mfs moosefs lizardfs saunafs hf3fs seaweedfs dfs dfuse quobyte davfs davfs2 smbnetfs curlftpfs beeond orangefs
-    cvmfs2 weka lustre gpfs beegfs""".split()
-)
+# fmt: off
+_NETWORK: Final = frozenset({
+    "afpfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "gpfs", "lustre", "mmfs", "ncpfs", "nfs",
+    "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "quobyte", "smb", "smb2", "smb3", "smbfs", "webdav", "wekafs",
+})
+# fmt: on
+# fmt: off
+_NETWORK_FUSE: Final = frozenset({
+    "alluxio", "alluxio-fuse", "beegfs", "beeond", "blobfuse", "blobfuse2", "ceph", "ceph-fuse", "curlftpfs",
+    "cvmfs2", "davfs", "davfs2", "dfs", "dfuse", "gcsfuse", "glusterfs", "goofys", "gpfs", "hf3fs", "juicefs",
+    "lizardfs", "lustre", "mfs", "moosefs", "mount-s3", "orangefs", "quobyte", "rclone", "s3fs", "saunafs",
+    "seaweedfs", "smbnetfs", "sshfs", "weka",
+})
+# fmt: on
 
 
 def network_file_system(path: Path, mountinfo: str | None = None) -> str | None:
@@ -49,18 +54,15 @@ def file_system(path: Path, mountinfo: str | None = None) -> str | None:
     target = os.path.realpath(path)
     best, kind = -1, None
     for point, fstype in mounts:
-        inside = point == "/" or target == point or target.startswith(f"{point}/")
+        inside = point in {"/", target} or target.startswith(f"{point}/")
         if inside and len(point) >= best:  # of two mounts on one point the later covers the earlier
             best, kind = len(point), fstype
     return kind
 
 
 def _mounts() -> list[tuple[str, str]]:
-    if sys.platform == "linux":
-        try:
-            return _parse(_MOUNTINFO.read_text(errors="surrogateescape"))
-        except OSError:
-            return []
+    with contextlib.suppress(OSError):
+        return _parse(_MOUNTINFO.read_text(errors="surrogateescape"))
     import psutil  # noqa: PLC0415  # costs 15 ms, and only where there is no /proc
 
     return [(partition.mountpoint, partition.fstype) for partition in psutil.disk_partitions(all=True)]

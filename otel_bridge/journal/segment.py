@@ -97,12 +97,15 @@ class SegmentWriter:
             frame = encode_frame(signal, payload, append_unix_ns, whole=whole, stream=self._stream)
         try:
             written = os.write(self._fd, frame)
+            self._size += written
+            if written != size:
+                self._write_rest(frame, written)
         except OSError as exc:
-            self._retry_elsewhere(exc, signal, payload, append_unix_ns, whole)
-            return
-        self._size += written
-        if written != size:
-            self._complete(frame, written, signal, payload, append_unix_ns, whole)
+            # A segment at the limit of a file's size (ulimit -f) is left for a new one.
+            if exc.errno != errno.EFBIG or self._size <= self._first:
+                raise _error(exc, self._path, "cannot be appended to") from exc
+            self._roll(append_unix_ns)
+            self.append(signal, payload, append_unix_ns, whole=whole)
 
     def linked(self) -> bool:
         """Say whether the open segment still stands in a folder: writes into a deleted file succeed."""
@@ -168,23 +171,23 @@ class SegmentWriter:
             raise JournalError(f"{self._path}: the segment is closed; open a new writer")
         self._open(replace(self._header, number=self._header.number + 1, created_unix_ns=append_unix_ns))
 
-    def _complete(
-        self, frame: bytes, written: int, signal: int, payload: bytes, append_unix_ns: int, whole: bool
-    ) -> None:
-        """Write the rest of a frame of which only a part was written, or take that part back."""
-        end = os.lseek(self._fd, 0, os.SEEK_CUR)
-        begin = end - written
-        rest = memoryview(frame)[written:]
+    def _write_rest(self, frame: bytes, written: int) -> None:
+        """Write the rest of a frame of which *written* bytes were; take those back when it does not fit.
+
+        Raises:
+            OSError: It does not fit.
+        """
+        begin = os.lseek(self._fd, 0, os.SEEK_CUR) - written
         try:
-            while rest:
-                more = os.write(self._fd, rest)
-                if more == 0:
+            while written < len(frame):
+                more = os.write(self._fd, memoryview(frame)[written:])
+                if not more:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                written += more
                 self._size += more
-                rest = rest[more:]
-        except OSError as exc:
+        except OSError:
             self._take_back(begin)
-            self._retry_elsewhere(exc, signal, payload, append_unix_ns, whole)
+            raise
 
     def _take_back(self, begin: int) -> None:
         try:
@@ -192,14 +195,7 @@ class SegmentWriter:
             os.lseek(self._fd, begin, os.SEEK_SET)
             self._size = begin
         except OSError:
-            self._limit = -1  # the torn frame stays; nothing may be appended behind it
-
-    def _retry_elsewhere(self, exc: OSError, signal: int, payload: bytes, append_unix_ns: int, whole: bool) -> None:
-        """Raise the error of a write; a segment at the limit of a file's size (ulimit -f) is left for a new one."""
-        if exc.errno != errno.EFBIG or self._size <= self._first or self._fd < 0:
-            raise _error(exc, self._path, "cannot be appended to") from exc
-        self._roll(append_unix_ns)
-        self.append(signal, payload, append_unix_ns, whole=whole)
+            self._limit = -1  # the torn frame stays: the next frame begins a new segment
 
 
 def read_segment(path: Path, offset: int, *, limit_bytes: int, final: bool) -> tuple[SegmentHeader | None, Scan]:
