@@ -87,6 +87,17 @@ class View:
                 values |= {key: decode_value(value) for key, value in cast("Iterable[tuple[str, bytes]]", found)}
             return position_of(sql), values
 
+    def encoded_state(self) -> list[tuple[str, bytes]]:
+        """Return every state key with its encoded value, ordered by key."""
+        with self._reader.snapshot() as sql:
+            return list(cast("Iterable[tuple[str, bytes]]", sql.execute("SELECT key, value FROM state ORDER BY key")))
+
+    def state_value(self, key: str) -> object | None:
+        """Return one state value, ``None`` when there is none."""
+        with self._reader.snapshot() as sql:
+            found = sql.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
+            return None if found is None else decode_value(found[0])
+
     def sources(self) -> list[Source]:
         """Return how far each process's segments are read."""
         with self._reader.snapshot() as sql:

@@ -1,0 +1,84 @@
+"""Which exporters a run has, for which signals, and where each delivers.
+
+A list given to the bridge (``--exporters``), else those named by the run's living processes, together, else those named last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from otel_bridge.exporter import NONE, SIGNALS, Exporter, ExporterSettings, load
+from otel_bridge.journal.header import SegmentHeader
+
+Names: TypeAlias = dict[str, tuple[str, ...]]
+"""Exporter to the signals it is named for."""
+Load: TypeAlias = Callable[[str], Exporter]
+
+
+def by_exporter(by_signal: Mapping[str, Iterable[str]]) -> Names:
+    """Turn signal -> exporters into exporter -> signals; ``none`` names nothing."""
+    names: dict[str, list[str]] = {}
+    for signal in SIGNALS:
+        for name in by_signal.get(signal, ()):
+            if name != NONE and signal not in names.setdefault(name, []):
+                names[name].append(signal)
+    return {name: tuple(signals) for name, signals in names.items()}
+
+
+def together(headers: Iterable[SegmentHeader]) -> Names:
+    """Return what the processes of *headers* name, together."""
+    by_signal: dict[str, list[str]] = {signal: [] for signal in SIGNALS}
+    for header in headers:
+        for signal, names in header.exporters.items():
+            by_signal.setdefault(signal, []).extend(names)
+    return by_exporter(by_signal)
+
+
+def chosen(given: Mapping[str, Iterable[str]] | None, living: Iterable[SegmentHeader], last: object) -> Names:
+    """Return the exporters of a run.
+
+    Args:
+        given: Signal to exporters, as given to the bridge; ``None``: the processes decide.
+        living: Headers of the living processes.
+        last: What was chosen last, as stored: exporter to signals; ``None``: nothing yet.
+    """
+    if given is not None:
+        return by_exporter(given)
+    names = together(living)
+    if names or not isinstance(last, dict):
+        return names
+    return {name: tuple(signals) for name, signals in cast("dict[str, list[str]]", last).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where exporters deliver.
+
+    Attributes:
+        env: The bridge's own environment, credentials included.
+        cwd: The working folder that relative places are meant in.
+        load: Finds an exporter by its name.
+        from_segments: Take the variables that the segments name where *env* does not set them (``drain``).
+    """
+
+    env: Mapping[str, str]
+    cwd: Path
+    load: Load = load
+    from_segments: bool = False
+
+    def resolve(self, name: str, named: Mapping[str, str]) -> tuple[Exporter, ExporterSettings]:
+        """Return the exporter *name* and its settings.
+
+        Args:
+            name: The exporter.
+            named: Its variables as the segments give them.
+
+        Raises:
+            ConfigError: It is not known, not installed, or a variable cannot be used.
+        """
+        exporter = self.load(name)
+        env = {**named, **self.env} if self.from_segments else self.env
+        return exporter, exporter.settings(env, self.cwd)
