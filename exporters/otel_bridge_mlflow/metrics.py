@@ -1,0 +1,229 @@
+"""Rows -> MLflow metrics, in batches as large as MLflow takes.
+
+MLflow's key of a metric is (key, timestamp, step, value), so that the same row delivered again changes nothing. Times
+become milliseconds. NaN stays, an infinity becomes ±1.797e308 by MLflow itself. A distribution becomes
+``<key>/{mean,min,max,p50,p95}``. A row without a step gets a running count per key, kept in the writer's memory
+together with the positions it was given to, so that the row gets the same one when it comes again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+from otel_bridge.errors import ExporterError, PermanentError
+from otel_bridge.exporter import Memory
+from otel_bridge.records import Distribution, Row
+from otel_bridge_mlflow.connection import Connection
+from otel_bridge_mlflow.errors import Refused, as_bridge_errors
+from otel_bridge_mlflow.keys import Names
+
+PARTS = ("mean", "min", "max", "p50", "p95")
+_STEP_MIN, _STEP_MAX = -(1 << 63), (1 << 63) - 1
+_COUNT_SLOT = "counts"
+_LOG_BATCH = "/api/2.0/mlflow/runs/log-batch"
+
+
+class Point(NamedTuple):
+    """One metric: the row it is of (its index in the call), name, value, step, and its time in Unix milliseconds."""
+
+    row: int
+    key: str
+    value: float
+    timestamp_ms: int
+    step: int
+
+
+@dataclass(slots=True)
+class _Encoded:
+    """Points of a call and, by row, what cannot be written of it."""
+
+    points: list[Point] = field(default_factory=list[Point])
+    refused: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
+
+
+class MetricWriter:
+    """Writes rows to one MLflow run.
+
+    Args:
+        connection: The store.
+        run_id: MLflow's run id.
+        names: Names of the keys.
+        memory: Where running counts are kept.
+    """
+
+    def __init__(self, connection: Connection, run_id: str, names: Names, memory: Memory) -> None:
+        self._connection = connection
+        self._run_id = run_id
+        self._names = names
+        self._counts = Counts(memory)
+        self._send: Callable[[Sequence[Point]], None] = self._post if connection.settings.remote else self._log
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write *rows*; of a row with a bad value the others are written before it is refused.
+
+        Raises:
+            PermanentError: A row holds a value or step that MLflow does not take.
+            RetryableError: As `Connection.request`.
+            BlockedError: As `Connection.request`.
+        """
+        encoded = self._encoded(rows)
+        first_bad = min(encoded.refused, default=len(rows))
+        points = [point for point in encoded.points if point.row <= first_bad]
+        size = self._connection.rules.metrics
+        for start in range(0, len(points), size):
+            batch = points[start : start + size]
+            try:
+                failed = self._write_batch(batch)
+            except ExporterError as exc:
+                exc.position = rows[batch[0].row].position
+                raise
+            if failed is not None:
+                bad, reason = failed
+                rest = [point for point in points if point.row == bad.row and point > bad and point != bad]
+                self._write_rest(rest, rows[bad.row].position)
+                raise PermanentError(reason, position=rows[bad.row].position)
+        if first_bad < len(rows):
+            reason = "; ".join(encoded.refused[first_bad])
+            raise PermanentError(f"row {rows[first_bad].id}: {reason}", position=rows[first_bad].position)
+
+    def _write_batch(self, batch: Sequence[Point]) -> tuple[Point, str] | None:
+        """Write *batch* up to the first point that MLflow refuses; return that point and why."""
+        try:
+            self._send(batch)
+        except Refused as exc:
+            if len(batch) == 1:
+                return batch[0], str(exc)
+            middle = len(batch) // 2
+            return self._write_batch(batch[:middle]) or self._write_batch(batch[middle:])
+        return None
+
+    def _write_rest(self, points: Sequence[Point], position: int) -> None:
+        """Write the points of a refused row that follow the bad one, without further bad ones."""
+        try:
+            while points:
+                failed = self._write_batch(points)
+                if failed is None:
+                    return
+                points = points[points.index(failed[0]) + 1 :]
+        except ExporterError as exc:
+            exc.position = position
+            raise
+
+    def _log(self, batch: Sequence[Point]) -> None:
+        make = self._connection.entities.Metric
+        metrics = [make(key, value, timestamp_ms, step) for _, key, value, timestamp_ms, step in batch]
+        with as_bridge_errors(f"logging {len(batch)} metrics to {self._connection.shown}"):
+            self._connection.client.log_batch(self._run_id, metrics=metrics, synchronous=True)
+
+    def _post(self, batch: Sequence[Point]) -> None:
+        metrics = [
+            {"key": key, "value": _json_number(value), "timestamp": timestamp_ms, "step": step}
+            for _, key, value, timestamp_ms, step in batch
+        ]
+        self._connection.request("POST", _LOG_BATCH, json={"run_id": self._run_id, "metrics": metrics})
+
+    def _encoded(self, rows: Sequence[Row]) -> _Encoded:
+        encoded = _Encoded()
+        counted = self._counts.of([row for row in rows if row.step is None])
+        for index, row in enumerate(rows):
+            if row.step is not None and not _STEP_MIN <= row.step <= _STEP_MAX:
+                encoded.refused[index] = [f"step {row.step} does not fit into 64 bits"]
+                continue
+            timestamp_ms = max(row.time_unix_ns // 1_000_000, 0)
+            for key, value in row.values.items():
+                step = counted[row.position, key] if row.step is None else row.step
+                if isinstance(value, Distribution):
+                    encoded.points.extend(
+                        Point(index, self._names.part(key, part), number, timestamp_ms, step)
+                        for part, number in parts(value)
+                    )
+                    continue
+                number = _number(value)
+                if number is None:
+                    said = f"{key!r} is {type(value).__name__}, not a number a double holds"
+                    encoded.refused.setdefault(index, []).append(said)
+                else:
+                    encoded.points.append(Point(index, self._names.name(key), number, timestamp_ms, step))
+        return encoded
+
+
+def parts(distribution: Distribution) -> list[tuple[str, float]]:
+    """Return the numbers shown of a distribution; those that are not known are left out."""
+    numbers = (
+        distribution.mean,
+        distribution.min,
+        distribution.max,
+        distribution.quantile(0.5),
+        distribution.quantile(0.95),
+    )
+    return [(part, number) for part, number in zip(PARTS, numbers, strict=True) if not math.isnan(number)]
+
+
+class Counts:
+    """Running counts per key, for rows without a step.
+
+    A call's counts are stored before it is sent: per key the next count, and for the latest calls which position got
+    which. Delivery repeats at most its last call, so that two calls are enough.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        stored = memory.get(_COUNT_SLOT)
+        held = cast("dict[str, dict[str, object]]", json.loads(stored)) if stored else {}
+        self._next = cast("dict[str, int]", held.get("next", {}))
+        self._given = {key: dict(cast("list[tuple[int, int]]", pairs)) for key, pairs in held.get("given", {}).items()}
+        self._last_first = 0
+
+    def of(self, rows: Sequence[Row]) -> dict[tuple[int, str], int]:
+        """Return the count of every (position, key) of *rows*, which have no step."""
+        counts: dict[tuple[int, str], int] = {}
+        new = False
+        for row in rows:
+            for key in row.values:
+                given = self._given.setdefault(key, {})
+                count = given.get(row.position)
+                if count is None:
+                    count = self._next.get(key, 0)
+                    self._next[key] = count + 1
+                    given[row.position] = count
+                    new = True
+                counts[row.position, key] = count
+        if new:
+            self._store(rows[0].position)
+        return counts
+
+    def _store(self, first: int) -> None:
+        oldest = min(self._last_first, first)
+        self._last_first = first
+        for key, given in list(self._given.items()):
+            kept = {position: count for position, count in given.items() if position >= oldest}
+            if kept:
+                self._given[key] = kept
+            else:
+                del self._given[key]
+        pairs = {key: list(given.items()) for key, given in self._given.items()}
+        self._memory.put(_COUNT_SLOT, json.dumps({"next": self._next, "given": pairs}).encode())
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    return None
+
+
+def _json_number(value: float) -> float | str:
+    # protobuf's JSON: a bare NaN is taken for 0 (measured), the words are right.
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"

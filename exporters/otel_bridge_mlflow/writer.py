@@ -1,0 +1,95 @@
+"""The writer: one run, one MLflow store."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from otel_bridge.errors import BlockedError, PermanentError
+from otel_bridge.exporter import ExporterSettings, Memory, RunInfo
+from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge_mlflow.connection import Connection, connect
+from otel_bridge_mlflow.errors import Refused, as_bridge_errors
+from otel_bridge_mlflow.keys import Names
+from otel_bridge_mlflow.metrics import MetricWriter
+from otel_bridge_mlflow.params import ParamWriter
+from otel_bridge_mlflow.runs import OpenRun, open_run
+from otel_bridge_mlflow.settings import mlflow_settings
+
+_STATUS = {Status.FINISHED: "FINISHED", Status.FAILED: "FAILED", Status.KILLED: "KILLED"}
+_DELETED = "'active' state"
+
+
+class MlflowRunWriter:
+    """Writes one run to MLflow, from one delivery thread; a call that returned is in the store.
+
+    Args:
+        connection: The store.
+        opened: MLflow's run.
+        run: The run of the bridge.
+        memory: This destination's memory.
+    """
+
+    def __init__(self, connection: Connection, opened: OpenRun, run: RunInfo, memory: Memory) -> None:
+        self._connection = connection
+        self._run = opened
+        self._metrics = MetricWriter(connection, opened.id, Names("metric", connection.rules, memory, run.keys), memory)
+        self._params = ParamWriter(connection, opened, Names("param", connection.rules, memory))
+
+    @property
+    def url(self) -> str | None:
+        """Address of the run on a server, ``None`` for a database."""
+        if not self._connection.settings.remote:
+            return None
+        return f"{self._connection.shown}/#/experiments/{self._run.experiment_id}/runs/{self._run.id}"
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        """Log *rows*, merged into batches."""
+        with self._outcomes():
+            self._metrics.write(rows)
+
+    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+        """Store *rollouts* as traces linked to the run, then their rewards as assessments."""
+
+    def write_late(self, values: Sequence[LateValue]) -> None:
+        """Set *values* as assessments of their traces."""
+
+    def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
+        """Log what changed of the config of *role* as params."""
+        with self._outcomes():
+            self._params.write(role, config)
+
+    def safe(self) -> Position | None:
+        """Return ``None``: a call that returned is committed."""
+        return None
+
+    def end(self, status: Status) -> None:
+        """Set the run's status and its end time."""
+        with self._outcomes(), as_bridge_errors(f"ending MLflow run {self._run.id}"):
+            self._connection.client.set_terminated(self._run.id, status=_STATUS[status])
+
+    def close(self) -> None:
+        """Do nothing: MLflow keeps no connection of this run."""
+
+    @contextmanager
+    def _outcomes(self) -> Generator[None]:
+        """Name the run and the command that restores it when it was deleted; nothing but the three errors leaves."""
+        try:
+            yield
+        except Refused as exc:
+            raise PermanentError(str(exc)) from exc
+        except BlockedError as exc:
+            if _DELETED in str(exc):
+                exc.help = f"MLFLOW_TRACKING_URI={self._connection.shown} mlflow runs restore --run-id {self._run.id}"
+            raise
+
+
+def open_writer(run: RunInfo, settings: ExporterSettings, memory: Memory) -> MlflowRunWriter:
+    """Import MLflow, connect, and find or create the run.
+
+    Raises:
+        RetryableError: The store cannot be reached now.
+        BlockedError: A person must act.
+    """
+    connection = connect(mlflow_settings(settings))
+    return MlflowRunWriter(connection, open_run(connection, run, memory), run, memory)

@@ -1,0 +1,213 @@
+"""Read an offline W&B run back: rows, config, axes, tables and exit code, as the SDK wrote them.
+
+The file is ``run-<id>.wandb``: seven bytes of header, then LevelDB log blocks of 32 KiB whose records are
+``wandb_internal_pb2.Record``. The package wandb must be installed for its message types; nothing of it runs.
+Source: ``core/internal/transactionlog`` of wandb-core and LevelDB's log format.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.records import Json
+
+MAGIC: Final = b":W&B"
+HEADER_BYTES: Final = 7
+BLOCK_BYTES: Final = 32 << 10
+_CHUNK: Final = struct.Struct("<IHB")
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDefinition:
+    """One ``define_metric``: a name, the axis it is bound to (empty: none), and whether it is hidden."""
+
+    name: str
+    axis: str
+    hidden: bool
+    glob: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineRun:
+    """What one offline directory holds.
+
+    Attributes:
+        rows: One dict a history line, in order, ``_step`` and ``_runtime`` included.
+        tables: Key to the rows of its incremental table, each a dict by column, in order.
+        config: The run's config, without wandb's own ``_wandb``.
+        metrics: Name to its definition, the last one of each.
+        exit_code: ``None``: the run was not finished, or left open (`left_open`).
+        left_open: It was closed, but not marked complete.
+        torn: The end of the file is cut off.
+    """
+
+    run_id: str = ""
+    project: str = ""
+    entity: str = ""
+    name: str = ""
+    group: str = ""
+    job_type: str = ""
+    notes: str = ""
+    tags: tuple[str, ...] = ()
+    rows: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+    tables: dict[str, list[dict[str, Json]]] = field(default_factory=dict[str, list[dict[str, Json]]])
+    config: dict[str, Json] = field(default_factory=dict[str, Json])
+    metrics: dict[str, MetricDefinition] = field(default_factory=dict[str, MetricDefinition])
+    exit_code: int | None = None
+    left_open: bool = False
+    torn: bool = False
+
+
+def read_offline_run(directory: Path) -> OfflineRun:
+    """Read the offline run in *directory* (``…/wandb/offline-run-<time>-<id>``).
+
+    Raises:
+        InvalidRecordError: There is no such file, or it is none of wandb's.
+    """
+    files = sorted(directory.glob("run-*.wandb"))
+    if not files:
+        raise InvalidRecordError(f"{directory} holds no run-*.wandb; expected the folder of an offline run")
+    reading = _Reading(directory)
+    for payload in _payloads(files[0].read_bytes(), reading):
+        reading.add(payload)
+    return reading.result()
+
+
+def offline_directories(root: Path, run_id: str) -> list[Path]:
+    """Return the offline directories of a run below *root* (``WANDB_DIR``), oldest first."""
+    return sorted((root / "wandb").glob(f"offline-run-*-{run_id}*"))
+
+
+class _Reading:
+    """Collects the records of one file."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+        self._run: dict[str, Any] = {}
+        self._rows: list[dict[str, Json]] = []
+        self._config: dict[str, Json] = {}
+        self._metrics: dict[str, MetricDefinition] = {}
+        self._exit: tuple[int | None, bool] = (None, False)
+        self.torn = False
+
+    def add(self, payload: bytes) -> None:
+        """Take one record."""
+        record = self._messages.Record.FromString(payload)
+        match record.WhichOneof("record_type"):
+            case "run":
+                self._take_run(record.run)
+            case "history":
+                self._rows.append(_row(record.history))
+            case "config":
+                self._take_config(record.config)
+            case "metric":
+                self._take_metric(record.metric)
+            case "exit":
+                left_open = bool(record.exit.not_complete)
+                self._exit = (None if left_open else int(record.exit.exit_code), left_open)
+            case _:
+                pass
+
+    def result(self) -> OfflineRun:
+        """Return what was read."""
+        exit_code, left_open = self._exit
+        return OfflineRun(
+            **self._run,
+            rows=self._rows,
+            tables=self._tables(),
+            config=self._config,
+            metrics=self._metrics,
+            exit_code=exit_code,
+            left_open=left_open,
+            torn=self.torn,
+        )
+
+    def _take_run(self, run: Any) -> None:
+        self._run = {
+            "run_id": str(run.run_id), "project": str(run.project), "entity": str(run.entity),
+            "name": str(run.display_name), "group": str(run.run_group), "job_type": str(run.job_type),
+            "notes": str(run.notes), "tags": tuple(str(tag) for tag in run.tags),
+        }  # fmt: skip
+        self._take_config(run.config)
+
+    def _take_config(self, config: Any) -> None:
+        for item in config.update:
+            path = list(item.nested_key) or [item.key]
+            if path[0] != "_wandb":
+                _put(self._config, path, json.loads(item.value_json))
+        for item in config.remove:
+            self._config.pop(item.key, None)
+
+    def _take_metric(self, metric: Any) -> None:
+        name = str(metric.name or metric.glob_name)
+        self._metrics[name] = MetricDefinition(
+            name, str(metric.step_metric), bool(metric.options.hidden), glob=bool(metric.glob_name)
+        )
+
+    def _tables(self) -> dict[str, list[dict[str, Json]]]:
+        tables: dict[str, list[dict[str, Json]]] = {}
+        for row in self._rows:
+            for key, value in row.items():
+                if isinstance(value, dict) and value.get("_type") in {"incremental-table-file", "table-file"}:
+                    tables.setdefault(key, []).extend(self._increment(str(value.get("path", ""))))
+        return tables
+
+    def _increment(self, path: str) -> Iterator[dict[str, Json]]:
+        file = self._directory / "files" / path
+        table: Any = json.loads(file.read_text("utf-8"))
+        for cells in table["data"]:
+            yield dict(zip(table["columns"], cells, strict=True))
+
+
+def _row(history: Any) -> dict[str, Json]:
+    row: dict[str, Json] = {}
+    for item in history.item:
+        _put(row, list(item.nested_key) or [str(item.key)], json.loads(item.value_json))
+    return row
+
+
+def _put(config: dict[str, Json], path: list[str], value: Json) -> None:
+    inner = config
+    for key in path[:-1]:
+        inner = cast("dict[str, Json]", inner.setdefault(key, {}))
+    inner[path[-1]] = value
+
+
+def _payloads(data: bytes, reading: _Reading) -> Iterator[bytes]:
+    """Yield the records of the log in *data*; stops at a cut-off end."""
+    if data[: len(MAGIC)] != MAGIC:
+        raise InvalidRecordError(f"a .wandb file begins with {MAGIC!r}, this one with {data[:4]!r}")
+    at, parts = HEADER_BYTES, list[bytes]()
+    while at + _CHUNK.size <= len(data):
+        left = BLOCK_BYTES - at % BLOCK_BYTES
+        if left < _CHUNK.size:
+            at += left
+            continue
+        crc, size, kind = _CHUNK.unpack_from(data, at)
+        if (crc, size, kind) == (0, 0, 0):
+            at += left
+            continue
+        body = data[at + _CHUNK.size : at + _CHUNK.size + size]
+        if len(body) < size or _crc(kind, body) != crc:
+            break
+        at += _CHUNK.size + size
+        parts = [body] if kind in {_FULL, _FIRST} else [*parts, body]
+        if kind in {_FULL, _LAST}:
+            yield b"".join(parts)
+            parts = []
+    reading.torn = bool(parts) or at < len(data)
+
+
+def _crc(kind: int, body: bytes) -> int:
+    # Plain CRC-32, neither LevelDB's polynomial nor its mask (pkg/leveldb/crc.go).
+    return zlib.crc32(body, zlib.crc32(bytes([kind])))

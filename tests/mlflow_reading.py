@@ -1,0 +1,66 @@
+"""Read a run back through MLflow's own client, in the shape the contract compares."""
+
+from __future__ import annotations
+
+import os
+
+from otel_bridge.exporter import RunInfo
+from otel_bridge.records import Status
+from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar
+from otel_bridge_mlflow.metrics import PARTS
+
+
+def client(uri: str):
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def runs_of(uri: str, run: RunInfo):
+    api = client(uri)
+    experiment = api.get_experiment_by_name(run.project)
+    if experiment is None:
+        return []
+    return api.search_runs([experiment.experiment_id], f"tags.`rl.run.id` = '{run.id}'")
+
+
+def contents(uri: str, run: RunInfo) -> Contents:
+    found = runs_of(uri, run)
+    if not found:
+        return Contents()
+    assert len(found) == 1, [each.info.run_id for each in found]
+    held, api = found[0], client(uri)
+    history = {key: api.get_metric_history(held.info.run_id, key) for key in held.data.metrics}
+    distributions = {key[: -len("/max")] for key in history if key.endswith("/max") and f"{key[:-4]}/mean" in history}
+    result = Contents(
+        config=dict(held.data.params),
+        status=None if held.info.status == "RUNNING" else Status(held.info.status.lower()),
+    )
+    for key, metrics in history.items():
+        base, _, part = key.rpartition("/")
+        if base in distributions and part in PARTS:
+            continue
+        ordered = sorted(metrics, key=lambda metric: (metric.step, metric.timestamp))
+        result.scalars.extend(HeldScalar(key, metric.step, metric.value, metric.timestamp) for metric in ordered)
+    for key in sorted(distributions):
+        for low, high in zip(history[f"{key}/min"], history[f"{key}/max"], strict=True):
+            assert low.step == high.step
+            result.distributions.append(HeldDistribution(key, low.step, low.value, high.value))
+    _add_traces(result, api, held)
+    return result
+
+
+def _add_traces(result: Contents, api, held) -> None:
+    traces = api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id, max_results=500)
+    for trace in traces:
+        trace_id = trace.info.trace_id.removeprefix("tr-")
+        root = next(span for span in trace.data.spans if span.parent_id is None)
+        reward = None
+        for assessment in trace.info.assessments:
+            if assessment.name == "reward" and not (assessment.metadata or {}).get("late"):
+                reward = assessment.value
+            elif (assessment.metadata or {}).get("late") and isinstance(assessment.value, float | int):
+                result.late.append((trace_id, assessment.name, assessment.value))
+        messages = len((root.inputs or {}).get("messages", [])) + len((root.outputs or {}).get("messages", []))
+        result.rollouts.append(HeldRollout(trace_id, reward, messages, len(trace.data.spans)))
