@@ -1,0 +1,312 @@
+"""The spans of one trace -> the facts that the choice needs, and the `records.Rollout`.
+
+Pure. Foreign GenAI traces give what they know: an agent's or a chat's root span, messages of their chat spans, rewards
+in the style of agent-lightning (``agentlightning.reward.<n>.{name,value}`` on a span of the trace).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_bridge import semconv
+from otel_bridge.records import Json, Message, Rollout, axis_of, key_of
+from otel_bridge.translation import spans as reading
+from otel_bridge.translation.attributes import mapping_of, value_of
+from otel_bridge.translation.content import Limit, is_content, limited, shrunk
+from otel_bridge.translation.conversation import Turn, merged
+from otel_bridge.translation.messages import as_text
+
+TRAIN: Final = "train"
+_TRUNCATED: Final = frozenset({"length", "max_tokens", "max_length", "truncated", "content_length"})
+_TOOL_PREFIX: Final = "rl.tool."
+_FOREIGN_REWARD: Final = "agentlightning.reward."
+_FOREIGN_FACTS: Final = ("agentlightning.rollout_id", "agentlightning.attempt_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Who sent a span, as far as a rollout needs it.
+
+    Attributes:
+        role: Its role.
+        run_id: Its run.
+        own: The span is of our emitter, which has applied the content policy.
+        facts: Resource attributes that become metadata.
+    """
+
+    role: str | None
+    run_id: str
+    own: bool
+    facts: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All spans of one trace that came.
+
+    Attributes:
+        id: 32 hex digits.
+        spans: Each with its producer; a span id may come twice, the first holds.
+    """
+
+    id: str
+    spans: Sequence[tuple[Producer, Span]]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A value for a rollout that came apart from its trace."""
+
+    name: str
+    value: float | None
+    label: str | None = None
+    explanation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the choice and the statistics look at."""
+
+    role: str | None
+    split: str
+    step: int | None
+    group: str | None
+    reward: float | None
+    failed: bool
+    truncated: bool
+    start_unix_ns: int
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembler:
+    """Makes rollouts; holds the limits.
+
+    Attributes:
+        key: Key of the rollouts in trackers; ``{split}`` is replaced.
+        limit: Characters a text of a foreign producer may have.
+        limit_bytes: Largest rollout.
+    """
+
+    key: str
+    limit: Limit
+    limit_bytes: int
+
+    def rollout_key(self, role: str | None, split: str) -> str:
+        """Return where trackers show rollouts of this role and split."""
+        return key_of(role, self.key.replace("{split}", split))
+
+    def facts(self, trace: Trace) -> Facts:
+        """Return what the choice needs, without reading messages where the root names its finish reason."""
+        producer, subject = _subject(trace.spans)
+        attributes = mapping_of(pair for pair in subject.attributes if not is_content(pair.key))
+        reason = reading.finish_reason_of(attributes)
+        if reason is None:
+            reason = next(filter(None, (_last_reason(span) for _, span in reversed(_ordered(trace.spans)))), None)
+        reward, _ = _rewards(attributes, trace.spans)
+        return Facts(
+            role=reading.as_name(attributes.get(semconv.ROLE)) or producer.role,
+            split=_split(attributes) or TRAIN,
+            step=_step(attributes, trace.spans),
+            group=reading.as_name(attributes.get(semconv.GROUP_ID)),
+            reward=reward,
+            failed=reading.error_of(subject) is not None,
+            truncated=reason in _TRUNCATED,
+            start_unix_ns=subject.start_time_unix_nano,
+            run_id=producer.run_id,
+        )
+
+    def rollout(self, trace: Trace, facts: Facts, scores: Sequence[Score], steps: Mapping[str, int]) -> Rollout:
+        """Make the record; *facts* are those by which it was chosen, *scores* the late values that came in time."""
+        ordered = _ordered(trace.spans)
+        kept, clipped = self._limited(ordered)
+        read = [reading.read_span(span) for span in kept]
+        producer, subject = _subject(ordered)
+        root = next((span for span in read if span.otlp.span_id == subject.span_id), read[0])
+        attributes = root.attributes
+        reward, rewards = _rewards(attributes, trace.spans)
+        metadata = _metadata(trace.id, attributes, producer)
+        advantage = reading.as_float(attributes.get(semconv.ADVANTAGE))
+        for score in scores:
+            if score.value is not None and score.name == "reward":
+                reward = score.value
+            elif score.value is not None and score.name == "advantage":
+                advantage = score.value
+            elif score.value is not None:
+                rewards[score.name] = score.value
+            metadata.update(_remarks(score))
+        axis = axis_of(facts.role) if facts.step is not None else None
+        version = reading.as_int(attributes.get(semconv.POLICY_VERSION))
+        return Rollout(
+            id=trace.id,
+            role=facts.role,
+            key=self.rollout_key(facts.role, facts.split),
+            step=facts.step,
+            axis=axis,
+            start_unix_ns=subject.start_time_unix_nano,
+            end_unix_ns=_end(subject, ordered),
+            messages=_conversation(root, read),
+            spans=tuple(span.record() for span in read),
+            split=_split(attributes),
+            group=facts.group,
+            sample=reading.as_int(attributes.get(semconv.SAMPLE_INDEX)),
+            trajectory_id=reading.as_name(attributes.get(semconv.TRAJECTORY_ID)),
+            prompt_index=reading.as_int(attributes.get(semconv.PROMPT_INDEX)),
+            batch_index=reading.as_int(attributes.get(semconv.BATCH_INDEX)),
+            reward=reward,
+            rewards=rewards,
+            advantage=advantage,
+            finish_reason=root.finish_reason
+            or next((span.finish_reason for span in reversed(read) if span.finish_reason), None),
+            policy_version=version,
+            dataset=reading.as_name(attributes.get(semconv.DATASET)),
+            dataset_index=reading.as_int(attributes.get(semconv.DATASET_INDEX)),
+            tools={k[len(_TOOL_PREFIX) :]: v for k, v in attributes.items() if k.startswith(_TOOL_PREFIX)},
+            metadata=metadata,
+            error=root.error,
+            incomplete=not any(reading.is_root(span) or reading.is_marked(span) for _, span in ordered),
+            clipped_bytes=clipped + max(reading.as_int(attributes.get(semconv.CLIPPED)) or 0, 0),
+            steps={**steps, axis: max(facts.step, steps.get(axis, facts.step))}
+            if axis and facts.step is not None
+            else steps,
+        )
+
+    def _limited(self, ordered: Sequence[tuple[Producer, Span]]) -> tuple[list[Span], int]:
+        limit, clipped = self.limit, 0
+        kept: list[Span] = []
+        for producer, span in ordered:
+            if limit is None or producer.own:
+                kept.append(span)
+                continue
+            kept.append(limited(span, limit))
+            clipped += max(span.ByteSize() - kept[-1].ByteSize(), 0)
+        kept, more = shrunk(kept, self.limit_bytes)
+        return kept, clipped + more
+
+
+def _ordered(spans: Sequence[tuple[Producer, Span]]) -> list[tuple[Producer, Span]]:
+    """Return each span once, the root first, then by start time."""
+    once: dict[bytes, tuple[Producer, Span]] = {}
+    for pair in spans:
+        once.setdefault(pair[1].span_id, pair)
+    return sorted(once.values(), key=_order)
+
+
+def _order(pair: tuple[Producer, Span]) -> tuple[bool, int, bytes]:
+    span = pair[1]
+    return (not reading.is_root(span), span.start_time_unix_nano, span.span_id)
+
+
+def _subject(spans: Sequence[tuple[Producer, Span]]) -> tuple[Producer, Span]:
+    """Return the span that speaks for the rollout: the one that says it is one, else the root, else the first."""
+    return min(spans, key=lambda pair: (not reading.is_marked(pair[1]), *_order(pair)))
+
+
+def _end(subject: Span, ordered: Sequence[tuple[Producer, Span]]) -> int:
+    if reading.is_root(subject) or reading.is_marked(subject):
+        return max(subject.end_time_unix_nano, subject.start_time_unix_nano)
+    return max(max(span.end_time_unix_nano, span.start_time_unix_nano) for _, span in ordered)
+
+
+def _split(attributes: Mapping[str, Json]) -> str | None:
+    return reading.as_name(attributes.get(semconv.SPLIT))
+
+
+def _step(attributes: Mapping[str, Json], spans: Sequence[tuple[Producer, Span]]) -> int | None:
+    """Return the step of the subject, else the first step that any span names."""
+    keys = (semconv.STEP, *semconv.FOREIGN_STEPS)
+    step = next((found for key in keys if (found := reading.as_int(attributes.get(key))) is not None), None)
+    if step is not None:
+        return step
+    named = [
+        (keys.index(pair.key), span.start_time_unix_nano, found)
+        for _, span in spans
+        for pair in span.attributes
+        if pair.key in keys and (found := reading.as_int(value_of(pair.value))) is not None
+    ]
+    return min(named)[2] if named else None
+
+
+def _last_reason(span: Span) -> str | None:
+    for pair in span.attributes:
+        if pair.key == semconv.GEN_AI_FINISH_REASONS:
+            return reading.finish_reason_of({pair.key: value_of(pair.value)})
+    return None
+
+
+def _rewards(
+    attributes: Mapping[str, Json], spans: Sequence[tuple[Producer, Span]]
+) -> tuple[float | None, dict[str, float]]:
+    """Return the reward and its parts: those of the subject, else those that another span states."""
+    parts = {
+        key[len(semconv.REWARDS_PREFIX) :]: number
+        for key, value in attributes.items()
+        if key.startswith(semconv.REWARDS_PREFIX) and (number := reading.as_float(value)) is not None
+    }
+    reward = reading.as_float(attributes.get(semconv.REWARD))
+    if reward is not None or parts:
+        return reward, parts
+    stated = [
+        span
+        for producer, span in spans
+        if not producer.own and any(pair.key.startswith(_FOREIGN_REWARD) for pair in span.attributes)
+    ]
+    if not stated:
+        return None, {}
+    last = mapping_of(max(stated, key=lambda span: (span.start_time_unix_nano, span.span_id)).attributes)
+    for name, value in last.items():
+        number, _, what = name[len(_FOREIGN_REWARD) :].partition(".")
+        part = reading.as_float(value)
+        if name.startswith(_FOREIGN_REWARD) and what == "value" and part is not None:
+            parts[reading.as_name(last.get(f"{_FOREIGN_REWARD}{number}.name")) or number] = part
+    return reading.as_float(last.get(f"{_FOREIGN_REWARD}0.value")), parts
+
+
+def _metadata(trace_id: str, attributes: Mapping[str, Json], producer: Producer) -> dict[str, Json]:
+    """Return the user's metadata, and what has no field of its own."""
+    prefix = semconv.METADATA_PREFIX
+    metadata = {key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)}
+    given = reading.as_name(attributes.get(semconv.ROLLOUT_ID))
+    if given is not None and given != trace_id:
+        metadata.setdefault("rollout_id", given)
+    version = attributes.get(semconv.POLICY_VERSION)
+    if version is not None and reading.as_int(version) is None:
+        metadata.setdefault("policy_version", version)
+    for key, value in producer.facts.items():
+        metadata.setdefault(key, value)
+    return metadata
+
+
+def _remarks(score: Score) -> dict[str, Json]:
+    """Return label and explanation of a late value as metadata; they have no field of their own."""
+    found = {f"{score.name}.label": score.label, f"{score.name}.explanation": score.explanation}
+    return {key: text for key, text in found.items() if text}
+
+
+def _conversation(root: reading.SpanFacts, read: Sequence[reading.SpanFacts]) -> tuple[Message, ...]:
+    """Return the root's messages, else those of the chat spans."""
+    if root.prompt or root.answer:
+        return (*root.prompt, *root.answer)
+    turns: list[Turn] = [(span.prompt, span.answer) for span in read if span.kind == reading.GENERATION]
+    if not turns:
+        turns.extend([(span.prompt, span.answer) for span in read if span.prompt or span.answer][:1])
+    results: dict[str, str] = {}
+    for span in read:
+        call_id = reading.as_name(span.attributes.get(semconv.GEN_AI_TOOL_CALL_ID))
+        result = span.attributes.get(semconv.GEN_AI_TOOL_RESULT)
+        if span.kind == reading.TOOL and call_id is not None and result is not None:
+            results[call_id] = as_text(result)
+    return tuple(merged(turns, results))
+
+
+def foreign_facts(resource_attributes: Mapping[str, object]) -> dict[str, Json]:
+    """Return the resource attributes that become metadata of a foreign rollout."""
+    return {
+        key.rpartition(".")[2]: value
+        for key in _FOREIGN_FACTS
+        if isinstance(value := resource_attributes.get(key), (str, int, float))
+    }

@@ -1,0 +1,414 @@
+"""Spans and late values -> rollouts, their statistics and late values: the one way into this part of translation.
+
+Spans of one trace come in any order, in several frames, from several processes, late, twice or never. What waits lies
+in the state; an object made anew from the same state goes on where the last one stood. Pure; bad input is counted
+(``drop/<reason>``), never an exception. Rollouts that the choice leaves out are no loss: they are counted apart, under
+``left/rollout``, as are the values that came for them, under ``left/late_value``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+
+from otel_bridge import semconv
+from otel_bridge.records import Json, LateValue, Record, axis_of
+from otel_bridge.translation import spans as reading
+from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Producer, Score, Trace, foreign_facts
+from otel_bridge.translation.attributes import mapping_of, value_of
+from otel_bridge.translation.choice import Step, Steps, Verdict
+from otel_bridge.translation.content import limit_of
+from otel_bridge.translation.late import Evaluation, LateValues, read_evaluation
+from otel_bridge.translation.options import Options
+from otel_bridge.translation.state import State, count
+from otel_bridge.translation.traces import MAX_SPANS, Ended, EndedTraces, OpenTrace, TraceStore, remembered
+
+_ENDED_LIMIT: Final = 50_000
+_OTHER_LIMIT: Final = 5_000
+_NEVER: Final = 1 << 63
+
+
+class Rollouts:
+    """Everything that waits for spans, for its step, or for its trace.
+
+    Args:
+        state: Key spaces ``trace/``, ``step/``, ``late/``, ``left/``; counts in ``drop/``. When its changes are taken
+            back, a new object must be made.
+        options: Bounds, waiting times, selection.
+        axes: Returns every axis known so far to its last step; default: read from ``axis/`` each time.
+    """
+
+    def __init__(self, state: State, options: Options, axes: Callable[[], Mapping[str, int]] | None = None) -> None:
+        self._state, self._options = state, options
+        self._axes = axes or self._axes_in_state
+        self._assembler = Assembler(options.rollout_key, limit_of(options.message_content), options.rollout_bytes)
+        self._store = TraceStore(state)
+        self._ended = EndedTraces(state, "trace/done/", _ENDED_LIMIT)
+        self._other = EndedTraces(state, "trace/other/", _OTHER_LIMIT)
+        self._late = LateValues(state)
+        complete = ((t.id, t.facts, t.last_ns) for t in self._store.traces.values() if t.facts is not None)
+        self._steps = Steps(state, options, self._axes, complete)
+        self._due: list[tuple[int, str]] = []
+        self._open: dict[str, None] = {}
+        self._undecided: dict[str, None] = {}
+        self._waiting = 0
+        for trace in self._store.traces.values():
+            self._index(trace)
+
+    def spans(
+        self,
+        resource_attributes: Mapping[str, object],
+        instance_id: str,  # noqa: ARG002  # a span's identity is its own
+        scope_spans: ScopeSpans,
+        now_unix_ns: int,
+    ) -> list[Record]:
+        """Take the spans of one scope of one process; return what is complete because of them."""
+        records = self.tick(now_unix_ns)
+        producer = _producer(resource_attributes, scope_spans.scope.name)
+        by_trace: dict[bytes, list[Span]] = {}
+        for span in scope_spans.spans:
+            if len(span.trace_id) == 16 and len(span.span_id) == 8 and any(span.trace_id) and any(span.span_id):
+                by_trace.setdefault(span.trace_id, []).append(span)
+            else:
+                count(self._state, "span/invalid")
+        for raw_id, found in by_trace.items():
+            whole = len(found) == len(scope_spans.spans)
+            records += self._came(raw_id.hex(), producer, found, scope_spans if whole else None, now_unix_ns)
+        return records + self._bounded(now_unix_ns)
+
+    def evaluation(
+        self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
+    ) -> list[Record]:
+        """Take a late value (event ``gen_ai.evaluation.result``): part of a rollout that waits, else a record."""
+        records = self.tick(now_unix_ns)
+        evaluation = read_evaluation(log_record, instance_id, _role(resource_attributes))
+        if evaluation is None or self._other.get(evaluation.trace_id) is not None:
+            count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")
+            return records
+        ended = self._ended.get(evaluation.trace_id)
+        pending = ended is None and evaluation.trace_id not in self._store.traces
+        new = self._late.add(evaluation, now_unix_ns, pending=pending, settled=ended is not None)
+        if new is None:
+            count(self._state, "evaluation/too_many")
+        elif new and ended is not None and ended.kept:
+            records.append(_late_value(evaluation, ended))
+        elif new and ended is not None:
+            self._left("late_value")
+        return records + self._overdue(-1)
+
+    def left_out(
+        self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
+    ) -> list[Record]:
+        """Take the statistics of rollouts that an emitter left out (event ``rl.rollouts``)."""
+        records = self.tick(now_unix_ns)
+        attributes = mapping_of(log_record.attributes)
+        body = value_of(log_record.body)
+        number = reading.as_int(attributes.get(semconv.ROLLOUTS_COUNT))
+        if not isinstance(body, dict) or (number is not None and number < 0):
+            count(self._state, "rollouts/invalid")
+            return records
+        role = reading.as_name(attributes.get(semconv.ROLE)) or _role(resource_attributes)
+        split = reading.as_name(attributes.get(semconv.SPLIT)) or TRAIN
+        step = reading.as_int(attributes.get(semconv.STEP))
+        seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
+        records += self._pass(role, split, step)
+        event = f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}"
+        new = self._steps.left_out((role, split, step), (event, number or 0, body), now_unix_ns)
+        if new:
+            self._left("rollout", new)
+        return records
+
+    def tick(self, now_unix_ns: int) -> list[Record]:
+        """Let time pass: traces whose time is up, then steps, corrected statistics, values without a trace."""
+        records: list[Record] = []
+        while self._due and self._due[0][0] <= now_unix_ns:
+            trace = self._store.traces.get(heapq.heappop(self._due)[1])
+            if trace is None or trace.facts is not None:
+                continue
+            due_ns = self._due_ns(trace)
+            if due_ns > now_unix_ns:
+                heapq.heappush(self._due, (due_ns, trace.id))
+            else:
+                records += self._expire(trace, due_ns)
+        for step in self._steps.due(now_unix_ns):
+            records += self._close(step)
+        for step in self._steps.corrected(now_unix_ns):
+            records.append(self._row(step))
+        return records + self._overdue(now_unix_ns - self._options.trace_timeout_ns)
+
+    def close(self, now_unix_ns: int) -> list[Record]:
+        """Release all that waits: nothing more is expected. What comes all the same is taken as ever."""
+        records = self.tick(now_unix_ns)
+        for trace in [trace for trace in self._store.traces.values() if trace.facts is None]:
+            records += self._expire(trace, now_unix_ns)
+        for step in self._steps.open():
+            records += self._close(step)
+        for step in self._steps.corrected(None):
+            records.append(self._row(step))
+        return records + self._overdue(_NEVER)
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many traces wait for spans, and how many rollouts for their step."""
+        return len(self._open) + len(self._undecided), self._waiting
+
+    def _came(
+        self, trace_id: str, producer: Producer, found: list[Span], scope_spans: ScopeSpans | None, now_unix_ns: int
+    ) -> list[Record]:
+        """Take spans of one trace; *scope_spans* is the message that holds exactly these, when there is one."""
+        if self._other.get(trace_id) is not None:
+            return []
+        ended = self._ended.get(trace_id)
+        if ended is not None:
+            late = len({span.span_id for span in found} - (ended.span_ids or frozenset()))
+            if late:
+                count(self._state, "span/late", late)
+            return []
+        trace = self._store.traces.get(trace_id)
+        if trace is None:
+            trace = OpenTrace(trace_id, now_unix_ns, now_unix_ns)
+            self._late.claim(trace_id)
+        fresh = self._fresh(trace, found)
+        if not fresh:
+            return []
+        rooted = trace.root_ns is not None
+        _note(trace, fresh, now_unix_ns)
+        if scope_spans is None or len(fresh) < len(found):
+            scope_spans = ScopeSpans(spans=fresh)
+        if trace.whole and trace.rollout and trace.facts is None and not trace.chunks:
+            source = Trace(trace_id, [(producer, span) for span in fresh])
+            return self._complete(trace, source, now_unix_ns, (producer, scope_spans))
+        self._store.keep(trace, producer, scope_spans)
+        if trace.facts is not None:
+            self._revise(trace)
+        elif trace.whole and trace.rollout:
+            return self._complete(trace, self._store.read(trace), now_unix_ns)
+        else:
+            self._index(trace, due=trace.chunks == 1 or (trace.root_ns is not None and not rooted))
+        return []
+
+    def _fresh(self, trace: OpenTrace, found: list[Span]) -> list[Span]:
+        once = {span.span_id: span for span in reversed(found) if span.span_id not in trace.span_ids}
+        fresh = list(reversed(once.values()))
+        room = MAX_SPANS - len(trace.span_ids)
+        if len(fresh) > room:
+            count(self._state, "span/too_many", len(fresh) - room)
+        return fresh[:room]
+
+    def _complete(
+        self,
+        trace: OpenTrace,
+        source: Trace,
+        now_unix_ns: int,
+        unstored: tuple[Producer, ScopeSpans] | None = None,
+    ) -> list[Record]:
+        """Emit, leave out or let wait a rollout that has all its spans; *unstored*: those the state does not hold."""
+        facts = self._assembler.facts(source)
+        records = self._pass(facts.role, facts.split, facts.step)
+        revised = _revised(facts, self._late.scores(trace.id))
+        verdict = self._steps.take(trace.id, revised, now_unix_ns)
+        self._forget(trace)
+        if verdict is Verdict.KEEP:
+            records.append(self._emit(trace, source, facts))
+        elif verdict is Verdict.LEAVE_OUT:
+            self._leave(trace, facts)
+        else:
+            trace.facts = facts
+            if unstored is not None:
+                self._store.keep(trace, *unstored)
+            else:
+                self._store.note(trace)
+            self._waiting += 1
+        return records
+
+    def _revise(self, trace: OpenTrace) -> None:
+        """Look again at a rollout that waits for its step: more of its spans have come. Its step stays."""
+        before = trace.facts
+        if before is None:
+            return
+        found = self._assembler.facts(self._store.read(trace))
+        trace.facts = replace(found, role=before.role, split=before.split, step=before.step)
+        self._store.note(trace)
+        self._steps.revise(before, trace.id, trace.facts)
+
+    def _pass(self, role: str | None, split: str, step: int | None) -> list[Record]:
+        records: list[Record] = []
+        for passed in self._steps.passed(role, split, step):
+            records += self._close(passed)
+        return records
+
+    def _close(self, step: Step) -> list[Record]:
+        """Choose among the rollouts of a step, emit them and the statistics."""
+        kept, left = self._steps.close(step, self._reward)
+        records: list[Record] = []
+        for trace_id in kept:
+            trace = self._store.traces[trace_id]
+            if trace.facts is not None:
+                records.append(self._emit(trace, self._store.read(trace), trace.facts))
+        for trace_id in left:
+            trace = self._store.traces[trace_id]
+            if trace.facts is not None:
+                self._leave(trace, trace.facts)
+        self._waiting -= len(kept) + len(left)
+        records.append(self._row(step))
+        return records
+
+    def _row(self, step: Step) -> Record:
+        row = self._steps.row(step)
+        if row.axis is not None:
+            for key in row.values:
+                if self._state.get(f"key/{key}") is None:
+                    self._state.set(f"key/{key}", row.axis)
+        return row
+
+    def _emit(self, trace: OpenTrace, source: Trace, facts: Facts) -> Record:
+        rollout = self._assembler.rollout(source, facts, self._late.scores(trace.id), self._axes())
+        self._end(trace, Ended(True, rollout.key, facts.role, facts.step, remembered(trace.span_ids)))
+        return rollout
+
+    def _leave(self, trace: OpenTrace, facts: Facts) -> None:
+        values = len(self._late.scores(trace.id))
+        if values:
+            self._left("late_value", values)
+        self._left("rollout")
+        self._end(trace, Ended(False, "", facts.role, facts.step, remembered(trace.span_ids)))
+
+    def _end(self, trace: OpenTrace, ended: Ended) -> None:
+        self._store.forget(trace)
+        self._late.settle(trace.id)
+        forgotten = self._ended.add(trace.id, ended)
+        if forgotten is not None:
+            self._late.forget(forgotten)
+
+    def _expire(self, trace: OpenTrace, now_unix_ns: int) -> list[Record]:
+        """Take a trace as it is: its time is up."""
+        if trace.rollout:
+            return self._complete(trace, self._store.read(trace), now_unix_ns)
+        count(self._state, "trace/other")
+        self._forget(trace)
+        self._store.forget(trace)
+        self._late.forget(trace.id)
+        self._other.add(trace.id, Ended(False, "", None, None, None))
+        return []
+
+    def _bounded(self, now_unix_ns: int) -> list[Record]:
+        """Keep the bounds: what is no rollout goes first, then steps close early, then rollouts go as they are."""
+        records: list[Record] = []
+        most, most_bytes = self._options.max_open_traces, self._options.max_open_trace_bytes
+        while True:
+            many = len(self._open) + len(self._undecided) > most
+            large = self._store.size > most_bytes
+            if (many or large) and self._undecided:
+                records += self._expire(self._store.traces[next(iter(self._undecided))], now_unix_ns)
+            elif self._waiting and (large or self._waiting > most):
+                records += self._close(next(step for step in self._steps.open() if step.waiting))
+            elif (many or large) and self._open:
+                count(self._state, "trace/evicted")
+                records += self._expire(self._store.traces[next(iter(self._open))], now_unix_ns)
+            else:
+                return records
+
+    def _overdue(self, before_ns: int) -> list[Record]:
+        """Send values whose trace never came: another bridge may have written it."""
+        records: list[Record] = []
+        for values in self._late.overdue(before_ns, self._options.max_open_traces):
+            for value in values:
+                key = self._assembler.rollout_key(value.role, TRAIN)
+                records.append(_late_value(value, Ended(True, key, value.role, value.step, None)))
+        self._late.bound(_ENDED_LIMIT)
+        return records
+
+    def _reward(self, trace_id: str, facts: Facts) -> float | None:
+        return _revised(facts, self._late.scores(trace_id)).reward
+
+    def _index(self, trace: OpenTrace, *, due: bool = True) -> None:
+        """Make an open trace findable by age and by the time it is due."""
+        if trace.facts is not None:
+            self._waiting += 1
+            return
+        if trace.rollout:
+            self._undecided.pop(trace.id, None)
+            self._open[trace.id] = None
+        else:
+            self._undecided[trace.id] = None
+        if due:
+            heapq.heappush(self._due, (self._due_ns(trace), trace.id))
+
+    def _forget(self, trace: OpenTrace) -> None:
+        self._open.pop(trace.id, None)
+        self._undecided.pop(trace.id, None)
+
+    def _due_ns(self, trace: OpenTrace) -> int:
+        if trace.root_ns is not None:
+            return trace.root_ns + self._options.trace_grace_ns
+        return trace.last_ns + self._options.trace_timeout_ns
+
+    def _left(self, what: str, number: int = 1) -> None:
+        before = self._state.get(f"left/{what}")
+        self._state.set(f"left/{what}", (before if isinstance(before, int) else 0) + number)
+
+    def _axes_in_state(self) -> Mapping[str, int]:
+        pairs = ((key[len("axis/") :], value) for key, value in self._state.items("axis/"))
+        return {axis: step for axis, step in pairs if isinstance(step, int)}
+
+
+def _note(trace: OpenTrace, spans: list[Span], now_unix_ns: int) -> None:
+    """Note in *trace* what its new spans say of the whole."""
+    trace.last_ns = max(trace.last_ns, now_unix_ns)
+    for span in spans:
+        trace.span_ids.add(span.span_id)
+        trace.rollout = trace.rollout or reading.is_rollout(span)
+        root = reading.is_root(span)
+        if root or reading.is_marked(span):
+            expected = next(
+                (reading.as_int(value_of(p.value)) for p in span.attributes if p.key == semconv.SPAN_COUNT), None
+            )
+            if expected is not None and expected > 0:
+                trace.expected = expected
+            if (root or expected is not None) and trace.root_ns is None:
+                trace.root_ns = now_unix_ns
+
+
+def _role(resource_attributes: Mapping[str, object]) -> str | None:
+    """Return the role of a process: our own name theirs, of others the service's name does."""
+    role = _text(resource_attributes, semconv.ROLE)
+    if role is None and semconv.INSTANCE_ID not in resource_attributes:
+        role = _text(resource_attributes, semconv.SERVICE_NAME)
+    return role
+
+
+def _text(attributes: Mapping[str, object], key: str) -> str | None:
+    value = attributes.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def _producer(resource_attributes: Mapping[str, object], scope: str) -> Producer:
+    own = scope == semconv.SCOPE_NAME
+    facts: dict[str, Json] = {} if own else foreign_facts(resource_attributes)
+    return Producer(_role(resource_attributes), _text(resource_attributes, semconv.RUN_ID) or "", own, facts)
+
+
+def _revised(facts: Facts, scores: list[Score]) -> Facts:
+    """Return *facts* with the reward that came apart from the trace, if any did."""
+    rewards = [score.value for score in scores if score.name == "reward" and score.value is not None]
+    return replace(facts, reward=rewards[-1]) if rewards else facts
+
+
+def _late_value(value: Evaluation, ended: Ended) -> LateValue:
+    return LateValue(
+        id=value.id,
+        rollout_id=value.trace_id,
+        rollout_key=ended.key,
+        name=value.score.name,
+        value=value.score.value,
+        label=value.score.label,
+        explanation=value.score.explanation,
+        role=ended.role,
+        step=ended.step,
+        axis=axis_of(ended.role) if ended.step is not None else None,
+        time_unix_ns=value.time_unix_ns,
+    )
