@@ -1,0 +1,118 @@
+"""Rows -> what ``run.log`` is given: one flat dict a row.
+
+``_timestamp`` is the row's own time in Unix seconds, which wandb sends as given; ``_step`` is left to wandb, which
+drops any step below its last one (core/internal/stream/handler.go). Pure but for the histogram class handed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sized
+from typing import Final, TypeAlias, cast
+
+from otel_bridge.records import Distribution, Row
+from otel_bridge_wandb.errors import refused
+
+Histogram: TypeAlias = Callable[[list[int], list[float]], object]
+"""From counts, shape (n,), and edges, shape (n + 1,), to ``wandb.Histogram``."""
+
+MAX_LINE_BYTES: Final = (10 << 20) - (100 << 10) - 4096
+"""wandb skips a longer line with a warning (``updatehistory.go``), less room for what it adds itself."""
+MAX_BINS: Final = 512
+_RESERVED: Final = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
+_INT_LIMIT: Final = 1 << 63
+_NUMBER_BYTES: Final = 32
+
+
+def payload_of(row: Row, histogram: Histogram) -> dict[str, object] | None:
+    """Return the line of *row*, ``None`` when it has no value.
+
+    Raises:
+        PermanentError: A value W&B cannot take, or a line beyond its limit.
+    """
+    if not row.values:
+        return None
+    line: dict[str, object] = {}
+    axis, size_bytes = row.axis, 0
+    for key, value in row.values.items():
+        if type(value) is float:
+            line[key] = value
+        else:
+            line[key] = _other(key, value, row, histogram)
+            size_bytes += len(value.counts) * 2 * _NUMBER_BYTES if isinstance(value, Distribution) else 0
+    if (axis is not None and axis in line) or not _RESERVED.isdisjoint(line) or "" in line:
+        line = _renamed(line, row)
+    if axis is not None and row.step is not None:
+        line[axis] = row.step
+    line["_timestamp"] = row.time_unix_ns / 1e9
+    size_bytes += sum(map(len, line)) * 6 + len(line) * _NUMBER_BYTES
+    if size_bytes > MAX_LINE_BYTES and _exact_bytes(line) > MAX_LINE_BYTES:
+        raise refused(
+            f"its {len(line)} values are more than {MAX_LINE_BYTES} bytes, W&B's limit of a row", row.position
+        )
+    return line
+
+
+def shown_key(key: str, axis: str | None) -> str:
+    """Return the key under which W&B shows *key*: its own, unless that is the axis or one of wandb's own names."""
+    return f"{key}_value" if key == axis or key in _RESERVED else key
+
+
+def bins_of(distribution: Distribution) -> tuple[list[int], list[float]]:
+    """Return counts and edges for ``wandb.Histogram``: at most `MAX_BINS`, outer edges at minimum and maximum."""
+    counts, edges = list(distribution.counts), list(distribution.edges)
+    if not counts or len(edges) != len(counts) + 1:
+        low, high = _ends(distribution)
+        return [distribution.count], [low, high]
+    while len(counts) > 1 and not counts[0]:
+        counts, edges = counts[1:], edges[1:]
+    while len(counts) > 1 and not counts[-1]:
+        counts, edges = counts[:-1], edges[:-1]
+    stride = -(-len(counts) // MAX_BINS)
+    if stride > 1:
+        last = edges[-1]
+        counts = [sum(counts[at : at + stride]) for at in range(0, len(counts), stride)]
+        edges = [*edges[:-1:stride], last]
+    if not math.isnan(distribution.min):
+        edges[0] = min(distribution.min, edges[1])
+    if not math.isnan(distribution.max):
+        edges[-1] = max(distribution.max, edges[-2])
+    return counts, edges
+
+
+def _ends(distribution: Distribution) -> tuple[float, float]:
+    low = distribution.mean if math.isnan(distribution.min) else distribution.min
+    high = distribution.mean if math.isnan(distribution.max) else distribution.max
+    return (0.0 if math.isnan(low) else low), (0.0 if math.isnan(high) else high)
+
+
+def _other(key: str, value: object, row: Row, histogram: Histogram) -> object:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int):
+        if -_INT_LIMIT <= value < _INT_LIMIT:
+            return value
+        try:
+            return float(value)
+        except OverflowError:
+            raise refused(f"{key[:80]!r} is an integer beyond a double", row.position) from None
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Distribution):
+        return histogram(*bins_of(value))
+    raise refused(f"{key[:80]!r} is a {type(value).__name__}, expected a number or a distribution", row.position)
+
+
+def _renamed(line: Mapping[str, object], row: Row) -> dict[str, object]:
+    if "" in line:
+        raise refused("a key is empty", row.position)
+    return {shown_key(key, row.axis): value for key, value in line.items()}
+
+
+def _exact_bytes(line: Mapping[str, object]) -> int:
+    total = 2
+    for key, value in line.items():
+        bins = cast("Sized", getattr(value, "histogram", ()))
+        numbers = 2 * len(bins) + 1
+        total += len(key.encode("utf-8", "replace")) + key.count('"') + key.count("\\") + 4 + numbers * 26
+    return total

@@ -1,0 +1,170 @@
+"""Where W&B is and how it is spoken to: its own variables, read without importing it. The key is never read here.
+
+Source: ``Settings`` in wandb/sdk/wandb_settings.py; ``WANDB_MODE`` also knows ``dryrun`` and ``run``, its old names.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from otel_bridge import semconv
+from otel_bridge.errors import ConfigError
+from otel_bridge.exporter import RunInfo
+from otel_bridge.settings import Setting, one_of, positive_int, seconds
+
+_MODES: Final = {"": "online", "online": "online", "run": "online", "offline": "offline", "dryrun": "offline"}
+_ILLEGAL_IN_PROJECT: Final = re.compile(r"[/\\#?%:]")
+_PROJECT_CHARS: Final = 128
+DEFAULT_APP_URL: Final = "https://wandb.ai"
+
+RESUME = Setting("WANDB_RESUME", "allow", one_of("allow", "must", "never", "auto"), "How W&B treats an existing run.")
+INIT_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S", 30.0, seconds, "How long opening a run may take.")
+FINISH_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S", 20.0, seconds, "How long ending a run may take.")
+STALL_S = Setting(
+    "OTEL_BRIDGE_WANDB_STALL_S",
+    120.0,
+    seconds,
+    "Time without a new line at a server that answers, after which the upload is taken for dead and the run reopened.",
+)
+POLL_S = Setting("OTEL_BRIDGE_WANDB_POLL_S", 5.0, seconds, "How often the server is asked which lines it holds.")
+TRANSMIT_S = Setting("OTEL_BRIDGE_WANDB_TRANSMIT_S", 15, positive_int, "Whole seconds between two uploads of rows.")
+MAX_LINES = Setting(
+    "OTEL_BRIDGE_WANDB_MAX_LINES",
+    50_000,
+    positive_int,
+    "Rows that may wait for the server's word before more are given.",
+)
+CELL_CHARS = Setting(
+    "OTEL_BRIDGE_WANDB_CELL_CHARS", 20_000, positive_int, "Longest text in one cell of the table of rollouts."
+)
+SETTINGS: Final = (INIT_TIMEOUT_S, FINISH_TIMEOUT_S, STALL_S, POLL_S, TRANSMIT_S, MAX_LINES, CELL_CHARS)
+"""This exporter's own, for ``otel-bridge doctor``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times and bounds; see the settings of the same names."""
+
+    init_timeout_s: float = INIT_TIMEOUT_S.default
+    finish_timeout_s: float = FINISH_TIMEOUT_S.default
+    stall_s: float = STALL_S.default
+    poll_s: float = POLL_S.default
+    transmit_s: int = TRANSMIT_S.default
+    max_lines: int = MAX_LINES.default
+    cell_chars: int = CELL_CHARS.default
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Limits:
+        """Read them from *env*; raises `ConfigError`."""
+        return cls(
+            init_timeout_s=INIT_TIMEOUT_S.read(env),
+            finish_timeout_s=FINISH_TIMEOUT_S.read(env),
+            stall_s=STALL_S.read(env),
+            poll_s=POLL_S.read(env),
+            transmit_s=TRANSMIT_S.read(env),
+            max_lines=MAX_LINES.read(env),
+            cell_chars=CELL_CHARS.read(env),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WandbSettings:
+    """One W&B server or a local folder.
+
+    Attributes:
+        offline: ``WANDB_MODE=offline``.
+        base_url: ``WANDB_BASE_URL``; empty: wandb's default.
+        directory: ``WANDB_DIR``, absolute; ``None``: the run's own folder.
+        entity: ``WANDB_ENTITY``; empty: the default of the key.
+        resume: ``WANDB_RESUME``.
+    """
+
+    offline: bool = False
+    base_url: str = ""
+    directory: Path | None = None
+    entity: str = ""
+    resume: str = RESUME.default
+    limits: Limits = Limits()
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str], cwd: Path) -> WandbSettings:
+        """Read the settings; a relative folder is taken from *cwd*.
+
+        Raises:
+            ConfigError: ``WANDB_MODE`` is ``disabled``, ``shared`` or unknown, or a value cannot be parsed.
+        """
+        directory = env.get("WANDB_DIR", "").strip()
+        return cls(
+            offline=_mode(env) == "offline",
+            base_url=env.get("WANDB_BASE_URL", "").strip().rstrip("/"),
+            directory=Path(os.path.normpath(cwd / Path(directory).expanduser())) if directory else None,
+            entity=env.get("WANDB_ENTITY", "").strip(),
+            resume=RESUME.read(env),
+            limits=Limits.read(env),
+        )
+
+    @property
+    def destination(self) -> Mapping[str, str]:
+        """The variables that say where; unset ones are left out."""
+        named = {
+            "WANDB_MODE": "offline" if self.offline else "online",
+            "WANDB_BASE_URL": "" if self.offline else self.base_url,
+            "WANDB_DIR": str(self.directory or "") if self.offline else "",
+            "WANDB_ENTITY": self.entity,
+        }
+        return {name: value for name, value in named.items() if value}
+
+    def view(self, run: RunInfo) -> str:
+        """Return the command that uploads an offline run, or where a person finds an online one."""
+        if self.offline:
+            pattern = self.root(run) / "wandb" / f"offline-run-*-{run_id_of(run)}*"
+            return f"wandb sync {shlex.quote(str(pattern.parent))}/{pattern.name}"
+        app = self.base_url.replace("://api.", "://", 1) if self.base_url else DEFAULT_APP_URL
+        parts = [part for part in (entity_of(run, self), project_of(run), "runs", run_id_of(run)) if part]
+        return "/".join((app, *(quote(part, safe="") for part in parts)))
+
+    def root(self, run: RunInfo) -> Path:
+        """Return the folder below which wandb makes its own folder ``wandb``."""
+        return self.directory or run.folder
+
+
+def _mode(env: Mapping[str, str]) -> str:
+    raw = env.get("WANDB_MODE", "").strip().lower()
+    if raw == "disabled":
+        raise ConfigError(
+            "WANDB_MODE=disabled: the exporter wandb would write nothing; leave it out of the exporters or choose none"
+        )
+    if raw == "shared":
+        raise ConfigError("WANDB_MODE=shared: the bridge is the one writer of its run; expected online or offline")
+    if raw not in _MODES:
+        raise ConfigError(f"WANDB_MODE={raw!r}: expected online or offline; unset it to use the default, 'online'")
+    return _MODES[raw]
+
+
+def is_other_node(run: RunInfo) -> bool:
+    """Tell whether another machine's bridge owns the run's own id: two writers of one W&B run lose rows."""
+    return run.local and run.node_rank > 0
+
+
+def run_id_of(run: RunInfo) -> str:
+    """Return the W&B run id: the emitter's ``WANDB_RUN_ID``, else the run's; each further machine has its own."""
+    run_id = run.identity.get(semconv.WANDB_RUN_ID) or run.id
+    return f"{run_id}-n{run.node_rank}" if is_other_node(run) else run_id
+
+
+def project_of(run: RunInfo) -> str:
+    """Return the W&B project: the emitter's ``WANDB_PROJECT``, else the run's, without what W&B refuses in a name."""
+    project = run.identity.get(semconv.WANDB_PROJECT) or run.project
+    return _ILLEGAL_IN_PROJECT.sub("-", project)[:_PROJECT_CHARS]
+
+
+def entity_of(run: RunInfo, settings: WandbSettings) -> str:
+    """Return the entity: the argument of ``init()``, else the emitter's ``WANDB_ENTITY``, else the bridge's."""
+    return run.entity or run.identity.get(semconv.WANDB_ENTITY) or settings.entity

@@ -1,0 +1,149 @@
+"""Rollouts -> incremental tables, one a key, and late values -> a second table beside it that names the trace.
+
+An increment uploads its own rows only, but its history line repeats the paths of all increments before it, so a table
+is closed after `INCREMENTS` of them and a next one begins (``<key>_2``): growth stays linear, and W&B's page shows
+the last hundred anyway.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from otel_bridge.exporter import Memory
+from otel_bridge.records import Json, LateValue, Message, Rollout
+
+COLUMNS: Final = (
+    "step", "split", "group", "sample", "prompt", "answer", "reward", "advantage", "finish_reason", "policy_version",
+    "turns", "messages", "tools", "duration_s", "trace", "rewards", "metadata", "error",
+)  # fmt: skip
+LATE_COLUMNS: Final = ("trace", "name", "value", "label", "explanation", "step")
+LATE_SUFFIX: Final = "_late"
+INCREMENTS: Final = 100
+MAX_TABLE_BYTES: Final = 64 << 20
+"""A table's rows stay in this process until it is closed (wandb keeps them in ``Table.data``)."""
+Cell: TypeAlias = int | float | str | None
+
+
+@dataclass(slots=True)
+class _Open:
+    """The table that is being filled.
+
+    Attributes:
+        table: ``wandb.Table``.
+        part: 1, 2, … of its key.
+        increments: How often it was logged.
+        size_bytes: Text in it.
+    """
+
+    table: Any
+    part: int
+    increments: int = 0
+    size_bytes: int = 0
+
+
+class Tables:
+    """The incremental tables of one open run.
+
+    Args:
+        make: From column names to a new ``wandb.Table`` in incremental mode.
+        memory: Remembers how many increments each key has, over restarts; ``None`` when the run is written anew.
+        cell_chars: Longest text of a cell.
+    """
+
+    def __init__(self, make: Callable[[list[str]], Any], memory: Memory | None, cell_chars: int) -> None:
+        self._make = make
+        self._memory = memory
+        self._cell_chars = cell_chars
+        self._open: dict[str, _Open] = {}
+
+    def rollouts(self, key: str, rollouts: Sequence[Rollout]) -> tuple[str, Any]:
+        """Add *rollouts*, all of *key*; return the key to log under and the table to log."""
+        return self._add(key, COLUMNS, [rollout_cells(rollout, self._cell_chars) for rollout in rollouts])
+
+    def late(self, key: str, values: Sequence[LateValue]) -> tuple[str, Any]:
+        """Add *values* of rollouts of *key* to the table beside it."""
+        rows = [late_cells(value, self._cell_chars) for value in values]
+        return self._add(f"{key}{LATE_SUFFIX}", LATE_COLUMNS, rows)
+
+    def forget(self) -> None:
+        """The run was closed: tables cannot be logged to another."""
+        self._open.clear()
+
+    def _add(self, key: str, columns: Sequence[str], rows: Sequence[list[Cell]]) -> tuple[str, Any]:
+        opened = self._current(key, columns)
+        for row in rows:
+            opened.table.add_data(*row)
+            opened.size_bytes += sum(len(cell) for cell in row if isinstance(cell, str))
+        opened.increments += 1
+        self._remember(key, opened)
+        return key if opened.part == 1 else f"{key}_{opened.part}", opened.table
+
+    def _current(self, key: str, columns: Sequence[str]) -> _Open:
+        opened = self._open.get(key) or self._remembered(key, columns)
+        if opened.increments >= INCREMENTS or opened.size_bytes >= MAX_TABLE_BYTES:
+            opened = _Open(self._make(list(columns)), opened.part + 1)
+        self._open[key] = opened
+        return opened
+
+    def _remembered(self, key: str, columns: Sequence[str]) -> _Open:
+        stored = self._memory.get(f"table/{key}") if self._memory is not None else None
+        part, increments = json.loads(stored) if stored else (1, 0)
+        return _Open(self._make(list(columns)), int(part), int(increments))
+
+    def _remember(self, key: str, opened: _Open) -> None:
+        if self._memory is not None:
+            self._memory.put(f"table/{key}", json.dumps([opened.part, opened.increments]).encode())
+
+
+def rollout_cells(rollout: Rollout, cell_chars: int) -> list[Cell]:
+    """Return one row of `COLUMNS`."""
+    answers = [at for at, message in enumerate(rollout.messages) if message.get("role") == "assistant"]
+    last = answers[-1] if answers else len(rollout.messages)
+    answer = _content(rollout.messages[last]) if answers else ""
+    tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get("calls")
+    cells: list[object] = [
+        rollout.step, rollout.split, rollout.group, rollout.sample, _transcript(rollout.messages[:last]), answer,
+        rollout.reward, rollout.advantage, rollout.finish_reason, rollout.policy_version, len(answers),
+        len(rollout.messages), tools if isinstance(tools, int) else None,
+        (rollout.end_unix_ns - rollout.start_unix_ns) / 1e9, rollout.id, _json(rollout.rewards),
+        _json(rollout.metadata), rollout.error,
+    ]  # fmt: skip
+    return [_cell(cell, cell_chars) for cell in cells]
+
+
+def late_cells(value: LateValue, cell_chars: int) -> list[Cell]:
+    """Return one row of `LATE_COLUMNS`."""
+    cells: list[object] = [value.rollout_id, value.name, value.value, value.label, value.explanation, value.step]
+    return [_cell(cell, cell_chars) for cell in cells]
+
+
+def _cell(value: object, cell_chars: int) -> Cell:
+    if value is None or isinstance(value, (int, float)):
+        return value
+    text = str(value)
+    if len(text) > cell_chars:
+        text = f"{text[:cell_chars]}… ({len(text) - cell_chars} more characters)"
+    # A lone surrogate cannot be put into the UTF-8 of the file.
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _transcript(messages: Sequence[Message]) -> str:
+    """Return what was said before the last answer; a single question as it is."""
+    if len(messages) == 1:
+        return _content(messages[0])
+    return "\n\n".join(f"{message.get('role', 'message')}: {_content(message)}" for message in messages)
+
+
+def _content(message: Mapping[str, Json]) -> str:
+    content = message.get("content")
+    parts = [content if isinstance(content, str) else _json(content)] if content else []
+    if message.get("tool_calls"):
+        parts.append(_json(message["tool_calls"]))
+    return "\n".join(parts)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str) if value else ""

@@ -1,0 +1,239 @@
+"""One run in W&B, from one delivery thread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from otel_bridge.errors import PermanentError, RetryableError
+from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge_wandb.axes import Axes
+from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
+from otel_bridge_wandb.payload import Histogram, payload_of
+from otel_bridge_wandb.table import Tables
+
+EXIT_CODES: Final = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}
+"""255 is what wandb itself sends for an interrupted run; its page then says killed."""
+_INT_LIMIT: Final = 1 << 63
+R = TypeVar("R", Row, Rollout, LateValue)
+
+
+class Store(Protocol):
+    """What became of the records: offline nothing is ever safe, online the server's line count says."""
+
+    def due(self, positions: Sequence[Position]) -> Sequence[Position]:
+        """Return those of *positions* that the store does not hold."""
+        ...
+
+    def announce(self, positions: Sequence[Position]) -> None:
+        """Remember, before they are logged, that the next lines are *positions*; raises when none may be logged."""
+        ...
+
+    def announce_table(self, _key: str, positions: Sequence[Position]) -> None:
+        """Remember the same of one line that holds an increment of the table *key*."""
+        ...
+
+    def log_table(self, log: Callable[[], None], _table: Any) -> None:
+        """Log the increment just announced, which is in the table given, by calling *log*."""
+        ...
+
+    def safe(self) -> Position | None:
+        """Return the last position that is in the store."""
+        ...
+
+    def ended(self) -> None:
+        """All that was logged is in the store."""
+        ...
+
+    def close(self) -> None:
+        """Let go."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open wandb run and what goes with it.
+
+    Attributes:
+        run: ``wandb.Run``.
+        histogram: ``wandb.Histogram`` of counts and edges.
+        axes: Its step axes.
+        tables: Its tables.
+        store: What became of its records.
+        let_go: Makes the coming ``finish()`` leave the run open.
+        url: Where a person sees it; ``None`` offline.
+    """
+
+    run: Any
+    histogram: Histogram
+    axes: Axes
+    tables: Tables
+    store: Store
+    let_go: Callable[[Any], None]
+    url: str | None = None
+
+
+class WandbRunWriter:
+    """Writes one run to Weights & Biases, from one delivery thread."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened: Opened | None = opened
+        self._url = opened.url
+        self._safe: Position | None = opened.store.safe()
+        self._ended = False
+
+    @property
+    def url(self) -> str | None:
+        """The run's page; ``None`` offline."""
+        return self._url
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        """Log *rows*, one call a row; raises `RetryableError`, `BlockedError` or `PermanentError` only."""
+        opened = self._open()
+        due = _due(rows, opened.store)
+        lines: list[tuple[Row, dict[str, object]]] = []
+        bad: PermanentError | None = None
+        for row in due:
+            try:
+                line = payload_of(row, opened.histogram)
+            except PermanentError as exc:
+                bad = exc
+                break
+            if line is not None:
+                lines.append((row, line))
+        if lines:
+            opened.store.announce([row.position for row, _ in lines])
+        self._log_rows(opened, lines)
+        if bad is not None:
+            raise bad
+
+    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+        """Log one increment for each key among *rollouts*."""
+        opened = self._open()
+        for key, group in _by_key(_due(rollouts, opened.store), _rollout_key).items():
+            with as_bridge_errors("logging rollouts", group[0].position):
+                shown, table = opened.tables.rollouts(key, group)
+                _log_table(opened, shown, table, [rollout.position for rollout in group], group[-1].end_unix_ns)
+
+    def write_late(self, values: Sequence[LateValue]) -> None:
+        """Log one increment of the table of late values for each rollout key among *values*."""
+        opened = self._open()
+        for key, group in _by_key(_due(values, opened.store), _late_key).items():
+            with as_bridge_errors("logging late values", group[0].position):
+                shown, table = opened.tables.late(key, group)
+                _log_table(opened, shown, table, [value.position for value in group], group[-1].time_unix_ns)
+
+    def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
+        """Set the config of *role*: under the role's name, without a role at the top."""
+        opened = self._open()
+        clean = _clean_map(config)
+        with as_bridge_errors("writing the config"):
+            opened.run.config.update({_clean_text(role): clean} if role else clean, allow_val_change=True)
+
+    def safe(self) -> Position | None:
+        """Return the last position W&B is known to hold; offline 0."""
+        if self._opened is not None:
+            self._safe = self._opened.store.safe()
+        return self._safe
+
+    def end(self, status: Status) -> None:
+        """Upload all and end the run with the exit code of *status*, within the finish timeout."""
+        if self._opened is None and self._ended:
+            return
+        self._finish("ending the run", EXIT_CODES[status])
+        self._ended = True
+
+    def close(self) -> None:
+        """Upload what was logged, within the finish timeout, and leave the run open in W&B."""
+        if self._opened is None:
+            return
+        with as_bridge_errors("closing the run"):
+            self._opened.let_go(self._opened.run)
+        self._finish("closing the run", 0)
+
+    def _finish(self, doing: str, exit_code: int) -> None:
+        opened = self._open()
+        self._opened = None
+        try:
+            with as_bridge_errors(doing):
+                opened.run.finish(exit_code)
+            opened.store.ended()
+            self._safe = opened.store.safe()
+        finally:
+            opened.tables.forget()
+            opened.store.close()
+
+    def _open(self) -> Opened:
+        if self._opened is None:
+            raise RetryableError("W&B: this writer was closed; open another one")
+        return self._opened
+
+    @staticmethod
+    def _log_rows(opened: Opened, lines: Sequence[tuple[Row, dict[str, object]]]) -> None:
+        log, bind, position = opened.run.log, opened.axes.bind, 0
+        try:
+            for row, line in lines:
+                position = row.position
+                if row.axis is not None:
+                    bind(line, row.axis)
+                # No step=: W&B drops any step below its last (core/internal/stream/handler.go).
+                log(line)
+        except (TypeError, ValueError) as exc:  # raised before anything is sent
+            raise refused(str(exc), position) from exc
+        except Exception as exc:
+            raise outcome(exc, "logging a row", position) from exc
+
+
+def _log_table(opened: Opened, key: str, table: Any, positions: Sequence[Position], time_unix_ns: int) -> None:
+    opened.store.announce_table(key, positions)
+    line = {key: table, "_timestamp": time_unix_ns / 1e9}
+    opened.store.log_table(lambda: opened.run.log(line), table)
+
+
+def _rollout_key(rollout: Rollout) -> str:
+    return rollout.key
+
+
+def _late_key(value: LateValue) -> str:
+    return value.rollout_key
+
+
+def _due(records: Sequence[R], store: Store) -> Sequence[R]:
+    positions = [record.position for record in records]
+    due = store.due(positions)
+    if len(due) == len(positions):
+        return records
+    wanted = set(due)
+    return [record for record in records if record.position in wanted]
+
+
+def _by_key(records: Sequence[R], key_of: Callable[[R], str]) -> dict[str, list[R]]:
+    groups: dict[str, list[R]] = {}
+    for record in records:
+        groups.setdefault(key_of(record), []).append(record)
+    return groups
+
+
+def _clean_map(config: Mapping[str, Json]) -> dict[str, object]:
+    return {_clean_text(key): _clean(value) for key, value in config.items()}
+
+
+def _clean(value: Json) -> object:
+    """Return *value* as JSON that every server parses: no NaN tokens, no lone surrogates, no endless integers."""
+    if isinstance(value, dict):
+        return _clean_map(value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, str):
+        return _clean_text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool) and not -_INT_LIMIT <= value < _INT_LIMIT:
+        return str(value)
+    return value
+
+
+def _clean_text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
