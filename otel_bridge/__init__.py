@@ -1,1 +1,81 @@
-"""OpenTelemetry in, one run in Weights & Biases, MLflow and Trackio out."""
+"""OpenTelemetry in, one run in Weights & Biases, MLflow and Trackio out.
+
+Importing this starts nothing and imports no tracker; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.api import (
+        current_run,
+        env,
+        finish,
+        flush,
+        init,
+        log,
+        log_config,
+        log_generations,
+        log_reward,
+        log_rewards,
+        log_rollouts,
+        rollout,
+    )
+    from otel_bridge.emit.context import attach_context, get_context
+    from otel_bridge.emit.histogram import Histogram
+    from otel_bridge.emit.live import chat, tool
+    from otel_bridge.emit.rollout import Rollout
+    from otel_bridge.emit.run import Run
+    from otel_bridge.errors import ConfigError, MissingExtraError, OtelBridgeError
+
+__all__ = [
+    "ConfigError",
+    "Histogram",
+    "MissingExtraError",
+    "OtelBridgeError",
+    "Rollout",
+    "Run",
+    "attach_context",
+    "chat",
+    "current_run",
+    "env",
+    "finish",
+    "flush",
+    "get_context",
+    "init",
+    "log",
+    "log_config",
+    "log_generations",
+    "log_reward",
+    "log_rewards",
+    "log_rollouts",
+    "rollout",
+    "tool",
+]
+
+_HOMES: Final = {
+    "ConfigError": "otel_bridge.errors",
+    "Histogram": "otel_bridge.emit.histogram",
+    "MissingExtraError": "otel_bridge.errors",
+    "OtelBridgeError": "otel_bridge.errors",
+    "Rollout": "otel_bridge.emit.rollout",
+    "Run": "otel_bridge.emit.run",
+    "attach_context": "otel_bridge.emit.context",
+    "chat": "otel_bridge.emit.live",
+    "get_context": "otel_bridge.emit.context",
+    "tool": "otel_bridge.emit.live",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES.get(name, "otel_bridge.emit.api")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -25,6 +25,11 @@ class Handover:
             else:
                 os.environ[name] = self._given[name] = value.replace("\0", "")
 
+    def keep_for_children(self) -> None:
+        """Stop taking back: this process is itself a (forked) child, told by its parent."""
+        self._before.clear()
+        self._given.clear()
+
     def take_back(self) -> None:
         """Set what stood there before, where nobody changed it since."""
         for name, before in self._before.items():

@@ -102,12 +102,8 @@ def identify(asked: Asked, env: Mapping[str, str], cwd: Path, *, launched: bool 
     name = name or _job_name(env)
     if not name or NEW_RUN.read(env):
         name = f"{name or _script()}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(2).hex()}"
-    run_id = _first(
-        ("id", asked.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID))
-    )
-    role = _first(
-        ("role", asked.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE))
-    )
+    run_id = _first(("id", asked.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID)))
+    role = _first(("role", asked.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE)))
     rank, world_size = _rank(asked.rank, env)
     return Identity(
         project=project,

@@ -115,9 +115,7 @@ class RowEncoder:
         arguments[3::4] = [suffix] * count
         return pack(*arguments) + self._row_point(count, time_unix_ns, suffix, seq)
 
-    def encode(
-        self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None, seq: int
-    ) -> bytes:
+    def encode(self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None, seq: int) -> bytes:
         """Encode a row.
 
         Args:
@@ -136,7 +134,12 @@ class RowEncoder:
         parts, floats_only = [SCOPE], True
         for name, value in values.items():
             if type(value) is float:
-                parts += (prefixes.get(name) or self._learn(name, len(suffix)), timed_double, pack_double(value), suffix)
+                parts += (
+                    prefixes.get(name) or self._learn(name, len(suffix)),
+                    timed_double,
+                    pack_double(value),
+                    suffix,
+                )
                 continue
             floats_only = False
             if isinstance(value, Distribution):

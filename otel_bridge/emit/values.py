@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import math
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Final, Protocol, TypeAlias, cast
@@ -142,14 +141,13 @@ def _other(value: object, drop: CountDrop) -> Value | None:
             return _distribution(value, drop)
         item = cast("_Array", value).item()
         # item() of an object array may be anything, also an array again: take plain numbers only.
-        return to_value(item, drop) if type(item) in {int, float, bool} else _refuse(item, drop)
+        if type(item) in {int, float, bool}:
+            return to_value(item, drop)
+        value = item
     if hasattr(type(value), "__float__"):
         return float(cast("float", value))
-    return _refuse(value, drop)
-
-
-def _refuse(value: object, drop: CountDrop) -> None:
     drop("complex" if isinstance(value, complex) else "object", 1)
+    return None
 
 
 def _distribution(values: object, drop: CountDrop) -> Distribution | None:
@@ -207,8 +205,3 @@ def to_step(step: object, drop: CountDrop) -> int | None:
         return number
     drop("bad_step", 1)
     return None
-
-
-def numpy_loaded() -> bool:
-    """Tell whether the program itself imported numpy."""
-    return "numpy" in sys.modules

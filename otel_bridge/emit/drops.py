@@ -1,0 +1,76 @@
+"""What could not be taken: counted by reason, said on stderr at most once a minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from otel_bridge.emit.lines import say
+
+_SAY_EVERY_S = 60.0
+
+MEANING: Mapping[str, str] = {
+    "bad_key": "keys whose str() raised",
+    "bad_step": "steps that are no number: the row got the next step",
+    "complex": "complex numbers",
+    "config_not_a_mapping": "configs that are no mapping",
+    "cyclic": "dicts that hold themselves",
+    "directory_full": "records beyond OTEL_BRIDGE_MAX_BYTES; free space, or let a tracker catch up",
+    "disk_full": "records that the disk had no room for",
+    "empty_distribution": "distributions without a finite number",
+    "empty_key": "empty keys",
+    "fractional_step": "steps with a fraction: it was cut off",
+    "ended": "records after finish()",
+    "internal_error": "records that otel-bridge failed on; please report it",
+    "long_key": "keys longer than 4,096 characters",
+    "none": "values that are None",
+    "not_a_mapping": "calls of log() with something else than a dict",
+    "not_finite_in_distribution": "nan and inf within a distribution",
+    "not_written": "records that could not be appended",
+    "object": "values that are no number: log media with the tracker's own call",
+    "reentered": "records of a signal handler beyond 10,000",
+    "reserved_key": "keys named rl.row",
+    "same_key": "values whose flattened key came twice: the last one holds",
+    "text": "texts: put them into log_config(), or messages into a rollout",
+    "too_deep": "values nested deeper than 32",
+    "too_large": "records above 64 MiB",
+    "too_large_int": "integers beyond a double",
+    "too_many_numbers": "distributions of more than 4,000,000 numbers",
+    "unreadable_mapping": "mappings that could not be read",
+    "unreadable_value": "values that raised when they were read",
+}
+"""Reason to what the user is told. Rollouts add reasons of their own."""
+
+
+class Drops:
+    """Counts of one process. Its owner locks."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self._said: dict[str, int] = {}
+        self._told: dict[str, int] = {}
+        self._say_again = 0.0
+
+    def count(self, reason: str, number: int = 1) -> None:
+        """Count *number* drops for *reason*."""
+        self.counts[reason] = self.counts.get(reason, 0) + number
+
+    def due(self) -> bool:
+        """Tell whether something new was counted and a minute has gone since it was last said."""
+        return self.counts != self._said and time.monotonic() >= self._say_again
+
+    def say(self) -> None:
+        """Say what was counted since the last time."""
+        new = {reason: number - self._said.get(reason, 0) for reason, number in self.counts.items()}
+        self._said = dict(self.counts)
+        self._say_again = time.monotonic() + _SAY_EVERY_S
+        parts = [f"{number} {MEANING.get(reason, reason)} [{reason}]" for reason, number in new.items() if number]
+        if parts:
+            say(f"dropped: {'; '.join(parts)}", always=True)
+
+    def untold(self) -> dict[str, int] | None:
+        """Return all counts when they changed since this was last asked, for the event ``rl.dropped``."""
+        if self.counts == self._told:
+            return None
+        self._told = dict(self.counts)
+        return dict(self.counts)

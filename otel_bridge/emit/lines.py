@@ -1,0 +1,66 @@
+"""The lines that are said on stderr: one at ``init()``, one at ``finish()``, and warnings."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+
+from otel_bridge.emit.identity import Identity
+from otel_bridge.errors import ConfigError
+from otel_bridge.journal.report import Report
+from otel_bridge.settings import QUIET, environment
+
+NOTHING_CHOSEN = 'no exporter chosen, nothing is recorded; pass exporters="trackio" or set OTEL_BRIDGE_EXPORTERS'
+NONE_CHOSEN = "exporters: none, nothing is recorded"
+
+
+def say(line: str, *, always: bool = False) -> None:
+    """Write one line to stderr; ``OTEL_BRIDGE_QUIET`` silences it unless it is to be said *always*."""
+    if not always:
+        with contextlib.suppress(ConfigError):
+            if QUIET.read(environment()):
+                return
+    # A closed or broken stderr is the program's own affair.
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"otel-bridge: {line}\n")
+        sys.stderr.flush()
+
+
+def begun(identity: Identity, exporters: Sequence[str], notes: Sequence[str]) -> str:
+    """Return the line of ``init()``."""
+    speaker = f" as {identity.role}" if identity.role else ""
+    rank = f" rank {identity.rank} of {identity.world_size}" if identity.world_size > 1 else ""
+    to = ", ".join(exporters) or "launcher"
+    line = f"{identity.project}/{identity.name} ({identity.id[:8]}…){speaker}{rank} → {to}"
+    return " · ".join((line, *notes))
+
+
+def ended(identity: Identity, status: str, report: Report | None, remains: Sequence[str]) -> str:
+    """Return the line of ``finish()``.
+
+    Args:
+        identity: The run.
+        status: How this process ended.
+        report: The bridge's last report, if there is one.
+        remains: What is not delivered, and why; empty: all is.
+    """
+    parts = [f"{identity.project}/{identity.name} {status}"]
+    if report is not None:
+        parts.append(f"{_number(report.rows, 'row')}, {_number(report.rollouts, 'rollout')}")
+        parts += [f"{name}: {place}" for name, place in places(report).items()]
+        waiting = [f"{number} {what}" for what, number in report.waiting.items() if number]
+        if waiting:
+            parts.append(f"waiting: {', '.join(waiting)}")
+        if report.drops:
+            parts.append(f"dropped: {', '.join(f'{number} {reason}' for reason, number in report.drops.items())}")
+    return " · ".join((*parts, *remains))
+
+
+def places(report: Report) -> Mapping[str, str]:
+    """Return where each exporter's run is looked at."""
+    return {name: one.url or one.view for name, one in report.exporters.items() if one.url or one.view}
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

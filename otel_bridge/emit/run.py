@@ -1,0 +1,265 @@
+"""`Run`: what ``otel_bridge.init()`` returns. After ``init()`` none of its methods raises or waits for a tracker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from otel_bridge import semconv
+from otel_bridge.emit import lines
+from otel_bridge.emit.config_values import config_of
+from otel_bridge.emit.exporters import Choice
+from otel_bridge.emit.identity import Identity
+from otel_bridge.emit.run_settings import RunSettings
+from otel_bridge.emit.sink import Mark, Sampler, Sink
+from otel_bridge.emit.tracker_ids import tracker_run_id
+from otel_bridge.emit.waiting import Outcome, Waiting
+from otel_bridge.journal.report import read_report
+from otel_bridge.settings import RANKS
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.live import LiveRollout
+    from otel_bridge.emit.rollout import Rollout
+
+EndStatus: TypeAlias = Literal["finished", "failed", "killed"]
+_STATUSES: Final = ("finished", "failed", "killed")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a run was begun with.
+
+    Attributes:
+        identity: Which run, and who speaks.
+        choice: The exporters.
+        settings: Every setting, read once.
+        env: Environment it was begun in.
+        cwd: Working folder it was begun in.
+        child_environment: What children and workers elsewhere are told.
+    """
+
+    identity: Identity
+    choice: Choice
+    settings: RunSettings
+    env: Mapping[str, str]
+    cwd: Path
+    child_environment: Mapping[str, str]
+
+
+class Run:
+    """One training job, as this process sees it. Thread-safe; a forked child may go on using it.
+
+    Args:
+        facts: What it was begun with.
+        sink: Where its records go; ``None``: nothing is recorded and everything works.
+    """
+
+    def __init__(self, facts: RunFacts, sink: Sink | None) -> None:
+        self.facts = facts
+        self._sink = sink
+        self._ended = False
+        self.on_end: Callable[[Run], None] | None = None
+        # Rows of rank 0 only, unless all are asked for: means over one rank are not shown as if over all.
+        self._rows = facts.identity.rank == 0 or facts.settings.read(RANKS) == "all"
+
+    def __repr__(self) -> str:
+        return f"<otel_bridge.Run {self.project}/{self.name} id={self.id} role={self.role}>"
+
+    # --- which run ----------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Run id, the same in every process and after a restart."""
+        return self.facts.identity.id
+
+    @property
+    def name(self) -> str:
+        """Display name."""
+        return self.facts.identity.name
+
+    @property
+    def project(self) -> str:
+        """Project (MLflow: experiment)."""
+        return self.facts.identity.project
+
+    @property
+    def role(self) -> str | None:
+        """Who speaks in this process."""
+        return self.facts.identity.role
+
+    @property
+    def settings(self) -> RunSettings:
+        """Every setting as it stood at ``init()``."""
+        return self.facts.settings
+
+    @property
+    def recording(self) -> bool:
+        """False when no exporter was chosen, or the run has ended."""
+        return self._sink is not None and not self._ended
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Exporter to the address of the run, as far as they are known by now."""
+        report = None if self._sink is None else read_report(self._sink.folder)
+        return {} if report is None else {name: one.url for name, one in report.exporters.items() if one.url}
+
+    def id_in(self, exporter: str) -> str | None:
+        """Return the id that the run has in a tracker, e.g. ``"mlflow"``; ``None`` while it is not known."""
+        return tracker_run_id(exporter, self.id, self.facts.env, self.urls.get(exporter))
+
+    def env(self, role: str | None = None) -> dict[str, str]:
+        """Return the variables that put a worker elsewhere into this run, e.g. for Ray's ``runtime_env``."""
+        told = dict(self.facts.child_environment)
+        if role is not None:
+            told["OTEL_BRIDGE_ROLE"] = role
+        return told
+
+    # --- rows and config ----------------------------------------------------------------------------------------------
+
+    def log(self, values: Mapping[str, object], step: int | None = None, *, role: str | None = None) -> None:
+        """Record one row; it is safe when this returns.
+
+        Args:
+            values: Numbers by key. Nested dicts are flattened with ``/``; arrays and lists of numbers become
+                distributions; anything else is left out and counted.
+            step: Step of the role; ``None``: its last one in this process + 1, from 0.
+            role: Another role than the run's own.
+        """
+        sink = self._sink
+        if sink is None:
+            return
+        if self._rows:
+            sink.row(values, step, role or self.facts.identity.role)
+        else:
+            sink.saw_step(step, role)
+
+    def log_config(self, config: object) -> None:
+        """Record hyperparameters: a (nested) mapping, dataclass or namespace. Secrets are left out; merged in trackers."""
+        if self._sink is None or self.facts.identity.rank:
+            return
+        try:
+            body = config_of(config, self.count_drop)
+        except Exception:  # noqa: BLE001  # code of the user's own objects
+            self.count_drop("internal_error")
+            return
+        if body:
+            self._sink.event(semconv.EVENT_CONFIG, {}, body)
+
+    # --- rollouts -----------------------------------------------------------------------------------------------------
+
+    def rollout(self, **facts: object) -> AbstractContextManager[LiveRollout]:
+        """Open a live rollout, a context manager; see `otel_bridge.emit.rollouts.open_rollout`."""
+        from otel_bridge.emit import rollouts  # noqa: PLC0415  # brings the OTel API: only when it is used
+
+        return rollouts.open_rollout(self, **facts)
+
+    def log_rollouts(self, finished: Sequence[Rollout | Mapping[str, object]], **facts: object) -> None:
+        """Record finished rollouts; see `otel_bridge.emit.rollouts.log_rollouts`."""
+        from otel_bridge.emit import rollouts  # noqa: PLC0415
+
+        rollouts.log_rollouts(self, finished, **facts)
+
+    def log_generations(self, **columns: object) -> None:
+        """Record finished rollouts given as parallel lists; see `otel_bridge.emit.rollouts.log_generations`."""
+        from otel_bridge.emit import rollouts  # noqa: PLC0415
+
+        rollouts.log_generations(self, **columns)
+
+    def log_reward(self, rollout_id: str, value: object, **facts: object) -> None:
+        """Record a reward that came after its rollout; see `otel_bridge.emit.rollouts.log_reward`."""
+        from otel_bridge.emit import rollouts  # noqa: PLC0415
+
+        rollouts.log_reward(self, rollout_id, value, **facts)
+
+    def log_rewards(self, values: Mapping[str, object], **facts: object) -> None:
+        """Record rewards by rollout id; see `otel_bridge.emit.rollouts.log_rewards`."""
+        from otel_bridge.emit import rollouts  # noqa: PLC0415
+
+        rollouts.log_rewards(self, values, **facts)
+
+    # --- for the modules of emission ----------------------------------------------------------------------------------
+
+    def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None) -> None:
+        """Append one encoded record. Thread-safe, never raises; drops are counted."""
+        if self._sink is not None:
+            self._sink.append(signal, payload, time_unix_ns)
+
+    def count_drop(self, reason: str, n: int = 1) -> None:
+        """Count *n* drops by *reason*; said at most once a minute."""
+        if self._sink is not None:
+            self._sink.count(reason, n)
+
+    def next_event_seq(self) -> int:
+        """Return the number of this process's next event."""
+        return 0 if self._sink is None else self._sink.next_event_seq()
+
+    def last_step(self, role: str | None = None) -> int | None:
+        """Return the last step of *role* (default: the run's own) in this process."""
+        return None if self._sink is None else self._sink.last_step(role or self.role)
+
+    def sample_with(self, sampler: Sampler) -> None:
+        """Ask *sampler* for a row once a second, inside `log`."""
+        if self._sink is not None:
+            self._sink.sampler = sampler
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child."""
+        if self._sink is not None:
+            self._sink.after_fork()
+
+    # --- end ----------------------------------------------------------------------------------------------------------
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Wait until all so far is written; true when it is, in every tracker that is neither blocked nor failing."""
+        sink = self._sink
+        if sink is None:
+            return True
+        mark = sink.flush()
+        return mark is None or self._wait(sink, mark, timeout_s, end=False).written
+
+    def finish(self, status: EndStatus = "finished", timeout_s: float = 30.0) -> None:
+        """End this process's part of the run, once; wait at most *timeout_s* and say what remains.
+
+        Args:
+            status: ``finished``, ``failed`` or ``killed``.
+            timeout_s: How long to wait for delivery.
+        """
+        sink = self._sink
+        if self._ended:
+            return
+        self._ended = True
+        if self.on_end is not None:
+            self.on_end(self)
+        if sink is None:
+            return
+        mark = sink.end(status if status in _STATUSES else "failed")
+        if mark is None or sink.forked:
+            return
+        outcome = self._wait(sink, mark, timeout_s, end=True)
+        remains = outcome.remains
+        if not outcome.written:
+            remains = (*remains, f"the rest is kept; deliver it with: otel-bridge drain {sink.folder.base}")
+        lines.say(lines.ended(self.facts.identity, status, outcome.report, remains))
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        good = kind is None or (isinstance(error, SystemExit) and error.code in {None, 0})
+        self.finish("finished" if good else "failed")
+
+    def finish_at_exit(self) -> None:
+        """End the run when the interpreter ends: failed after an uncaught exception, else finished."""
+        interactive = hasattr(sys, "ps1")
+        failed = getattr(sys, "last_value", None) is not None and not interactive
+        self.finish("failed" if failed else "finished")
+
+    def _wait(self, sink: Sink, mark: Mark, timeout_s: float, *, end: bool) -> Outcome:
+        return Waiting(sink.folder, sink.keeper, self.facts.choice.names, mark, end=end).wait(timeout_s)

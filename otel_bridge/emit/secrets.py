@@ -1,0 +1,103 @@
+"""Secrets in a run's config: recognised by the name of their key and by their shape, never sent.
+
+Shapes are those of the issuers' own documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Google, Slack, Databricks,
+NVIDIA, W&B, JWT, PEM). Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+STRUCK_OUT: Final = "[redacted]"
+
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_SECRET_WORDS: Final = frozenset(
+    {
+        "password",
+        "passwd",
+        "pwd",
+        "passphrase",
+        "secret",
+        "secrets",
+        "credential",
+        "credentials",
+        "apikey",
+        "authorization",
+    }
+)
+_KEY_OWNERS: Final = frozenset(
+    {"api", "access", "private", "secret", "signing", "encryption", "ssh", "account", "auth"}
+)
+_TOKEN_OWNERS: Final = frozenset(
+    {
+        "api",
+        "auth",
+        "access",
+        "bearer",
+        "session",
+        "refresh",
+        "write",
+        "hub",
+        "hf",
+        "github",
+        "gitlab",
+        "slack",
+        "wandb",
+    }
+    | {"mlflow", "databricks", "tracking", "security", "oauth", "id", "user", "bot", "personal"}
+)
+# `pad_token`, `max_tokens` and `tokenizer` are no secrets; a bare `token` is one when it looks like one.
+_OPAQUE: Final = re.compile(r"(?=[^\s<>|]*[0-9])(?=[^\s<>|]*[A-Za-z])[A-Za-z0-9_\-.=+/:]{16,}")
+_SHAPES: Final = re.compile(
+    r"""
+    \bhf_[A-Za-z0-9]{20,} | \bapi_org_[A-Za-z0-9]{20,} | \bsk-[A-Za-z0-9_-]{16,} | \bgh[pousr]_[A-Za-z0-9]{20,}
+    | \bgithub_pat_[A-Za-z0-9_]{20,} | \bglpat-[A-Za-z0-9_-]{16,} | \bxox[abeoprs]-[A-Za-z0-9-]{10,}
+    | \b(?:AKIA|ASIA)[0-9A-Z]{16}\b | \bAIza[0-9A-Za-z_-]{30,} | \bya29\.[0-9A-Za-z_-]{20,} | \bdapi[0-9a-f]{32}
+    | \bnvapi-[A-Za-z0-9_-]{20,} | \bwandb_v[0-9]+_[A-Za-z0-9_]{20,}
+    | \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*
+    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_IN_URL: Final = re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)")
+_BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9_\-.=+/]{12,}")
+_ASSIGNED: Final = re.compile(
+    r"(?i)((?:api[_-]?key|[a-z_]*token|password|passwd|secret|credential)s?[\"']?\s*[=:]\s*[\"']?)([^\s&\"',;]{6,})"
+)
+
+
+def secret_by_name(key: str, value: object) -> bool:
+    """Tell whether the key's name says that *value* is a secret; numbers and booleans never are."""
+    if not isinstance(value, str) or not value:
+        return False
+    words = [word.lower() for word in _WORDS.findall(key)]
+    if not words:
+        return False
+    if _SECRET_WORDS.intersection(words):
+        return True
+    owner, last = words[-2] if len(words) > 1 else "", words[-1]
+    if last in {"key", "keys"}:
+        return owner in _KEY_OWNERS or _looks_opaque(value)
+    if last in {"token", "tokens"}:
+        return owner in _TOKEN_OWNERS or _looks_opaque(value)
+    return False
+
+
+def strike_out(value: str) -> str:
+    """Return *value* with every part that has the shape of a secret struck out."""
+    if len(value) < 8:
+        return value
+    value = _SHAPES.sub(STRUCK_OUT, value)
+    value = _IN_URL.sub(STRUCK_OUT, value)
+    value = _BEARER.sub(rf"\1 {STRUCK_OUT}", value)
+    return _ASSIGNED.sub(_struck_assignment, value)
+
+
+def _struck_assignment(found: re.Match[str]) -> str:
+    # `max_tokens=512` is no secret.
+    return found[0] if found[2].isdigit() else f"{found[1]}{STRUCK_OUT}"
+
+
+def _looks_opaque(value: str) -> bool:
+    return _OPAQUE.fullmatch(value) is not None

@@ -1,0 +1,113 @@
+"""Wait, by reading the bridge's report, until what this process appended is written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from otel_bridge.emit.keeper import BridgeKeeper
+from otel_bridge.emit.sink import Mark
+from otel_bridge.exporter import OTLP
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, read_report
+
+_POLL_S: Final = 0.02
+_NOT_WAITED_FOR: Final = frozenset({"blocked", "retrying"})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a wait.
+
+    Attributes:
+        written: All that was waited for is written.
+        report: The last report, if there is one of this process.
+        remains: What is not written, and why.
+    """
+
+    written: bool
+    report: Report | None
+    remains: tuple[str, ...] = ()
+
+
+class Waiting:
+    """One wait.
+
+    Args:
+        folder: The run folder.
+        keeper: Sees to a bridge meanwhile.
+        exporters: Names that the report must list before it counts.
+        mark: Where this process's records end.
+        end: Wait also for the run's end, if this process is its last.
+    """
+
+    def __init__(
+        self, folder: RunFolder, keeper: BridgeKeeper, exporters: tuple[str, ...], mark: Mark, *, end: bool = False
+    ) -> None:
+        self._folder = folder
+        self._keeper = keeper
+        self._exporters = exporters
+        self._mark = mark
+        self._end = end
+        self._position: int | None = None
+
+    def wait(self, timeout_s: float) -> Outcome:
+        """Wait at most *timeout_s*."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            report = read_report(self._folder)
+            if report is not None and self._done(report):
+                return Outcome(True, report, _remains(report))
+            if not self._keeper.ensure():
+                return self._given_up(report)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return self._given_up(report)
+            time.sleep(min(_POLL_S, left))
+
+    def _done(self, report: Report) -> bool:
+        mine = report.processes.get(self._mark.instance_id)
+        if mine is None:
+            # Its segments were read, delivered and deleted with the whole folder's end.
+            return report.ended and self._position is not None
+        if (mine.segment, mine.offset) < (self._mark.number, self._mark.offset):
+            return False
+        if not report.launcher and any(name not in report.exporters for name in self._exporters):
+            return False
+        if self._position is None:
+            self._position = report.position
+        position = self._position
+        if not all(self._written(name, one, mine, position) for name, one in report.exporters.items()):
+            return False
+        return not self._end or self._ended(report)
+
+    def _written(self, name: str, one: ExporterReport, mine: ProcessReport, position: int) -> bool:
+        if one.state in _NOT_WAITED_FOR or one.state == "ended":
+            return True
+        if name == OTLP:
+            return (mine.forwarded_segment, mine.forwarded_offset) >= (self._mark.number, self._mark.offset)
+        return one.written >= position
+
+    def _ended(self, report: Report) -> bool:
+        others = any(one.alive for name, one in report.processes.items() if name != self._mark.instance_id)
+        states = [one.state for one in report.exporters.values()]
+        return (
+            report.ended
+            or report.launcher
+            or others
+            or all(state == "ended" or state in _NOT_WAITED_FOR for state in states)
+        )
+
+    def _given_up(self, report: Report | None) -> Outcome:
+        if report is None or self._mark.instance_id not in report.processes:
+            return Outcome(False, None, ("not delivered yet",))
+        return Outcome(False, report, (*_remains(report), "not all of it is written yet"))
+
+
+def _remains(report: Report) -> tuple[str, ...]:
+    return tuple(
+        f"{name} is {one.state}: {one.reason}{f'; {one.help}' if one.help else ''}"
+        for name, one in report.exporters.items()
+        if one.state in _NOT_WAITED_FOR
+    )
