@@ -1,0 +1,127 @@
+"""Resource attributes -> which run, and who speaks. Pure; the receiver splits its requests with `run_of` too.
+
+Source: the design, "Foreign producers": run from ``rl.run.id`` | ``rl.project`` and ``rl.run.name`` | ``nemo.run.id`` |
+``service.namespace`` and ``service.name``; role from ``rl.role`` | ``service.name``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_bridge import semconv
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.records import run_id_of
+from otel_bridge.translation.attributes import int_in, mapping_of, text_in
+
+DEFAULT_PROJECT = "default"
+_UNKNOWN_SERVICE = "unknown_service"
+"""What SDKs call a program that was given no name, plus ``:<executable>``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """Which run: its id, and the project and name that it is shown under."""
+
+    id: str
+    project: str
+    name: str
+
+
+def attributes_of(resource_bytes: bytes) -> dict[str, object]:
+    """Return the attributes of a serialised ``Resource``.
+
+    Raises:
+        InvalidRecordError: The bytes are no ``Resource``.
+    """
+    try:
+        return dict(mapping_of(Resource.FromString(resource_bytes).attributes))
+    except DecodeError as exc:
+        raise InvalidRecordError(f"resource of {len(resource_bytes)} bytes: {exc}; expected an OTLP Resource") from exc
+
+
+def run_of(attributes: Mapping[str, object]) -> RunIdentity:
+    """Return the run that a resource belongs to; every resource belongs to one."""
+    project = text_in(attributes, semconv.PROJECT) or text_in(attributes, semconv.SERVICE_NAMESPACE) or DEFAULT_PROJECT
+    name = text_in(attributes, semconv.RUN_NAME)
+    given = text_in(attributes, semconv.RUN_ID)
+    if given:
+        return RunIdentity(given, project, name or given)
+    if name:
+        return RunIdentity(run_id_of(project, name), project, name)
+    name = text_in(attributes, semconv.NEMO_RUN_ID) or text_in(attributes, semconv.SERVICE_NAME) or _UNKNOWN_SERVICE
+    return RunIdentity(run_id_of(project, name), project, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """One resource, read once: which run, which process, which role.
+
+    Attributes:
+        attributes: All resource attributes.
+        run: The run it belongs to.
+        instance: ``rl.instance.id``; for a foreign producer a made-up one that begins with ``foreign:``.
+        foreign: The producer does not know ``rl.instance.id``.
+        role: Role of our own rows: ``rl.role`` alone.
+        foreign_role: Role of anything else: ``rl.role``, else the ``service.name`` of a producer that is not ours.
+        rank: Rank in the job, from 0.
+        forked: A forked child of a process that speaks itself.
+        launcher: ``otel-bridge run`` itself.
+        attempt: Which start of the role this is, when the emitter was told.
+    """
+
+    attributes: Mapping[str, object]
+    run: RunIdentity
+    instance: str
+    foreign: bool
+    role: str | None
+    foreign_role: str | None
+    rank: int
+    forked: bool
+    launcher: bool
+    attempt: int | None
+
+
+def speaker_of(attributes: Mapping[str, object]) -> Speaker:
+    """Read a resource."""
+    role = text_in(attributes, semconv.ROLE) or None
+    instance = text_in(attributes, semconv.INSTANCE_ID)
+    foreign_role = role or (None if instance else _service_role(attributes))
+    return Speaker(
+        attributes=attributes,
+        run=run_of(attributes),
+        instance=instance or _foreign_instance(attributes, foreign_role),
+        foreign=not instance,
+        role=role,
+        foreign_role=foreign_role,
+        rank=max(int_in(attributes, semconv.RANK) or 0, 0),
+        forked=attributes.get(semconv.FORKED) is True,
+        launcher=attributes.get(semconv.LAUNCHER) is True,
+        attempt=int_in(attributes, semconv.ATTEMPT),
+    )
+
+
+def within(outer: Mapping[str, object], inner: Mapping[str, object]) -> dict[str, object]:
+    """Return the resource of what another SDK sent inside a process of ours: it says who, the process which run.
+
+    Args:
+        outer: Resource of the process.
+        inner: Resource of the SDK in it.
+    """
+    run = {key: value for key, value in outer.items() if key not in {semconv.INSTANCE_ID, semconv.SERVICE_NAME}}
+    return {**run, **inner}
+
+
+def _service_role(attributes: Mapping[str, object]) -> str | None:
+    name = text_in(attributes, semconv.SERVICE_NAME)
+    return None if not name or name.startswith(_UNKNOWN_SERVICE) else name
+
+
+def _foreign_instance(attributes: Mapping[str, object], role: str | None) -> str:
+    """Tell foreign processes apart for their life only; no identity of a point depends on it."""
+    parts = [role or "", *(text_in(attributes, key) for key in ("service.instance.id", "host.name", "process.pid"))]
+    return "foreign:" + hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()

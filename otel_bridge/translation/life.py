@@ -1,0 +1,247 @@
+"""The life of the run's processes, and when the run ends. Pure.
+
+A process ends by its ``rl.run.end``, by the end that a bridge writes for a dead one, or, from a receiver, by silence.
+The run ends when none is open; see the design, "When a run ends". Owns ``proc/<instance>`` and ``run/life`` of the
+state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+from otel_bridge.records import End, Status
+from otel_bridge.translation.identity import Speaker
+from otel_bridge.translation.options import Options
+from otel_bridge.translation.process import PREFIX, Process
+from otel_bridge.translation.state import State
+
+_KEY = "run/life"
+MAX_PROCESSES = 4_096
+"""Processes remembered; beyond it those that ended first are folded into what is known of the run."""
+_BADNESS = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 2}
+
+
+def worst(statuses: Iterable[Status]) -> Status:
+    """Return the worst of *statuses*, finished when there is none."""
+    return max(statuses, key=_BADNESS.__getitem__, default=Status.FINISHED)
+
+
+@dataclass(frozen=True, slots=True)
+class EndEvent:
+    """An ``rl.run.end``.
+
+    Attributes:
+        seq: Event number; 0: a bridge wrote it for a process that could not.
+        last_row: Number of the process's last row, 0 when not known.
+    """
+
+    status: Status
+    seq: int
+    last_row: int
+    time_unix_ns: int
+
+
+class Life:
+    """The processes of one run."""
+
+    def __init__(self, state: State, options: Options) -> None:
+        self._state, self._options = state, options
+        self.processes: dict[str, Process] = {
+            key.removeprefix(PREFIX): Process.from_state(key.removeprefix(PREFIX), value)
+            for key, value in state.items(PREFIX)
+        }
+        stored = cast("dict[str, object]", state.get(_KEY) or {})
+        self.ended = bool(stored.get("ended", False))
+        self._ends = cast("int", stored.get("ends", 0))
+        self._next_order = cast("int", stored.get("next_order", 0))
+        self._due_ns = cast("int", stored.get("due_ns", 0))
+        self._folded: dict[str, list[object]] = dict(cast("dict[str, list[object]]", stored.get("folded", {})))
+        self._folded_missing = cast("int", stored.get("folded_missing", 0))
+        self._open = {process.instance for process in self.processes.values() if process.status is None}
+        self._changed = False
+
+    # --- what is heard ------------------------------------------------------------------------------------------------
+    def process(self, speaker: Speaker, kind: str, now_unix_ns: int) -> Process:
+        """Return the process of *speaker*, new or known."""
+        process = self.processes.get(speaker.instance)
+        if process is None:
+            process = Process(
+                instance=speaker.instance,
+                kind=kind,
+                role=speaker.foreign_role if speaker.foreign else speaker.role,
+                rank=speaker.rank,
+                forked=speaker.forked,
+                launcher=speaker.launcher or kind == "launcher",
+                foreign=speaker.foreign,
+                attempt=speaker.attempt,
+                order=self._next_order,
+                seen_ns=now_unix_ns,
+            )
+            self._next_order += 1
+            self.processes[process.instance] = process
+            self._open.add(process.instance)
+            self._changed = True
+        return process
+
+    def heard(self, process: Process, now_unix_ns: int) -> None:
+        """Note a word of *process*: one that was only silent is open again."""
+        process.seen_ns = max(process.seen_ns, now_unix_ns)
+        process.dirty = True
+        if process.silent:
+            self._reopen(process)
+
+    def data(self, process: Process, now_unix_ns: int, *, event: int = 0) -> None:
+        """Note data of *process* (a row, a rollout, a config): it opens the run again.
+
+        A process that said its end and goes on behind it is open again itself; rows that only come late do not open it,
+        and nothing opens one that a bridge has found dead.
+        """
+        said = process.status is not None and process.end_event > 0
+        behind = event > process.end_event or (0 < process.last_seq < process.rows.high)
+        if said and behind:
+            self._reopen(process)
+        if self.ended:
+            self.more(now_unix_ns)
+
+    def more(self, now_unix_ns: int) -> None:
+        """Open the run again: something follows its end. With no process open it ends again after a while."""
+        self.ended, self._changed = False, True
+        self._due_ns = now_unix_ns + self._options.end_grace_ns
+
+    def end(self, process: Process, event: EndEvent, now_unix_ns: int) -> None:
+        """Note the end of *process*; a bridge's word does not change what the process said itself."""
+        if process.status is not None and (process.end_event or not event.seq) and event.seq <= process.end_event:
+            return
+        process.died = event.seq == 0 and event.status is Status.KILLED
+        process.end_event, process.last_seq = event.seq, event.last_row
+        self._close(process, event.status, event.time_unix_ns, now_unix_ns)
+
+    def _close(self, process: Process, status: Status, time_unix_ns: int, now_unix_ns: int) -> None:
+        process.status, process.silent = status, False
+        process.ended_ns, process.end_time_ns = now_unix_ns, time_unix_ns
+        process.dirty = True
+        self._open.discard(process.instance)
+        if self.ended:  # an end that came after the run's may change its status
+            self.ended, self._changed = False, True
+
+    def _reopen(self, process: Process) -> None:
+        process.status, process.silent, process.died = None, False, False
+        process.last_seq = 0
+        process.dirty = True
+        self._open.add(process.instance)
+
+    # --- what follows -------------------------------------------------------------------------------------------------
+    def silence(self, now_unix_ns: int) -> None:
+        """Take remote processes that have been silent for too long for ended."""
+        limit = now_unix_ns - self._options.silence_ns
+        quiet = (self.processes[instance] for instance in self._open)
+        self._fall_silent([process for process in quiet if process.remote and process.seen_ns <= limit], now_unix_ns)
+
+    def close(self, now_unix_ns: int) -> None:
+        """Nothing more will come: remote processes end now, and no end is waited for."""
+        self._fall_silent([p for p in map(self.processes.__getitem__, self._open) if p.remote], now_unix_ns)
+
+    def _fall_silent(self, processes: Iterable[Process], now_unix_ns: int) -> None:
+        for process in processes:
+            status = Status.FINISHED if process.foreign else Status.KILLED
+            self._close(process, status, process.seen_ns, now_unix_ns)
+            process.silent = True
+
+    def due(self, now_unix_ns: int, *, closing: bool = False) -> bool:
+        """Tell whether the run ends now: none is open, and nothing of those that ended is waited for."""
+        if self.ended or self._open or not (self.processes or self._folded):
+            return False
+        return closing or max(self._due_ns, *map(self._due_of, self.processes.values()), 0) <= now_unix_ns
+
+    def _due_of(self, process: Process) -> int:
+        if process.silent:
+            return 0
+        if process.died and (process.decides or not any(p.decides for p in self.processes.values())):
+            return process.ended_ns + self._options.end_grace_ns
+        if process.waiting or process.tail_missing:  # rows that its end event tells of are still under way
+            return process.ended_ns + self._options.row_wait_ns
+        return 0
+
+    def run_end(self) -> End:
+        """End the run."""
+        self._ends += 1
+        self.ended, self._due_ns, self._changed = True, 0, True
+        times = [process.end_time_ns for process in self.processes.values()]
+        return End(f"e:{self._ends}", self.status(), max(times, default=0))
+
+    def missing_rows(self) -> int:
+        """Return how many rows are known to be missing."""
+        return self._folded_missing + sum(p.rows.missing + p.tail_missing for p in self.processes.values())
+
+    def status(self) -> Status:
+        """Return the status of the run as far as its processes have ended.
+
+        That of the last process of the owner role, else the worst; a launcher's counts too, the worse holds.
+        """
+        ended = [process for process in self.processes.values() if process.status is not None]
+        launchers = [cast("Status", process.status) for process in ended if process.launcher]
+        deciding = [process for process in ended if process.decides]
+        owners = [process for process in deciding if process.role == self._options.owner_role]
+        if owners:
+            last = max(owners, key=lambda process: process.order)
+            return worst([cast("Status", last.status), *launchers])
+        if "owner" in self._folded:
+            return worst([Status(cast("str", self._folded["owner"][1])), *launchers])
+        others = deciding or [process for process in ended if not process.launcher]
+        folded = [Status(cast("str", self._folded["worst"][1]))] if "worst" in self._folded else []
+        return worst([*(cast("Status", process.status) for process in others), *folded, *launchers])
+
+    # --- bounds and state ---------------------------------------------------------------------------------------------
+    def excess(self) -> list[Process]:
+        """Return the processes to be forgotten, those that ended first; the caller lets go of their rows first."""
+        over = len(self.processes) - MAX_PROCESSES
+        if over <= 0:
+            return []
+        ended = sorted((p for p in self.processes.values() if p.status is not None), key=lambda p: p.ended_ns)
+        if len(ended) < over:
+            remote = sorted((p for p in self.processes.values() if p.status is None and p.remote), key=_last_word)
+            self._fall_silent(remote[: over - len(ended)], _last_word(remote[-1]) if remote else 0)
+            ended += remote[: over - len(ended)]
+        return ended[:over]
+
+    def forget(self, process: Process) -> None:
+        """Forget a process that has ended; its part in the run's status stays."""
+        status = cast("Status", process.status)
+        del self.processes[process.instance]
+        self._state.delete(f"{PREFIX}{process.instance}")
+        self._folded_missing += process.rows.missing + process.tail_missing
+        if process.decides:
+            if process.role == self._options.owner_role:
+                before = self._folded.get("owner")
+                if before is None or cast("int", before[0]) < process.order:
+                    self._folded["owner"] = [process.order, status.value]
+            known = [Status(cast("str", self._folded["worst"][1]))] if "worst" in self._folded else []
+            self._folded["worst"] = [0, worst([status, *known]).value]
+        self._changed = True
+
+    def flush(self) -> None:
+        """Write what changed to the state."""
+        for process in self.processes.values():
+            if process.dirty:
+                self._state.set(f"{PREFIX}{process.instance}", process.to_state())
+                process.dirty = False
+        if self._changed:
+            self._changed = False
+            self._state.set(
+                _KEY,
+                {
+                    "ended": self.ended,
+                    "ends": self._ends,
+                    "status": self.status().value if self.ended else "running",
+                    "next_order": self._next_order,
+                    "due_ns": self._due_ns,
+                    "folded": dict(self._folded),
+                    "folded_missing": self._folded_missing,
+                },
+            )
+
+
+def _last_word(process: Process) -> int:
+    return process.seen_ns

@@ -1,0 +1,187 @@
+"""Our own row frames -> rows as they came: the slow, exact way and the learned, fast one. Pure.
+
+One frame is a ``ScopeMetrics`` with one gauge (or exponential histogram) point per value and the gauge ``rl.row``, the
+number of values. A Collector may cut rows anywhere and put many into one message; points of one row share their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+
+from otel_bridge import semconv
+from otel_bridge.records import Value, axis_of
+from otel_bridge.translation.histograms import exponential
+from otel_bridge.translation.keys import full_key
+from otel_bridge.translation.template import Read, Template, learn
+
+_PREFIX_BYTES = 25
+"""Scope (15 bytes), headers of the first metric (4), up to 6 bytes of its name: nothing that varies (template.py)."""
+_CHAIN = 8
+"""Shapes of one length and prefix."""
+_LEARN_COST, _CREDIT_START, _CREDIT_MAX = 20, 4_000, 20_000
+"""Learning takes as long as some twenty fast reads: shapes that never come again must not be learned for ever."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """One row, or the part of it that one message holds.
+
+    Attributes:
+        seq: Number of the row, 0 when the part with ``rl.row`` is elsewhere.
+        want: How many values the row has, -1 when unknown.
+        values: Full key to value.
+    """
+
+    role: str | None
+    step: int
+    time_ns: int
+    seq: int = 0
+    want: int = -1
+    values: dict[str, Value] = field(default_factory=dict[str, Value])
+
+
+def pieces_of(scope_metrics: pb.ScopeMetrics, role: str | None, rank: int) -> tuple[list[Piece], list[pb.Metric]]:
+    """Return the rows of a message of ours, by time, and the metrics that are no values of rows."""
+    pieces: dict[tuple[int, str | None], Piece] = {}
+    others: list[pb.Metric] = []
+    for metric in scope_metrics.metrics:
+        points = list(_points(metric))
+        if not points:
+            others.append(metric)
+            continue
+        for point in points:
+            _take(point, metric.name, pieces, role, rank)
+    return sorted(pieces.values(), key=lambda piece: piece.time_ns), others
+
+
+def _points(metric: pb.Metric) -> Iterator[pb.NumberDataPoint | pb.ExponentialHistogramDataPoint]:
+    kind = metric.WhichOneof("data")
+    if kind == "gauge":
+        points: list[pb.NumberDataPoint] | list[pb.ExponentialHistogramDataPoint] = list(metric.gauge.data_points)
+    elif kind == "exponential_histogram":
+        points = list(metric.exponential_histogram.data_points)
+    else:
+        return
+    if all(point.time_unix_nano and any(pair.key == semconv.STEP for pair in point.attributes) for point in points):
+        yield from points
+
+
+def _take(
+    point: pb.NumberDataPoint | pb.ExponentialHistogramDataPoint,
+    name: str,
+    pieces: dict[tuple[int, str | None], Piece],
+    role: str | None,
+    rank: int,
+) -> None:
+    step = seq = 0
+    for pair in point.attributes:
+        if pair.key == semconv.STEP:
+            step = pair.value.int_value
+        elif pair.key == semconv.ROLE:
+            role = pair.value.string_value or None
+        elif pair.key == semconv.SEQ:
+            seq = pair.value.int_value
+    time_ns = point.time_unix_nano
+    piece = pieces.get((time_ns, role))
+    if piece is None:
+        piece = pieces[time_ns, role] = Piece(role, step, time_ns)
+    if name == semconv.ROW and isinstance(point, pb.NumberDataPoint):
+        piece.seq, piece.want = max(seq, 0), point.as_int
+        return
+    if isinstance(point, pb.NumberDataPoint):
+        value: Value | None = number(point)
+    else:
+        value = exponential(point)
+    if value is not None:
+        piece.values[full_key(role, name, rank=rank)] = value
+
+
+def number(point: pb.NumberDataPoint) -> int | float | None:
+    """Return the value of a point; ``None`` when it has none."""
+    kind = point.WhichOneof("value")
+    if kind == "as_double":
+        return point.as_double
+    return point.as_int if kind == "as_int" else None
+
+
+@dataclass(slots=True)
+class Learned:
+    """A template and whom its rows are of."""
+
+    template: Template
+    role: str | None
+    axis: str
+
+
+class Decoder:
+    """Reads the row frames of all processes of one role and rank; learns their shapes. Bounded in bytes and number."""
+
+    def __init__(self, role: str | None, rank: int, max_bytes: int = 4 << 20, max_shapes: int = 256) -> None:
+        self._role, self._rank = role, rank
+        self._max_bytes, self._max_shapes = max_bytes, max_shapes
+        self._shapes: dict[tuple[int, bytes], list[Learned]] = {}
+        self._size_bytes = self._number = 0
+        self._credit = _CREDIT_START
+
+    def fast(self, payload: bytes) -> tuple[Learned, Read] | None:
+        """Read a frame of a shape that was learned; ``None`` when it must be read the slow way."""
+        chain = self._shapes.get((len(payload), payload[:_PREFIX_BYTES]))
+        if chain is None:
+            return None
+        for learned in chain:
+            read = learned.template.read(payload)
+            if read is not None:
+                if self._credit < _CREDIT_MAX:
+                    self._credit += 1
+                return learned, read
+        return None
+
+    def slow(self, payload: bytes) -> tuple[list[Piece], Sequence[pb.Metric]]:
+        """Read any frame with protobuf and learn its shape.
+
+        Returns:
+            The rows, and the metrics that are no values of rows.
+
+        Raises:
+            google.protobuf.message.DecodeError: The bytes are no ``ScopeMetrics``.
+        """
+        message = pb.ScopeMetrics.FromString(payload)
+        if message.scope.name != semconv.SCOPE_NAME:
+            return [], message.metrics
+        pieces, others = pieces_of(message, self._role, self._rank)
+        if len(pieces) == 1 and not others:
+            self._learn(payload, pieces[0])
+        return pieces, others
+
+    def _learn(self, payload: bytes, piece: Piece) -> None:
+        if self._credit < _LEARN_COST or len(payload) * 5 > self._max_bytes or not piece.seq:
+            return
+        self._credit -= _LEARN_COST
+        places = learn(payload)
+        if places is None or piece.want != len(piece.values) or len(places.keys) != len(piece.values):
+            return
+        keys = [full_key(piece.role, key, rank=self._rank) for key in places.keys]
+        learned = Learned(Template(payload, places, keys), piece.role, axis_of(piece.role))
+        read = learned.template.read(payload)
+        if read is None or read[:3] != (piece.time_ns, piece.step, piece.seq) or list(read[3]) != list(piece.values):
+            return
+        self._keep(payload, learned)
+
+    def _keep(self, payload: bytes, learned: Learned) -> None:
+        chain = self._shapes.setdefault((len(payload), payload[:_PREFIX_BYTES]), [])
+        if len(chain) >= _CHAIN:
+            self._forget(chain.pop(0))
+        chain.append(learned)
+        self._size_bytes += learned.template.size_bytes
+        self._number += 1
+        while self._size_bytes > self._max_bytes or self._number > self._max_shapes:
+            oldest = next(iter(self._shapes))
+            for gone in self._shapes.pop(oldest):
+                self._forget(gone)
+
+    def _forget(self, learned: Learned) -> None:
+        self._size_bytes -= learned.template.size_bytes
+        self._number -= 1

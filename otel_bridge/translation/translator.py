@@ -1,0 +1,295 @@
+"""Frames of segments -> records: (state, frame or tick, now) -> (changes of state, records). Pure, one thread.
+
+One `Translator` a run. Facts that change with every row are kept in Python objects; `Translator.flush` writes them to
+the state and must be called before the state is committed together with the records. A translator made anew from a
+committed state goes on exactly where the last one stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+
+from otel_bridge import semconv
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.records import Record
+from otel_bridge.translation.events import Events
+from otel_bridge.translation.identity import Speaker
+from otel_bridge.translation.keys import Axes
+from otel_bridge.translation.life import Life
+from otel_bridge.translation.options import Options
+from otel_bridge.translation.own_rows import Piece, pieces_of
+from otel_bridge.translation.points import Found, Points
+from otel_bridge.translation.process import Process
+from otel_bridge.translation.rollouts import Rollouts
+from otel_bridge.translation.rows import Rows
+from otel_bridge.translation.run_facts import RunFacts
+from otel_bridge.translation.seen import Seen
+from otel_bridge.translation.state import State, count
+from otel_bridge.translation.voices import PROCESS_KINDS, Source, Voice, Voices
+
+__all__ = ["Options", "Source", "Translator", "Waiting"]
+
+UNDECODABLE: Final = "undecodable"
+OTHER_RUN: Final = "other_run"
+_METRICS, _TRACES, _LOGS = 1, 2, 3  # as the journal numbers the signals of its frames
+_REDELIVERED: Final = "redelivered"
+_MISSING: Final = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits: rows for their pieces or their order, traces for spans, rollouts for their step."""
+
+    rows: int
+    traces: int
+    rollouts: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    source: Source
+    payload: bytes
+    whole: bool
+    append_unix_ns: int
+    now_unix_ns: int
+
+    @property
+    def held(self) -> bool:
+        """Rows before those in the frame may still come."""
+        return self.source.kind == "receiver"
+
+
+class Translator:
+    """Translates everything of one run.
+
+    Args:
+        state: Where everything is kept; this object reads it here, and relies on being its only writer.
+        options: Waiting times, bounds, selection.
+    """
+
+    def __init__(self, state: State, options: Options) -> None:
+        self._state = state
+        self._life = Life(state, options)
+        self._voices = Voices(RunFacts(state, options.run_id), self._life)
+        self._axes = Axes(state, options.max_keys)
+        self._rows = Rows(state, options, self._axes, self._life.processes)
+        self._seen = Seen(state, options.seen_limit)
+        self._points = Points(state, self._axes, self._seen, options.max_keys)
+        self._rollouts = Rollouts(state, options, self._axes.steps)
+        self._events = Events(state, self._life, self._seen, self._rollouts)
+        self._redelivered_before = _number(state, _REDELIVERED)
+
+    # --- what the reader calls ----------------------------------------------------------------------------------------
+    def opened(self, source: Source, now_unix_ns: int) -> list[Record]:
+        """Take the header of a segment: its process is open from here on."""
+        if source.kind in PROCESS_KINDS:
+            voice = self._of_segment(source, now_unix_ns)
+            if voice is not None:
+                self._life.heard(voice.process, now_unix_ns)
+        return []
+
+    def frame(  # noqa: PLR0917  # called for every row: keywords would cost
+        self, source: Source, signal: int, payload: bytes, whole: bool, append_unix_ns: int, now_unix_ns: int
+    ) -> list[Record]:
+        """Take one frame.
+
+        Args:
+            source: The segment it stands in; one object for one segment, so that it is known again at once.
+            signal: 0 control, 1 metrics, 2 traces, 3 logs.
+            payload: One ``Scope…`` message, or, when *whole*, a whole export request.
+            whole: The payload carries its own resources.
+            append_unix_ns: When it was appended; stands for a time that a point lacks.
+            now_unix_ns: Now, for everything that waits.
+
+        Returns:
+            The records that are complete by it. Bytes that cannot be decoded are counted, never an exception.
+        """
+        if signal == _METRICS and not whole:
+            voice = self._voices.known(source)
+            found = voice.decoder.fast(payload) if voice is not None else None
+            if voice is not None and found is not None and self._rows.expected(voice.process, found[1][2]):
+                process = voice.process
+                process.seen_ns = now_unix_ns
+                record = self._rows.next(process, *found)
+                if process.status is not None or self._life.ended:
+                    self._life.data(process, now_unix_ns)
+                return [record]
+        records = self._slow(signal, _Frame(source, payload, whole, append_unix_ns, now_unix_ns))
+        if records and self._life.ended:
+            self._life.more(now_unix_ns)
+        return records + self._end_if_due(now_unix_ns)
+
+    def tick(self, now_unix_ns: int) -> list[Record]:
+        """Let time pass: rows, traces, steps, silence, the end of the run."""
+        records: list[Record] = [*self._rows.tick(now_unix_ns), *self._rollouts.tick(now_unix_ns)]
+        if records and self._life.ended:
+            self._life.more(now_unix_ns)
+        self._life.silence(now_unix_ns)
+        for process in self._life.excess():
+            records += self._forget(process)
+        return records + self._end_if_due(now_unix_ns)
+
+    def close(self, now_unix_ns: int) -> list[Record]:
+        """Nothing more will come: release all that waits; remote processes end, and the run, if none is open then."""
+        records: list[Record] = [*self._rows.close(), *self._rollouts.close(now_unix_ns)]
+        if records and self._life.ended:
+            self._life.more(now_unix_ns)
+        self._life.close(now_unix_ns)
+        return records + self._end_if_due(now_unix_ns, closing=True)
+
+    def flush(self) -> None:
+        """Write all that is kept hot to the state; call it before the state is committed with the records."""
+        self._axes.flush()
+        self._rows.flush()
+        self._points.flush()
+        self._seen.flush()
+        self._life.flush()
+        for key, number in ((_REDELIVERED, self.redelivered()), (_MISSING, self.missing_rows())):
+            if number != _number(self._state, key):
+                self._state.set(key, number)
+
+    # --- what the report shows ----------------------------------------------------------------------------------------
+    def waiting(self) -> Waiting:
+        """Return what waits."""
+        return Waiting(self._rows.waiting, *self._rollouts.waiting())
+
+    def missing_rows(self) -> int:
+        """Return how many rows are known to be missing: gaps in ``rl.seq``."""
+        return self._life.missing_rows()
+
+    def redelivered(self) -> int:
+        """Return how many rows, parts of rows and events came again and were passed over."""
+        return self._redelivered_before + self._rows.redelivered + self._events.redelivered
+
+    def status(self) -> str:
+        """Return ``running``, or, once the run has ended, its status."""
+        return self._life.status().value if self._life.ended else "running"
+
+    # --- one frame ----------------------------------------------------------------------------------------------------
+    def _slow(self, signal: int, frame: _Frame) -> list[Record]:
+        try:
+            if signal == _METRICS:
+                return self._metrics(frame)
+            if signal == _TRACES:
+                return self._traces(frame)
+            if signal == _LOGS:
+                return self._logs(frame)
+        except DecodeError:
+            count(self._state, UNDECODABLE)
+        return []
+
+    def _metrics(self, frame: _Frame) -> list[Record]:
+        own: list[tuple[Voice, Sequence[Piece]]] = []
+        foreign: list[Found] = []
+        if frame.whole:
+            for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
+                voice = self._of_resource(frame, message.resource)
+                if voice is None:
+                    continue
+                for scope in message.scope_metrics:
+                    pieces, others = _parted(voice.speaker, scope)
+                    own.append((voice, pieces))
+                    foreign.append((voice.speaker, voice.process, others))
+        elif (writer := self._of_segment(frame.source, frame.now_unix_ns)) is not None:
+            pieces, others = writer.decoder.slow(frame.payload)
+            own.append((writer, pieces))
+            foreign.append((writer.speaker, writer.process, others))
+        records: list[Record] = []
+        for voice, pieces in own:
+            self._life.heard(voice.process, frame.now_unix_ns)
+            for piece in pieces:
+                records += self._rows.take(voice.process, piece, frame.now_unix_ns, hold=frame.held)
+                self._life.data(voice.process, frame.now_unix_ns)
+        points = self._points.rows(foreign, frame.append_unix_ns)
+        for _, process, _ in foreign if points else ():
+            self._life.data(process, frame.now_unix_ns)
+        return [*records, *points]
+
+    def _traces(self, frame: _Frame) -> list[Record]:
+        records: list[Record] = []
+        for voice, scopes in self._spans(frame):
+            self._life.heard(voice.process, frame.now_unix_ns)
+            for scope in scopes:
+                self._life.data(voice.process, frame.now_unix_ns)
+                who = voice.speaker.attributes, voice.process.instance
+                records += self._rollouts.spans(*who, scope, frame.now_unix_ns)
+        return records
+
+    def _spans(self, frame: _Frame) -> Iterator[tuple[Voice, Iterable[ScopeSpans]]]:
+        if frame.whole:
+            for message in ExportTraceServiceRequest.FromString(frame.payload).resource_spans:
+                voice = self._of_resource(frame, message.resource)
+                if voice is not None:
+                    yield voice, message.scope_spans
+        elif (voice := self._of_segment(frame.source, frame.now_unix_ns)) is not None:
+            yield voice, (ScopeSpans.FromString(frame.payload),)
+
+    def _logs(self, frame: _Frame) -> list[Record]:
+        records: list[Record] = []
+        for voice, scopes in self._log_scopes(frame):
+            if frame.source.kind != "bridge":  # what a bridge says of a dead process is no life sign
+                self._life.heard(voice.process, frame.now_unix_ns)
+            for scope in scopes:
+                for record in scope.log_records:
+                    records += self._events.take(voice.speaker, voice.process, record, frame.now_unix_ns)
+        return records
+
+    def _log_scopes(self, frame: _Frame) -> Iterator[tuple[Voice, Iterable[ScopeLogs]]]:
+        if frame.whole:
+            for message in ExportLogsServiceRequest.FromString(frame.payload).resource_logs:
+                voice = self._of_resource(frame, message.resource)
+                if voice is not None:
+                    yield voice, message.scope_logs
+        elif (voice := self._of_segment(frame.source, frame.now_unix_ns)) is not None:
+            yield voice, (ScopeLogs.FromString(frame.payload),)
+
+    def _of_segment(self, source: Source, now_unix_ns: int) -> Voice | None:
+        try:
+            voice = self._voices.of_segment(source, now_unix_ns)
+        except InvalidRecordError:
+            count(self._state, UNDECODABLE)
+            return None
+        if voice is None:
+            count(self._state, OTHER_RUN)
+        return voice
+
+    def _of_resource(self, frame: _Frame, resource: Resource) -> Voice | None:
+        voice = self._voices.of_resource(frame.source, resource, frame.now_unix_ns)
+        if voice is None:
+            count(self._state, OTHER_RUN)
+        return voice
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+    def _end_if_due(self, now_unix_ns: int, *, closing: bool = False) -> list[Record]:
+        if not self._life.due(now_unix_ns, closing=closing):
+            return []
+        return [*self._rows.close(), *self._rollouts.close(now_unix_ns), self._life.run_end()]
+
+    def _forget(self, process: Process) -> list[Record]:
+        rows = self._rows.forget(process)
+        self._life.forget(process)
+        self._voices.clear()
+        return [*rows]
+
+
+def _parted(speaker: Speaker, scope: ScopeMetrics) -> tuple[Sequence[Piece], Sequence[Metric]]:
+    """Part the metrics of one scope into rows of ours and the rest."""
+    if scope.scope.name == semconv.SCOPE_NAME and not speaker.foreign:
+        return pieces_of(scope, speaker.role, speaker.rank)
+    return (), scope.metrics
+
+
+def _number(state: State, key: str) -> int:
+    value = state.get(key)
+    return value if isinstance(value, int) else 0
