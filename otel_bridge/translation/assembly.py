@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypedDict
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -22,7 +22,6 @@ from otel_bridge.translation.messages import as_text
 
 TRAIN: Final = "train"
 _TRUNCATED: Final = frozenset({"length", "max_tokens", "max_length", "truncated", "content_length"})
-_TOOL_PREFIX: Final = "rl.tool."
 _FOREIGN_REWARD: Final = "agentlightning.reward."
 _FOREIGN_FACTS: Final = ("agentlightning.rollout_id", "agentlightning.attempt_id")
 
@@ -103,7 +102,11 @@ class Assembler:
     def facts(self, trace: Trace) -> Facts:
         """Return what the choice needs, without reading messages where the root names its finish reason."""
         producer, subject = _subject(trace.spans)
-        attributes = mapping_of(pair for pair in subject.attributes if not is_content(pair.key))
+        attributes = {
+            pair.key: pair.value.string_value or value_of(pair.value)
+            for pair in subject.attributes
+            if not is_content(pair.key)
+        }
         reason = reading.finish_reason_of(attributes)
         if reason is None:
             reason = next(filter(None, (_last_reason(span) for _, span in reversed(_ordered(trace.spans)))), None)
@@ -132,15 +135,15 @@ class Assembler:
         metadata = _metadata(trace.id, attributes, producer)
         advantage = reading.as_float(attributes.get(semconv.ADVANTAGE))
         for score in scores:
+            metadata.update(_remarks(score))
             if score.value is not None and score.name == "reward":
                 reward = score.value
             elif score.value is not None and score.name == "advantage":
                 advantage = score.value
             elif score.value is not None:
                 rewards[score.name] = score.value
-            metadata.update(_remarks(score))
+        reasons = (span.finish_reason for span in (root, *reversed(read)))
         axis = axis_of(facts.role) if facts.step is not None else None
-        version = reading.as_int(attributes.get(semconv.POLICY_VERSION))
         return Rollout(
             id=trace.id,
             role=facts.role,
@@ -151,28 +154,17 @@ class Assembler:
             end_unix_ns=_end(subject, ordered),
             messages=_conversation(root, read),
             spans=tuple(span.record() for span in read),
-            split=_split(attributes),
             group=facts.group,
-            sample=reading.as_int(attributes.get(semconv.SAMPLE_INDEX)),
-            trajectory_id=reading.as_name(attributes.get(semconv.TRAJECTORY_ID)),
-            prompt_index=reading.as_int(attributes.get(semconv.PROMPT_INDEX)),
-            batch_index=reading.as_int(attributes.get(semconv.BATCH_INDEX)),
             reward=reward,
             rewards=rewards,
             advantage=advantage,
-            finish_reason=root.finish_reason
-            or next((span.finish_reason for span in reversed(read) if span.finish_reason), None),
-            policy_version=version,
-            dataset=reading.as_name(attributes.get(semconv.DATASET)),
-            dataset_index=reading.as_int(attributes.get(semconv.DATASET_INDEX)),
-            tools={k[len(_TOOL_PREFIX) :]: v for k, v in attributes.items() if k.startswith(_TOOL_PREFIX)},
+            finish_reason=next(filter(None, reasons), None),
             metadata=metadata,
             error=root.error,
-            incomplete=not any(reading.is_root(span) or reading.is_marked(span) for _, span in ordered),
+            incomplete=not (reading.is_root(subject) or reading.is_marked(subject)),
             clipped_bytes=clipped + max(reading.as_int(attributes.get(semconv.CLIPPED)) or 0, 0),
-            steps={**steps, axis: max(facts.step, steps.get(axis, facts.step))}
-            if axis and facts.step is not None
-            else steps,
+            steps=_with_axis(steps, axis, facts.step),
+            **_named(attributes),
         )
 
     def _limited(self, ordered: Sequence[tuple[Producer, Span]]) -> tuple[list[Span], int]:
@@ -186,6 +178,42 @@ class Assembler:
             clipped += max(span.ByteSize() - kept[-1].ByteSize(), 0)
         kept, more = shrunk(kept, self.limit_bytes)
         return kept, clipped + more
+
+
+class _Named(TypedDict):
+    """Fields of a rollout that stand under a name of their own on its root."""
+
+    split: str | None
+    sample: int | None
+    trajectory_id: str | None
+    prompt_index: int | None
+    batch_index: int | None
+    policy_version: int | None
+    dataset: str | None
+    dataset_index: int | None
+    tools: dict[str, Json]
+
+
+def _named(attributes: Mapping[str, Json]) -> _Named:
+    prefix = semconv.TOOL_PREFIX
+    return {
+        "split": _split(attributes),
+        "sample": reading.as_int(attributes.get(semconv.SAMPLE_INDEX)),
+        "trajectory_id": reading.as_name(attributes.get(semconv.TRAJECTORY_ID)),
+        "prompt_index": reading.as_int(attributes.get(semconv.PROMPT_INDEX)),
+        "batch_index": reading.as_int(attributes.get(semconv.BATCH_INDEX)),
+        "policy_version": reading.as_int(attributes.get(semconv.POLICY_VERSION)),
+        "dataset": reading.as_name(attributes.get(semconv.DATASET)),
+        "dataset_index": reading.as_int(attributes.get(semconv.DATASET_INDEX)),
+        "tools": {key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)},
+    }
+
+
+def _with_axis(steps: Mapping[str, int], axis: str | None, step: int | None) -> Mapping[str, int]:
+    """Return *steps* with the rollout's own axis, which other records of the role may not have brought yet."""
+    if axis is None or step is None:
+        return dict(steps)
+    return {**steps, axis: max(step, steps.get(axis, step))}
 
 
 def _ordered(spans: Sequence[tuple[Producer, Span]]) -> list[tuple[Producer, Span]]:
@@ -203,7 +231,8 @@ def _order(pair: tuple[Producer, Span]) -> tuple[bool, int, bytes]:
 
 def _subject(spans: Sequence[tuple[Producer, Span]]) -> tuple[Producer, Span]:
     """Return the span that speaks for the rollout: the one that says it is one, else the root, else the first."""
-    return min(spans, key=lambda pair: (not reading.is_marked(pair[1]), *_order(pair)))
+    named = [pair for pair in spans if pair[1].name == semconv.ROLLOUT_SPAN and reading.is_root(pair[1])]
+    return named[0] if len(named) == 1 else min(spans, key=lambda pair: (not reading.is_marked(pair[1]), *_order(pair)))
 
 
 def _end(subject: Span, ordered: Sequence[tuple[Producer, Span]]) -> int:
@@ -258,11 +287,11 @@ def _rewards(
     if not stated:
         return None, {}
     last = mapping_of(max(stated, key=lambda span: (span.start_time_unix_nano, span.span_id)).attributes)
-    for name, value in last.items():
-        number, _, what = name[len(_FOREIGN_REWARD) :].partition(".")
-        part = reading.as_float(value)
+    for name, stated_value in last.items():
+        index, _, what = name[len(_FOREIGN_REWARD) :].partition(".")
+        part = reading.as_float(stated_value)
         if name.startswith(_FOREIGN_REWARD) and what == "value" and part is not None:
-            parts[reading.as_name(last.get(f"{_FOREIGN_REWARD}{number}.name")) or number] = part
+            parts[reading.as_name(last.get(f"{_FOREIGN_REWARD}{index}.name")) or index] = part
     return reading.as_float(last.get(f"{_FOREIGN_REWARD}0.value")), parts
 
 

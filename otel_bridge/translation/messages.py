@@ -54,7 +54,7 @@ class Chat:
         else:
             message: Message = {"role": said, "content": _content(entry.get("content"))}
             for key in _MESSAGE_KEYS:
-                if entry.get(key) is not None:
+                if entry.get(key) is not None and not _too_deep(entry[key]):
                     message[key] = entry[key]
             self.messages.append(message)
 
@@ -68,7 +68,7 @@ def read_chat(value: Json, role: str) -> Chat:
         role: Role of a bare text.
     """
     chat = Chat()
-    parsed = parsed_json(value)
+    parsed = _parsed(value)
     if isinstance(parsed, dict) and "role" not in parsed:
         for key in ("messages", "choices"):
             inner = parsed.get(key)
@@ -95,19 +95,25 @@ def system_message(value: Json) -> Message | None:
 
 
 def parsed_json(value: Json) -> Json:
-    """Return what a JSON text holds; anything else, and a text that is no JSON object or array, as it is."""
+    """Return what a JSON text holds; anything else, and a text that is no JSON object or array, as it is.
+
+    JSON that nests deeper than a tracker shows stays text.
+    """
+    parsed = _parsed(value)
+    return value if parsed is not value and _too_deep(parsed) else parsed
+
+
+def _parsed(value: Json) -> Json:
     if not isinstance(value, str) or value[:64].lstrip()[:1] not in {"[", "{"}:
         return value
     try:
-        parsed = cast("Json", orjson.loads(value))
+        return cast("Json", orjson.loads(value))
     except ValueError:
-        try:  # NaN, Infinity and lone surrogates, which orjson refuses
-            parsed = _sound(cast("Json", json.loads(value)))
-        except (ValueError, RecursionError):
-            return value
-    if value.count("[") + value.count("{") > _MAX_DEPTH and _too_deep(parsed):
+        pass
+    try:  # NaN, Infinity and lone surrogates, which orjson refuses
+        return _sound(cast("Json", json.loads(value)))
+    except (ValueError, RecursionError):
         return value
-    return parsed
 
 
 def _sound(value: Json) -> Json:
@@ -125,16 +131,16 @@ def _sound(value: Json) -> Json:
 
 def _too_deep(value: Json) -> bool:
     """Return whether *value* nests deeper than a tracker shows and a recursive reader should follow."""
-    level: list[Json] = [value]
+    level: list[Json] = [value] if isinstance(value, (dict, list)) else []
     for _ in range(_MAX_DEPTH):
+        if not level:
+            return False
         level = [
             inner
             for entry in level
             for inner in (entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ())
             if isinstance(inner, (dict, list))
         ]
-        if not level:
-            return False
     return True
 
 
@@ -184,8 +190,12 @@ def as_text(value: Json) -> str:
         return ""
     try:
         return orjson.dumps(value).decode()
-    except (TypeError, ValueError):  # integers beyond 64 bits, lone surrogates
+    except (TypeError, ValueError):  # integers beyond 64 bits, lone surrogates, deep nesting
+        pass
+    try:
         return json.dumps(value)
+    except RecursionError:
+        return "[nested too deeply]"
 
 
 def _choice(entry: Json) -> Json:
@@ -194,9 +204,9 @@ def _choice(entry: Json) -> Json:
 
 
 def _content(value: Json) -> Json:
-    if value is None or isinstance(value, (str, list)):
+    if value is None or isinstance(value, str):
         return value
-    return as_text(value)
+    return value if isinstance(value, list) and not _too_deep(value) else as_text(value)
 
 
 def _from_parts(role: str, parts: list[Json], name: Json) -> list[Message]:
@@ -262,7 +272,7 @@ def _media(part: dict[str, Json]) -> Json:
             return {"type": "image_url", "image_url": {"url": f"data:{mime or 'image/png'};base64,{data}"}}
         if modality == "audio" or mime.startswith("audio/"):
             return {"type": "input_audio", "input_audio": {"data": data, "format": mime.partition("/")[2] or "wav"}}
-    return part
+    return {"type": "text", "text": as_text(part)} if _too_deep(part) else part
 
 
 def _joined(content: list[Json]) -> Json:

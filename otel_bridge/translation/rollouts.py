@@ -363,7 +363,7 @@ def _note(trace: OpenTrace, spans: list[Span], now_unix_ns: int) -> None:
         trace.span_ids.add(span.span_id)
         trace.rollout = trace.rollout or reading.is_rollout(span)
         root = reading.is_root(span)
-        if root or reading.is_marked(span):
+        if root or span.name == semconv.ROLLOUT_SPAN:
             expected = next(
                 (reading.as_int(value_of(p.value)) for p in span.attributes if p.key == semconv.SPAN_COUNT), None
             )

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_bridge import records, semconv
 from otel_bridge.records import Json, Message
-from otel_bridge.translation.attributes import mapping_of
+from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.content import is_content
 from otel_bridge.translation.messages import Chat, flattened_chat, parsed_json, read_chat, system_message
 
@@ -36,6 +36,7 @@ _INPUT_TOKENS: Final = (semconv.GEN_AI_INPUT_TOKENS, "gen_ai.usage.prompt_tokens
 _OUTPUT_TOKENS: Final = (semconv.GEN_AI_OUTPUT_TOKENS, "gen_ai.usage.completion_tokens", "llm.token_count.completion")
 _MODELS: Final = (semconv.GEN_AI_RESPONSE_MODEL, semconv.GEN_AI_REQUEST_MODEL, "llm.model_name")
 _MAX_INT: Final = 1 << 63
+_NO_PARENT: Final = frozenset({b"", bytes(8)})
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class SpanFacts:
             made = parsed_json(attributes.get(semconv.GEN_AI_TOOL_RESULT, made))
         return records.Span(
             id=span.span_id.hex(),
-            parent_id=span.parent_span_id.hex() if any(span.parent_span_id) else None,
+            parent_id=span.parent_span_id.hex() if not is_root(span) else None,
             name=span.name,
             kind=self.kind,
             start_unix_ns=span.start_time_unix_nano,
@@ -90,7 +91,8 @@ class SpanFacts:
 
 def read_span(span: Span) -> SpanFacts:
     """Read *span* once, its messages included."""
-    attributes = mapping_of(span.attributes)
+    # The empty text is falsy, as every value that is no text reads: only those take the longer way.
+    attributes = {pair.key: pair.value.string_value or value_of(pair.value) for pair in span.attributes}
     kind = kind_of(span.name, attributes)
     prompt, answer = _chats(span, attributes, kind)
     messages = prompt.messages
@@ -118,7 +120,7 @@ def is_rollout(span: Span) -> bool:
 
 def is_root(span: Span) -> bool:
     """Return whether *span* has no parent."""
-    return not any(span.parent_span_id)
+    return span.parent_span_id in _NO_PARENT
 
 
 def is_marked(span: Span) -> bool:
