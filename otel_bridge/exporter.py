@@ -37,6 +37,7 @@ class RunInfo:
         reopened: Data came after an end had been written.
         node_rank: Number of this machine in the job.
         local: No endpoint gathers the job: another machine may have a bridge of this run too.
+        oldest: Position of the oldest record still there: what lies before it cannot be written anew.
     """
 
     id: str
@@ -54,6 +55,7 @@ class RunInfo:
     reopened: bool = False
     node_rank: int = 0
     local: bool = True
+    oldest: Position = 1
 
 
 class Memory(Protocol):

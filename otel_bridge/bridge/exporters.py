@@ -1,6 +1,6 @@
 """Which exporters a run has, for which signals, and where each delivers.
 
-A list given to the bridge (``--exporters``), else those named by the run's living processes, together, else those named last.
+A list given to the bridge (``--exporters``), else those named by the run's living processes, together, else the last.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from otel_bridge.bridge.codec import encode
+from otel_bridge.bridge.codec import ROLLOUT, ROW, encode
 from otel_bridge.bridge.database import Database, set_aside
 from otel_bridge.bridge.memory import LedgerMemory
 from otel_bridge.bridge.tables import Destination, Source, destinations_of, put_source
@@ -46,12 +46,18 @@ class Ledger:
     Args:
         path: The SQLite file.
         exclusive: See `Database`.
+
+    Attributes:
+        position: The last position given.
+        rows: Rows committed so far.
+        rollouts: Rollouts committed so far.
     """
 
     def __init__(self, path: Path, *, exclusive: bool = False) -> None:
         self.database = Database(path, exclusive=exclusive)
         view = self.view()
         self.position: Position = view.position()
+        self.rows, self.rollouts = int(str(view.meta("rows") or 0)), int(str(view.meta("rollouts") or 0))
         view.close()
 
     def view(self) -> View:
@@ -75,11 +81,15 @@ class Ledger:
             The last position.
         """
         first = self.position + 1
+        rows, rollouts = self.rows, self.rollouts
         encoded = [(position, *encode(record)) for position, record in enumerate(records, first)]
         with self.database.transaction() as sql:
             if encoded:
                 sql.executemany("INSERT INTO records VALUES (?, ?, ?)", encoded)
-                sql.execute("INSERT OR REPLACE INTO meta VALUES ('position', ?)", (encoded[-1][0],))
+                rows += sum(1 for _, kind, _ in encoded if kind == ROW)
+                rollouts += sum(1 for _, kind, _ in encoded if kind == ROLLOUT)
+                facts = (("position", encoded[-1][0]), ("rows", rows), ("rollouts", rollouts))
+                sql.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts)
             if changes:
                 kept = [(key, value) for key, value in changes if value is not None]
                 sql.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", kept)
@@ -87,7 +97,7 @@ class Ledger:
             for source in sources:
                 put_source(sql, source)
         if encoded:
-            self.position = encoded[-1][0]
+            self.position, self.rows, self.rollouts = encoded[-1][0], rows, rollouts
         return self.position
 
     def forget_source(self, instance_id: str) -> None:

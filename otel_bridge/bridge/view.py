@@ -112,7 +112,7 @@ class View:
         """Return what `Ledger.set_meta` stored, ``None`` when nothing was."""
         with self._reader.snapshot() as sql:
             found = sql.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-            return None if found is None else json.loads(found[0])
+            return None if found is None else json.loads(str(found[0]))
 
     def overview(self) -> tuple[Position, list[Source], list[Destination]]:
         """Return position, sources and destinations, of one instant."""

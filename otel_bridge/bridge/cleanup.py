@@ -1,0 +1,74 @@
+"""Deleting what is not needed any more: segments that are read and forwarded, records that every destination has."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from otel_bridge.bridge.ledger import Ledger
+from otel_bridge.bridge.reader import Reader
+from otel_bridge.bridge.tables import Destination, Source
+from otel_bridge.bridge.tail import Tail
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.records import Position
+
+
+def delete_read_segments(folder: RunFolder, ledger: Ledger, reader: Reader, forwarding: Sequence[Source] | None) -> int:
+    """Delete the segments that nobody needs, whole; the ledger is on the disk before. Returns how many.
+
+    Args:
+        folder: The run folder.
+        ledger: Its ledger.
+        reader: Its reader, all it used committed.
+        forwarding: How far ``otlp`` is with each process; ``None``: the run has no ``otlp``.
+    """
+    forwarded = None if forwarding is None else {item.instance_id: item for item in forwarding}
+    due = {name: _keep_from(tail, forwarded) for name, tail in reader.tails.items()}
+    work = {name: keep for name, keep in due.items() if keep > reader.tails[name].first_number}
+    if not work:
+        return 0
+    ledger.database.sync()
+    deleted = 0
+    for name, keep in work.items():
+        tail = reader.tails[name]
+        for number in range(tail.first_number, keep):
+            with contextlib.suppress(FileNotFoundError):
+                folder.segment_path(name, number).unlink()
+                deleted += 1
+        tail.first_number = keep
+        if keep > tail.last_number and tail.used_up:
+            # The files go first: a source without files is harmless, files without a source are read again.
+            with contextlib.suppress(FileNotFoundError):
+                folder.life_path(name).unlink()
+            ledger.forget_source(name)
+            del reader.tails[name]
+    return deleted
+
+
+def floor(destinations: Sequence[Destination], position: Position, *, unresolved: bool) -> Position:
+    """Return the position up to which every destination, named now or not, is safe.
+
+    Args:
+        destinations: All of the ledger.
+        position: Its last position.
+        unresolved: An exporter's destination is not known yet: nothing may go.
+    """
+    if unresolved:
+        return 0
+    return min((item.safe for item in destinations), default=position)
+
+
+def _keep_from(tail: Tail, forwarded: dict[str, Source] | None) -> int:
+    """Return the number of the first segment that is still needed."""
+    used = tail.source
+    keep = used.number
+    if tail.used_up and tail.ended:
+        keep = tail.last_number + 1
+    if forwarded is None:
+        return keep
+    at = forwarded.get(tail.instance_id)
+    if at is None:
+        return tail.first_number
+    if (at.forwarded_number, at.forwarded_offset) >= (used.number, used.offset):
+        return keep
+    return min(keep, at.forwarded_number)

@@ -1,0 +1,95 @@
+"""Which processes of a run live, and the word said for those that died without one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final, cast
+
+from otel_bridge.bridge.own_segment import KIND, OwnSegment
+from otel_bridge.bridge.reader import Reader
+from otel_bridge.bridge.tail import Tail
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.journal.life import alive, this_host
+from otel_bridge.records import Status
+
+_SPEAKING: Final = frozenset({"process", "launcher"})
+"""Kinds of segments whose process says its end; others hold the words of several, or the bridge's own."""
+ALIVE_SIGN_NS: Final = 60_000_000_000
+
+
+class Lives:
+    """Looks after the processes of one run folder. One thread.
+
+    Args:
+        folder: The run folder.
+        reader: Its reader.
+        own: The bridge's own segment.
+        silence_ns: How long a process of another machine may be silent.
+    """
+
+    def __init__(self, folder: RunFolder, reader: Reader, own: OwnSegment, *, silence_ns: int) -> None:
+        self._folder, self._reader, self._own, self._silence_ns = folder, reader, own, silence_ns
+        self._signed_ns = 0
+
+    def look(self, now_unix_ns: int) -> None:
+        """Find out who has died since; a process once seen dead stays dead."""
+        for tail in self._reader.tails.values():
+            header = tail.header
+            if tail.dead or header is None:
+                continue
+            if header.kind == KIND:
+                tail.dead = tail.instance_id != self._own.instance_id
+            else:
+                tail.dead = not alive(self._folder, header, now_unix_ns, silence_ns=self._silence_ns)
+            tail.cut = tail.dead and header.boot_id == this_host().boot_id
+
+    def living(self) -> list[SegmentHeader]:
+        """Return the headers of processes that live; of those only whose word keeps a run open or names exporters."""
+        tails = self._reader.tails.values()
+        return [tail.header for tail in tails if tail.header is not None and not tail.dead and tail.header.kind != KIND]
+
+    def headers(self) -> list[SegmentHeader]:
+        """Return the headers of all processes that still have segments, dead ones too."""
+        return [tail.header for tail in self._reader.tails.values() if tail.header is not None]
+
+    def say_ends(self) -> bool:
+        """Say the end of each process that died without a word; say whether any was said.
+
+        Only when everything has been read: the word may stand in what has not.
+
+        Raises:
+            JournalError: It cannot be appended now.
+        """
+        said = False
+        for tail in self._reader.tails.values():
+            if tail.ended or not tail.used_up:
+                continue
+            if tail.header is not None and self._is_open(tail):
+                self._own.end(tail.header, Status.KILLED, tail.last_append_ns or tail.header.created_unix_ns)
+                said = True
+            tail.ended = tail.moved = True
+        return said
+
+    def end_open(self, status: Status) -> None:
+        """Say the end of every process that has not ended, dead or alive; raises `JournalError`."""
+        for tail in self._reader.tails.values():
+            if tail.header is not None and self._is_open(tail):
+                self._own.end(tail.header, status, time.time_ns())
+
+    def sign(self, now_unix_ns: int) -> None:
+        """Once a minute, say for each living process that it lives, for the bridge that these segments go to."""
+        if now_unix_ns - self._signed_ns < ALIVE_SIGN_NS:
+            return
+        self._signed_ns = now_unix_ns
+        for header in self.living():
+            if header.kind in _SPEAKING:
+                self._own.alive(header, now_unix_ns)
+
+    def _is_open(self, tail: Tail) -> bool:
+        header = tail.header
+        if header is None or header.kind not in _SPEAKING:
+            return False
+        facts = cast("Mapping[str, object] | None", self._reader.state.get(f"proc/{tail.instance_id}"))
+        return facts is not None and facts.get("status") is None

@@ -1,0 +1,200 @@
+"""Segments -> translation -> ledger, for one run folder.
+
+Frames of all segments are used in the order of their append time, so that a folder read late reads like one read live;
+what they lead to (records, changes of state, offsets) is committed in one transaction, all or nothing. One thread.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from otel_bridge.bridge.ledger import Ledger
+from otel_bridge.bridge.state import LedgerState
+from otel_bridge.bridge.tail import Tail
+from otel_bridge.errors import FormatVersionError, OtelBridgeError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.frames import Frame, Signal
+from otel_bridge.records import Record
+from otel_bridge.translation.options import Options
+from otel_bridge.translation.state import count
+from otel_bridge.translation.translator import Translator
+
+BATCH_FRAMES: Final = 4_000
+BATCH_BYTES: Final = 4 << 20
+_TICK_NS: Final = 250_000_000
+"""How far append times may go before time passes in translation, while frames are read late."""
+_LATE_NS: Final = 1_000_000_000
+_LIST_S: Final = 1.0
+_YOUNG_NS: Final = 2_000_000_000
+"""A folder changed so shortly ago may change again without its time of change showing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one turn brought.
+
+    Attributes:
+        frames: Frames used.
+        records: Records committed.
+        more: There is more to read right away.
+        flush: Somebody asked to write and retry now.
+    """
+
+    frames: int = 0
+    records: int = 0
+    more: bool = False
+    flush: bool = False
+
+
+class Reader:
+    """Reads all segments of a run folder into its ledger.
+
+    Args:
+        folder: The run folder, whose lock is held.
+        ledger: Its ledger.
+        options: Of translation.
+        say: Takes one line for the log.
+    """
+
+    def __init__(self, folder: RunFolder, ledger: Ledger, options: Options, *, say: Callable[[str], None]) -> None:
+        self.tails: dict[str, Tail] = {}
+        self.caught_up = False
+        self._folder, self._ledger, self._options, self._say = folder, ledger, options, say
+        self._view = ledger.view()
+        self._refused: set[str] = set()
+        self._listed_s = 0.0
+        self._listed_mtime_ns = -1
+        self._ticked_ns = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin where the ledger stands; also after a commit that failed."""
+        self.state = LedgerState(self._view)
+        self.translator = Translator(self.state, self._options)
+        before = self.tails
+        self.tails = {source.instance_id: Tail.resumed(self._folder, source) for source in self._view.sources()}
+        for instance_id, tail in before.items():
+            new = self.tails.setdefault(instance_id, Tail(self._folder, instance_id, tail.first_number))
+            new.last_number, new.dead, new.cut = tail.last_number, tail.dead, tail.cut
+
+    def look(self, *, now: bool = False) -> None:
+        """Find new segments; cheap while nothing changed.
+
+        Args:
+            now: List the folder whatever it looks like.
+        """
+        try:
+            mtime_ns = os.stat(self._folder.segments_dir).st_mtime_ns
+        except OSError:
+            return
+        seen_s = time.monotonic()
+        young = time.time_ns() - mtime_ns < _YOUNG_NS
+        if not (now or young or mtime_ns != self._listed_mtime_ns or seen_s - self._listed_s > _LIST_S):
+            return
+        self._listed_mtime_ns, self._listed_s = mtime_ns, seen_s
+        for file in self._folder.segments():
+            tail = self.tails.get(file.instance_id)
+            if tail is None:
+                tail = self.tails[file.instance_id] = Tail(self._folder, file.instance_id, file.number)
+            tail.last_number = max(tail.last_number, file.number)
+
+    def read(self) -> Read:
+        """Use what is there, up to one batch, and commit it.
+
+        Raises:
+            JournalError: It could not be committed; nothing of it is kept, the next call begins there again.
+        """
+        try:
+            return self._read()
+        except OtelBridgeError:
+            self._begin()
+            raise
+
+    def close_translation(self) -> int:
+        """Let go of all that waits: nothing more will come. Returns how many records that made."""
+        return self._commit(self.translator.close(time.time_ns()))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._view.close()
+
+    def _read(self) -> Read:
+        records: list[Record] = []
+        filled = [(name, tail) for name, tail in self.tails.items() if self._filled(tail, records)]
+        heap = [(tail.frames[0].append_unix_ns, name, tail) for name, tail in filled]
+        heapq.heapify(heap)
+        frames = size = 0
+        flush = False
+        while heap and frames < BATCH_FRAMES and size < BATCH_BYTES:
+            _, name, tail = heap[0]
+            frame = tail.take()
+            frames, size = frames + 1, size + len(frame.payload)
+            if frame.signal is Signal.CONTROL:
+                flush = True
+            else:
+                self._use(tail, frame, records)
+            if self._filled(tail, records):
+                heapq.heapreplace(heap, (tail.frames[0].append_unix_ns, name, tail))
+            else:
+                heapq.heappop(heap)
+        self.caught_up = not heap
+        if self.caught_up:
+            self._tick(time.time_ns(), records)
+        return Read(frames, self._commit(records), bool(heap), flush)
+
+    def _filled(self, tail: Tail, records: list[Record]) -> bool:
+        """Read more of *tail* when nothing of it is left; say whether anything is."""
+        if tail.frames:
+            return True
+        if tail.instance_id in self._refused:
+            return False
+        try:
+            tail.fill()
+        except FormatVersionError as exc:
+            self._refused.add(tail.instance_id)
+            self._say(f"a segment of {tail.instance_id} is left as it is: {exc}")
+            return False
+        if tail.newly_opened:
+            # Told at once: a process that has not logged yet keeps the run open too.
+            tail.newly_opened = False
+            created = tail.header.created_unix_ns if tail.header is not None else 0
+            records += self.translator.opened(tail.speaker, min(created, time.time_ns()))
+        return bool(tail.frames)
+
+    def _use(self, tail: Tail, frame: Frame, records: list[Record]) -> None:
+        now = time.time_ns()
+        if frame.append_unix_ns < now:
+            if frame.append_unix_ns - self._ticked_ns > _TICK_NS and now - frame.append_unix_ns > _LATE_NS:
+                self._tick(frame.append_unix_ns, records)
+            now = frame.append_unix_ns
+        if tail.gaps:
+            count(self.state, "segment_gaps", tail.gaps)
+            self._say(f"{tail.gaps} unreadable stretches in the segments of {tail.instance_id}")
+            tail.gaps = 0
+        try:
+            records += self.translator.frame(
+                tail.speaker, frame.signal, frame.payload, frame.whole, frame.append_unix_ns, now
+            )
+        except Exception as exc:  # noqa: BLE001  # one frame must not stop the run
+            count(self.state, "translation_errors")
+            self._say(f"a frame of {tail.instance_id} cannot be translated: {type(exc).__name__}: {exc}")
+
+    def _tick(self, now_unix_ns: int, records: list[Record]) -> None:
+        self._ticked_ns = now_unix_ns
+        records += self.translator.tick(now_unix_ns)
+
+    def _commit(self, records: list[Record]) -> int:
+        self.translator.flush()
+        changes = self.state.changes()
+        sources = [tail.source for tail in self.tails.values() if tail.moved]
+        if records or changes or sources:
+            self._ledger.commit(records, changes, sources)
+            self.state.committed()
+            for tail in self.tails.values():
+                tail.moved = False
+        return len(records)

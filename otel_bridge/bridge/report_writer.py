@@ -1,0 +1,129 @@
+"""The ledger and the lanes -> ``report.json``: at most every 0.1 s, from one ledger transaction."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from otel_bridge.bridge.ledger import Ledger
+from otel_bridge.bridge.reader import Reader
+from otel_bridge.bridge.run_info import RunDescription
+from otel_bridge.bridge.tables import Destination
+from otel_bridge.bridge.window import Progress
+from otel_bridge.bridge.worker import Lane
+from otel_bridge.exporter import RunInfo
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.life import this_host
+from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report, write_report
+
+EVERY_S: Final = 0.1
+_DROP: Final = "drop/"
+_AXIS: Final = "axis/"
+
+
+class ReportWriter:
+    """Writes the report of one run folder. One thread, but `due` may be set by any.
+
+    Args:
+        folder: The run folder.
+        ledger: Its ledger.
+        reader: Its reader.
+        describe: Tells the run.
+        launcher: The bridge is ``otel-bridge run``.
+    """
+
+    def __init__(
+        self, folder: RunFolder, ledger: Ledger, reader: Reader, describe: RunDescription, *, launcher: bool
+    ) -> None:
+        self.due = True
+        self._folder, self._ledger, self._reader, self._describe = folder, ledger, reader, describe
+        self._launcher = launcher
+        self._view = ledger.view()
+        self._written_s = float("-inf")
+
+    def write(self, lanes: Mapping[str, Lane], *, ended: bool, now: bool = False) -> Report | None:
+        """Write the report when it is due; ``None``: it was not, or not yet.
+
+        Args:
+            lanes: The exporters.
+            ended: Everything is delivered and ended in every tracker.
+            now: Do not wait for the 0.1 s.
+
+        Raises:
+            JournalError: It cannot be written; the last one stands.
+        """
+        seen_s = time.monotonic()
+        if not self.due or (seen_s - self._written_s < EVERY_S and not now):
+            return None
+        self.due, self._written_s = False, seen_s
+        report = self._report(lanes, ended)
+        write_report(self._folder, report)
+        return report
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._view.close()
+
+    def _report(self, lanes: Mapping[str, Lane], ended: bool) -> Report:
+        # States before numbers: an exporter that is said to write may be through by then, never the other way round.
+        progress = {name: lane.progress for name, lane in lanes.items()}
+        ids = {name: lane.destination_id for name, lane in lanes.items()}
+        position, sources, found = self._view.overview()
+        destinations = {item.id: item for item in found}
+        translator, state, host = self._reader.translator, self._reader.state, this_host()
+        run = self._describe.brief(state.get("run"))
+        return Report(
+            time_unix_ns=time.time_ns(),
+            project=run.project,
+            name=run.name,
+            bridge=BridgeReport(os.getpid(), host.name, host.boot_id),
+            processes={
+                source.instance_id: ProcessReport(
+                    source.number,
+                    source.offset,
+                    source.forwarded_number,
+                    source.forwarded_offset,
+                    *self._life_of(source.instance_id),
+                )
+                for source in sources
+            },
+            position=position,
+            exporters={name: _exporter(item, destinations.get(ids[name] or 0), run) for name, item in progress.items()},
+            drops={key.removeprefix(_DROP): _int(value) for key, value in state.items(_DROP)},
+            missing_rows=translator.missing_rows(),
+            steps={key.removeprefix(_AXIS): _int(value) for key, value in state.items(_AXIS)},
+            rows=self._ledger.rows,
+            rollouts=self._ledger.rollouts,
+            waiting=dataclasses.asdict(translator.waiting()),
+            status=translator.status(),
+            ended=ended,
+            launcher=self._launcher,
+        )
+
+    def _life_of(self, instance_id: str) -> tuple[str | None, bool]:
+        tail = self._reader.tails.get(instance_id)
+        return (None, False) if tail is None else (tail.speaker.role, not tail.dead)
+
+
+def _exporter(progress: Progress, at: Destination | None, run: RunInfo) -> ExporterReport:
+    report = ExporterReport(
+        written=progress.written,
+        safe=progress.safe,
+        state=progress.state,
+        reason=progress.reason,
+        help=progress.help,
+        url=progress.url,
+        destination=dict(progress.destination),
+        view="" if progress.settings is None else progress.settings.view(run),
+    )
+    if at is not None:
+        report.written, report.safe, report.url = min(at.written, progress.written), at.safe, at.url
+        report.rows, report.rollouts, report.dead_letters = at.rows, at.rollouts, at.dead_letters
+    return report
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0
