@@ -1,0 +1,194 @@
+"""Sends serialised OTLP requests, over gRPC or HTTP, and says by its error what became of one.
+
+Source of the tables: opentelemetry-specification, protocol/otlp.md, "Failures". Where the specification calls an answer
+final although a person can mend its cause (401, 403, 404 …), it is *blocked* here: nothing is lost meanwhile.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Protocol, cast
+
+import requests
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+
+from otel_bridge.bridge.forwarding.endpoint import Endpoint
+from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.semconv import HEADER_RUN_ID, HEADER_SERVER
+
+_RETRY_HTTP: Final = frozenset({408, 429, 500, 502, 503, 504})
+_FINAL_HTTP: Final = frozenset({400, 413, 422})
+_RETRY_GRPC: Final = frozenset({1, 2, 4, 8, 10, 11, 13, 14, 15})
+_FINAL_GRPC: Final = frozenset({3})
+_METHODS: Final = {
+    "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+    "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+}
+
+
+class Client(Protocol):
+    """Sends the requests of one signal. For one thread."""
+
+    def send(self, body: bytes, run_id: str) -> Reply:
+        """Send one request; raises `RetryableError`, `BlockedError` or `PermanentError`."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class Reply:
+    """The answer to a request that was taken.
+
+    Attributes:
+        from_bridge: The other end is an otel-bridge.
+        rejected: How many points, spans or records of the request it refused.
+        message: Why, in its words.
+    """
+
+    __slots__ = ("from_bridge", "message", "rejected")
+
+    def __init__(self, body: bytes, headers: Mapping[str, str]) -> None:
+        self.from_bridge = HEADER_SERVER in headers
+        try:
+            # The three responses have the same shape: partial_success { int64 rejected = 1; string message = 2 }.
+            partial = ExportMetricsServiceResponse.FromString(body).partial_success
+            self.rejected, self.message = partial.rejected_data_points, partial.error_message
+        except DecodeError:
+            self.rejected, self.message = 0, ""
+
+
+def client_for(endpoint: Endpoint) -> Client:
+    """Return a client for *endpoint*; nothing is connected yet."""
+    return _GrpcClient(endpoint) if endpoint.protocol == "grpc" else _HttpClient(endpoint)
+
+
+class _HttpClient:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._session = requests.Session()
+        self._session.headers.update({"Content-Type": "application/x-protobuf", **endpoint.headers})
+        if endpoint.certificate:
+            self._session.verify = endpoint.certificate
+        if endpoint.client_certificate and endpoint.client_key:
+            self._session.cert = (endpoint.client_certificate, endpoint.client_key)
+
+    def send(self, body: bytes, run_id: str) -> Reply:
+        headers = {HEADER_RUN_ID: run_id}
+        if self._endpoint.gzip:
+            body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+        try:
+            answer = self._session.post(
+                self._endpoint.url, data=body, headers=headers, timeout=self._endpoint.timeout_s, allow_redirects=False
+            )
+        except requests.exceptions.SSLError as exc:
+            raise BlockedError(f"{self._endpoint.url}: TLS failed: {exc}", help=_TLS_HELP) from exc
+        except requests.RequestException as exc:
+            raise RetryableError(f"{self._endpoint.url} cannot be reached: {_short(exc)}") from exc
+        if answer.status_code == 200:
+            return Reply(answer.content, {name.lower(): value for name, value in answer.headers.items()})
+        raise self._error(answer)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _error(self, answer: requests.Response) -> ExporterError:
+        status = answer.status_code
+        message = f"{self._endpoint.url} answered {status} {answer.reason}"
+        if status in _RETRY_HTTP:
+            return RetryableError(message, retry_after_s=_seconds(answer.headers.get("Retry-After")))
+        if status in _FINAL_HTTP:
+            return PermanentError(message)
+        return BlockedError(message, help=_AUTH_HELP if status in {401, 403} else _ENDPOINT_HELP)
+
+
+class _GrpcClient:
+    def __init__(self, endpoint: Endpoint) -> None:
+        import grpc  # noqa: PLC0415  # an extra, and 60 ms of import
+
+        self._endpoint = endpoint
+        self._rpc_error = grpc.RpcError
+        target = endpoint.url.partition("://")[2]
+        options = [("grpc.max_receive_message_length", 4 << 20)]
+        compression = grpc.Compression.Gzip if endpoint.gzip else grpc.Compression.NoCompression
+        if endpoint.secure:
+            credentials = grpc.ssl_channel_credentials(
+                _file(endpoint.certificate), _file(endpoint.client_key), _file(endpoint.client_certificate)
+            )
+            self._channel = grpc.secure_channel(target, credentials, options, compression)
+        else:
+            self._channel = grpc.insecure_channel(target, options, compression)
+        method = self._channel.unary_unary(_METHODS[endpoint.signal], bytes, bytes)  # pyright: ignore[reportUnknownMemberType]  # open in the stubs
+        self._export = cast("_Export", method)
+        self._metadata = tuple(endpoint.headers.items())
+
+    def send(self, body: bytes, run_id: str) -> Reply:
+        metadata = (*self._metadata, (HEADER_RUN_ID, run_id))
+        try:
+            answer, call = self._export.with_call(body, timeout=self._endpoint.timeout_s, metadata=metadata)
+        except self._rpc_error as exc:
+            raise self._error(cast("_Failed", exc)) from exc
+        return Reply(answer, {key: str(value) for key, value in call.initial_metadata() or ()})
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _error(self, failed: _Failed) -> ExporterError:
+        code = failed.code().value[0]
+        message = f"{self._endpoint.url} answered gRPC status {code}: {failed.details()}"
+        if code in _RETRY_GRPC:
+            return RetryableError(message)
+        if code in _FINAL_GRPC:
+            return PermanentError(message)
+        return BlockedError(message, help=_AUTH_HELP if code in {7, 16} else _ENDPOINT_HELP)
+
+
+class _Answered(Protocol):
+    def initial_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+
+
+class _Export(Protocol):
+    def with_call(
+        self, body: bytes, *, timeout: float, metadata: tuple[tuple[str, str], ...]
+    ) -> tuple[bytes, _Answered]: ...
+
+
+class _Code(Protocol):
+    @property
+    def value(self) -> tuple[int, str]: ...
+
+
+class _Failed(Protocol):
+    """The error of a call: gRPC's `RpcError` that is a `Call` too."""
+
+    def code(self) -> _Code: ...
+
+    def details(self) -> str | None: ...
+
+
+_AUTH_HELP: Final = "set OTEL_BRIDGE_TOKEN, or OTEL_EXPORTER_OTLP_HEADERS to the credentials that the endpoint wants"
+_ENDPOINT_HELP: Final = "check OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_PROTOCOL"
+_TLS_HELP: Final = "check OTEL_EXPORTER_OTLP_CERTIFICATE, or the scheme of OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+def _file(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as exc:
+        raise BlockedError(f"{path} cannot be read: {exc.strerror}", help=_TLS_HELP) from exc
+
+
+def _seconds(raw: str | None) -> float | None:
+    return float(raw) if raw is not None and raw.strip().isdigit() else None
+
+
+def _short(exc: Exception) -> str:
+    text = str(exc)
+    return text if len(text) <= 200 else f"{text[:199]}…"
