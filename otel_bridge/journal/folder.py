@@ -31,7 +31,8 @@ __all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
 FORMAT: Final = 1
 _LIFE: Final = ".life"
 _LONGEST_NAME: Final = 160
-_SAFE: Final = re.compile(rb"[^A-Za-z0-9._-]")
+_UNSAFE: Final = re.compile(rb"[^A-Za-z0-9._-]")
+_ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,19 @@ class RunFolder:
     """
 
     def __init__(self, base: Path, run_id: str) -> None:
-        self.base = base
         self.run_id = run_id
-        self.path = base / _folder_name(run_id)
+        self._place(base / _folder_name(run_id))
+
+    @classmethod
+    def at(cls, path: Path) -> RunFolder:
+        """Return the run folder that lies at *path*."""
+        folder = cls(path.parent, _run_id_of(path))
+        folder._place(path)
+        return folder
+
+    def _place(self, path: Path) -> None:
+        self.base = path.parent
+        self.path = path
         self.segments_dir = self.path / "segments"
         self.processes_dir = self.path / "processes"
         self.ask_dir = self.path / "ask"
@@ -165,7 +176,7 @@ def run_folders(base: Path) -> list[RunFolder]:
         names = sorted(os.listdir(base))
     except OSError:
         return []
-    return [RunFolder(base, _run_id_of(base / name)) for name in names if (base / name / "segments").is_dir()]
+    return [RunFolder.at(base / name) for name in names if (base / name / "segments").is_dir()]
 
 
 def put_file(path: Path, data: bytes) -> None:
@@ -208,7 +219,7 @@ def _unusable(path: Path, exc: OSError) -> JournalError:
 def _folder_name(run_id: str) -> str:
     """Escape a run id, which anybody may send, into one harmless file name."""
     raw = run_id.encode("utf-8", "surrogatepass")
-    name = _SAFE.sub(lambda found: b"%%%02X" % found[0][0], raw).decode()
+    name = _UNSAFE.sub(lambda found: b"%%%02X" % found[0][0], raw).decode()
     if name.startswith("."):
         name = f"%2E{name[1:]}"
     if not name or len(name) > _LONGEST_NAME:
@@ -217,10 +228,13 @@ def _folder_name(run_id: str) -> str:
 
 
 def _run_id_of(path: Path) -> str:
-    if "%" not in path.name:
-        return path.name
-    run_id = _facts_of(path).get("run_id")
-    return run_id if isinstance(run_id, str) and _folder_name(run_id) == path.name else path.name
+    raw = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), os.fsencode(path.name))
+    with contextlib.suppress(UnicodeDecodeError):
+        run_id = raw.decode("utf-8", "surrogatepass")
+        if _folder_name(run_id) == path.name:
+            return run_id
+    stored = _facts_of(path).get("run_id")  # its name was too long
+    return stored if isinstance(stored, str) else path.name
 
 
 def _facts_of(path: Path) -> dict[str, object]:

@@ -80,7 +80,8 @@ def alive(folder: RunFolder, header: SegmentHeader, now_unix_ns: int, *, silence
         namespace = _namespace_of(path)
         if namespace not in {0, pid_namespace()}:
             return _grew(folder, header.instance_id, now_unix_ns, silence_ns)
-    return header.pid > 0 and start_ticks(header.pid) == header.start_ticks
+    ticks = start_ticks(header.pid)
+    return ticks > 0 and ticks == header.start_ticks
 
 
 def _grew(folder: RunFolder, instance_id: str, now_unix_ns: int, silence_ns: int) -> bool:

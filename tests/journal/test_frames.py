@@ -100,7 +100,9 @@ def test_a_record_above_the_limit_is_refused() -> None:
 payloads = st.lists(st.binary(max_size=40) | st.just(MAGIC * 5), min_size=1, max_size=12)
 damage = st.lists(
     st.tuples(
-        st.sampled_from(["flip", "cut", "insert"]), st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=30)
+        st.sampled_from(["flip", "cut", "insert"]),
+        st.floats(0, 1, exclude_max=True),
+        st.binary(min_size=1, max_size=30),
     ),
     max_size=4,
 )

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from journal_samples import header, python, run_folder
+
+from otel_bridge.errors import FormatVersionError, JournalError
+from otel_bridge.journal.folder import LockHolder, RunFolder, put_file, run_folders
+from otel_bridge.journal.host import this_host
+from otel_bridge.journal.segment import SegmentWriter
+
+
+def test_a_run_folder_has_its_parts_and_its_base_ignores_itself(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "work" / ".otel-bridge", "r1")
+
+    folder.create()
+    folder.create()
+
+    parts = sorted(str(path.relative_to(folder.base)) for path in folder.base.rglob("*"))
+    assert parts == [".gitignore", "r1", "r1/ask", "r1/folder.json", "r1/processes", "r1/segments"]
+    assert (folder.base / ".gitignore").read_text() == "*\n"
+    assert stat.S_IMODE(folder.base.stat().st_mode) == 0o700
+    assert folder.exists()
+
+
+def test_a_folder_that_somebody_chose_is_not_ignored_nor_closed(tmp_path: Path) -> None:
+    base = tmp_path / "data"
+    base.mkdir(mode=0o755)
+
+    RunFolder(base, "r1").create()
+
+    assert [path.name for path in base.iterdir()] == ["r1"]
+    assert stat.S_IMODE(base.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize(
+    "run_id", ["r1", "../../etc", "..", ".hidden", "a/b\0c", "", "ü" * 300, "x" * 300, "A b:c", "\udcff"]
+)
+def test_any_run_id_stays_below_the_base_and_is_found_again(tmp_path: Path, run_id: str) -> None:
+    folder = RunFolder(tmp_path, run_id)
+
+    folder.create()
+    (found,) = run_folders(tmp_path)
+
+    assert folder.path.parent == tmp_path
+    assert folder.path.name not in {"", ".", ".."}
+    assert found.path == folder.path
+    assert found.run_id == run_id
+
+
+def test_two_run_ids_never_share_a_folder() -> None:
+    ids = ["a/b", "a%2Fb", "a_b", "x" * 300, "x" * 301, "", "%~", ".a", "%2Ea"]
+
+    assert len({RunFolder(Path("/b"), run_id).path for run_id in ids}) == len(ids)
+
+
+def test_run_folders_are_those_with_segments(tmp_path: Path) -> None:
+    for run_id in ("r2", "r1"):
+        RunFolder(tmp_path, run_id).create()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "file").touch()
+
+    assert [folder.run_id for folder in run_folders(tmp_path)] == ["r1", "r2"]
+    assert run_folders(tmp_path / "none") == []
+
+
+def test_segments_are_listed_by_process_and_number_and_nothing_else_is(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    for instance, number in [("b2", 0), ("a1", 10), ("a1", 2), ("with-dash", 1)]:
+        SegmentWriter(folder, header(instance_id=instance, number=number))
+    for name in (".a1-000003.tmp", "notes.txt", "a1.seg", "a1-x.seg"):
+        (folder.segments_dir / name).touch()
+
+    listed = folder.segments()
+
+    assert [(file.instance_id, file.number) for file in listed] == [("a1", 2), ("a1", 10), ("b2", 0), ("with-dash", 1)]
+    assert listed[0].size_bytes == listed[0].path.stat().st_size > 0
+    assert listed[0].mtime_ns == listed[0].path.stat().st_mtime_ns
+    assert RunFolder(tmp_path, "none").segments() == []
+
+
+def test_a_folder_made_by_a_newer_version_is_refused_at_once(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    folder.format_path.write_text('{"format": 2, "run_id": "r1"}')
+
+    with pytest.raises(FormatVersionError, match="has format 2, this version knows up to 1; upgrade otel-bridge"):
+        folder.create()
+
+
+def test_a_garbled_folder_file_does_not_close_the_folder(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    folder.format_path.write_bytes(b"\xff{")
+
+    folder.create()
+    folder.check_format()
+
+    assert [found.run_id for found in run_folders(folder.base)] == ["r1"]
+
+
+def test_a_base_that_is_a_file_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(
+        JournalError, match=r"cannot be used as a run folder: .*set OTEL_BRIDGE_DIR to a writable folder"
+    ):
+        RunFolder(tmp_path / "file", "r1").create()
+
+
+READ_ONLY = """
+import os, sys
+from pathlib import Path
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.folder import RunFolder
+if os.getuid() == 0:
+    os.setuid(65534)
+try:
+    RunFolder(Path(sys.argv[1]), "r1").create()
+except JournalError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that another user may enter, as pytest's own is not."""
+    path = Path(tempfile.mkdtemp(prefix="otel-bridge-test-"))
+    path.chmod(0o755)
+    yield path
+    for inner in path.rglob("*"):
+        inner.chmod(0o755)
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_read_only_folder_says_what_to_do(open_folder: Path, made: bool) -> None:
+    base = open_folder / "base"
+    if made:
+        RunFolder(base, "r1").create()
+    for path in [*open_folder.rglob("*"), open_folder]:
+        path.chmod(0o555)
+
+    with python(READ_ONLY, base) as process:
+        said = process.communicate()[0]
+    open_folder.chmod(0o755)
+
+    assert "set OTEL_BRIDGE_DIR to a writable folder" in said
+
+
+def test_the_lock_says_who_holds_it(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    nobody = folder.holder()
+    lock = folder.lock()
+    lock.acquire()
+
+    folder.beat(lock, 123)
+    while_held = folder.holder()
+    lock.release()
+
+    host = this_host()
+    assert nobody is None
+    assert while_held == folder.holder() == LockHolder(os.getpid(), host.name, host.boot_id, 123)
+
+
+def test_a_file_put_in_place_replaces_the_old_one_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    put_file(tmp_path / "x", b"old")
+
+    put_file(tmp_path / "x", b"new")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
+        put_file(tmp_path / "folder", b"never")
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "x"]
+    assert ((tmp_path / "x").read_bytes(), stat.S_IMODE((tmp_path / "x").stat().st_mode)) == (b"new", 0o600)
+
+
+def test_a_folder_whose_long_name_cannot_be_read_back_is_found_all_the_same(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "x" * 300)
+    folder.create()
+    folder.format_path.unlink()
+
+    (found,) = run_folders(tmp_path)
+
+    assert (found.path, found.base) == (folder.path, tmp_path)

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from journal_samples import HEADER, header, line_of, python, run_folder
+
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.journal.host import start_ticks, this_host
+from otel_bridge.journal.life import Life, LockUnsupportedError, alive
+from otel_bridge.journal.segment import SegmentWriter
+
+NOW = 1_700_000_000_000_000_000
+LIVE = """
+import os, sys
+from pathlib import Path
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.life import Life, start_ticks
+life = Life.hold(RunFolder(Path(sys.argv[1]), "r1"), "a1")
+print(os.getpid(), start_ticks(os.getpid()), flush=True)
+sys.stdin.readline()
+"""
+
+
+def of_this_boot(pid: int, ticks: int) -> SegmentHeader:
+    return header(boot_id=this_host().boot_id, host=this_host().name, pid=pid, start_ticks=ticks)
+
+
+def test_a_process_is_alive_while_it_holds_its_sign_and_dead_right_after_sigkill(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+
+    with python(LIVE, folder.base) as process:
+        pid, ticks = map(int, line_of(process).split())
+        while_alive = alive(folder, of_this_boot(pid, ticks), NOW)
+        os.kill(pid, 9)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        as_zombie = alive(folder, of_this_boot(pid, ticks), NOW)
+
+    assert (while_alive, as_zombie, folder.processes()) == (True, False, ["a1"])
+
+
+def test_a_process_of_another_pid_namespace_is_seen_by_its_lock(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    enter = ["unshare", "--fork", "--pid", "--kill-child"]
+    if subprocess.run([*enter, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("namespaces are not allowed here")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    process = subprocess.Popen(
+        [*enter, sys.executable, "-c", LIVE, folder.base],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    # Its own pid is 1 or little more there: here that is somebody else.
+    pid = int(line_of(process).split()[0])
+    while_alive = alive(folder, of_this_boot(pid, 1), NOW)
+    process.communicate("\n")
+    afterwards = alive(folder, of_this_boot(pid, 1), NOW)
+
+    assert (while_alive, afterwards) == (True, False)
+
+
+def test_this_process_is_alive_until_it_releases_its_sign(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    mine = of_this_boot(os.getpid(), start_ticks(os.getpid()))
+
+    life = Life.hold(folder, "a1")
+    held = (life.held(), alive(folder, mine, NOW))
+    life.release()
+
+    assert (held, life.held(), alive(folder, mine, NOW)) == ((True, True), False, False)
+
+
+def test_two_signs_of_one_instance_are_refused(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    life = Life.hold(folder, "a1")
+
+    with pytest.raises(JournalError, match="held by another process; every process needs an instance id"):
+        Life.hold(folder, "a1")
+
+    life.release()
+
+
+def test_a_forked_child_leaves_the_sign_of_its_parent_alone(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    life = Life.hold(folder, "a1")
+
+    pid = os.fork()
+    if pid == 0:
+        life.renew()
+        os._exit(10 * life.held() + alive(folder, of_this_boot(1, 1), NOW))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    assert (code, life.held()) == (1, True)
+    life.release()
+
+
+def test_without_a_life_file_pid_and_start_time_decide(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    pid, ticks = os.getpid(), start_ticks(os.getpid())
+
+    seen = [alive(folder, of_this_boot(*who), NOW) for who in [(pid, ticks), (pid, ticks + 1), (0, 0), (2**22, 0)]]
+
+    assert seen == [True, False, False, False]
+
+
+def test_a_process_of_another_boot_lives_until_its_segments_have_not_grown_for_ten_minutes(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    path = SegmentWriter(folder, HEADER).path
+    SegmentWriter(folder, header(instance_id="b2"))
+    os.utime(path, ns=(NOW, NOW))
+
+    seen = [alive(folder, HEADER, NOW + seconds * 10**9) for seconds in (0, 599, 600)]
+
+    assert seen == [True, True, False]
+
+
+def test_start_ticks_tell_processes_apart_and_know_no_dead_ones() -> None:
+    with python("input()") as process:
+        ticks = start_ticks(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        as_zombie = start_ticks(process.pid)
+
+    assert ticks > start_ticks(os.getpid()) > 0
+    assert (as_zombie, start_ticks(process.pid)) == (0, 0)
+
+
+def test_a_host_is_its_name_and_its_boot() -> None:
+    assert this_host().name == os.uname().nodename
+    assert len(this_host().boot_id) == 36
+
+
+def _no_locks(*_: object) -> None:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+def test_where_the_file_system_has_no_record_locks_pid_and_start_time_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder(tmp_path)
+    pid, ticks = os.getpid(), start_ticks(os.getpid())
+    monkeypatch.setattr(fcntl, "lockf", _no_locks)
+    monkeypatch.setattr(fcntl, "fcntl", _no_locks)
+
+    Life.hold(folder, "a1")
+    seen = [alive(folder, of_this_boot(*who), NOW) for who in [(pid, ticks), (pid, ticks + 1)]]
+
+    assert (seen, folder.processes()) == ([True, False], ["a1"])
+    with pytest.raises(LockUnsupportedError, match="has no record locks, set OTEL_BRIDGE_DIR to a local folder"):
+        folder.lock().acquire()
+
+
+def test_without_record_locks_a_process_of_another_pid_namespace_lives_until_it_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder(tmp_path)
+    path = SegmentWriter(folder, HEADER).path
+    os.utime(path, ns=(NOW, NOW))
+    folder.life_path("a1").write_text('{"pid_namespace": 1}')
+    monkeypatch.setattr(fcntl, "fcntl", _no_locks)
+
+    seen = [alive(folder, of_this_boot(1, 1), NOW + seconds * 10**9) for seconds in (599, 600)]
+
+    assert seen == [True, False]

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from journal_samples import run_folder
+
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report, read_report, write_report
+
+REPORT = Report(
+    time_unix_ns=1_700_000_000_000_000_000,
+    bridge=BridgeReport(12, "node1", "boot-1"),
+    processes={"a1": ProcessReport(2, 500, 1, 30, "trainer", True), "b2": ProcessReport(role=None, alive=False)},
+    position=99,
+    exporters={
+        "mlflow": ExporterReport(
+            written=90,
+            safe=80,
+            state="blocked",
+            reason="401",
+            help="set MLFLOW_TRACKING_TOKEN",
+            url="http://x",
+            rows=7,
+            rollouts=2,
+            dead_letters=1,
+            destination={"MLFLOW_TRACKING_URI": "http://x"},
+            view="mlflow ui",
+        )
+    },
+    drops={"quota": 3},
+    missing_rows=1,
+    steps={"trainer/step": 154},
+    rows=80,
+    rollouts=10,
+    waiting={"rows": 0, "traces": 1, "rollouts": 4},
+    status="running",
+    ended=False,
+    launcher=True,
+)
+
+
+def test_a_report_comes_back_whole_and_is_its_owners_alone(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+
+    write_report(folder, REPORT)
+
+    assert read_report(folder) == REPORT
+    assert stat.S_IMODE(folder.report_path.stat().st_mode) == 0o600
+
+
+def test_a_reader_sees_the_old_report_or_the_new_one_while_it_is_replaced(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    write_report(folder, Report(position=0, rows=0))
+
+    def replace() -> None:
+        for i in range(1, 300):
+            write_report(folder, Report(position=i, rows=i, steps={f"axis{k}": i for k in range(100)}))
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    seen = []
+    while writer.is_alive():
+        seen.append(read_report(folder))
+    writer.join()
+    positions = [report.position for report in seen if report is not None]
+
+    assert len(positions) == len(seen) > 0
+    assert positions == sorted(positions)
+    assert all(report is not None and report.position == report.rows for report in seen)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[1]",
+        '{"position": "7"}',
+        '{"rows": true}',
+        '{"processes": {"a1": 3}}',
+        '{"exporters": []}',
+        "\0",
+    ],
+)
+def test_a_report_that_cannot_be_understood_is_none(tmp_path: Path, text: str) -> None:
+    folder = run_folder(tmp_path)
+    before = read_report(folder)
+
+    folder.report_path.write_text(text)
+
+    assert (before, read_report(folder)) == (None, None)
+
+
+def test_fields_of_another_version_are_passed_over_and_missing_ones_have_their_default(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+
+    folder.report_path.write_text('{"position": 7, "mood": "good", "exporters": {"otlp": {"written": 3, "new": []}}}')
+
+    assert read_report(folder) == Report(position=7, exporters={"otlp": ExporterReport(written=3)})
+
+
+def test_a_report_that_cannot_be_written_is_an_error_of_the_journal(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="cannot be written"):
+        write_report(RunFolder(tmp_path, "none"), REPORT)
