@@ -7,7 +7,7 @@ in the style of agent-lightning (``agentlightning.reward.<n>.{name,value}`` on a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypedDict
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -19,28 +19,11 @@ from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.content import Limit, is_content, limited, shrunk
 from otel_bridge.translation.conversation import Turn, merged
 from otel_bridge.translation.messages import as_text
+from otel_bridge.translation.producer import Producer
 
 TRAIN: Final = "train"
 _TRUNCATED: Final = frozenset({"length", "max_tokens", "max_length", "truncated", "content_length"})
 _FOREIGN_REWARD: Final = "agentlightning.reward."
-_FOREIGN_FACTS: Final = ("agentlightning.rollout_id", "agentlightning.attempt_id")
-
-
-@dataclass(frozen=True, slots=True)
-class Producer:
-    """Who sent a span, as far as a rollout needs it.
-
-    Attributes:
-        role: Its role.
-        run_id: Its run.
-        own: The span is of our emitter, which has applied the content policy.
-        facts: Resource attributes that become metadata.
-    """
-
-    role: str | None
-    run_id: str
-    own: bool
-    facts: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,12 +313,3 @@ def _conversation(root: reading.SpanFacts, read: Sequence[reading.SpanFacts]) ->
         if span.kind == reading.TOOL and call_id is not None and result is not None:
             results[call_id] = as_text(result)
     return tuple(merged(turns, results))
-
-
-def foreign_facts(resource_attributes: Mapping[str, object]) -> dict[str, Json]:
-    """Return the resource attributes that become metadata of a foreign rollout."""
-    return {
-        key.rpartition(".")[2]: value
-        for key in _FOREIGN_FACTS
-        if isinstance(value := resource_attributes.get(key), (str, int, float))
-    }

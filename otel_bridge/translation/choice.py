@@ -180,7 +180,7 @@ class Steps:
             candidates.append(Candidate(reward, facts.group, facts.failed, facts.truncated, trace_id))
             step.statistics.add(facts.group, reward)
         seats = max(self.cap(step.track[1]) - step.kept, 0)
-        seed = f"{step.run_id}/{step.number}"
+        seed = f"{self._options.run_id or step.run_id}/{step.number}"
         chosen = {order[index] for index in choose(candidates, seats, rule=self._options.selection, seed=seed)}
         kept = sorted(chosen, key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id))
         left = [trace_id for trace_id in order if trace_id not in chosen]

@@ -17,14 +17,15 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
-from otel_bridge.records import Json, LateValue, Record, axis_of
+from otel_bridge.records import LateValue, Record, axis_of
 from otel_bridge.translation import spans as reading
-from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Producer, Score, Trace, foreign_facts
+from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Score, Trace
 from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.choice import Step, Steps, Verdict
 from otel_bridge.translation.content import limit_of
 from otel_bridge.translation.late import Evaluation, LateValues, read_evaluation
 from otel_bridge.translation.options import Options
+from otel_bridge.translation.producer import Producer, producer_of, role_of
 from otel_bridge.translation.state import State, count
 from otel_bridge.translation.traces import MAX_SPANS, Ended, EndedTraces, OpenTrace, TraceStore, remembered
 
@@ -69,7 +70,7 @@ class Rollouts:
     ) -> list[Record]:
         """Take the spans of one scope of one process; return what is complete because of them."""
         records = self.tick(now_unix_ns)
-        producer = _producer(resource_attributes, scope_spans.scope.name)
+        producer = producer_of(resource_attributes, scope_spans.scope.name)
         by_trace: dict[bytes, list[Span]] = {}
         for span in scope_spans.spans:
             if len(span.trace_id) == 16 and len(span.span_id) == 8 and any(span.trace_id) and any(span.span_id):
@@ -86,7 +87,7 @@ class Rollouts:
     ) -> list[Record]:
         """Take a late value (event ``gen_ai.evaluation.result``): part of a rollout that waits, else a record."""
         records = self.tick(now_unix_ns)
-        evaluation = read_evaluation(log_record, instance_id, _role(resource_attributes))
+        evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes))
         if evaluation is None or self._other.get(evaluation.trace_id) is not None:
             count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")
             return records
@@ -112,7 +113,7 @@ class Rollouts:
         if not isinstance(body, dict) or (number is not None and number < 0):
             count(self._state, "rollouts/invalid")
             return records
-        role = reading.as_name(attributes.get(semconv.ROLE)) or _role(resource_attributes)
+        role = reading.as_name(attributes.get(semconv.ROLE)) or role_of(resource_attributes)
         split = reading.as_name(attributes.get(semconv.SPLIT)) or TRAIN
         step = reading.as_int(attributes.get(semconv.STEP))
         seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
@@ -176,7 +177,7 @@ class Rollouts:
         if not fresh:
             return []
         rooted = trace.root_ns is not None
-        _note(trace, fresh, now_unix_ns)
+        trace.add(fresh, now_unix_ns)
         if scope_spans is None or len(fresh) < len(found):
             scope_spans = ScopeSpans(spans=fresh)
         if trace.whole and trace.rollout and trace.facts is None and not trace.chunks:
@@ -354,42 +355,6 @@ class Rollouts:
     def _axes_in_state(self) -> Mapping[str, int]:
         pairs = ((key[len("axis/") :], value) for key, value in self._state.items("axis/"))
         return {axis: step for axis, step in pairs if isinstance(step, int)}
-
-
-def _note(trace: OpenTrace, spans: list[Span], now_unix_ns: int) -> None:
-    """Note in *trace* what its new spans say of the whole."""
-    trace.last_ns = max(trace.last_ns, now_unix_ns)
-    for span in spans:
-        trace.span_ids.add(span.span_id)
-        trace.rollout = trace.rollout or reading.is_rollout(span)
-        root = reading.is_root(span)
-        if root or span.name == semconv.ROLLOUT_SPAN:
-            expected = next(
-                (reading.as_int(value_of(p.value)) for p in span.attributes if p.key == semconv.SPAN_COUNT), None
-            )
-            if expected is not None and expected > 0:
-                trace.expected = expected
-            if (root or expected is not None) and trace.root_ns is None:
-                trace.root_ns = now_unix_ns
-
-
-def _role(resource_attributes: Mapping[str, object]) -> str | None:
-    """Return the role of a process: our own name theirs, of others the service's name does."""
-    role = _text(resource_attributes, semconv.ROLE)
-    if role is None and semconv.INSTANCE_ID not in resource_attributes:
-        role = _text(resource_attributes, semconv.SERVICE_NAME)
-    return role
-
-
-def _text(attributes: Mapping[str, object], key: str) -> str | None:
-    value = attributes.get(key)
-    return value if isinstance(value, str) and value else None
-
-
-def _producer(resource_attributes: Mapping[str, object], scope: str) -> Producer:
-    own = scope == semconv.SCOPE_NAME
-    facts: dict[str, Json] = {} if own else foreign_facts(resource_attributes)
-    return Producer(_role(resource_attributes), _text(resource_attributes, semconv.RUN_ID) or "", own, facts)
 
 
 def _revised(facts: Facts, scores: list[Score]) -> Facts:

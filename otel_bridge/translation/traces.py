@@ -13,8 +13,12 @@ from typing import Final, cast
 import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
+from otel_bridge import semconv
 from otel_bridge.records import Json
-from otel_bridge.translation.assembly import Facts, Producer, Trace
+from otel_bridge.translation import spans as reading
+from otel_bridge.translation.assembly import Facts, Trace
+from otel_bridge.translation.attributes import value_of
+from otel_bridge.translation.producer import Producer
 from otel_bridge.translation.state import State
 
 MAX_SPANS: Final = 20_000
@@ -57,6 +61,22 @@ class OpenTrace:
     def whole(self) -> bool:
         """All spans that its root announced are there."""
         return self.root_ns is not None and self.expected is not None and len(self.span_ids) >= self.expected
+
+    def add(self, spans: Sequence[Span], now_unix_ns: int) -> None:
+        """Note what new spans say of the whole."""
+        self.last_ns = max(self.last_ns, now_unix_ns)
+        for span in spans:
+            self.span_ids.add(span.span_id)
+            self.rollout = self.rollout or reading.is_rollout(span)
+            root = reading.is_root(span)
+            if not root and span.name != semconv.ROLLOUT_SPAN:
+                continue
+            counts = (pair.value for pair in span.attributes if pair.key == semconv.SPAN_COUNT)
+            expected = next((reading.as_int(value_of(value)) for value in counts), None)
+            if expected is not None and expected > 0:
+                self.expected = expected
+            if (root or expected is not None) and self.root_ns is None:
+                self.root_ns = now_unix_ns
 
 
 class TraceStore:

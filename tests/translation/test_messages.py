@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from otel_bridge.translation.messages import as_text, flattened_chat, parsed_json, read_chat, system_message
+
+
+def test_the_parts_form_becomes_openai_messages_with_tool_calls_and_results() -> None:
+    call = {"type": "tool_call", "id": "c1", "name": "calc", "arguments": {"x": 1}}
+    given: list[Any] = [
+        {"role": "system", "parts": [{"type": "text", "content": "be brief"}]},
+        {
+            "role": "assistant",
+            "parts": [{"type": "reasoning", "content": "hm"}, {"type": "text", "content": "a"}, call],
+        },
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": {"y": 2}}]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c2", "result": "3"}]},
+    ]
+
+    chat = read_chat(json.dumps(given), "user")
+
+    made = {"id": "c1", "type": "function", "function": {"name": "calc", "arguments": '{"x":1}'}}
+    assert chat.messages == [
+        {"role": "system", "content": "be brief"},
+        {"role": "assistant", "content": "a", "reasoning_content": "hm", "tool_calls": [made]},
+        {"role": "tool", "content": '{"y":2}', "tool_call_id": "c1"},
+        {"role": "tool", "content": "3", "tool_call_id": "c2"},
+    ]
+    assert read_chat(given, "user").messages == chat.messages
+
+
+def test_images_sounds_and_files_become_openai_parts_and_unknown_parts_stay() -> None:
+    parts: list[Any] = [
+        {"type": "text", "content": "see"},
+        {"type": "uri", "modality": "image", "uri": "https://x/y.png"},
+        {"type": "blob", "modality": "image", "mime_type": "image/gif", "content": "QUJD"},
+        {"type": "blob", "modality": "audio", "mime_type": "audio/mp3", "content": "QUJD"},
+        {"type": "file", "modality": "image", "file_id": "f1"},
+        {"type": "uri", "modality": "video", "uri": "https://x/y.mp4"},
+        {"type": "weather", "rain": True},
+    ]
+
+    chat = read_chat([{"role": "user", "parts": parts, "name": "ann"}], "user")
+
+    assert chat.messages == [
+        {
+            "role": "user",
+            "name": "ann",
+            "content": [
+                {"type": "text", "text": "see"},
+                {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
+                {"type": "image_url", "image_url": {"url": "data:image/gif;base64,QUJD"}},
+                {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "mp3"}},
+                {"type": "file", "file": {"file_id": "f1"}},
+                {"type": "uri", "modality": "video", "uri": "https://x/y.mp4"},
+                {"type": "weather", "rain": True},
+            ],
+        }
+    ]
+
+
+def test_openai_messages_pass_as_they_are_less_what_is_no_part_of_one() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    given = [
+        {"role": "assistant", "content": None, "tool_calls": [call], "finish_reason": "tool_calls", "odd": 1},
+        {"role": "tool", "content": {"a": 1}, "tool_call_id": "c"},
+    ]
+
+    chat = read_chat(given, "user")
+
+    assert chat.messages == [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": '{"a":1}', "tool_call_id": "c"},
+    ]
+    assert chat.finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{"role": "user", "content": "q"}],
+        {"role": "user", "content": "q"},
+        {"messages": [{"role": "user", "content": "q"}]},
+        {"choices": [{"index": 0, "message": {"role": "user", "content": "q"}}]},
+        ["q"],
+        "q",
+    ],
+)
+def test_every_shape_of_a_list_of_messages_is_read(value: Any) -> None:
+    chat = read_chat(value, "user")
+
+    assert chat.messages == [{"role": "user", "content": "q"}]
+
+
+def test_what_is_no_message_is_skipped_and_counted() -> None:
+    chat = read_chat([1, None, {"content": "who says?"}, {"role": 3}, {"role": "user", "content": "q"}], "user")
+
+    assert chat.messages == [{"role": "user", "content": "q"}]
+    assert chat.skipped == 4
+
+
+@pytest.mark.parametrize(("value", "read"), [(None, []), ("", []), ([], []), ("[broken", ["[broken"])])
+def test_nothing_is_no_message_and_broken_json_is_a_text(value: Any, read: list[str]) -> None:
+    chat = read_chat(value, "assistant")
+
+    assert chat.messages == [{"role": "assistant", "content": content} for content in read]
+
+
+def test_system_instructions_are_parts_or_a_text() -> None:
+    assert system_message('[{"type": "text", "content": "a"}, {"type": "text", "content": "b"}]') == {
+        "role": "system",
+        "content": "a\nb",
+    }
+    assert system_message("a") == {"role": "system", "content": "a"}
+    assert [system_message(value) for value in (None, "", [], 3)] == [None, None, None, None]
+
+
+def test_messages_that_lie_flat_in_attributes_are_read_in_their_order() -> None:
+    attributes: dict[str, Any] = {f"gen_ai.prompt.{n}.role": "user" for n in range(11)}
+    attributes |= {f"gen_ai.prompt.{n}.content": str(n) for n in range(11)}
+    attributes |= {"gen_ai.prompt.11.tool_calls.0.name": "f", "gen_ai.prompt.11.tool_calls.0.arguments": "{}"}
+
+    chat = flattened_chat(attributes, "gen_ai.prompt.", "assistant")
+
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert chat.messages == [
+        *({"role": "user", "content": str(n)} for n in range(11)),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+
+
+def test_json_that_no_store_takes_is_made_sound_and_deep_json_stays_text() -> None:
+    deep = "[" * 100 + "]" * 100
+
+    assert parsed_json('{"a": "\\ud800", "b": 123456789012345678901234567890, "c": [NaN]}') == {
+        "a": "?",
+        "b": "123456789012345678901234567890",
+        "c": [pytest.approx(float("nan"), nan_ok=True)],
+    }
+    assert parsed_json(deep) == deep
+    assert parsed_json("[" * 100_000) == "[" * 100_000
+    assert as_text({"a": 1 << 70}) == '{"a": 1180591620717411303424}'
+
+
+def test_a_message_with_endlessly_nested_content_is_read_as_text() -> None:
+    nested: Any = "x"
+    for _ in range(900):
+        nested = [nested]
+
+    chat = read_chat(
+        json.dumps([{"role": "user", "content": nested}, {"role": "user", "parts": [{"a": nested}]}]), "user"
+    )
+
+    assert [message["role"] for message in chat.messages] == ["user", "user"]
+    assert isinstance(chat.messages[0]["content"], str)
+    assert isinstance(chat.messages[1]["content"], str)
