@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from otel_bridge.emit.handover import Handover
 from otel_bridge.emit.identity import Asked, tags_of
@@ -119,29 +119,46 @@ def log_config(config: object) -> None:
     (_process.run or _missing("log_config")).log_config(config)
 
 
-def rollout(**facts: object) -> AbstractContextManager[LiveRollout]:
+def rollout(**fields: object) -> AbstractContextManager[LiveRollout]:
     """Open a live rollout in the process's run; see `Run.rollout`."""
-    return (_process.run or _missing("rollout")).rollout(**facts)
+    return (_process.run or _missing("rollout")).rollout(**fields)
 
 
-def log_rollouts(finished: Sequence[Rollout | Mapping[str, object]], **facts: object) -> None:
+def log_rollouts(
+    finished: Iterable[Rollout | Mapping[str, Any]] | None,
+    *,
+    step: int | None = None,
+    split: str | None = None,
+    role: str | None = None,
+) -> None:
     """Record finished rollouts in the process's run; see `Run.log_rollouts`."""
-    (_process.run or _missing("log_rollouts")).log_rollouts(finished, **facts)
+    (_process.run or _missing("log_rollouts")).log_rollouts(finished, step=step, split=split, role=role)
 
 
-def log_generations(**columns: object) -> None:
+def log_generations(**columns: Any) -> None:
     """Record parallel lists in the process's run; see `Run.log_generations`."""
     (_process.run or _missing("log_generations")).log_generations(**columns)
 
 
-def log_reward(rollout_id: str, value: object, **facts: object) -> None:
+def log_reward(
+    rollout_id: str,
+    value: object,
+    name: str = "reward",
+    explanation: str | None = None,
+    *,
+    role: str | None = None,
+    step: int | None = None,
+) -> None:
     """Record a late reward in the process's run; see `Run.log_reward`."""
-    (_process.run or _missing("log_reward")).log_reward(rollout_id, value, **facts)
+    run = _process.run or _missing("log_reward")
+    run.log_reward(rollout_id, value, name, explanation, role=role, step=step)
 
 
-def log_rewards(values: Mapping[str, object], **facts: object) -> None:
+def log_rewards(
+    values: Mapping[str, object], name: str = "reward", *, role: str | None = None, step: int | None = None
+) -> None:
     """Record late rewards in the process's run; see `Run.log_rewards`."""
-    (_process.run or _missing("log_rewards")).log_rewards(values, **facts)
+    (_process.run or _missing("log_rewards")).log_rewards(values, name, role=role, step=step)
 
 
 def env(role: str | None = None) -> dict[str, str]:

@@ -21,6 +21,7 @@ MAX_DEPTH: Final = 16
 MAX_ENTRIES: Final = 10_000
 MAX_TEXT_CHARS: Final = 10_000
 MAX_TOTAL_CHARS: Final = 1 << 20
+_MAX_ARRAY_NUMBERS: Final = 100
 CYCLE: Final = "[cycle]"
 TOO_DEEP: Final = "[too deep]"
 
@@ -97,21 +98,11 @@ class _Cleaner:
     def _plain(self, value: object) -> Attribute:
         if isinstance(value, enum.Enum):
             return self._plain(value.value) if isinstance(value.value, str | int | float) else self._text(value.name)
-        if isinstance(value, bool):
-            return bool(value)
-        if isinstance(value, int):
-            return int(value)
-        if isinstance(value, float):
-            return float(value)
-        if isinstance(value, str):
-            return self._text(value)
-        if isinstance(value, os.PathLike):
-            return self._text(os.fsdecode(cast("os.PathLike[str]", value)))
-        if isinstance(value, datetime.date | datetime.time):
-            return value.isoformat()
-        if isinstance(value, bytes | bytearray):
-            return f"<{len(value)} bytes>"
-        return None
+        if isinstance(value, bool | int | float):
+            kind = bool if isinstance(value, bool) else int if isinstance(value, int) else float
+            return kind(value)
+        text = _as_text(value)
+        return None if text is None else self._text(text)
 
     def _items(self, values: Iterable[object], parents: tuple[int, ...]) -> list[Attribute]:
         out: list[Attribute] = []
@@ -123,13 +114,13 @@ class _Cleaner:
 
     def _array(self, value: object, parents: tuple[int, ...]) -> Attribute:
         """Return an array's numbers when they are few, a number for a 0-d one, else what kind of object it is."""
-        shape = getattr(value, "shape", None)
-        if isinstance(shape, tuple) and hasattr(value, "tolist"):
-            dimensions = cast("tuple[int, ...]", tuple(shape))
-            if math.prod(dimensions) <= 100:
-                listed: object = value.tolist()
-                return self.value(listed, parents)
-            return f"<{type(value).__name__} of shape {'x'.join(map(str, dimensions))}>"
+        shape: object = getattr(value, "shape", None)
+        tolist: object = getattr(value, "tolist", None)
+        if isinstance(shape, tuple) and callable(tolist):
+            sizes = cast("tuple[int, ...]", shape)
+            if math.prod(sizes) <= _MAX_ARRAY_NUMBERS:
+                return self.value(tolist(), parents)
+            return f"<{type(value).__name__} of shape {'x'.join(map(str, sizes))}>"
         if isinstance(value, type | FunctionType):
             return self._text(f"{value.__module__}.{value.__qualname__}")
         return self._text(f"<{type(value).__module__}.{type(value).__qualname__}>")
@@ -146,5 +137,15 @@ class _Cleaner:
         return full
 
 
+def _as_text(value: object) -> str | None:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(cast("os.PathLike[str]", value))
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return f"<{len(value)} bytes>" if isinstance(value, bytes | bytearray) else None
+
+
 def _name(key: object) -> str:
-    return key if isinstance(key, str) else str(key) if isinstance(key, int | float | bool | tuple | None) else ""
+    return str(key) if key is None or isinstance(key, str | int | float | tuple) else ""  # pyright: ignore[reportUnknownArgumentType]  # any tuple

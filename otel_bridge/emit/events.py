@@ -5,10 +5,13 @@ Source: opentelemetry-proto, logs.proto; event name in ``event_name``, attribute
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Final
 
 from otel_bridge.emit.rows import SCOPE
 from otel_bridge.emit.wire import Attribute, any_value, attributes, fixed64, message, text
+
+_NONE: Final[Mapping[str, Attribute]] = {}
 
 
 def event(
@@ -16,7 +19,7 @@ def event(
     *,
     time_unix_ns: int,
     body: Attribute = None,
-    pairs: Mapping[str, Attribute] | Iterable[tuple[str, Attribute]] = (),
+    pairs: Mapping[str, Attribute] = _NONE,
     trace_id: bytes = b"",
 ) -> bytes:
     """Encode an event.
@@ -28,11 +31,10 @@ def event(
         pairs: Its attributes, in order.
         trace_id: 16 bytes of the trace it belongs to, or none.
     """
-    items = pairs.items() if isinstance(pairs, Mapping) else pairs
     fields = (
         fixed64(1, time_unix_ns),
         message(5, any_value(body)) if body is not None else b"",
-        attributes(6, items),
+        attributes(6, pairs.items()),
         message(9, trace_id) if trace_id else b"",
         fixed64(11, time_unix_ns),
         text(12, name),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from otel_bridge.emit.launcher import launcher_exporters
@@ -98,8 +98,9 @@ def _asked(argument: object) -> tuple[str, ...]:
     if isinstance(argument, str):
         return names(argument)
     if isinstance(argument, Sequence | set | frozenset):
-        chosen = [name for name in argument if isinstance(name, str)]
-        if len(chosen) == len(argument):
+        given = list(cast("Iterable[object]", argument))
+        chosen = [name for name in given if isinstance(name, str)]
+        if chosen == given:
             return tuple(dict.fromkeys(chosen)) or (NONE,)
     raise ConfigError(f"exporters={argument!r}: expected names, e.g. 'trackio,otlp' or ['trackio', 'otlp']")
 

@@ -1,7 +1,7 @@
 """Arguments and environment -> which run this is, and who speaks in it.
 
-Order: argument, ``OTEL_BRIDGE_*``, ``OTEL_RESOURCE_ATTRIBUTES``, the trackers' own variables, defaults. Pure but for the
-four random digits of a name that nobody gave, which come from the kernel.
+Order: argument, ``OTEL_BRIDGE_*``, ``OTEL_RESOURCE_ATTRIBUTES``, the trackers' own variables, defaults. Pure but
+for the four random digits of a name that nobody gave, which come from the kernel.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 from urllib.parse import unquote
 
 from otel_bridge import semconv
@@ -186,6 +186,8 @@ def tags_of(tags: object) -> tuple[str, ...]:
         return ()
     if isinstance(tags, str):
         return (tags,)
-    if isinstance(tags, Sequence | set | frozenset) and all(isinstance(tag, str) for tag in tags):
-        return tuple(tags)
+    if isinstance(tags, Sequence | set | frozenset):
+        given = list(cast("Iterable[object]", tags))
+        if all(isinstance(tag, str) for tag in given):
+            return tuple(map(str, given))
     raise ConfigError(f"tags={tags!r}: expected texts")

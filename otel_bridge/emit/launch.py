@@ -23,6 +23,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.settings import LAUNCHER, LAUNCHER_EXPORTERS, NO_BRIDGE
 
 _INTERPRETER: Final = re.compile(r"(python|pypy)[0-9.]*t?(\.exe)?", re.IGNORECASE)
+_AUTO_INSTRUMENTATION: Final = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
 _LONGEST_START_S: Final = 10.0
 _NICE: Final = 5
 

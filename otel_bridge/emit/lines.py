@@ -27,11 +27,10 @@ def say(line: str, *, always: bool = False) -> None:
         sys.stderr.flush()
 
 
-def begun(identity: Identity, exporters: Sequence[str], notes: Sequence[str]) -> str:
-    """Return the line of ``init()``."""
+def begun(identity: Identity, to: str, notes: Sequence[str]) -> str:
+    """Return the line of ``init()``: which run, as whom, *to* where."""
     speaker = f" as {identity.role}" if identity.role else ""
     rank = f" rank {identity.rank} of {identity.world_size}" if identity.world_size > 1 else ""
-    to = ", ".join(exporters) or "launcher"
     line = f"{identity.project}/{identity.name} ({identity.id[:8]}…){speaker}{rank} → {to}"
     return " · ".join((line, *notes))
 

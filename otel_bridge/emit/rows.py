@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from otel_bridge.emit.histogram import Distribution, encode_point
 from otel_bridge.emit.values import Value
@@ -62,26 +62,33 @@ def _prefix(name: str, suffix_bytes: int) -> bytes:
 
 
 class _Template:
-    """A key set whose values were floats; compiled for each length of the points' attributes."""
+    """A key set whose values were floats; compiled for each length of the step and of the row's number."""
 
     __slots__ = ("floats", "names", "variants")
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.floats = [float] * len(names)
-        self.variants: dict[int, tuple[_Pack, _Arguments]] = {}
+        self.variants: dict[tuple[int, int], tuple[_Pack, _Arguments]] = {}
 
-    def compile(self, suffix_bytes: int) -> tuple[_Pack, _Arguments]:
-        """Return the pack function and its arguments; of each four the last three are to be set for a row."""
+    def compile(self, suffix_bytes: int, seq_bytes: int) -> tuple[_Pack, _Arguments]:
+        """Return the pack function of a row and its arguments.
+
+        Four arguments a key and five for the row's own point: constant bytes, time, value, attributes, row's number.
+        The constant bytes and the count of values are set; the rest is to be set for each row.
+        """
         codes, arguments, head = ["<"], list[bytes | float | None](), SCOPE
         for name in self.names:
             head += _prefix(name, suffix_bytes)
             codes.append(f"{len(head)}s9sd{suffix_bytes}s")
             arguments += (head, None, None, None)
             head = b""
+        row = _prefix(ROW, suffix_bytes + seq_bytes)
+        codes.append(f"{len(row)}s9sq{suffix_bytes}s{seq_bytes}s")
+        arguments += (row, None, len(self.names), None, None)
         if len(self.variants) >= 3:  # steps of another length, another role: only the latest are worth their memory
             self.variants.clear()
-        self.variants[suffix_bytes] = compiled = Struct("".join(codes)).pack, arguments
+        self.variants[suffix_bytes, seq_bytes] = compiled = Struct("".join(codes)).pack, arguments
         return compiled
 
 
@@ -98,22 +105,24 @@ class RowEncoder:
         self._roles: dict[str, bytes] = {}
 
     def encode_known(
-        self, values: Mapping[object, object], time_unix_ns: int, step: int, role: str | None, seq: int
+        self, values: Mapping[Any, object], time_unix_ns: int, step: int, role: str | None, seq: int
     ) -> bytes | None:
         """Encode a row as `encode` does when a template fits *values* as they came, else return ``None``."""
         template = self._templates.get(tuple(values))
         if template is None:
             return None
-        numbers = [*values.values()]
+        numbers = cast("list[float]", [*values.values()])
         if [*map(type, numbers)] != template.floats:
             return None
-        suffix = self._suffix(step, role)
-        count = len(numbers)
-        pack, arguments = template.variants.get(len(suffix)) or template.compile(len(suffix))
+        suffix, row = self._suffix(step, role), _seq_attribute(seq)
+        sizes = len(suffix), len(row)
+        pack, arguments = template.variants.get(sizes) or template.compile(*sizes)
+        count = len(numbers) + 1
         arguments[1::4] = [_timed(time_unix_ns, _AS_DOUBLE)] * count
-        arguments[2::4] = numbers  # type: ignore[assignment]  # floats: just looked at
+        arguments[2:-5:4] = numbers
         arguments[3::4] = [suffix] * count
-        return pack(*arguments) + self._row_point(count, time_unix_ns, suffix, seq)
+        arguments[-4], arguments[-1] = _timed(time_unix_ns, _AS_INT), row
+        return pack(*arguments)
 
     def encode(self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None, seq: int) -> bytes:
         """Encode a row.
@@ -125,7 +134,7 @@ class RowEncoder:
             role: Set when it differs from the resource's.
             seq: Number of the row in this process.
         """
-        known = self.encode_known(values, time_unix_ns, step, role, seq)  # type: ignore[arg-type]  # only reads
+        known = self.encode_known(values, time_unix_ns, step, role, seq)
         if known is not None:
             return known
         suffix = self._suffix(step, role)
@@ -134,19 +143,16 @@ class RowEncoder:
         parts, floats_only = [SCOPE], True
         for name, value in values.items():
             if type(value) is float:
-                parts += (
-                    prefixes.get(name) or self._learn(name, len(suffix)),
-                    timed_double,
-                    pack_double(value),
-                    suffix,
-                )
+                prefix = prefixes.get(name) or self._learn(name, len(suffix))
+                parts += (prefix, timed_double, pack_double(value), suffix)
                 continue
             floats_only = False
             if isinstance(value, Distribution):
                 point_attributes = _histogram_attributes(step, role)
                 parts.append(message(2, text(1, name) + encode_point(value, time_unix_ns, point_attributes)))
             elif isinstance(value, int):
-                parts += (prefixes.get(name) or self._learn(name, len(suffix)), timed_int, pack_int64(value), suffix)
+                prefix = prefixes.get(name) or self._learn(name, len(suffix))
+                parts += (prefix, timed_int, pack_int64(value), suffix)
         if floats_only:
             self._consider(tuple(values))
         parts.append(self._row_point(len(values), time_unix_ns, suffix, seq))
@@ -158,8 +164,7 @@ class RowEncoder:
         return suffix if role is None else suffix + (self._roles.get(role) or self._learn_role(role))
 
     def _row_point(self, count: int, time_unix_ns: int, suffix: bytes, seq: int) -> bytes:
-        number = varint(seq)
-        seq_attribute = _SEQ_HEADS[len(number) - 1] + number
+        seq_attribute = _seq_attribute(seq)
         size = len(suffix) + len(seq_attribute)
         prefixes = self._prefixes.get(size) or self._prefixes.setdefault(size, {})
         prefix = prefixes.get(ROW) or self._learn(ROW, size)
@@ -198,6 +203,11 @@ class RowEncoder:
             self._template_bytes = 0
         self._template_bytes += size
         self._templates[names] = _Template(names)
+
+
+def _seq_attribute(seq: int) -> bytes:
+    number = varint(seq)
+    return _SEQ_HEADS[len(number) - 1] + number
 
 
 def _histogram_attributes(step: int, role: str | None) -> bytes:

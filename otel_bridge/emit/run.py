@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from otel_bridge import semconv
 from otel_bridge.emit import lines
@@ -65,7 +65,8 @@ class Run:
         self._ended = False
         self.on_end: Callable[[Run], None] | None = None
         # Rows of rank 0 only, unless all are asked for: means over one rank are not shown as if over all.
-        self._rows = facts.identity.rank == 0 or facts.settings.read(RANKS) == "all"
+        all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) == "all"
+        self._row = None if sink is None else sink.row if all_ranks else sink.pass_row
 
     def __repr__(self) -> str:
         return f"<otel_bridge.Run {self.project}/{self.name} id={self.id} role={self.role}>"
@@ -130,16 +131,12 @@ class Run:
             step: Step of the role; ``None``: its last one in this process + 1, from 0.
             role: Another role than the run's own.
         """
-        sink = self._sink
-        if sink is None:
-            return
-        if self._rows:
-            sink.row(values, step, role or self.facts.identity.role)
-        else:
-            sink.saw_step(step, role)
+        write = self._row
+        if write is not None:
+            write(values, step, role)
 
     def log_config(self, config: object) -> None:
-        """Record hyperparameters: a (nested) mapping, dataclass or namespace. Secrets are left out; merged in trackers."""
+        """Record hyperparameters: a nested mapping, dataclass or namespace. Secrets are struck out."""
         if self._sink is None or self.facts.identity.rank:
             return
         try:
@@ -152,35 +149,74 @@ class Run:
 
     # --- rollouts -----------------------------------------------------------------------------------------------------
 
-    def rollout(self, **facts: object) -> AbstractContextManager[LiveRollout]:
-        """Open a live rollout, a context manager; see `otel_bridge.emit.rollouts.open_rollout`."""
-        from otel_bridge.emit import rollouts  # noqa: PLC0415  # brings the OTel API: only when it is used
+    def rollout(self, **fields: object) -> AbstractContextManager[LiveRollout]:
+        """Open a live rollout: what is called inside becomes its children.
 
-        return rollouts.open_rollout(self, **facts)
+        Args:
+            fields: Any field of `Rollout` (``step``, ``group``, ``sample``, ``split``, ``policy_version``, …), and
+                ``role``; other keys become metadata.
+        """
+        from otel_bridge.emit import rollouts  # noqa: PLC0415  # only programs with rollouts pay for it
 
-    def log_rollouts(self, finished: Sequence[Rollout | Mapping[str, object]], **facts: object) -> None:
-        """Record finished rollouts; see `otel_bridge.emit.rollouts.log_rollouts`."""
+        return rollouts.open_rollout(self, **fields)
+
+    def log_rollouts(
+        self,
+        finished: Iterable[Rollout | Mapping[str, Any]] | None,
+        *,
+        step: int | None = None,
+        split: str | None = None,
+        role: str | None = None,
+    ) -> None:
+        """Record finished rollouts; at most the cap of a step leaves the process.
+
+        Args:
+            finished: `Rollout` objects, or mappings with its fields; other keys become metadata.
+            step: The consuming step of those that name none; ``None``: the role's last.
+            split: Split of those that name none.
+            role: Another role than the run's own.
+        """
         from otel_bridge.emit import rollouts  # noqa: PLC0415
 
-        rollouts.log_rollouts(self, finished, **facts)
+        rollouts.log_rollouts(self, finished, step=step, split=split, role=role)
 
-    def log_generations(self, **columns: object) -> None:
-        """Record finished rollouts given as parallel lists; see `otel_bridge.emit.rollouts.log_generations`."""
+    def log_generations(self, **columns: Any) -> None:
+        """Record finished rollouts given as parallel lists (``prompts=``, ``responses=``, ``rewards=``, …)."""
         from otel_bridge.emit import rollouts  # noqa: PLC0415
 
         rollouts.log_generations(self, **columns)
 
-    def log_reward(self, rollout_id: str, value: object, **facts: object) -> None:
-        """Record a reward that came after its rollout; see `otel_bridge.emit.rollouts.log_reward`."""
+    def log_reward(
+        self,
+        rollout_id: str,
+        value: object,
+        name: str = "reward",
+        explanation: str | None = None,
+        *,
+        role: str | None = None,
+        step: int | None = None,
+    ) -> None:
+        """Record a value of a rollout that is finished or will come, from any process.
+
+        Args:
+            rollout_id: The user's id of the rollout, or its trace id.
+            value: A number; a text is a label.
+            name: ``reward``, ``advantage``, or a part's name.
+            explanation: Why.
+            role: Role of the rollout, when it is not this run's.
+            step: Step of the rollout, where known.
+        """
         from otel_bridge.emit import rollouts  # noqa: PLC0415
 
-        rollouts.log_reward(self, rollout_id, value, **facts)
+        rollouts.log_reward(self, rollout_id, value, name=name, explanation=explanation, role=role, step=step)
 
-    def log_rewards(self, values: Mapping[str, object], **facts: object) -> None:
-        """Record rewards by rollout id; see `otel_bridge.emit.rollouts.log_rewards`."""
+    def log_rewards(
+        self, values: Mapping[str, object], name: str = "reward", *, role: str | None = None, step: int | None = None
+    ) -> None:
+        """Record one value for each of many rollouts, by rollout id; as `log_reward`."""
         from otel_bridge.emit import rollouts  # noqa: PLC0415
 
-        rollouts.log_rewards(self, values, **facts)
+        rollouts.log_rewards(self, values, name=name, role=role, step=step)
 
     # --- for the modules of emission ----------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Secrets in a run's config: recognised by the name of their key and by their shape, never sent.
 
-Shapes are those of the issuers' own documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Google, Slack, Databricks,
-NVIDIA, W&B, JWT, PEM). Pure.
+Shapes are those of the issuers' own documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Google, Slack,
+Databricks, NVIDIA, W&B, JWT, PEM). Pure.
 """
 
 from __future__ import annotations
@@ -12,41 +12,19 @@ from typing import Final
 STRUCK_OUT: Final = "[redacted]"
 
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_SECRET_WORDS: Final = frozenset(
-    {
-        "password",
-        "passwd",
-        "pwd",
-        "passphrase",
-        "secret",
-        "secrets",
-        "credential",
-        "credentials",
-        "apikey",
-        "authorization",
-    }
-)
-_KEY_OWNERS: Final = frozenset(
-    {"api", "access", "private", "secret", "signing", "encryption", "ssh", "account", "auth"}
-)
-_TOKEN_OWNERS: Final = frozenset(
-    {
-        "api",
-        "auth",
-        "access",
-        "bearer",
-        "session",
-        "refresh",
-        "write",
-        "hub",
-        "hf",
-        "github",
-        "gitlab",
-        "slack",
-        "wandb",
-    }
-    | {"mlflow", "databricks", "tracking", "security", "oauth", "id", "user", "bot", "personal"}
-)
+# fmt: off
+_SECRET_WORDS: Final = frozenset({
+    "apikey", "authorization", "credential", "credentials", "passphrase", "passwd", "password", "pwd", "secret",
+    "secrets",
+})
+_KEY_OWNERS: Final = frozenset({
+    "access", "account", "api", "auth", "encryption", "private", "secret", "signing", "ssh",
+})
+_TOKEN_OWNERS: Final = frozenset({
+    "access", "api", "auth", "bearer", "bot", "databricks", "github", "gitlab", "hf", "hub", "id", "mlflow", "oauth",
+    "personal", "refresh", "security", "session", "slack", "tracking", "user", "wandb", "write",
+})
+# fmt: on
 # `pad_token`, `max_tokens` and `tokenizer` are no secrets; a bare `token` is one when it looks like one.
 _OPAQUE: Final = re.compile(r"(?=[^\s<>|]*[0-9])(?=[^\s<>|]*[A-Za-z])[A-Za-z0-9_\-.=+/:]{16,}")
 _SHAPES: Final = re.compile(

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import time_ns
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 from otel_bridge import semconv
 from otel_bridge.emit.drops import Drops
@@ -105,10 +105,11 @@ class Sink:
         self._busy = False
         self._waiting: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._encoder = RowEncoder()
+        self._known = self._encoder.encode_known
         self._writer: SegmentWriter | None = None
         self._life: Life | None = None
         self._seq = self._event_seq = 0
-        self._full = False
+        self._closed = self._ended
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -128,6 +129,12 @@ class Sink:
             if self._waiting:
                 self._write_waiting()
 
+    def pass_row(self, values: object, step: object, role: str | None) -> None:  # noqa: ARG002
+        """Take note of the step of a row that is not written (ranks above 0)."""
+        with self.lock:
+            role = None if role == self._role else role
+            self._steps[role] = self._step_of(step, role)
+
     def append(self, signal: int, payload: bytes, time_unix_ns: int | None = None) -> None:
         """Append one encoded record."""
         self._do(self._record, signal, payload, time_unix_ns)
@@ -137,7 +144,7 @@ class Sink:
         self._do(self._event, name, pairs, body, time_ns())
 
     def next_event_seq(self) -> int:
-        """Return the number of this process's next event: 1, 2, …"""
+        """Return the number of this process's next event, from 1."""
         with self.lock:
             self._event_seq += 1
             return self._event_seq
@@ -151,16 +158,6 @@ class Sink:
         """Return the last step of *role* in this process."""
         return self._steps.get(None if role == self._role else role)
 
-    def next_step(self, role: str | None) -> int:
-        """Return the step after the last one of *role*, 0 for the first."""
-        return self._steps.get(None if role == self._role else role, -1) + 1
-
-    def saw_step(self, step: object, role: str | None) -> None:
-        """Take note of a step whose row is not written (ranks above 0)."""
-        with self.lock:
-            role = None if role == self._role else role
-            self._steps[role] = self._step_of(step, role)
-
     def flush(self) -> Mark | None:
         """Append "write and retry now"; return where that stands, ``None`` when nothing was ever appended."""
         with self.lock:
@@ -172,16 +169,18 @@ class Sink:
         """Append the end of this process and let go of its segment; return where that stands."""
         with self.lock:
             if self._ended or self._writer is None:
-                self._ended = True
+                self._ended = self._closed = True
                 return None
             # Also from a signal handler inside log(): what waits and the end go before the outer record.
             self._busy = True
-            for write, arguments in [*self._waiting, (self._say_end, (status,))]:
-                try:
+            try:
+                for write, arguments in self._waiting:
                     write(*arguments)
-                except Exception as exc:  # noqa: BLE001
-                    self._failed(exc)
-            self._busy, self._ended = False, True
+                self._say_end(status)
+            except Exception as exc:  # noqa: BLE001
+                self._failed(exc)
+            finally:
+                self._busy, self._ended, self._closed = False, True, True
             mark = self._mark()
             self._let_go()
             return mark
@@ -222,22 +221,24 @@ class Sink:
             write, arguments = self._waiting.popleft()
             self._do(write, *arguments)
 
-    def _row(self, values: object, step: object, role: str | None, now: int) -> None:
+    def _row(self, given: object, step: object, role: str | None, now: int) -> None:
         if not self._checked_at <= now < self._check_again:
             self._check(now)
-        now = self._last_ns = now if now > self._last_ns else self._last_ns + 1
-        if role == self._role:
+        if now <= self._last_ns:
+            now = self._last_ns + 1
+        self._last_ns = now
+        if role is not None and role == self._role:
             role = None
         if type(step) is not int:
             step = self._step_of(step, role)
         self._steps[role] = step
         seq = self._seq + 1
         payload = None
-        if type(values) is dict:
+        if type(given) is dict:
             # A copy first: no other thread can change it between its keys and its values.
-            payload = self._encoder.encode_known(values.copy(), now, step, role, seq)
+            payload = self._known(cast("dict[object, object]", given).copy(), now, step, role, seq)
         if payload is None:
-            numbers = flatten(values, self._drop)
+            numbers = flatten(given, self._drop)  # pyright: ignore[reportUnknownArgumentType]  # any dict
             if not numbers:
                 return
             payload = self._encoder.encode(numbers, now, step, role, seq)
@@ -263,11 +264,7 @@ class Sink:
         self._append(int(Signal.LOGS), event(name, time_unix_ns=now, body=body, pairs=numbered), now)
 
     def _append(self, signal: int, payload: bytes, now: int) -> bool:
-        if self._ended:
-            self._after_end()
-            return False
-        if self._full and signal in _REFUSED_WHEN_FULL:
-            self._drop("directory_full", 1)
+        if self._closed and self._refuses(signal):
             return False
         try:
             (self._writer or self._open()).append(signal, payload, now)
@@ -285,6 +282,15 @@ class Sink:
 
     def _drop(self, reason: str, number: int) -> None:
         self.drops.count(reason, number)
+
+    def _refuses(self, signal: int) -> bool:
+        if self._ended:
+            self._after_end()
+        elif signal in _REFUSED_WHEN_FULL:
+            self._drop("directory_full", 1)
+        else:
+            return False
+        return True
 
     def _after_end(self) -> None:
         self._drop("ended", 1)
@@ -304,7 +310,7 @@ class Sink:
             return
         if self._writer is not None and not self._writer.linked():
             self._move()
-        self._full = self._quota.full()
+        self._closed = self._quota.full()
         self.keeper.ensure()
         if self.drops.due():
             self.drops.say()

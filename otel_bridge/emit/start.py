@@ -86,7 +86,8 @@ def begin(asked: Asked, exporters: object, env: Mapping[str, str], cwd: Path, ha
     place = _Place(base, folder, read_report(folder), launched, hold)
     sink = _open(facts, place)
     handover.hand_over({**told, NEW_RUN.name: None})
-    lines.say(lines.begun(identity, choice.names, _notes(facts, place)))
+    to = ", ".join(choice.names) or ("the launcher's exporters" if launched else "none yet")
+    lines.say(lines.begun(identity, to, _notes(facts, place)))
     return Run(facts, sink)
 
 
@@ -201,4 +202,4 @@ def with_dir(env: Mapping[str, str], folder: object) -> dict[str, str]:
         return dict(env)
     if not isinstance(folder, str | os.PathLike):
         raise ConfigError(f"dir={folder!r}: expected a path")
-    return {**env, DIR.name: os.fsdecode(os.fspath(folder))}  # type: ignore[arg-type]
+    return {**env, DIR.name: os.fsdecode(os.fspath(folder))}

@@ -60,16 +60,19 @@ def _flatten_into(
 def _snapshot(values: Mapping[object, object], drop: CountDrop) -> Iterable[tuple[object, object]]:
     # Copying a dict holds the interpreter: no other thread changes it meanwhile. Other mappings run code of their own.
     if isinstance(values, dict):
-        return dict(cast("dict[object, object]", values)).items()
-    for _ in range(3):
-        try:
-            return list(values.items())
-        except RuntimeError:  # changed by another thread while it was read
-            continue
-        except Exception:  # noqa: BLE001  # code of the user's own mapping
-            break
-    drop("unreadable_mapping", 1)
-    return ()
+        return dict(values).items()
+    items = _items(values) or _items(values)  # once more: another thread may have changed it meanwhile
+    if items is None:
+        drop("unreadable_mapping", 1)
+        return ()
+    return items
+
+
+def _items(values: Mapping[object, object]) -> list[tuple[object, object]] | None:
+    try:
+        return list(values.items())
+    except Exception:  # noqa: BLE001  # code of the user's own mapping
+        return None
 
 
 def _key(prefix: str, raw: object, drop: CountDrop) -> str | None:
@@ -91,17 +94,12 @@ def _key(prefix: str, raw: object, drop: CountDrop) -> str | None:
 
 def to_value(value: object, drop: CountDrop) -> Value | None:
     """Return *value* as a number or a distribution; ``None``, counted, when it is neither."""
-    if type(value) is float:
-        return value
-    if isinstance(value, int):
-        return _integer(value, drop)
     if isinstance(value, float):
         return float(value)
-    if isinstance(value, (str, bytes, bytearray)):
-        drop("text", 1)
-        return None
-    if value is None:
-        drop("none", 1)
+    if isinstance(value, int):
+        return _integer(value, drop)
+    if value is None or isinstance(value, (str, bytes, bytearray)):
+        drop("none" if value is None else "text", 1)
         return None
     try:
         return _other(value, drop)
@@ -198,10 +196,10 @@ def to_step(step: object, drop: CountDrop) -> int | None:
         return int(step)
     number = to_value(step, lambda _reason, _count: None)
     if isinstance(number, float) and math.isfinite(number):
-        if number != math.trunc(number):
+        if not number.is_integer():
             drop("fractional_step", 1)
         return math.trunc(number)
-    if isinstance(number, int):
-        return number
-    drop("bad_step", 1)
-    return None
+    if not isinstance(number, int):
+        drop("bad_step", 1)
+        return None
+    return number

@@ -27,6 +27,8 @@ def varint(number: int) -> bytes:
         return _ONE_BYTE[number]
     if 0 <= number < 16384:
         return bytes((number & 127 | 128, number >> 7))
+    if 0 <= number < 2097152:
+        return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14))
     number &= MASK_64
     out = bytearray()
     while number > 127:
@@ -68,21 +70,25 @@ def utf8(value: str) -> bytes:
 
 def any_value(value: Attribute) -> bytes:
     """Encode an ``AnyValue``; integers beyond 64 bit become text, so that no digit is lost."""
-    if value is None:
-        return b""
     if isinstance(value, str):
         return message(1, utf8(value))
-    if isinstance(value, bool):
-        return b"\x10\x01" if value else b"\x10\x00"
-    if isinstance(value, int):
-        return b"\x18" + varint(value) if -(1 << 63) <= value < 1 << 63 else message(1, str(value).encode())
-    if isinstance(value, float):
-        return b"\x21" + pack_double(value)
     if isinstance(value, bytes):
         return message(7, value)
+    if value is None or isinstance(value, int | float):
+        return _number(value)
     if isinstance(value, Mapping):
         return message(6, b"".join(message(1, key_value(key, item)) for key, item in value.items()))
     return message(5, b"".join(message(1, any_value(item)) for item in value))
+
+
+def _number(value: bool | int | float | None) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, bool):
+        return b"\x10\x01" if value else b"\x10\x00"
+    if isinstance(value, float):
+        return b"\x21" + pack_double(value)
+    return b"\x18" + varint(value) if -(1 << 63) <= value < 1 << 63 else message(1, str(value).encode())
 
 
 def key_value(key: str, value: Attribute) -> bytes:
