@@ -123,8 +123,8 @@ class _GrpcClient:
             self._channel = grpc.secure_channel(target, credentials, options, compression)
         else:
             self._channel = grpc.insecure_channel(target, options, compression)
-        method = self._channel.unary_unary(_METHODS[endpoint.signal], bytes, bytes)  # pyright: ignore[reportUnknownMemberType]  # open in the stubs
-        self._export = cast("_Export", method)
+        unary = self._channel.unary_unary  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # open in the stubs
+        self._export = cast("_Export", unary(_METHODS[endpoint.signal], bytes, bytes))
         self._metadata = tuple(endpoint.headers.items())
 
     def send(self, body: bytes, run_id: str) -> Reply:

@@ -1,0 +1,226 @@
+"""The lane of the exporter ``otlp``: a thread that sends what stands in the segments, and notes how far it is.
+
+It reads the segments, not the ledger; each process has a place of its own. At least once: a request may have been taken
+although its answer was lost, and the other end knows every record by its identity.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from otel_bridge.bridge.backoff import Backoff
+from otel_bridge.bridge.forwarding.client import Client, client_for
+from otel_bridge.bridge.forwarding.endpoint import endpoint_for
+from otel_bridge.bridge.forwarding.follower import Follower, Taken
+from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies
+from otel_bridge.bridge.ledger import Ledger
+from otel_bridge.bridge.window import Progress
+from otel_bridge.errors import BlockedError, ConfigError, JournalError, PermanentError, RetryableError
+from otel_bridge.exporter import OTLP
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.frames import Signal
+from otel_bridge.records import Position
+
+BLOCKED_S: Final = 60.0
+_SIGNALS: Final = {Signal.METRICS: "metrics", Signal.TRACES: "traces", Signal.LOGS: "logs"}
+_FOREIGN_HINT: Final = (
+    "otlp: the other end is not otel-bridge; before Prometheus delete the attribute rl.step there "
+    '(processor transform: delete_key(attributes, "rl.step")), or each step becomes a series of its own'
+)
+
+
+class ForwardLane:
+    """Serves ``otlp`` for one run; a `Lane`.
+
+    Args:
+        folder: The run folder.
+        ledger: Keeps how far each process is forwarded.
+        env: Where the standard ``OTEL_EXPORTER_OTLP_*`` variables are read.
+        every_process: Forward all processes, whatever their segments name.
+        say: Takes one line for the log.
+        progressed: Called on the thread after each step that changed something; must be quick.
+    """
+
+    destination_id: int | None = None
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        ledger: Ledger,
+        env: Mapping[str, str],
+        *,
+        every_process: bool,
+        say: Callable[[str], None],
+        progressed: Callable[[], None],
+    ) -> None:
+        self.progress = Progress(OTLP, destination=_place(env), resolved=True)
+        self._folder, self._ledger, self._env = folder, ledger, env
+        self._every_process, self._say, self._progressed = every_process, say, progressed
+        self._followers: dict[str, Follower] = {}
+        self._clients: dict[Signal, Client] = {}
+        self._backoff = Backoff()
+        self._hinted = False
+        self._wake = threading.Condition()
+        self._news = self._retry = self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="forward-otlp", daemon=True)
+
+    def start(self) -> None:
+        """Begin to forward."""
+        view = self._ledger.view()
+        try:
+            for source in view.sources():
+                self._followers[source.instance_id] = Follower(
+                    self._folder, source.instance_id, source.forwarded_number, source.forwarded_offset
+                )
+        finally:
+            view.close()
+        self._thread.start()
+
+    def poke(self, *, retry: bool = False) -> None:
+        """Say that something new is there; with *retry* also try at once what failed."""
+        with self._wake:
+            self._news = True
+            self._retry = self._retry or retry
+            self._wake.notify()
+
+    def set_signals(self, signals: tuple[str, ...]) -> None:
+        """Each process's own segment says which signals it sends; look again."""
+        del signals
+        self.poke()
+
+    def let_go(self, through: Position) -> None:
+        """Nothing of the ledger is held for ``otlp``."""
+        del through
+
+    def stop(self) -> None:
+        """Ask it to end; returns at once."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until it has ended; ``False``: a request hangs."""
+        self._thread.join(max(timeout_s, 0.0))
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            before = self.progress
+            wait_s = self._step()
+            if self.progress is not before:
+                self._progressed()
+            if wait_s != 0:
+                self._sleep(wait_s)
+        for client in self._clients.values():
+            client.close()
+
+    def _step(self) -> float | None:
+        """Forward what there is of every process once; returns the seconds to wait, ``None``: until there is news."""
+        position = self._ledger.position
+        try:
+            if self._forward_all():
+                self._show(state="writing")
+                return 0.0
+        except RetryableError as exc:
+            return self._failed("retrying", str(exc), "", self._backoff.failed(exc.retry_after_s))
+        except BlockedError as exc:
+            return self._failed("blocked", str(exc), exc.help, BLOCKED_S)
+        except ConfigError as exc:
+            return self._failed("blocked", str(exc), "", BLOCKED_S)
+        except JournalError as exc:
+            return self._failed("retrying", str(exc), "", 1.0)
+        # Everything that stood in the segments when the ledger was at *position* has been taken by the other end.
+        self._show(state="idle", written=position, safe=position)
+        return None
+
+    def _forward_all(self) -> bool:
+        newest: dict[str, int] = {}
+        for segment in self._folder.segments():
+            newest[segment.instance_id] = max(segment.number, newest.get(segment.instance_id, 0))
+            if segment.instance_id not in self._followers:
+                self._followers[segment.instance_id] = Follower(self._folder, segment.instance_id, segment.number, 0)
+        for gone in self._followers.keys() - newest.keys():
+            del self._followers[gone]
+        moved = False
+        for instance_id, last_number in newest.items():
+            if self._stopping:
+                break
+            follower = self._followers[instance_id]
+            taken = follower.read(last_number, limit_bytes=REQUEST_BYTES, every_process=self._every_process)
+            if taken is not None:
+                self._send(taken)
+                follower.done(taken)
+                self._ledger.forwarded(instance_id, taken.number, taken.offset)
+                moved = True
+        return moved
+
+    def _send(self, taken: Taken) -> None:
+        for signal, datas in bodies(taken.parts):
+            self._send_parts(signal, datas)
+            self._backoff.succeeded()
+
+    def _send_parts(self, signal: Signal, datas: Sequence[bytes]) -> None:
+        """Send *datas* as one request; one that the other end will never take is searched by halves and left out."""
+        try:
+            reply = self._client(signal).send(b"".join(datas), self._folder.run_id)
+        except PermanentError as exc:
+            if len(datas) == 1:
+                self._say(f"otlp: a record of {len(datas[0])} bytes was refused for good: {exc}")
+                self._show(dead_letters=self.progress.dead_letters + 1)
+                return
+            middle = len(datas) // 2
+            self._send_parts(signal, datas[:middle])
+            self._send_parts(signal, datas[middle:])
+            return
+        if reply.rejected:
+            self._say(f"otlp: the other end refused {reply.rejected} of a request's items: {reply.message}")
+            self._show(dead_letters=self.progress.dead_letters + reply.rejected)
+        if not reply.from_bridge and not self._hinted:
+            self._hinted = True
+            self._say(_FOREIGN_HINT)
+
+    def _client(self, signal: Signal) -> Client:
+        if signal not in self._clients:
+            self._clients[signal] = client_for(endpoint_for(_SIGNALS[signal], self._env))
+        return self._clients[signal]
+
+    def _failed(self, state: str, reason: str, help_text: str, wait_s: float) -> float:
+        if (self.progress.state, self.progress.reason) != (state, reason):
+            self._say(f"otlp is {state}: {reason}" + (f"; {help_text}" if help_text else ""))
+        since = self.progress.failing_since_s
+        self._show(
+            state=state, reason=reason, help=help_text, failing_since_s=time.monotonic() if since is None else since
+        )
+        return wait_s
+
+    def _show(self, **changes: object) -> None:
+        if changes.get("state") in {"idle", "writing"}:
+            changes = {"reason": "", "help": "", "failing_since_s": None, **changes}
+        changed = dataclasses.replace(self.progress, **changes)  # type: ignore[arg-type]  # fields by name
+        if changed != self.progress:
+            self.progress = changed
+
+    def _sleep(self, wait_s: float | None) -> None:
+        deadline = None if wait_s is None else time.monotonic() + wait_s
+        with self._wake:
+            while not (self._stopping or self._retry or (self._news and wait_s is None)):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                self._wake.wait(left)
+            self._news = self._retry = False
+
+
+def _place(env: Mapping[str, str]) -> dict[str, str]:
+    """Return where it sends, as the report shows it: addresses only."""
+    places: dict[str, str] = {}
+    for signal in _SIGNALS.values():
+        try:
+            places[signal] = endpoint_for(signal, env).url
+        except ConfigError:  # noqa: PERF203  # three signals
+            continue
+    return places

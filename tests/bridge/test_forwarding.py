@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_bridge.bridge.forwarding.client import client_for
+from otel_bridge.bridge.forwarding.endpoint import endpoint_for
+from otel_bridge.bridge.forwarding.lane import ForwardLane
+from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies, parts_of
+from otel_bridge.bridge.ledger import Ledger
+from otel_bridge.bridge.tables import Source
+from otel_bridge.errors import BlockedError, ConfigError, PermanentError, RetryableError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.frames import Frame, Signal
+from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.journal.segment import SegmentWriter, read_segment
+from otel_bridge_collector import Receiver, ReceiverSettings
+
+RESOURCE = Resource(attributes=[KeyValue(key="rl.run.id", value=AnyValue(string_value="9f2c"))]).SerializeToString()
+
+
+def scope(*values: float) -> bytes:
+    message = ScopeMetrics()
+    for value in values:
+        message.metrics.add(name="loss").gauge.data_points.add(as_double=value)
+    return message.SerializeToString()
+
+
+def frame(payload: bytes, signal: Signal = Signal.METRICS, *, whole: bool = False) -> Frame:
+    return Frame(signal, whole, payload, 1, 0, 0)
+
+
+def values_of(bodies_: list[bytes]) -> list[float]:
+    return [
+        point.as_double
+        for body in bodies_
+        for part in ExportMetricsServiceRequest.FromString(body).resource_metrics
+        for scoped in part.scope_metrics
+        for metric in scoped.metrics
+        for point in metric.gauge.data_points
+    ]
+
+
+class Sender:
+    """A process of the run that names otlp, and the ledger that its bridge has."""
+
+    def __init__(self, base: Path) -> None:
+        self.folder = RunFolder(base, "9f2c")
+        self.folder.create()
+        self.ledger = Ledger(self.folder.ledger_path)
+        header = SegmentHeader(
+            instance_id="a1", run_id="9f2c", project="maths", run_name="ppo", kind="process", resource=RESOURCE,
+            exporters={"metrics": ("otlp",)}, destinations={}, host="h", boot_id="b", pid=1, start_ticks=1,
+            created_unix_ns=1,
+        )  # fmt: skip
+        self.writer = SegmentWriter(self.folder, header, segment_bytes=4096)
+        self.ledger.commit([], sources=[Source("a1", 0, 0, header.to_bytes())])
+        self.lines: list[str] = []
+        self.progressed = threading.Event()
+
+    def log(self, *values: float) -> None:
+        for value in values:
+            self.writer.append(Signal.METRICS, scope(value), time.time_ns())
+
+    def lane(self, endpoint: str, **env: str) -> ForwardLane:
+        return ForwardLane(
+            self.folder, self.ledger, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **env},
+            every_process=False, say=self.lines.append, progressed=self.progressed.set,
+        )  # fmt: skip
+
+    def wait(self, lane: ForwardLane, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not holds():
+            assert time.monotonic() < deadline, lane.progress
+            self.progressed.wait(0.5)
+            self.progressed.clear()
+
+
+@pytest.fixture
+def sender(tmp_path: Path) -> Iterator[Sender]:
+    made = Sender(tmp_path / "here")
+    yield made
+    made.ledger.close()
+
+
+def received(base: Path) -> list[float]:
+    folder = RunFolder(base, "9f2c")
+    frames = [
+        found.payload
+        for segment in folder.segments()
+        for found in read_segment(segment.path, 0, limit_bytes=1 << 30, final=False)[1].frames
+    ]
+    return values_of(frames)
+
+
+def receiver(base: Path, *, grpc_port: int = 0, http_port: int = 0, **env: str) -> Receiver:
+    return Receiver(ReceiverSettings.from_environment(env, base, grpc_port=grpc_port, http_port=http_port))
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_what_stands_in_the_segments_goes_on_over_both_protocols(sender: Sender, tmp_path: Path, protocol: str) -> None:
+    there = receiver(tmp_path / "there", OTEL_BRIDGE_TOKEN="secret")
+    endpoint = there.grpc_endpoint if protocol == "grpc" else there.http_endpoint
+    sender.log(*range(200))
+    lane = sender.lane(
+        endpoint,
+        OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+        OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
+        OTEL_BRIDGE_TOKEN="secret",
+    )
+
+    lane.start()
+    sender.wait(lane, lambda: lane.progress.state == "idle" and len(received(tmp_path / "there")) == 200)
+    sender.log(200, 201)
+    lane.poke()
+    sender.wait(lane, lambda: len(received(tmp_path / "there")) == 202)
+    lane.stop()
+
+    assert lane.join(10)
+    assert received(tmp_path / "there") == [float(n) for n in range(202)]
+    assert sender.lines == []
+    there.stop()
+
+
+def test_an_endpoint_that_comes_late_and_goes_away_loses_nothing(sender: Sender, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sender.log(1, 2, 3)
+    lane = sender.lane(f"http://127.0.0.1:{port}", OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf")
+
+    lane.start()
+    sender.wait(lane, lambda: lane.progress.state == "retrying")
+    there = receiver(tmp_path / "there", http_port=port)
+    lane.poke(retry=True)
+    sender.wait(lane, lambda: lane.progress.state == "idle")
+    there.stop()
+    sender.log(4)
+    lane.poke()
+    sender.wait(lane, lambda: lane.progress.state == "retrying")
+    again = receiver(tmp_path / "there", http_port=port)
+    lane.poke(retry=True)
+    sender.wait(lane, lambda: lane.progress.state == "idle")
+    lane.stop()
+    lane.join(10)
+    again.stop()
+
+    assert sorted(received(tmp_path / "there")) == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_new_lane_goes_on_where_the_last_one_was(sender: Sender, tmp_path: Path) -> None:
+    there = receiver(tmp_path / "there")
+    sender.log(*range(50))
+    first = sender.lane(there.grpc_endpoint)
+    first.start()
+    sender.wait(first, lambda: first.progress.state == "idle")
+    first.stop()
+    first.join(10)
+    sender.log(50)
+
+    second = sender.lane(there.grpc_endpoint)
+    second.start()
+    sender.wait(second, lambda: len(received(tmp_path / "there")) == 51)
+    second.stop()
+    second.join(10)
+    there.stop()
+
+    assert received(tmp_path / "there") == [float(n) for n in range(51)]
+
+
+def test_a_wrong_token_blocks_and_says_what_to_set(sender: Sender, tmp_path: Path) -> None:
+    there = receiver(tmp_path / "there", OTEL_BRIDGE_TOKEN="secret")
+    sender.log(1)
+    lane = sender.lane(there.http_endpoint, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", OTEL_BRIDGE_TOKEN="wrong")
+
+    lane.start()
+    sender.wait(lane, lambda: lane.progress.state == "blocked")
+    lane.stop()
+    lane.join(10)
+    there.stop()
+
+    assert "OTEL_BRIDGE_TOKEN" in lane.progress.help
+    assert "wrong" not in " ".join([*sender.lines, lane.progress.reason, str(lane.progress.destination)])
+
+
+def test_requests_stay_under_the_limit_and_hold_everything_in_order() -> None:
+    frames = [frame(scope(*range(n * 20_000, (n + 1) * 20_000))) for n in range(20)]
+
+    joined = list(bodies(part for one in frames for part in parts_of(one, RESOURCE)))
+
+    assert [signal for signal, _ in joined] == [Signal.METRICS] * len(joined)
+    assert max(sum(map(len, datas)) for _, datas in joined) <= REQUEST_BYTES
+    assert values_of([b"".join(datas) for _, datas in joined]) == [float(n) for n in range(400_000)]
+
+
+def test_a_frame_over_the_limit_is_cut_between_its_metrics() -> None:
+    large = frame(scope(*range(300_000)))
+
+    parts = parts_of(large, RESOURCE)
+
+    assert len(parts) > 1
+    assert max(len(part.data) for part in parts) <= REQUEST_BYTES
+    assert values_of([part.data for part in parts]) == [float(n) for n in range(300_000)]
+
+
+def test_every_request_carries_the_resource_of_its_segment() -> None:
+    ((_, datas),) = bodies(parts_of(frame(scope(1.0)), RESOURCE))
+
+    (part,) = ExportMetricsServiceRequest.FromString(b"".join(datas)).resource_metrics
+    assert part.resource.SerializeToString() == RESOURCE
+
+
+def test_the_variables_of_a_signal_go_before_those_of_all() -> None:
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "https://all:4318/base/",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_HEADERS": "a=1,authorization=Bearer%20x",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://traces:9/own",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "3",
+    }
+
+    metrics, traces = endpoint_for("metrics", env), endpoint_for("traces", env)
+
+    assert (metrics.url, metrics.secure, metrics.timeout_s) == ("https://all:4318/base/v1/metrics", True, 3.0)
+    assert metrics.headers == {"a": "1", "authorization": "Bearer x"}
+    assert (traces.url, traces.secure) == ("http://traces:9/own", False)
+    assert endpoint_for("logs", {}).url == "http://localhost:4317"
+    with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_PROTOCOL"):
+        endpoint_for("metrics", {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})
+    with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_TIMEOUT"):
+        endpoint_for("metrics", {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"})
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(400, PermanentError), (401, BlockedError), (404, BlockedError), (413, PermanentError), (503, RetryableError)],
+)
+def test_an_answer_is_final_blocked_or_to_be_tried_again(status: int, error: type[Exception]) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        peer, _ = listener.accept()
+        peer.recv(65536)
+        peer.sendall(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\nRetry-After: 7\r\n\r\n".encode())
+        peer.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{listener.getsockname()[1]}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+
+    with pytest.raises(error) as caught:
+        client_for(endpoint_for("metrics", env)).send(b"", "9f2c")
+
+    thread.join()
+    listener.close()
+    if isinstance(caught.value, RetryableError):
+        assert caught.value.retry_after_s == 7.0
