@@ -62,5 +62,6 @@ def _add_traces(result: Contents, api, held) -> None:
                 reward = assessment.value
             elif (assessment.metadata or {}).get("late") and isinstance(assessment.value, float | int):
                 result.late.append((trace_id, assessment.name, assessment.value))
-        messages = len((root.inputs or {}).get("messages", [])) + len((root.outputs or {}).get("messages", []))
+        chat = isinstance(root.inputs, dict)
+        messages = len(root.inputs["messages"]) + len((root.outputs or {}).get("choices", [])) if chat else None
         result.rollouts.append(HeldRollout(trace_id, reward, messages, len(trace.data.spans)))

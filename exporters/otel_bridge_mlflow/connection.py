@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 from otel_bridge.errors import BlockedError, RetryableError
-from otel_bridge_mlflow.errors import Refused, as_bridge_errors, outcome_of_status
+from otel_bridge_mlflow.errors import MISSING, Refused, as_bridge_errors, outcome_of_status
 from otel_bridge_mlflow.keys import Rules
 from otel_bridge_mlflow.settings import MlflowSettings, without_credentials
 
@@ -75,6 +75,7 @@ class Connection:
         json: object = None,
         data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        missing_is_refused: bool = False,
     ) -> Response:
         """Make one request to the server, with MLflow's own credentials and header plug-ins, without its retries.
 
@@ -97,12 +98,11 @@ class Connection:
             )
         response = cast("Response", answer)
         if response.status_code != 200:
-            raise failure(response, doing)
+            raise _failure(response, doing, missing_is_refused=missing_is_refused)
         return response
 
 
-def failure(response: Response, doing: str) -> Exception:
-    """Return the outcome of an answer that is not 200."""
+def _failure(response: Response, doing: str, *, missing_is_refused: bool) -> Exception:
     code: str | None = None
     text = response.text
     try:
@@ -113,6 +113,8 @@ def failure(response: Response, doing: str) -> Exception:
         held = cast("dict[str, object]", body)
         code = str(held["error_code"]) if "error_code" in held else None
         text = str(held.get("message") or held.get("detail") or text)
+    if missing_is_refused and code in MISSING:
+        return Refused(f"{doing}: {text[:500]}")
     return outcome_of_status(response.status_code, code, text[:500], doing, response.headers.get("Retry-After"))
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from otel_bridge.errors import BlockedError, ExporterError, OtelBridgeError, RetryableError
 
 _REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "NOT_IMPLEMENTED"})
+MISSING = frozenset({"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND"})
 _BLOCKED = {
     "UNAUTHENTICATED": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
     "CUSTOMER_UNAUTHORIZED": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
@@ -47,20 +48,27 @@ class Refused(OtelBridgeError):  # noqa: N818  # an outcome inside this package,
 
 
 @contextmanager
-def as_bridge_errors(doing: str) -> Generator[None]:
-    """Turn whatever MLflow raises into `Refused`, `RetryableError` or `BlockedError`."""
+def as_bridge_errors(doing: str, *, missing_is_refused: bool = False) -> Generator[None]:
+    """Turn whatever MLflow raises into `Refused`, `RetryableError` or `BlockedError`.
+
+    Args:
+        doing: What is tried, for the message.
+        missing_is_refused: What is not there costs this payload only: a trace, not the run.
+    """
     try:
         yield
     except OtelBridgeError:
         raise
     except Exception as exc:
-        raise outcome_of(exc, doing) from exc
+        raise outcome_of(exc, doing, missing_is_refused=missing_is_refused) from exc
 
 
-def outcome_of(exc: Exception, doing: str) -> ExporterError | Refused:
+def outcome_of(exc: Exception, doing: str, *, missing_is_refused: bool = False) -> ExporterError | Refused:
     """Return what *exc*, raised by MLflow or below it while *doing*, means."""
     code = getattr(exc, "error_code", None)
     if isinstance(exc, (TypeError, ValueError, OverflowError, UnicodeError)) and code is None:
+        return Refused(f"{doing}: {_line(exc)}")
+    if missing_is_refused and code in MISSING:
         return Refused(f"{doing}: {_line(exc)}")
     return outcome(str(code or "INTERNAL_ERROR"), _line(exc), doing)
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from otel_bridge.errors import BlockedError, PermanentError
 from otel_bridge.exporter import ExporterSettings, Memory, RunInfo
 from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge_mlflow.assessments import AssessmentWriter
 from otel_bridge_mlflow.connection import Connection, connect
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.keys import Names
@@ -15,6 +16,7 @@ from otel_bridge_mlflow.metrics import MetricWriter
 from otel_bridge_mlflow.params import ParamWriter
 from otel_bridge_mlflow.runs import OpenRun, open_run
 from otel_bridge_mlflow.settings import mlflow_settings
+from otel_bridge_mlflow.traces import TraceWriter
 
 _STATUS = {Status.FINISHED: "FINISHED", Status.FAILED: "FAILED", Status.KILLED: "KILLED"}
 _DELETED = "'active' state"
@@ -34,6 +36,8 @@ class MlflowRunWriter:
         self._connection = connection
         self._run = opened
         self._metrics = MetricWriter(connection, opened.id, Names("metric", connection.rules, memory, run.keys), memory)
+        self._traces = TraceWriter(connection, opened, Names("trace tag", connection.rules, memory))
+        self._assessments = AssessmentWriter(connection)
         self._params = ParamWriter(connection, opened, Names("param", connection.rules, memory))
 
     @property
@@ -50,9 +54,14 @@ class MlflowRunWriter:
 
     def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
         """Store *rollouts* as traces linked to the run, then their rewards as assessments."""
+        with self._outcomes():
+            self._traces.write(rollouts)
+            self._assessments.write(rollouts)
 
     def write_late(self, values: Sequence[LateValue]) -> None:
         """Set *values* as assessments of their traces."""
+        with self._outcomes():
+            self._assessments.write_late(values)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Log what changed of the config of *role* as params."""

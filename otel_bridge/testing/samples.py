@@ -158,9 +158,10 @@ def rollout(
     reward: float | None = 0.75,
     rewards: Mapping[str, float] | None = None,
     error: str | None = None,
+    seed: str = "",
 ) -> Rollout:
-    """Return rollout *n*: two chat turns and a tool call under a root; ids are made of *n*, *step* and *role*."""
-    trace_id = _hex(f"trace {n} {step} {role}", 32)
+    """Return rollout *n*: two chat turns and a tool call under a root; ids are made of *n*, *step*, *role*, *seed*."""
+    trace_id = _hex(f"trace {n} {step} {role} {seed}", 32)
     start = START_UNIX_NS + step * SECOND_NS + n * 1_000_000
     messages = conversation(n)
     spans = _spans(trace_id, start, messages, reward=reward, step=step, error=error)
@@ -222,19 +223,22 @@ def end(status: Status = Status.FINISHED) -> End:
     return End(id="e:1", status=status, time_unix_ns=START_UNIX_NS + 100_000 * SECOND_NS)
 
 
-def job(steps: int = 3) -> list[Record]:
-    """Return a small whole job, placed: configs, rows of two roles and of none, rollouts, a late value, the end."""
+def job(steps: int = 3, *, seed: str = "") -> list[Record]:
+    """Return a small whole job, placed: configs, rows of two roles and of none, rollouts, a late value, the end.
+
+    *seed* goes into the trace ids: they are unique in a whole tracker, not only in a run.
+    """
     records: list[Record] = [config("trainer"), config("explorer", temperature=0.7), config(None, launcher="local")]
     for step in range(1, steps + 1):
         records += [
             row(step, {"loss": 1 / step, "grad": distribution()}),
             row(step * 2, {"reward/mean": step / 8, "length": step * 100}, role="explorer"),
             row(step, {"wall_s": step * 1.5}, role=None),
-            rollout(0, step=step),
-            rollout(1, step=step, reward=None, rewards={}),
+            rollout(0, step=step, seed=seed),
+            rollout(1, step=step, reward=None, rewards={}, seed=seed),
         ]
     records.append(odd_values())
-    records.append(late_value(rollout(0, step=1)))
+    records.append(late_value(rollout(0, step=1, seed=seed)))
     records.append(end())
     return placed(records)
 

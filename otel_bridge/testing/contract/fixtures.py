@@ -12,8 +12,7 @@ from typing import ClassVar, TypeAlias, cast
 import pytest
 
 from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo, RunWriter
-from otel_bridge.records import Distribution, Record, Rollout, Row, run_id_of
-from otel_bridge.testing import samples
+from otel_bridge.records import Distribution, LateValue, Record, Rollout, Row, run_id_of
 from otel_bridge.testing.child import ChildJob, FileMemory, run_child
 from otel_bridge.testing.contents import Contents
 from otel_bridge.testing.contract.compare import same, same_scalars
@@ -118,8 +117,8 @@ class ContractFixtures:
         if self.keeps_rollouts:
             self.same_rollouts(contents, [record for record in records if isinstance(record, Rollout)])
         if self.keeps_late:
-            late = samples.late_value(samples.rollout(0, step=1))
-            same(contents.late, [(late.rollout_id, late.name, late.value)], "late values")
+            late = [record for record in records if isinstance(record, LateValue)]
+            same(contents.late, [(value.rollout_id, value.name, value.value) for value in late], "late values")
         if self.keeps_distributions:
             wanted = Counter(
                 (key, row.step) for row in rows for key, value in row.values.items() if isinstance(value, Distribution)

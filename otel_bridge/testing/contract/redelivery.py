@@ -19,7 +19,7 @@ class RedeliveryContract(ContractFixtures):
     """Any call may come again; a kill loses nothing and doubles nothing."""
 
     def test_a_call_that_comes_again_changes_nothing(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
-        records = samples.job()[:-1]
+        records = samples.job(seed=run.id)[:-1]
         writer = opened()
         if writer.safe() is not None:
             writer.close()
@@ -34,7 +34,7 @@ class RedeliveryContract(ContractFixtures):
     def test_records_that_come_again_after_a_restart_change_nothing(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        records = samples.job()[:-1]
+        records = samples.job(seed=run.id)[:-1]
 
         written(opened(), records[:8])
         written(opened(), records)
@@ -45,7 +45,7 @@ class RedeliveryContract(ContractFixtures):
     def test_a_killed_writer_loses_nothing_and_doubles_nothing(
         self, opened: Open, run: RunInfo, read_back: ReadBack, environment: Mapping[str, str], tmp_path: Path
     ) -> None:
-        records = samples.job(steps=4)[:-1]
+        records = samples.job(steps=4, seed=run.id)[:-1]
 
         self.kill_after(opened, records[:6], run, environment, tmp_path)
         self.kill_after(opened, records[:13], run, environment, tmp_path)

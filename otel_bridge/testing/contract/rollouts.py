@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -23,7 +24,7 @@ class RolloutContract(ContractFixtures):
     ) -> None:
         if not self.keeps_rollouts:
             pytest.skip("the tracker keeps no rollouts")
-        records = samples.placed([samples.rollout(n, step=1 + n // 8) for n in range(70)])
+        records = samples.placed([samples.rollout(n, step=1 + n // 8, seed=run.id) for n in range(70)])
 
         written(opened(), records)
 
@@ -32,17 +33,17 @@ class RolloutContract(ContractFixtures):
     def test_rollouts_that_lack_something_arrive_too(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
         if not self.keeps_rollouts:
             pytest.skip("the tracker keeps no rollouts")
-        whole = samples.rollout(6)
+        whole = samples.rollout(6, seed=run.id)
         odd_text: list[dict[str, Json]] = [{"role": "user", "content": "\x00 \ud800 🚀 " + "x" * 100_000}]
         odd_metadata: dict[str, Json] = {"a/b@c": {"d": [1, None]}, "e": "f" * 9000}
         records = samples.placed([
-            samples.rollout(0, reward=None, rewards={}),
-            samples.rollout(2, error="tool timed out"),
-            samples.rollout(3, reward=float("nan"), rewards={"a@b": float("inf"), "": 0.5}),
-            dataclasses.replace(samples.rollout(4), messages=(), role=None, key="rollouts", axis="step"),
-            dataclasses.replace(samples.rollout(5), step=None, axis=None, steps={}, group=None, split=None),
+            samples.rollout(0, reward=None, rewards={}, seed=run.id),
+            samples.rollout(2, error="tool timed out", seed=run.id),
+            samples.rollout(3, reward=math.nan, rewards={"a@b": math.inf, "": 0.5}, seed=run.id),
+            dataclasses.replace(samples.rollout(4, seed=run.id), messages=(), role=None, key="rollouts", axis="step"),
+            dataclasses.replace(samples.rollout(5, seed=run.id), step=None, axis=None, steps={}, group=None),
             dataclasses.replace(whole, incomplete=True, spans=whole.spans[1:], clipped_bytes=9),
-            dataclasses.replace(samples.rollout(7), messages=odd_text, metadata=odd_metadata),
+            dataclasses.replace(samples.rollout(7, seed=run.id), messages=odd_text, metadata=odd_metadata),
         ])  # fmt: skip
 
         written(opened(), records)
@@ -52,7 +53,7 @@ class RolloutContract(ContractFixtures):
     def test_a_late_value_is_attached_once_and_one_without_its_rollout_is_no_loss_of_others(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        rollout, stranger = samples.rollout(0), samples.rollout(99)
+        rollout, stranger = samples.rollout(0, seed=run.id), samples.rollout(99, seed=run.id)
         values = [
             samples.late_value(stranger),
             samples.late_value(rollout, 0.5),

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import mlflow_reading
+import pytest
+from mlflow_server import FaultProxy, free_port, mlflow_server
+
+import otel_bridge_mlflow
+from otel_bridge.errors import BlockedError, PermanentError, RetryableError
+from otel_bridge.exporter import Exporter, RunInfo
+from otel_bridge.records import Status
+from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
+from otel_bridge.testing.contract import ReadBack, WriterContract, same_scalars
+
+pytestmark = pytest.mark.slow
+exporter = otel_bridge_mlflow.exporter
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with mlflow_server(tmp_path_factory.mktemp("server")) as url:
+        yield url
+
+
+@pytest.fixture
+def proxy(server: str) -> Iterator[FaultProxy]:
+    proxy = FaultProxy(server)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunInfo:
+    return samples.run_info(tmp_path, tmp_path.name)
+
+
+def opened(url: str, run: RunInfo, memory: MemoryTable | None = None, **env: str):
+    settings = exporter.settings({"MLFLOW_TRACKING_URI": url, "OTEL_BRIDGE_MLFLOW_TIMEOUT_S": "2", **env}, run.folder)
+    return open_writer(exporter, run, settings, memory or MemoryTable())
+
+
+class TestServer(WriterContract):
+    target = "otel_bridge_mlflow:exporter"
+
+    @pytest.fixture
+    def exporter(self) -> Exporter:
+        return exporter
+
+    @pytest.fixture
+    def environment(self, server: str) -> Mapping[str, str]:
+        return {"MLFLOW_TRACKING_URI": server}
+
+    @pytest.fixture
+    def read_back(self, server: str) -> ReadBack:
+        return lambda run: mlflow_reading.contents(server, run)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(500, RetryableError), (503, RetryableError), (429, RetryableError), (401, BlockedError), (403, BlockedError)],
+)
+def test_a_status_of_the_server_is_retried_or_blocks_and_names_the_first_row_not_done(
+    proxy: FaultProxy, server: str, run: RunInfo, status: int, expected: type[Exception]
+) -> None:
+    writer, rows = opened(proxy.url, run), samples.placed(samples.rows(300))
+    proxy.status, proxy.path, proxy.after, proxy.headers = status, "log-batch", 1, {"Retry-After": "7"}
+
+    with pytest.raises(expected) as raised:
+        writer.write_rows(rows)
+    proxy.heal()
+    writer.write_rows([row for row in rows if row.position >= raised.value.position])
+
+    assert raised.value.position == 101
+    assert getattr(raised.value, "retry_after_s", 7.0) == 7.0
+    same_scalars(mlflow_reading.contents(server, run), rows)
+
+
+@pytest.mark.parametrize("status", [500, 401])
+def test_opening_fails_the_same_way(proxy: FaultProxy, run: RunInfo, status: int) -> None:
+    proxy.status = status
+
+    with pytest.raises((RetryableError, BlockedError)) as raised:
+        exporter.open(run, exporter.settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder), MemoryTable())
+
+    assert type(raised.value) is {500: RetryableError, 401: BlockedError}[status]
+    assert len(proxy.seen) == 1
+
+
+def test_a_server_that_is_down_is_tried_again_later_and_not_by_mlflow(run: RunInfo) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+
+    with pytest.raises(RetryableError, match=url):
+        exporter.open(run, exporter.settings({"MLFLOW_TRACKING_URI": url}, run.folder), MemoryTable())
+
+
+def test_a_server_that_hangs_is_left_after_the_timeout_and_nothing_is_doubled(
+    proxy: FaultProxy, server: str, run: RunInfo
+) -> None:
+    writer, rows = opened(proxy.url, run), samples.placed(samples.rows(20))
+    proxy.hang, proxy.path = True, "log-batch"
+
+    with pytest.raises(RetryableError):
+        writer.write_rows(rows)
+    proxy.heal()
+    writer.write_rows(rows)
+
+    same_scalars(mlflow_reading.contents(server, run), rows)
+
+
+def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, server: str, run: RunInfo) -> None:
+    writer = opened(proxy.url, run)
+    rollouts = [samples.rollout(n, seed=run.id) for n in range(3)]
+    records = samples.placed([*samples.rows(20), *rollouts, samples.late_value(rollouts[0])])
+
+    for path in ("log-batch", "/v1/traces", "/assessments"):
+        proxy.lose_answer, proxy.path = True, path
+        with pytest.raises(RetryableError):
+            deliver(writer, records, tries=1)
+        proxy.heal()
+    deliver(writer, records)
+
+    contents = mlflow_reading.contents(server, run)
+    same_scalars(contents, records)
+    assert sorted(held.id for held in contents.rollouts) == sorted(rollout.id for rollout in rollouts)
+    assert [held.reward for held in contents.rollouts] == [0.75] * 3
+    assert contents.late == [(rollouts[0].id, "judge", 0.5)]
+
+
+def test_rollouts_behind_a_failing_request_are_named_and_written_when_they_come_again(
+    proxy: FaultProxy, server: str, run: RunInfo
+) -> None:
+    writer = opened(proxy.url, run)
+    rollouts = samples.placed([samples.rollout(n, seed=run.id) for n in range(60)])
+    proxy.status, proxy.path, proxy.after = 503, "/v1/traces", 1
+
+    with pytest.raises(RetryableError) as raised:
+        writer.write_rollouts(rollouts)
+    proxy.heal()
+    writer.write_rollouts(rollouts)
+
+    contents = mlflow_reading.contents(server, run)
+    assert raised.value.position == 51
+    assert sorted(held.id for held in contents.rollouts) == sorted(rollout.id for rollout in rollouts)
+    assert {held.reward for held in contents.rollouts} == {0.75}
+
+
+def test_basic_auth_and_tokens_reach_every_request_and_never_the_destination(
+    proxy: FaultProxy, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    writer = opened(proxy.url, run)
+
+    deliver(writer, samples.placed([samples.row(1), samples.rollout(0, seed=run.id)]))
+
+    basic = "Basic " + base64.b64encode(b"ada:secret").decode()
+    assert set(proxy.authorizations) == {basic}
+    assert {"POST /api/2.0/mlflow/runs/log-batch", "POST /v1/traces"} <= set(proxy.seen)
+    assert "secret" not in str(exporter.settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder).destination)
+
+
+def test_two_writers_on_one_run_lose_and_double_nothing(server: str, run: RunInfo) -> None:
+    first, second = opened(server, run), opened(server, run)
+    mine, theirs = samples.rows(30), samples.rows(30, role="explorer")
+
+    for row, other in zip(samples.placed(mine), samples.placed(theirs), strict=True):
+        first.write_rows([row])
+        second.write_rows([other])
+    first.end(Status.FINISHED)
+
+    assert first.url == second.url
+    same_scalars(mlflow_reading.contents(server, run), [*mine, *theirs])
+
+
+def test_the_url_shows_the_run(server: str, run: RunInfo) -> None:
+    writer = opened(server, run)
+
+    (held,) = mlflow_reading.runs_of(server, run)
+    assert writer.url == f"{server}/#/experiments/{held.info.experiment_id}/runs/{held.info.run_id}"
+
+
+def test_something_that_is_no_mlflow_server_blocks(run: RunInfo, proxy: FaultProxy) -> None:
+    proxy.status = 404
+
+    with pytest.raises(BlockedError) as raised:
+        opened(proxy.url, run)
+
+    assert "MLFLOW_TRACKING_URI" in raised.value.help
+
+
+def test_a_run_deleted_while_it_is_written_blocks_with_the_command_that_restores_it(server: str, run: RunInfo) -> None:
+    writer = opened(server, run)
+    api, (held,) = mlflow_reading.client(server), mlflow_reading.runs_of(server, run)
+    api.delete_run(held.info.run_id)
+
+    with pytest.raises(BlockedError) as raised:
+        writer.write_rows(samples.placed(samples.rows(2)))
+    api.restore_run(held.info.run_id)
+    writer.write_rows(samples.placed(samples.rows(2)))
+
+    assert raised.value.help == f"MLFLOW_TRACKING_URI={server} mlflow runs restore --run-id {held.info.run_id}"
+    assert raised.value.position == 1
+    same_scalars(mlflow_reading.contents(server, run), samples.rows(2))
+
+
+def test_a_late_value_of_a_deleted_trace_is_refused_alone(server: str, run: RunInfo) -> None:
+    writer, rollout = opened(server, run), samples.rollout(0, seed=run.id)
+    writer.write_rollouts(samples.placed([rollout]))
+    (held,) = mlflow_reading.runs_of(server, run)
+    mlflow_reading.client(server).delete_traces(held.info.experiment_id, trace_ids=[f"tr-{rollout.id}"])
+
+    with pytest.raises(PermanentError) as raised:
+        writer.write_late(samples.placed([samples.late_value(rollout)], first=9))
+
+    assert raised.value.position == 9
