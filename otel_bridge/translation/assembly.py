@@ -300,8 +300,8 @@ def _remarks(score: Score) -> dict[str, Json]:
 
 
 def _conversation(root: reading.SpanFacts, read: Sequence[reading.SpanFacts]) -> tuple[Message, ...]:
-    """Return the root's messages, else those of the chat spans."""
-    if root.prompt or root.answer:
+    """Return the root's messages, else those of the chat spans (of which the root itself may be one)."""
+    if root.kind != reading.GENERATION and (root.prompt or root.answer):
         return (*root.prompt, *root.answer)
     turns: list[Turn] = [(span.prompt, span.answer) for span in read if span.kind == reading.GENERATION]
     if not turns:

@@ -196,8 +196,13 @@ class Rollouts:
         once = {span.span_id: span for span in reversed(found) if span.span_id not in trace.span_ids}
         fresh = list(reversed(once.values()))
         room = MAX_SPANS - len(trace.span_ids)
-        if len(fresh) > room:
-            count(self._state, "span/too_many", len(fresh) - room)
+        if len(fresh) <= room:
+            return fresh
+        root = next((span for span in fresh if reading.is_root(span)), None) if trace.root_ns is None else None
+        if root is not None:  # without it nobody would know what all the others are
+            fresh = [root, *(span for span in fresh if span is not root)]
+            room = max(room, 1)
+        count(self._state, "span/too_many", len(fresh) - room)
         return fresh[:room]
 
     def _complete(

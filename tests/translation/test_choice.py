@@ -1,0 +1,215 @@
+"""The choice per step, over all workers, through `Rollouts`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trace_samples as sample
+from trace_samples import Bench, rollouts_in, rows_in
+
+from otel_bridge.records import Row
+from otel_bridge.selection import Candidate, choose
+
+
+def filled(bench: Bench, step: int, rewards: list[float | None], prefix: str = "", **attributes: Any) -> list[Any]:
+    records: list[Any] = []
+    for number, reward in enumerate(rewards):
+        records += bench.send(*sample.rollout_spans(f"{prefix}{step}-{number}", step=step, reward=reward, **attributes))
+    return records
+
+
+def ids(records: list[Any]) -> set[str]:
+    return {rollout.id for rollout in rollouts_in(records)}
+
+
+def test_a_step_closes_when_a_later_one_comes_and_keeps_what_the_rule_chooses() -> None:
+    bench = Bench(max_rollouts=3)
+    rewards: list[float | None] = [0.1, 0.9, 0.2, 0.3, 0.4, 0.05]
+
+    waiting = filled(bench, 1, rewards)
+    closed = filled(bench, 2, [0.5])
+
+    names = {sample.trace_id(f"1-{n}"): reward for n, reward in enumerate(rewards)}
+    order = sorted(names)
+    candidates = [Candidate(names[one], None, False, False, one) for one in order]
+    chosen = {order[n] for n in choose(candidates, 3, rule="stratified", seed="r1/1")}
+    assert waiting == []
+    assert ids(closed) == chosen
+    assert {0.9, 0.05} < {rollout.reward for rollout in rollouts_in(closed)}
+    assert bench.rollouts.waiting() == (0, 1)
+    assert bench.counted("left/") == {"rollout": 3}
+
+
+def test_the_statistics_of_a_closed_step_are_over_all_its_rollouts() -> None:
+    bench = Bench(max_rollouts=1)
+    bench.leave_out(sample.left_out(1, {"p": {"count": 2, "sum": 1, "sum_squares": 1, "min": 0, "max": 1}}, 3))
+    filled(bench, 1, [1.0, 0.0], rl__group__id="q")
+    bench.now += 5
+
+    rows = rows_in(filled(bench, 2, [0.5]))
+
+    assert rows == [
+        Row(
+            id="s:explorer:train:1",
+            role="explorer",
+            step=1,
+            axis="explorer/step",
+            time_unix_ns=sample.NOW,
+            values={
+                "explorer/rollouts/total": 5,
+                "explorer/rollouts/kept": 1,
+                "explorer/rollouts/zero_variance_groups": 0,
+                "explorer/rollouts/reward/mean": 0.5,
+                "explorer/rollouts/reward/std": 0.5,
+                "explorer/rollouts/reward/min": 0.0,
+                "explorer/rollouts/reward/max": 1.0,
+            },
+            steps={"explorer/step": 1},
+        )
+    ]
+    assert bench.state.get("key/explorer/rollouts/total") == "explorer/step"
+
+
+def test_first_keeps_by_arrival_and_at_once() -> None:
+    bench = Bench(max_rollouts=2, selection="first")
+
+    records = filled(bench, 1, [0.1, 0.2, 0.3])
+
+    assert [rollout.reward for rollout in rollouts_in(records)] == [0.1, 0.2]
+    assert rows_in(filled(bench, 2, [0.1]))[0].values["explorer/rollouts/total"] == 3
+
+
+def test_a_step_closes_after_its_time_without_rollouts_and_with_the_run() -> None:
+    bench = Bench(step_wait_ns=30 * sample.SECOND)
+    filled(bench, 1, [1.0])
+
+    early, late = bench.after(29), bench.after(1)
+    filled(bench, 2, [1.0])
+    last = bench.close()
+
+    assert (len(ids(early)), len(ids(late)), len(ids(last))) == (0, 1, 1)
+    assert [row.step for row in rows_in(late + last)] == [1, 2]
+
+
+def test_a_step_that_trickles_on_closes_at_last() -> None:
+    bench = Bench(step_wait_ns=30 * sample.SECOND, trace_timeout_ns=100 * sample.SECOND)
+
+    records: list[Any] = []
+    for number in range(12):
+        records += filled(bench, 1, [1.0], prefix=f"{number}-")
+        records += bench.after(9)
+
+    assert [row.values["explorer/rollouts/total"] for row in rows_in(records)] == [12]
+
+
+def test_late_rollouts_fill_the_seats_left_and_correct_the_statistics_once() -> None:
+    bench = Bench(max_rollouts=3)
+    filled(bench, 1, [0.1, 0.2])
+    filled(bench, 2, [0.5])
+
+    late = filled(bench, 1, [0.3, 0.4], prefix="late")
+    corrected = bench.after(30)
+
+    assert [rollout.reward for rollout in rollouts_in(late)] == [0.3]
+    first = [row for row in rows_in(corrected) if row.step == 1]
+    assert [(row.id, row.values["explorer/rollouts/total"], row.values["explorer/rollouts/kept"]) for row in first] == [
+        ("s:explorer:train:1:1", 4, 3)
+    ]
+    assert bench.after(1_000) == []
+
+
+def test_caps_hold_for_each_role_split_and_step_alone() -> None:
+    bench = Bench(max_rollouts=1, max_rollouts_eval=2)
+    filled(bench, 1, [1.0] * 3)
+    filled(bench, 1, [1.0] * 3, prefix="e", rl__split="eval")
+    filled(bench, 1, [1.0] * 3, prefix="r", rl__role="judge")
+
+    records = bench.close()
+
+    kept = sorted((rollout.role or "", rollout.split or "", rollout.key) for rollout in rollouts_in(records))
+    assert kept == [
+        ("explorer", "", "explorer/rollouts"),
+        ("explorer", "eval", "explorer/rollouts"),
+        ("explorer", "eval", "explorer/rollouts"),
+        ("judge", "", "judge/rollouts"),
+    ]
+    assert "explorer/rollouts/eval/total" in {key for row in rows_in(records) for key in row.values}
+
+
+def test_a_later_step_of_another_split_closes_nothing() -> None:
+    bench = Bench()
+    filled(bench, 1, [1.0])
+
+    assert filled(bench, 2, [1.0], rl__split="eval") == []
+    assert bench.rollouts.waiting() == (0, 2)
+
+
+def test_no_seats_means_no_rollouts_but_statistics() -> None:
+    bench = Bench(max_rollouts=0)
+    filled(bench, 1, [1.0, 0.0])
+
+    records = bench.close()
+
+    assert rollouts_in(records) == []
+    assert rows_in(records)[0].values["explorer/rollouts/total"] == 2
+    assert bench.counted("trace/spans/") == {}
+
+
+def test_rollouts_without_a_step_share_seats_for_one_waiting_time() -> None:
+    bench = Bench(max_rollouts=2, step_wait_ns=30 * sample.SECOND)
+    records: list[Any] = []
+    for second in range(3):
+        for number in range(4):
+            records += bench.send(*sample.rollout_spans(f"{second}-{number}", step=None))
+        records += bench.after(30)
+
+    assert len(rollouts_in(records)) == 6
+    assert [(row.id, row.step, row.axis) for row in rows_in(records)] == [
+        (f"s:explorer:train:{sample.NOW + 30 * second * sample.SECOND}", None, None) for second in range(3)
+    ]
+    assert bench.counted("step/") == {}
+
+
+def test_events_of_left_out_rollouts_close_earlier_steps_and_count_once() -> None:
+    bench = Bench()
+    filled(bench, 1, [1.0])
+    event = sample.left_out(2, {"p": {"count": 1, "sum": 1, "sum_squares": 1, "min": 1, "max": 1}}, 4)
+
+    records = bench.leave_out(event) + bench.leave_out(event) + bench.close()
+
+    totals = [(row.step, row.values["explorer/rollouts/total"]) for row in rows_in(records)]
+    assert totals == [(1, 1), (2, 4)]
+    assert bench.counted("left/") == {"rollout": 4}
+
+
+def test_an_event_that_cannot_be_read_is_counted() -> None:
+    bench = Bench()
+    broken = sample.left_out(1, {}, -3)
+    bodiless = sample.left_out(1, {}, 3)
+    bodiless.ClearField("body")
+
+    assert bench.leave_out(broken) + bench.leave_out(bodiless) + bench.close() == []
+    assert bench.counted() == {"rollouts/invalid": 2}
+
+
+def test_only_the_last_steps_are_remembered_and_the_state_stays_small() -> None:
+    bench = Bench(max_rollouts=1)
+    for step in range(200):
+        filled(bench, step, [1.0], rl__group__id="p")
+
+    records = filled(bench, 3, [0.0], prefix="late", rl__group__id="p")
+
+    assert ids(records) == set()
+    folded = [key for key, value in bench.state.items("step/") if value["events"] is None]  # type: ignore[index]
+    assert len(folded) == 199 - 64
+
+
+def test_too_many_waiting_rollouts_close_the_oldest_step_early() -> None:
+    bench = Bench(max_open_traces=5)
+    filled(bench, 2, [1.0] * 3)
+    bench.now += 1
+
+    records = filled(bench, 1, [1.0] * 3)
+
+    assert {rollout.step for rollout in rollouts_in(records)} == {2}
+    assert bench.rollouts.waiting() == (0, 3)

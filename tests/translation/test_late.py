@@ -1,0 +1,189 @@
+"""Values that come apart from their trace, through `Rollouts`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trace_samples as sample
+from trace_samples import Bench, late_in, rollouts_in, rows_in
+
+from otel_bridge.records import LateValue
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_value_before_its_trace_becomes_part_of_the_rollout(restart: bool) -> None:
+    bench = Bench()
+    assert bench.evaluate(sample.evaluation("a", "reward", 0.25, explanation="x")) == []
+    assert bench.evaluate(sample.evaluation("a", "style", 0.5, seq=2)) == []
+    if restart:
+        bench.restart()
+    bench.send(*sample.rollout_spans("a"))
+
+    records = bench.close()
+
+    [rollout] = rollouts_in(records)
+    assert (rollout.reward, rollout.rewards, rollout.metadata) == (0.25, {"style": 0.5}, {"reward.explanation": "x"})
+    assert rows_in(records)[0].values["explorer/rollouts/reward/mean"] == 0.25
+    assert late_in(records) == []
+
+
+def test_a_value_while_the_rollout_waits_for_its_step_counts_in_the_choice() -> None:
+    bench = Bench(max_rollouts=2)
+    for number in range(5):
+        bench.send(*sample.rollout_spans(f"{number}", reward=0.1))
+    bench.send(*sample.rollout_spans("best", reward=None))
+    bench.evaluate(sample.evaluation("best", "reward", 5.0))
+
+    kept = rollouts_in(bench.close())
+
+    assert 5.0 in [rollout.reward for rollout in kept]
+
+
+def test_a_value_after_its_rollout_is_a_record_that_names_it() -> None:
+    bench = Bench(selection="first", rollout_key="{split}/samples")
+    bench.send(*sample.rollout_spans("a", step=3, rl__split="eval"))
+
+    records = bench.evaluate(sample.evaluation("a", "reward", 0.5, seq=4, score__label="ok", explanation="why"))
+
+    assert records == [
+        LateValue(
+            id="l:i1:4",
+            rollout_id=sample.trace_id("a"),
+            rollout_key="explorer/eval/samples",
+            name="reward",
+            value=0.5,
+            label="ok",
+            explanation="why",
+            role="explorer",
+            step=3,
+            axis="explorer/step",
+            time_unix_ns=sample.NOW,
+        )
+    ]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_redelivered_or_overtaken_value_changes_nothing(restart: bool) -> None:
+    bench = Bench(selection="first")
+    bench.send(*sample.rollout_spans("a"))
+    first = bench.evaluate(sample.evaluation("a", "reward", 0.5, seq=4))
+    if restart:
+        bench.restart()
+
+    again = [
+        *bench.evaluate(sample.evaluation("a", "reward", 0.5, seq=4)),
+        *bench.evaluate(sample.evaluation("a", "reward", 0.1, seq=3)),
+    ]
+    newer = bench.evaluate(sample.evaluation("a", "reward", 0.9, seq=5))
+
+    assert [value.value for value in late_in(first)] == [0.5]
+    assert again == []
+    assert [(value.id, value.value) for value in late_in(newer)] == [("l:i1:5", 0.9)]
+
+
+def test_a_value_that_became_part_of_its_rollout_is_not_sent_again() -> None:
+    bench = Bench()
+    bench.evaluate(sample.evaluation("a", "reward", 0.25))
+    bench.send(*sample.rollout_spans("a"))
+    bench.close()
+
+    assert bench.evaluate(sample.evaluation("a", "reward", 0.25)) == []
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_of_two_values_the_higher_number_of_one_process_and_the_later_of_two_holds(order: tuple[int, ...]) -> None:
+    bench = Bench()
+    events: list[tuple[Any, str]] = [
+        (sample.evaluation("a", "reward", 0.1, seq=1, at_ns=50), "i1"),
+        (sample.evaluation("a", "reward", 0.2, seq=2, at_ns=10), "i1"),
+        (sample.evaluation("a", "reward", 0.3, seq=9, at_ns=30), "i2"),
+    ]
+    for number in order:
+        bench.evaluate(*events[number])
+    bench.send(*sample.rollout_spans("a"))
+
+    [rollout] = rollouts_in(bench.close())
+
+    assert rollout.reward == 0.3
+
+
+def test_values_of_producers_that_number_nothing_are_told_apart_by_what_they_say() -> None:
+    bench = Bench(selection="first")
+    bench.send(*sample.rollout_spans("a"))
+    event = sample.evaluation("a", "reward", 0.5, seq=None, at_ns=5)
+
+    records = bench.evaluate(event) + bench.evaluate(event, "i2")
+    records += bench.evaluate(sample.evaluation("a", "reward", 0.6, seq=None, at_ns=6))
+
+    assert [value.value for value in late_in(records)] == [0.5, 0.6]
+
+
+def test_a_value_for_a_rollout_that_was_left_out_is_counted() -> None:
+    bench = Bench(max_rollouts=0)
+    bench.evaluate(sample.evaluation("a", "reward", 0.5))
+    bench.send(*sample.rollout_spans("a"))
+
+    after = bench.evaluate(sample.evaluation("a", "advantage", 0.5, seq=2))
+
+    assert after == []
+    assert bench.counted("left/") == {"late_value": 2, "rollout": 1}
+
+
+def test_a_value_whose_trace_never_comes_is_sent_by_itself_in_the_end() -> None:
+    bench = Bench(trace_timeout_ns=600 * sample.SECOND)
+    bench.evaluate(sample.evaluation("elsewhere", "reward", 0.5))
+
+    before, after = bench.after(599), bench.after(1)
+
+    assert before == []
+    [value] = late_in(after)
+    assert (value.rollout_id, value.rollout_key, value.value) == (
+        sample.trace_id("elsewhere"),
+        "explorer/rollouts",
+        0.5,
+    )
+    assert bench.evaluate(sample.evaluation("elsewhere", "reward", 0.5)) == []
+    assert bench.close() == []
+
+
+def test_a_value_waits_for_an_open_trace_however_long_that_takes() -> None:
+    bench = Bench(trace_timeout_ns=600 * sample.SECOND)
+    spans = sample.rollout_spans("a")
+    bench.evaluate(sample.evaluation("a", "reward", 0.25))
+    records: list[Any] = []
+    for one in reversed(spans):
+        records += bench.send(one) + bench.after(500)
+
+    [rollout] = rollouts_in(records)
+    assert rollout.reward == 0.25
+    assert late_in(records) == []
+
+
+def test_values_that_wait_for_traces_are_bounded() -> None:
+    bench = Bench(max_open_traces=3)
+
+    records: list[Any] = []
+    for number in range(5):
+        records += bench.evaluate(sample.evaluation(f"{number}", "reward", float(number), seq=number))
+
+    assert [value.value for value in late_in(records)] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("spoil", ["trace", "name", "value"])
+def test_a_value_without_trace_name_or_value_is_counted(spoil: str) -> None:
+    bench = Bench()
+    event = sample.evaluation("a", "" if spoil == "name" else "reward", None if spoil == "value" else 1.0)
+    if spoil == "trace":
+        event.trace_id = bytes(16)
+
+    assert bench.evaluate(event) == []
+    assert bench.counted() == {"evaluation/invalid": 1}
+
+
+def test_endless_names_for_one_rollout_are_bounded() -> None:
+    bench = Bench()
+    for number in range(1_003):
+        bench.evaluate(sample.evaluation("a", f"part{number}", 1.0, seq=number))
+
+    assert bench.counted() == {"evaluation/too_many": 3}

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trace_samples as sample
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
+
+from otel_bridge.records import Rollout
+from otel_bridge.translation.rollouts import Rollouts
+
+
+def test_a_batch_rollout_in_one_frame_is_a_record_at_once() -> None:
+    bench = Bench(selection="first")
+
+    records = bench.send(*sample.rollout_spans("a"))
+
+    [rollout] = rollouts_in(records)
+    assert (rollout.id, rollout.step, rollout.reward, len(rollout.spans)) == (sample.trace_id("a"), 1, 1.0, 4)
+    assert bench.rollouts.waiting() == (0, 0)
+    assert bench.counted() == {}
+    assert bench.counted("trace/spans/") == {}
+
+
+def test_many_traces_in_one_frame_are_parted() -> None:
+    bench = Bench(selection="first")
+    spans = [span for name in "abc" for span in sample.rollout_spans(name)]
+
+    records = bench.send(*reversed(spans))
+
+    assert {rollout.id for rollout in rollouts_in(records)} == {sample.trace_id(name) for name in "abc"}
+    assert [len(rollout.spans) for rollout in rollouts_in(records)] == [4, 4, 4]
+
+
+def test_a_trace_that_does_not_say_how_many_spans_it_has_waits_behind_its_root() -> None:
+    bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
+    root, *children = sample.rollout_spans("a", counted=False)
+
+    before = bench.send(children[0]) + bench.after(100) + bench.send(root) + bench.after(1) + bench.send(*children[1:])
+    after = bench.after(1)
+
+    assert before == []
+    assert [len(rollout.spans) for rollout in rollouts_in(after)] == [4]
+
+
+def test_a_span_that_never_comes_does_not_hold_its_rollout() -> None:
+    bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
+
+    records = bench.send(*sample.rollout_spans("a")[:3]) + bench.after(2)
+
+    [rollout] = rollouts_in(records)
+    assert (len(rollout.spans), rollout.incomplete) == (3, False)
+
+
+def test_a_root_that_never_comes_leaves_an_incomplete_rollout() -> None:
+    bench = Bench(selection="first", trace_timeout_ns=600 * SECOND)
+    bench.send(sample.rollout_spans("a")[1])
+    bench.after(300)
+    bench.send(sample.rollout_spans("a")[2])
+
+    early, late = bench.after(599), bench.after(1)
+
+    assert early == []
+    assert [(len(rollout.spans), rollout.incomplete) for rollout in rollouts_in(late)] == [(2, True)]
+
+
+def test_a_span_behind_its_rollout_is_counted_and_a_redelivered_one_is_not() -> None:
+    bench = Bench(selection="first")
+    bench.send(*sample.rollout_spans("a"))
+
+    records = bench.send(*sample.rollout_spans("a")) + bench.send(sample.span("a", 9, "chat x"))
+    bench.restart()
+    records += bench.send(*sample.rollout_spans("a")) + bench.send(sample.span("a", 10, "chat x")) + bench.close()
+
+    assert rollouts_in(records) == []
+    assert bench.counted() == {"span/late": 2}
+
+
+def test_a_redelivered_rollout_that_waits_for_its_step_stays_one() -> None:
+    bench = Bench()
+    bench.send(*sample.rollout_spans("a"))
+
+    records = bench.send(*sample.rollout_spans("a")) + bench.close()
+
+    assert [len(rollout.spans) for rollout in rollouts_in(records)] == [4]
+
+
+def test_a_span_joins_its_rollout_while_that_waits_for_its_step() -> None:
+    bench = Bench()
+    bench.send(*sample.rollout_spans("a"))
+
+    records = bench.send(sample.span("a", 9, "verify")) + bench.close()
+
+    assert [len(rollout.spans) for rollout in rollouts_in(records)] == [5]
+
+
+def test_spans_of_other_processes_join_and_the_root_says_the_role() -> None:
+    bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
+    root, *children = sample.rollout_spans("a", counted=False)
+
+    bench.send(*children, resource=sample.FOREIGN, scope="tool-server")
+    records = bench.send(root) + bench.after(2)
+
+    [rollout] = rollouts_in(records)
+    assert (rollout.role, len(rollout.spans)) == ("explorer", 4)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_trace_that_is_no_rollout_is_counted_once_and_left_alone(restart: bool) -> None:
+    bench = Bench(trace_grace_ns=2 * SECOND)
+    records = bench.send(sample.span("http", 2, "SELECT")) + bench.send(sample.span("http", 1, "GET /"))
+    if restart:
+        bench.restart()
+
+    records += bench.after(2) + bench.send(sample.span("http", 3, "late")) + bench.close()
+
+    assert records == []
+    assert bench.counted() == {"trace/other": 1}
+    assert bench.rollouts.waiting() == (0, 0)
+    assert bench.counted("trace/spans/") == {}
+
+
+def test_a_trace_becomes_a_rollout_by_any_of_its_spans() -> None:
+    bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
+    bench.send(sample.span("a", 1, "GET /"), resource=sample.FOREIGN, scope="http")
+
+    bench.send(sample.span("a", 2, "chat m", {"gen_ai.operation.name": "chat"}), resource=sample.FOREIGN, scope="ai")
+    records = bench.after(2)
+
+    assert [(rollout.role, rollout.step) for rollout in rollouts_in(records)] == [("agent", None)]
+
+
+def test_open_traces_are_bounded_and_those_that_are_no_rollouts_go_first() -> None:
+    bench = Bench(selection="first", max_open_traces=2)
+    records = bench.send(sample.rollout_spans("a")[1])
+    bench.now += 1
+    records += bench.send(sample.span("http", 2, "SELECT"))
+    bench.now += 1
+    records += bench.send(sample.rollout_spans("b")[1])
+    counts = bench.counted()
+    bench.now += 1
+    records += bench.send(sample.rollout_spans("c")[1])
+
+    assert counts == {"trace/other": 1}
+    assert [(rollout.id, rollout.incomplete) for rollout in rollouts_in(records)] == [(sample.trace_id("a"), True)]
+    assert bench.counted() == {"trace/other": 1, "trace/evicted": 1}
+    assert bench.rollouts.waiting() == (2, 0)
+
+
+def test_the_bytes_of_open_traces_are_bounded() -> None:
+    bench = Bench(selection="first", max_open_trace_bytes=5_000, max_rollouts=1_000)
+
+    records: list[Any] = []
+    for number in range(20):
+        bench.now += 1
+        records += bench.send(*sample.rollout_spans(f"{number}")[1:])
+
+    stored = sum(len(value) for _, value in bench.state.items("trace/spans/") if isinstance(value, bytes))
+    assert stored <= 5_000
+    assert len(rollouts_in(records)) + bench.rollouts.waiting()[0] == 20
+
+
+def test_closing_releases_everything_and_what_comes_later_is_taken_as_ever() -> None:
+    bench = Bench()
+    bench.send(*sample.rollout_spans("whole"))
+    bench.send(sample.rollout_spans("rootless")[1])
+    bench.send(sample.span("http", 1, "GET /"))
+    bench.evaluate(sample.evaluation("elsewhere", "reward", 1.0))
+
+    first = bench.close()
+    second = bench.send(*sample.rollout_spans("again", step=2)) + bench.close()
+
+    assert {rollout.id for rollout in rollouts_in(first)} == {sample.trace_id(name) for name in ("whole", "rootless")}
+    assert len(late_in(first)) == 1
+    assert [rollout.id for rollout in rollouts_in(second)] == [sample.trace_id("again")]
+    assert bench.rollouts.waiting() == (0, 0)
+
+
+def test_every_record_carries_the_axes_known_so_far() -> None:
+    bench = Bench(selection="first")
+    bench.state.set("axis/trainer/step", 8)
+    given = Rollouts(bench.state, bench.options, lambda: {"trainer/step": 9})
+
+    [read] = rollouts_in(bench.send(*sample.rollout_spans("a", step=3)))
+    [told] = rollouts_in(
+        given.spans(sample.OURS, "i1", sample.scope_spans(sample.rollout_spans("b", step=3)), sample.NOW)
+    )
+
+    assert read.steps == {"trainer/step": 8, "explorer/step": 3}
+    assert told.steps == {"trainer/step": 9, "explorer/step": 3}
+
+
+def spoiled() -> list[Span]:
+    good = sample.rollout_spans("a")[1]
+    short, zero, spanless = Span(), Span(), Span()
+    for span in (short, zero, spanless):
+        span.CopyFrom(good)
+    short.trace_id, zero.trace_id, spanless.span_id = b"x", bytes(16), b""
+    return [short, zero, spanless]
+
+
+def test_spans_without_ids_are_counted_and_their_neighbours_arrive() -> None:
+    bench = Bench(selection="first")
+
+    records = bench.send(*spoiled(), *sample.rollout_spans("a"))
+
+    assert [len(rollout.spans) for rollout in rollouts_in(records)] == [4]
+    assert bench.counted() == {"span/invalid": 3}
+
+
+def test_a_span_that_ends_before_it_starts_and_values_of_wrong_types_do_no_harm() -> None:
+    bench = Bench(selection="first")
+    root, *children = sample.rollout_spans("a", step=None, reward=None)
+    root.attributes.extend(
+        sample.pairs({"rl.step": "seven", "rl.reward": [1], "gen_ai.input.messages": 5, "rl.split": 2})
+    )
+    root.end_time_unix_nano = 1
+
+    records = bench.send(root, *children) + bench.close()
+
+    [rollout] = rollouts_in(records)
+    assert (rollout.step, rollout.reward, rollout.end_unix_ns) == (None, None, rollout.start_unix_ns)
+
+
+def test_a_span_source_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_bridge.translation.rollouts.MAX_SPANS", 10)
+    bench = Bench(selection="first")
+
+    bench.send(*(sample.span("a", n + 2, "chat m") for n in range(15)), sample.span("a", 1, "rollout"))
+    records = bench.close()
+
+    assert [len(rollout.spans) for rollout in rollouts_in(records)] == [10]
+    assert bench.counted() == {"span/too_many": 6}
+
+
+NAMES = ("a", "b", "c", "d", "e")
+FOREIGN_SPANS = [
+    sample.span("f", 2, "chat m", {"gen_ai.operation.name": "chat", "gen_ai.input.messages": '["q"]'}),
+    sample.span("f", 3, "chat m", {"gen_ai.operation.name": "chat", "gen_ai.output.messages": '["a"]'}),
+    sample.span("f", 1, "invoke_agent", {"gen_ai.operation.name": "invoke_agent", "step": 1, "rl.role": "explorer"}),
+]
+EVENTS = [
+    (sample.evaluation("a", "reward", 0.9, seq=1), "i1"),
+    (sample.evaluation("b", "style", 0.1, seq=2), "i1"),
+    (sample.evaluation("b", "style", 0.2, seq=3), "i1"),
+    (sample.evaluation("c", "advantage", -1.0, seq=1), "i2"),
+]
+
+
+def all_spans() -> list[Span]:
+    spans: list[Span] = []
+    for number, name in enumerate(NAMES):
+        spans += sample.rollout_spans(
+            name, reward=number / 10, counted=number % 2 == 0, rl__group__id=f"p{number // 2}"
+        )
+    return spans + FOREIGN_SPANS
+
+
+def by_id(records: list[Any]) -> dict[str, Rollout]:
+    found = rollouts_in(records)
+    assert len({rollout.id for rollout in found}) == len(found)
+    return {rollout.id: rollout for rollout in found}
+
+
+def totals(records: list[Any]) -> list[Any]:
+    names = ("total", "kept", "zero_variance_groups")
+    return [(row.id, *(row.values[f"explorer/rollouts/{name}"] for name in names)) for row in rows_in(records)]
+
+
+EXPECTED_BENCH = Bench(max_rollouts=4)
+for event in EVENTS:
+    EXPECTED_BENCH.evaluate(*event)
+EXPECTED_RECORDS = EXPECTED_BENCH.send(*all_spans()) + EXPECTED_BENCH.close()
+EXPECTED = by_id(EXPECTED_RECORDS)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_any_order_split_doubling_and_restart_gives_the_same_rollouts(data: st.DataObject) -> None:
+    assert len(EXPECTED) == 4
+    spans = all_spans()
+    items: list[Any] = data.draw(st.permutations([*spans, *EVENTS]))
+    items += data.draw(st.lists(st.sampled_from(items), max_size=10))
+    bench = Bench(max_rollouts=4, trace_grace_ns=60 * SECOND, step_wait_ns=300 * SECOND)
+    records: list[Any] = []
+
+    while items:
+        size = data.draw(st.integers(1, 8))
+        frame, items = items[:size], items[size:]
+        came = [item for item in frame if isinstance(item, Span)]
+        records += bench.send(*came)
+        for evaluated in frame:
+            if not isinstance(evaluated, Span):
+                records += bench.evaluate(*evaluated)
+        if data.draw(st.booleans()):
+            bench.restart()
+        records += bench.after(data.draw(st.sampled_from([0, 1])))
+    records += bench.after(60) + bench.after(300) + bench.close()
+
+    assert by_id(records) == EXPECTED
+    assert totals(records) == totals(EXPECTED_RECORDS)
+    assert bench.counted() == {}
+    assert bench.rollouts.waiting() == (0, 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_any_bytes_in_names_values_and_ids_never_raise(left: bytes, right: bytes) -> None:
+    text = left.decode("utf-8", "replace")
+    bench = Bench(selection="first", message_content="truncate:5")
+    attributes = {"gen_ai.operation.name": text, "gen_ai.input.messages": text, "rl.step": text, "rl.reward": right}
+    span = Span(
+        trace_id=left[:16], span_id=right[:8], parent_span_id=left[:8], name=text, attributes=sample.pairs(attributes)
+    )
+    root = sample.span("a", 1, "rollout", {**attributes, "rl.rollout.spans": len(right), "rl.split": text})
+
+    records = bench.send(span, root, resource=sample.FOREIGN, scope=text) + bench.after(1_000) + bench.close()
+
+    assert sample.trace_id("a") in {rollout.id for rollout in rollouts_in(records)}
