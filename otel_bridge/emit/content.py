@@ -40,7 +40,7 @@ _MARKS: Final = tuple(
 
 
 def _may_hold_secret(text: str) -> bool:
-    return any([search(text) for search in _MARKS]) or ("J" in text and "eyJ" in text) or "Bearer " in text
+    return any(search(text) for search in _MARKS) or ("J" in text and "eyJ" in text) or "Bearer " in text
 
 
 _SECRET: Final = re.compile(
@@ -189,7 +189,7 @@ class Cutter:
             self._count_cut(len(entries))
             return [self.json(item, depth) for item in entries[:MAX_ITEMS]]
         if isinstance(value, (bytes, bytearray, memoryview)):
-            return f"[{len(value)} bytes]"
+            return f"[{memoryview(value).nbytes} bytes]"
         for method in ("model_dump", "tolist", "_asdict"):
             if callable(convert := getattr(value, method, None)):
                 return self.json(convert(), depth)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 _INT64: Final = 1 << 63
 _MAX_NAME_CHARS: Final = 1024
@@ -61,6 +61,11 @@ def integer(value: object) -> int | None:
 
 def _parsed(text: str) -> float | None:
     return float(text) if text.isascii() and text.lstrip("-").isdigit() and len(text) < 16 else None
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return *value* when it is a mapping, else an empty one."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def name(value: object) -> str | None:

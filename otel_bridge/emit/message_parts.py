@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 import orjson
 
 from otel_bridge.emit.content import Cutter, dumps
+from otel_bridge.emit.facts import mapping
 from otel_bridge.records import Json
 
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
@@ -77,7 +78,7 @@ class Parts:
             for part in cast("Sequence[object]", content):
                 self._add_part(part)
         elif content is not None:
-            self._add_part(content if isinstance(content, (str, Mapping)) else str(content))
+            self._add_part(content if mapping_of(content) is not None else str(content))
 
     def add_calls(self, calls: object) -> None:
         """Add tool calls in OpenAI's shape; what is no list of them is left out."""
@@ -98,7 +99,7 @@ class Parts:
         self.answers.append(ToolAnswer(call_id, name, text))
 
     def _response(self, content: object) -> Json:
-        if not isinstance(content, list) or not content:
+        if content is None or not isinstance(content, list):
             return "" if content is None else self._cutter.json(content)
         inner = Parts(self._cutter)
         inner.add_content(cast("object", content))
@@ -139,8 +140,8 @@ class Parts:
         if modality is None:
             return None
         names = (kind, f"{modality}_url", modality, "file", "source", "url")
-        source = next((fields[name] for name in names if fields.get(name) is not None), None)
-        inner = cast("Mapping[str, Any]", source) if isinstance(source, Mapping) else {}
+        source: object = next((fields[name] for name in names if fields.get(name) is not None), None)
+        inner = mapping(source)
         if isinstance(file_id := inner.get("file_id", fields.get("file_id")), str):
             return {"type": "file", "modality": fields.get("modality", modality), "file_id": file_id}
         if isinstance(data := inner.get("data"), str):

@@ -61,7 +61,7 @@ def raw_messages(value: object, role: str = "user") -> list[object]:
         return []
     if isinstance(value, str):
         return _of_text(value, role)
-    if isinstance(value, Mapping) or not isinstance(value, Iterable) or hasattr(value, "model_dump"):
+    if hasattr(value, "model_dump") or not isinstance(value, Iterable) or isinstance(value, Mapping):
         return [value]
     try:
         return list(cast("Iterable[object]", value))

@@ -1,0 +1,202 @@
+"""Parallel lists of samples -> rollouts: every list guarded, only the kept samples decoded and built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from otel_bridge.emit import batch, facts
+from otel_bridge.emit.generation_columns import Column, Decoder, Rewards, ToolFacts, token_ids
+from otel_bridge.emit.generation_layout import Layout, PromptGroups, folded, places_in_groups
+from otel_bridge.emit.rollout import TRUNCATED_REASONS, Rollout, mapping_or
+from otel_bridge.emit.rollout_options import RolloutOptions
+from otel_bridge.emit.turns import Turn, conversation_of
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.rollouts import EmitRun
+
+_LISTS: Final = (
+    "prompts", "responses", "prompt_token_ids", "response_token_ids", "advantages", "finish_reasons", "groups",
+    "trajectory_ids", "prompt_trajectory_ids", "policy_versions", "datasets", "dataset_indices", "loss_masks",
+    "metadata", "states", "ids", "errors",
+)  # fmt: skip
+COLUMNS: Final = frozenset({
+    *_LISTS, "rewards", "samples_per_prompt", "tool_facts", "decode", "model", "step", "split", "role",
+})  # fmt: skip
+_A_SAMPLE: Final = ("advantages", "finish_reasons", "groups", "trajectory_ids", "policy_versions", "loss_masks", "ids")
+
+
+def log_generations(run: EmitRun, options: RolloutOptions, given: Mapping[str, Any]) -> None:
+    """Choose, decode, build and append.
+
+    Args:
+        run: The run.
+        options: Seats, rule and limits.
+        given: The lists by name, each of `COLUMNS`; see `Generations`.
+    """
+    unknown = given.keys() - COLUMNS
+    if unknown:
+        run.count_drop("rollout_unknown_column", len(unknown))
+    generations = Generations(run, given)
+    columns = generations.columns()
+    if columns.indices:
+        place = batch.place_of(run, given.get("step"), given.get("split"), given.get("role"))
+        batch.emit(run, options, place, columns, build=generations.build, key=generations.key)
+
+
+class Generations:
+    """Samples as parallel lists. Entries of one trajectory id are turns of one rollout; see `Layout` for prompts.
+
+    Args:
+        run: Counts what cannot be used.
+        given: ``prompts`` (texts, messages or lists of messages), ``responses`` (the same), ``prompt_token_ids``,
+            ``response_token_ids``, ``rewards`` (numbers, per-token lists, or ``{name: list}``), ``advantages``,
+            ``finish_reasons``, ``groups``, ``trajectory_ids``, ``prompt_trajectory_ids``, ``samples_per_prompt`` (a
+            number, or one a prompt), ``policy_versions``, ``datasets``, ``dataset_indices``, ``tool_facts`` (dicts, or
+            a dict of lists), ``loss_masks``, ``decode``, ``metadata`` (one dict, or one a sample), ``states``, ``ids``,
+            ``errors``, ``model``.
+    """
+
+    def __init__(self, run: EmitRun, given: Mapping[str, Any]) -> None:
+        self._run = run
+        self._model = facts.name(given.get("model"))
+        self._decoder = Decoder(given.get("decode"), run.count_drop)
+        self._rewards = Rewards(given.get("rewards"))
+        self._tools = ToolFacts(given.get("tool_facts"))
+        self._lists = {name: Column(given.get(name)) for name in _LISTS}
+        prompts: object = given.get("prompts")
+        if isinstance(prompts, (str, Mapping)):
+            self._lists["prompts"] = Column([cast("object", prompts)])
+        self._entries = self._count()
+        self._turns = folded(self._lists["trajectory_ids"], self._entries)
+        layout = Layout(
+            self._turns,
+            self._entries,
+            trajectory_ids=self._lists["trajectory_ids"],
+            prompt_trajectory_ids=self._lists["prompt_trajectory_ids"],
+            samples_per_prompt=given.get("samples_per_prompt"),
+        )
+        self._prompt_of = layout.prompts(len(self._lists["prompts"]))
+        self._ids_of = layout.prompts(len(self._lists["prompt_token_ids"]))
+        self._groups = self._all_groups()
+        self._places = places_in_groups(self._groups)
+
+    def _count(self) -> int:
+        """Return how many entries there are: none when there are prompts, but an empty list of them."""
+        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
+        entries = max(len(self._lists["responses"]), len(self._lists["response_token_ids"]))
+        if prompts.values is not None and not len(prompts) and not len(ids):
+            return 0
+        short: list[Rewards | Column] = [self._rewards, *(self._lists[name] for name in _A_SAMPLE)]
+        missing = sum(entries - len(one) for one in short if 0 < len(one) < entries)
+        if missing:
+            self._run.count_drop("rollout_short_list", missing)
+        return entries
+
+    def _all_groups(self) -> list[str | None]:
+        given, prompts = self._lists["groups"], self._lists["prompts"]
+        names = PromptGroups()
+        groups: list[str | None] = []
+        for turn, prompt in zip(self._turns, self._prompt_of, strict=True):
+            group = given.at(turn[0])
+            if group is None:
+                groups.append(names.name(prompts.at(prompt)) if len(prompts) else None)
+            else:
+                groups.append(group if type(group) is str else facts.name(group))
+        return groups
+
+    # --- what the choice looks at -------------------------------------------------------------------------------------
+    def columns(self) -> batch.Columns:
+        """Return what the choice looks at; samples whose prompt is empty are left out and counted."""
+        columns = batch.Columns()
+        bad_rewards = empty = 0
+        errors, reasons = self._lists["errors"], self._lists["finish_reasons"]
+        for rollout, entries in enumerate(self._turns):
+            if self._is_empty(rollout):
+                empty += 1
+                continue
+            last = entries[-1]
+            reward = self._rewards.at(last)
+            if type(reward) is not float or reward - reward != 0:
+                given, reward = reward, facts.number(reward)
+                bad_rewards += int(reward is None and given is not None)
+            place = len(columns.indices)
+            columns.indices.append(rollout)
+            columns.rewards.append(reward)
+            columns.groups.append(self._groups[rollout])
+            if errors.at(last) is not None:
+                columns.failed.append(place)
+            if (reason := reasons.at(last)) is not None and str(reason) in TRUNCATED_REASONS:
+                columns.truncated.append(place)
+        for name, number in (("rollout_reward", bad_rewards), ("rollout_empty_prompt", empty)):
+            if number:
+                self._run.count_drop(name, number)
+        return columns
+
+    def _is_empty(self, rollout: int) -> bool:
+        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
+        prompt = prompts.at(self._prompt_of[rollout])
+        if prompt is not None:
+            return not prompt
+        return (prompts.given or ids.given) and not token_ids(ids.at(self._ids_of[rollout]))
+
+    def key(self, rollout: int) -> str:
+        """Return a stable id of *rollout*."""
+        entry = self._turns[rollout][0]
+        named = facts.name(self._at("ids", entry)) or facts.name(self._at("trajectory_ids", entry))
+        return named or f"{self._groups[rollout]}/{self._places[rollout]}"
+
+    def _at(self, name: str, entry: int) -> Any:  # whatever the user put there
+        return self._lists[name].at(entry)
+
+    # --- building -----------------------------------------------------------------------------------------------------
+    def build(self, rollout: int) -> Rollout:
+        """Build one rollout: the only place where tokens are decoded."""
+        entries = self._turns[rollout]
+        first, last = entries[0], entries[-1]
+        metadata = mapping_or(self._at("metadata", last), "metadata")
+        if (state := self._at("states", last)) is not None:
+            metadata.setdefault("state", state)
+        prompted = self._lists["prompts"].given or self._lists["prompt_token_ids"].given
+        index = self._prompt_of if len(self._lists["prompts"]) else self._ids_of
+        return Rollout(
+            messages=conversation_of([self._turn(entry, rollout) for entry in entries], self._decoder),
+            reward=self._rewards.at(last),
+            advantage=self._at("advantages", last),
+            finish_reason=self._at("finish_reasons", last),
+            id=facts.name(self._at("ids", first)),
+            group=self._groups[rollout],
+            sample=None if self._groups[rollout] is None else self._places[rollout],
+            trajectory_id=facts.name(self._at("trajectory_ids", first)),
+            prompt_index=index[rollout] if prompted else None,
+            batch_index=first,
+            policy_version=self._at("policy_versions", last),
+            dataset=facts.name(self._at("datasets", last)),
+            dataset_index=self._at("dataset_indices", last),
+            model=self._model,
+            tools=self._tools.at(last),
+            turns=self._turn_facts(entries),
+            metadata=metadata,
+            error=self._at("errors", last),
+        )
+
+    def _turn(self, entry: int, rollout: int) -> Turn:
+        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
+        prompt, prompt_ids = prompts.at(self._prompt_of[rollout]), ids.at(self._ids_of[rollout])
+        if entry != self._turns[rollout][0]:
+            # A later turn has a prompt only where each entry has its own.
+            prompt = prompts.at(entry) if len(prompts) == self._entries else None
+            prompt_ids = ids.at(entry) if len(ids) == self._entries else None
+        mask = token_ids(self._at("loss_masks", entry))
+        response_ids = token_ids(self._at("response_token_ids", entry))
+        return Turn(prompt, token_ids(prompt_ids), self._at("responses", entry), response_ids, mask)
+
+    def _turn_facts(self, entries: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the facts of each turn of a rollout that was trained turn by turn."""
+        if len(entries) < 2:
+            return []
+        reasons = self._lists["finish_reasons"]
+        return [
+            {"reward": facts.number(self._rewards.at(entry)), "finish_reason": facts.name(reasons.at(entry))}
+            for entry in entries
+        ]

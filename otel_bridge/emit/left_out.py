@@ -1,0 +1,76 @@
+"""Left-out rollouts -> the event ``rl.rollouts``: per group the mergeable statistics of their rewards.
+
+Packed by hand: a call may leave out a thousand of a hundred groups.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from otel_bridge import semconv
+from otel_bridge.emit.rows import SCOPE
+from otel_bridge.emit.wire import Attribute, attributes, fixed64, message, text, varint
+
+_COUNT: Final = text(1, "count")
+_NAMES: Final = [text(1, name) + b"\x12\x09\x21" for name in ("sum", "sum_squares", "min", "max")]
+# Each KeyValue as an element of the list: its tag, its length, then key and a double.
+_HEADS: Final = [b"\x0a" + varint(len(head) + 8) + head for head in _NAMES]
+_DOUBLES: Final = Struct("<" + "".join(f"{len(head)}sd" for head in _HEADS)).pack
+
+
+def left_out_event(
+    rewards: Sequence[float | None],
+    groups: Sequence[str | None],
+    kept: Sequence[int],
+    place: tuple[int | None, str | None, str | None],
+    event_seq: int,
+) -> bytes:
+    """Encode the event as a ``ScopeLogs``.
+
+    Args:
+        rewards: Of all rollouts of the call, one each.
+        groups: One each; those without a group are counted under the empty name.
+        kept: Indices that are not left out.
+        place: Step, split, and the role where it differs from the resource's.
+        event_seq: Number of the event.
+    """
+    members: dict[str, list[float]] = {}
+    held = frozenset(kept)
+    for index, (reward, group) in enumerate(zip(rewards, groups, strict=True)):
+        if index in held:
+            continue
+        name = group or ""
+        known = members.get(name)
+        if known is None:
+            known = members[name] = []
+        if reward is not None:
+            known.append(reward)
+    body = b"".join([_entry(name, values) for name, values in members.items() if values])
+    step, split, role = place
+    pairs: list[tuple[str, Attribute]] = [
+        (semconv.STEP, step),
+        (semconv.SPLIT, split),
+        (semconv.ROLE, role),
+        (semconv.ROLLOUTS_COUNT, len(rewards) - len(held)),
+        (semconv.EVENT_SEQ, event_seq),
+    ]
+    now = time.time_ns()
+    record = (
+        fixed64(1, now),
+        message(5, message(6, body)),
+        attributes(6, [pair for pair in pairs if pair[1] is not None]),
+        fixed64(11, now),
+        text(12, semconv.EVENT_ROLLOUTS),
+    )
+    return SCOPE + message(2, b"".join(record))
+
+
+def _entry(name: str, values: Sequence[float]) -> bytes:
+    """Encode ``name: {count, sum, sum_squares, min, max}`` as one element of a ``KeyValueList``."""
+    counted = _COUNT + message(2, b"\x18" + varint(len(values)))
+    numbers = (sum(values), sum([value * value for value in values]), min(values), max(values))
+    doubles = _DOUBLES(*(item for pair in zip(_HEADS, numbers, strict=True) for item in pair))
+    return message(1, text(1, name) + message(2, message(6, message(1, counted) + doubles)))

@@ -1,0 +1,119 @@
+"""The facts of one `Rollout` -> attributes of its root span. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from otel_bridge import semconv
+from otel_bridge.emit import facts
+from otel_bridge.emit.content import Cutter
+from otel_bridge.emit.conversation import Content, Limits
+from otel_bridge.emit.messages import EncodedMessage
+from otel_bridge.emit.rollout import Rollout, mapping_or
+from otel_bridge.emit.wire import Attribute
+
+ASSISTANT: Final = "assistant"
+_MAX_FACTS: Final = 256
+Pairs = list[tuple[str, Attribute]]
+"""Attributes in order; a value of ``bytes`` is UTF-8 text."""
+
+
+def root_attributes(rollout: Rollout, content: Content, limits: Limits) -> Pairs:
+    """Return the attributes of the root, less its id, step, split and number of spans."""
+    pairs: Pairs = [(key, value) for key, value in _scalars(rollout) if value is not None]
+    parts: object = rollout.reward if isinstance(rollout.reward, Mapping) else rollout.rewards
+    pairs += _numbers(semconv.REWARDS_PREFIX, parts)
+    if (reason := facts.name(rollout.finish_reason)) is not None:
+        pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
+    budget = limits.rollout_bytes // 4
+    pairs += free_facts(semconv.TOOL_PREFIX, mapping_or(rollout.tools, "calls"), content.cutter, budget)
+    pairs += free_facts(semconv.METADATA_PREFIX, mapping_or(rollout.metadata, "metadata"), content.cutter, budget)
+    if not content.cutter.off:
+        pairs += conversation_attributes(content.messages)
+    if content.cutter.clipped_bytes:
+        pairs.append((semconv.CLIPPED, content.cutter.clipped_bytes))
+    return pairs
+
+
+def _scalars(rollout: Rollout) -> Iterator[tuple[str, int | float | str | None]]:
+    name, integer = facts.name, facts.integer
+    yield semconv.GROUP_ID, name(rollout.group)
+    yield semconv.TRAJECTORY_ID, name(rollout.trajectory_id)
+    yield semconv.PROMPT_INDEX, integer(rollout.prompt_index)
+    yield semconv.SAMPLE_INDEX, integer(rollout.sample)
+    yield semconv.BATCH_INDEX, integer(rollout.batch_index)
+    yield semconv.REWARD, facts.number(rollout.reward)
+    yield semconv.ADVANTAGE, facts.number(rollout.advantage, mean=True)
+    yield semconv.POLICY_VERSION, _integer_or_name(rollout.policy_version)
+    yield semconv.DATASET, name(rollout.dataset)
+    yield semconv.DATASET_INDEX, _integer_or_name(rollout.dataset_index)
+    yield semconv.GEN_AI_REQUEST_MODEL, name(rollout.model)
+    yield semconv.GEN_AI_INPUT_TOKENS, integer(rollout.input_tokens)
+    yield semconv.GEN_AI_OUTPUT_TOKENS, integer(rollout.output_tokens)
+
+
+def _integer_or_name(value: object) -> int | str | None:
+    plain = facts.integer(value)
+    return facts.name(value) if plain is None else plain
+
+
+def _numbers(prefix: str, values: object) -> Pairs:
+    if not isinstance(values, Mapping):
+        return []
+    items = list(cast("Mapping[object, object]", values).items())[:_MAX_FACTS]
+    return [(f"{prefix}{key}", number) for key, value in items if (number := facts.number(value)) is not None]
+
+
+def free_facts(prefix: str, values: Mapping[str, Any], cutter: Cutter, budget: int) -> Pairs:
+    """Encode free facts; without content only their numbers stay."""
+    pairs: Pairs = []
+    for key, given in values.items():
+        value = cutter.json(given)
+        if value is None or (cutter.off and not isinstance(value, (bool, int, float))):
+            continue
+        budget -= len(key) + _size(value)
+        if budget < 0 or len(pairs) >= _MAX_FACTS:
+            cutter.clipped_bytes += _size(value)
+        else:
+            pairs.append((f"{prefix}{key}", value))
+    return pairs
+
+
+def _size(value: object) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(key) + _size(item) for key, item in cast("Mapping[str, object]", value).items())
+    return sum(map(_size, cast("list[object]", value))) if isinstance(value, list) else 8
+
+
+def conversation_attributes(messages: Sequence[EncodedMessage]) -> Pairs:
+    """Return input, all before the last answer, and output, that answer."""
+    last = max((index for index, message in enumerate(messages) if message.role == ASSISTANT), default=None)
+    if last is None:
+        return [(semconv.GEN_AI_INPUT_MESSAGES, json_array(messages)), (semconv.GEN_AI_OUTPUT_MESSAGES, b"[]")]
+    # What stands behind the last answer (a tool's answer to a rollout that was cut) belongs to the input as well.
+    rest = [*messages[:last], *messages[last + 1 :]]
+    return [
+        (semconv.GEN_AI_INPUT_MESSAGES, json_array(rest)),
+        (semconv.GEN_AI_OUTPUT_MESSAGES, json_array(messages[last : last + 1])),
+    ]
+
+
+def json_array(messages: Iterable[EncodedMessage]) -> bytes:
+    """Join messages to a JSON array."""
+    return b"[%b]" % b",".join([message.json for message in messages])
+
+
+def failure(error: str | BaseException, cutter: Cutter) -> tuple[str, str]:
+    """Return type and text of an error; without content only its type."""
+    if isinstance(error, BaseException):
+        kind = type(error).__qualname__
+        try:
+            text = str(error)
+        except Exception:  # noqa: BLE001  # code of the user's own exception
+            text = ""
+    else:
+        kind, text = "Error", str(error)
+    return kind, (kind if cutter.off else cutter.text(text))

@@ -1,0 +1,153 @@
+"""Rollouts of a run: live, finished in batches, as parallel lists, and values that come later.
+
+What `Run` calls. Nothing here raises or waits: what cannot be taken is left out and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from otel_bridge import settings
+from otel_bridge.emit import batch, generations, late
+from otel_bridge.emit.rollout_options import RolloutOptions
+from otel_bridge.errors import ConfigError
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.live import LiveRollout
+    from otel_bridge.emit.rollout import Rollout
+
+INTERNAL_ERROR: Final = "internal_error"
+
+
+class EmitRun(Protocol):
+    """What rollouts need of a run."""
+
+    @property
+    def id(self) -> str:
+        """Run id."""
+        ...
+
+    @property
+    def role(self) -> str | None:
+        """Role of the resource."""
+        ...
+
+    def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None) -> None:
+        """Append one encoded record; thread-safe, never raises."""
+        ...
+
+    def last_step(self, role: str | None = None) -> int | None:
+        """Return the last step of *role* in this process."""
+        ...
+
+    def count_drop(self, reason: str, n: int = 1) -> None:
+        """Count what could not be taken."""
+        ...
+
+    def next_event_seq(self) -> int:
+        """Return the number of this process's next event."""
+        ...
+
+
+def options_of(run: EmitRun) -> RolloutOptions:
+    """Return the options of *run*: its environment's, read once; a malformed one keeps all content in."""
+    known = cast("RolloutOptions | None", getattr(run, "_rollout_options", None))
+    if known is None:
+        facts = getattr(run, "facts", None)
+        env = cast("Mapping[str, str]", getattr(facts, "env", None) or settings.environment())
+        try:
+            known = RolloutOptions.read(env)
+        except ConfigError:  # init() refuses it; a run that did not come from there stays closed
+            known = RolloutOptions.read({settings.MESSAGE_CONTENT.name: "off"})
+        with contextlib.suppress(AttributeError):
+            run._rollout_options = known  # type: ignore[attr-defined]
+    return known
+
+
+def open_rollout(run: EmitRun, **fields: object) -> AbstractContextManager[LiveRollout]:
+    """Open a live rollout: what is called inside becomes its children.
+
+    Args:
+        run: The run.
+        fields: Any field of `Rollout`, and ``role``; other keys become metadata.
+    """
+    from otel_bridge.emit.live import LiveRollout  # noqa: PLC0415  # brings the OTel API: only when it is used
+
+    return LiveRollout(run, options_of(run), fields)
+
+
+def log_rollouts(
+    run: EmitRun,
+    rollouts: Iterable[Rollout | Mapping[str, Any]] | None,
+    *,
+    step: int | None = None,
+    split: str | None = None,
+    role: str | None = None,
+) -> None:
+    """Record finished rollouts; at most the cap of a step leaves the process, chosen before anything is built.
+
+    Args:
+        run: The run.
+        rollouts: `Rollout` objects, or mappings with its fields; other keys become metadata.
+        step: The consuming step of those that name none; ``None``: the role's last.
+        split: Split of those that name none.
+        role: Another role than the run's own.
+    """
+    with _never_raising(run):
+        batch.log_rollouts(run, options_of(run), rollouts, batch.Defaults(step, split, role))
+
+
+def log_generations(run: EmitRun, **columns: Any) -> None:
+    """Record finished rollouts given as parallel lists; see `otel_bridge.emit.generations.Generations`."""
+    with _never_raising(run):
+        generations.log_generations(run, options_of(run), columns)
+
+
+def log_reward(
+    run: EmitRun,
+    rollout_id: str,
+    value: object,
+    *,
+    name: str = "reward",
+    explanation: str | None = None,
+    role: str | None = None,
+    step: int | None = None,
+) -> None:
+    """Record a value of a rollout that is finished or will come, from any process.
+
+    Args:
+        run: The run.
+        rollout_id: The user's id of the rollout, or its trace id.
+        value: A number; a text is a label.
+        name: ``reward``, ``advantage``, or a part's name.
+        explanation: Why.
+        role: Role of the rollout, when it is not this run's.
+        step: Step of the rollout, where known.
+    """
+    with _never_raising(run):
+        facts = late.Facts(name, role, step, explanation)
+        late.log_values(run, options_of(run), {rollout_id: value}, facts)
+
+
+def log_rewards(
+    run: EmitRun,
+    values: Mapping[str, object],
+    *,
+    name: str = "reward",
+    role: str | None = None,
+    step: int | None = None,
+) -> None:
+    """Record one value for each of many rollouts, by rollout id; as `log_reward`."""
+    with _never_raising(run):
+        late.log_values(run, options_of(run), values, late.Facts(name, role, step, None))
+
+
+@contextlib.contextmanager
+def _never_raising(run: EmitRun) -> Generator[None]:
+    try:
+        yield
+    except Exception:  # noqa: BLE001  # nothing of ours may end a training run
+        run.count_drop(INTERNAL_ERROR)
