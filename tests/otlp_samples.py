@@ -25,6 +25,8 @@ SCOPE = InstrumentationScope(name="otel_bridge")
 
 
 def any_value(value: object) -> AnyValue:
+    if value is None:
+        return AnyValue()
     if isinstance(value, bool):
         return AnyValue(bool_value=value)
     if isinstance(value, int):
@@ -73,7 +75,12 @@ def gauge(name: str, value: float, time_ns: int, attributes: Mapping[str, object
 
 
 def row(
-    seq: int, values: Mapping[str, float], *, step: int | None = None, time_ns: int | None = None, role: str | None = None
+    seq: int,
+    values: Mapping[str, float],
+    *,
+    step: int | None = None,
+    time_ns: int | None = None,
+    role: str | None = None,
 ) -> pb.ScopeMetrics:
     """One row as emission sends it; by default step and time follow the number."""
     step = seq if step is None else step
@@ -88,7 +95,8 @@ def metrics_request(*parts: tuple[Mapping[str, object], Iterable[pb.ScopeMetrics
     """One export request: resource attributes and scopes, several times."""
     return ExportMetricsServiceRequest(
         resource_metrics=[
-            pb.ResourceMetrics(resource=resource(attributes), scope_metrics=list(scopes)) for attributes, scopes in parts
+            pb.ResourceMetrics(resource=resource(attributes), scope_metrics=list(scopes))
+            for attributes, scopes in parts
         ]
     ).SerializeToString()
 
@@ -102,7 +110,10 @@ def event(name: str, seq: int | None = None, body: object = None, time_ns: int =
     named = {key.replace("_", "."): value for key, value in attributes.items()}
     numbered = {} if seq is None else {"rl.event.seq": seq}
     record = LogRecord(
-        time_unix_nano=time_ns, observed_time_unix_nano=time_ns, event_name=name, attributes=pairs({**named, **numbered})
+        time_unix_nano=time_ns,
+        observed_time_unix_nano=time_ns,
+        event_name=name,
+        attributes=pairs({**named, **numbered}),
     )
     if body is not None:
         record.body.CopyFrom(any_value(body))
@@ -121,9 +132,7 @@ def logs(*records: LogRecord) -> bytes:
 def logs_request(*parts: tuple[Mapping[str, object], Iterable[LogRecord]]) -> bytes:
     return ExportLogsServiceRequest(
         resource_logs=[
-            ResourceLogs(
-                resource=resource(attributes), scope_logs=[ScopeLogs(scope=SCOPE, log_records=list(records))]
-            )
+            ResourceLogs(resource=resource(attributes), scope_logs=[ScopeLogs(scope=SCOPE, log_records=list(records))])
             for attributes, records in parts
         ]
     ).SerializeToString()

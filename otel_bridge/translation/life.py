@@ -108,7 +108,7 @@ class Life:
     def more(self, now_unix_ns: int) -> None:
         """Open the run again: something follows its end. With no process open it ends again after a while."""
         self.ended, self._changed = False, True
-        self._due_ns = now_unix_ns + self._options.end_grace_ns
+        self._due_ns = 0 if self._open else now_unix_ns + self._options.end_grace_ns
 
     def end(self, process: Process, event: EndEvent, now_unix_ns: int) -> None:
         """Note the end of *process*; a bridge's word does not change what the process said itself."""
@@ -116,6 +116,7 @@ class Life:
             return
         process.died = event.seq == 0 and event.status is Status.KILLED
         process.end_event, process.last_seq = event.seq, event.last_row
+        self._due_ns, self._changed = 0, True
         self._close(process, event.status, event.time_unix_ns, now_unix_ns)
 
     def _close(self, process: Process, status: Status, time_unix_ns: int, now_unix_ns: int) -> None:

@@ -9,7 +9,9 @@ from otel_bridge.records import Distribution, Row
 from otel_bridge.translation.options import Options
 
 
-def trainer_row(seq: int, values: dict[str, float], *, id_: str | None = None, steps: dict[str, int] | None = None) -> Row:
+def trainer_row(
+    seq: int, values: dict[str, float], *, id_: str | None = None, steps: dict[str, int] | None = None
+) -> Row:
     named = {f"trainer/{key}": value for key, value in values.items()}
     return Row(id_ or f"m:i1:{seq}", "trainer", seq, "trainer/step", T0 + seq, named, steps or {"trainer/step": seq})
 

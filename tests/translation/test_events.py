@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from otlp_samples import LOGS, T0, Bench, event, logs_request, source, who
+
+from otel_bridge.records import Config
+
+
+def test_configs_of_a_role_are_merged_leaf_by_leaf() -> None:
+    bench = Bench()
+
+    first = bench.logs(source(), event("rl.run.config", 1, {"lr": 1e-6, "actor": {"size": 7, "layers": [1, 2]}}))
+    second = bench.logs(source(), event("rl.run.config", 2, {"actor": {"size": 8}, "seed": None}, T0 + 1))
+
+    assert first == [Config("c:i1:1", "trainer", {"lr": 1e-6, "actor": {"size": 7, "layers": [1, 2]}}, T0)]
+    assert second == [
+        Config("c:i1:2", "trainer", {"lr": 1e-6, "actor": {"size": 8, "layers": [1, 2]}, "seed": None}, T0 + 1)
+    ]
+    assert bench.state.get("config/trainer") == second[0].config
+
+
+def test_of_two_configs_of_one_process_the_higher_number_holds_in_whatever_order_they_come() -> None:
+    bench = Bench()
+
+    bench.request(logs_request((who(), [event("rl.run.config", 2, {"lr": 2.0, "b": 1})])), LOGS)
+    late = bench.request(logs_request((who(), [event("rl.run.config", 1, {"lr": 1.0, "a": 1}, T0 + 9)])), LOGS)
+
+    assert late == [Config("c:i1:1", "trainer", {"lr": 2.0, "b": 1, "a": 1}, T0 + 9)]
+
+
+def test_of_configs_of_two_processes_the_later_one_holds() -> None:
+    bench = Bench()
+
+    bench.logs(source("i2"), event("rl.run.config", 1, {"lr": 2.0}, T0 + 5))
+    late = bench.logs(source("i1"), event("rl.run.config", 1, {"lr": 1.0, "seed": 3}, T0))
+
+    assert late == [Config("c:i1:1", "trainer", {"lr": 2.0, "seed": 3}, T0)]
+
+
+def test_roles_have_configs_of_their_own() -> None:
+    bench = Bench()
+
+    bench.logs(source("i1"), event("rl.run.config", 1, {"lr": 1.0}))
+    bench.logs(source("i2", None), event("rl.run.config", 1, {"seed": 1}))
+    bench.logs(source("i2", None), event("rl.run.config", 2, {"k": 8}, rl_role="explorer"))
+
+    assert [(r.role, r.config) for r in bench.records if isinstance(r, Config)] == [
+        ("trainer", {"lr": 1.0}), (None, {"seed": 1}), ("explorer", {"k": 8}),
+    ]  # fmt: skip
+
+
+def test_a_config_that_changes_nothing_or_comes_again_makes_no_record() -> None:
+    bench = Bench()
+    bench.logs(source(), event("rl.run.config", 1, {"lr": 1.0, "opt": {"betas": {}}}))
+
+    again = bench.logs(source(), event("rl.run.config", 1, {"lr": 1.0}))
+    same = bench.logs(source("i2"), event("rl.run.config", 1, {"lr": 1.0, "opt": {}}))
+
+    assert (again, same) == ([], [])
+    assert bench.translator.redelivered() == 1
+
+
+def test_a_leaf_replaces_a_map_and_a_map_a_leaf() -> None:
+    bench = Bench()
+
+    for seq, config in enumerate(({"a": {"b": 1}}, {"a": 2}, {"a": {"c": 3}}), start=1):
+        bench.logs(source(), event("rl.run.config", seq, config, T0 + seq))
+
+    assert [r.config for r in bench.records if isinstance(r, Config)] == [{"a": {"b": 1}}, {"a": 2}, {"a": {"c": 3}}]
+
+
+def test_what_processes_dropped_is_summed_over_them_from_counts_that_only_grow() -> None:
+    bench = Bench()
+
+    bench.logs(source("i1"), event("rl.dropped", 1, {"disk_full": 3}))
+    bench.logs(source("i1"), event("rl.dropped", 2, {"disk_full": 5, "value": 1}))
+    bench.logs(source("i2"), event("rl.dropped", 1, {"disk_full": 2}))
+    bench.logs(source("i1"), event("rl.dropped", 2, {"disk_full": 5, "value": 1}))
+
+    assert bench.counts() == {"disk_full": 7, "value": 1}
+
+
+def test_an_event_may_be_named_by_an_attribute_and_foreign_ones_are_known_by_their_content() -> None:
+    record = event("", None, {"lr": 1.0}, **{"event_name": "rl.run.config"})
+    attributes = {key: value for key, value in who().items() if key != "rl.instance.id"}
+    bench = Bench()
+
+    first = bench.request(logs_request((attributes, [record])), LOGS)
+    again = bench.request(logs_request((attributes, [record])), LOGS)
+
+    assert [(type(r), r.config) for r in first if isinstance(r, Config)] == [(Config, {"lr": 1.0})]
+    assert again == []
+
+
+def test_other_log_records_are_passed_over() -> None:
+    bench = Bench()
+
+    assert bench.logs(source(), event("app.started", 1, {"a": 1}), event("", None, "text")) == []
+    assert bench.counts() == {}

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import math
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+
+from otel_bridge.records import Distribution
+from otel_bridge.translation.histograms import explicit, exponential
+
+Buckets = pb.ExponentialHistogramDataPoint.Buckets
+
+
+def test_the_open_buckets_of_a_histogram_are_closed_by_its_smallest_and_largest_number() -> None:
+    point = pb.HistogramDataPoint(
+        count=6, sum=21.0, min=-2.0, max=40.0, explicit_bounds=[0.0, 5.0, 10.0], bucket_counts=[1, 2, 0, 3]
+    )
+
+    assert explicit(point) == Distribution(6, 21.0, -2.0, 40.0, (-2.0, 0.0, 5.0, 10.0, 40.0), (1, 2, 0, 3))
+
+
+def test_empty_buckets_at_the_ends_are_left_out() -> None:
+    point = pb.HistogramDataPoint(
+        count=2, sum=15.0, min=6.0, max=9.0, explicit_bounds=[0.0, 5.0, 10.0, 20.0], bucket_counts=[0, 0, 2, 0, 0]
+    )
+
+    assert explicit(point) == Distribution(2, 15.0, 6.0, 9.0, (6.0, 9.0), (2,))
+
+
+def test_without_minimum_and_maximum_the_ends_get_the_width_of_their_neighbours() -> None:
+    point = pb.HistogramDataPoint(count=3, sum=9.0, explicit_bounds=[0.0, 5.0], bucket_counts=[1, 1, 1])
+
+    found = explicit(point)
+
+    assert (found.edges, found.counts) == ((-5.0, 0.0, 5.0, 10.0), (1, 1, 1))
+    assert (math.isnan(found.min), math.isnan(found.max)) == (True, True)
+
+
+def test_numbers_that_are_all_equal_get_a_bucket_of_some_width() -> None:
+    point = pb.HistogramDataPoint(
+        count=4, sum=20.0, min=5.0, max=5.0, explicit_bounds=[5.0, 10.0], bucket_counts=[4, 0, 0]
+    )
+
+    found = explicit(point)
+
+    assert found.counts == (4,)
+    assert found.edges[0] < found.edges[1] <= 5.0
+
+
+def test_buckets_that_do_not_fit_their_bounds_are_left_out() -> None:
+    wrong = [
+        pb.HistogramDataPoint(count=1, sum=1.0, min=1.0, max=1.0, explicit_bounds=[0.0], bucket_counts=[1]),
+        pb.HistogramDataPoint(count=1, sum=1.0, min=1.0, max=1.0, explicit_bounds=[1.0, 0.0], bucket_counts=[1, 0, 0]),
+        pb.HistogramDataPoint(count=1, sum=1.0, min=1.0, max=1.0),
+    ]
+
+    assert [explicit(point) for point in wrong] == [Distribution(1, 1.0, 1.0, 1.0)] * 3
+
+
+def test_an_exponential_histogram_has_negative_zero_and_positive_buckets() -> None:
+    point = pb.ExponentialHistogramDataPoint(
+        count=7, sum=3.0, min=-3.0, max=7.5, scale=0, zero_count=2, zero_threshold=0.25,
+        negative=Buckets(offset=0, bucket_counts=[1, 1]), positive=Buckets(offset=1, bucket_counts=[2, 1]),
+    )  # fmt: skip
+
+    found = exponential(point)
+
+    assert found.edges == (-3.0, -2.0, -1.0, -0.25, 0.25, 2.0, 4.0, 7.5)
+    assert found.counts == (1, 1, 0, 2, 0, 2, 1)
+
+
+def test_a_fine_scale_gives_fine_edges() -> None:
+    point = pb.ExponentialHistogramDataPoint(count=1, sum=1.2, min=1.2, max=1.2, scale=1)
+    point.positive.CopyFrom(Buckets(offset=0, bucket_counts=[1]))
+
+    assert exponential(point).edges == (1.2, 2**0.5)
+
+
+@given(
+    st.integers(-10, 20),
+    st.integers(-3_000, 3_000),
+    st.lists(st.integers(0, 5), max_size=12),
+    st.lists(st.integers(0, 5), max_size=12),
+    st.integers(0, 3),
+    st.floats(0, 10),
+)
+def test_the_edges_of_any_exponential_histogram_rise_and_every_number_stands_in_a_bucket(
+    scale: int, offset: int, negative: list[int], positive: list[int], zeros: int, threshold: float
+) -> None:
+    total = sum(negative) + sum(positive) + zeros
+    point = pb.ExponentialHistogramDataPoint(
+        count=total, sum=0.0, scale=scale, zero_count=zeros, zero_threshold=threshold,
+        negative=Buckets(offset=offset, bucket_counts=negative), positive=Buckets(offset=offset, bucket_counts=positive),
+    )  # fmt: skip
+
+    found = exponential(point)
+
+    assert sum(found.counts) == total
+    assert all(low < high for low, high in zip(found.edges, found.edges[1:], strict=False))
+    assert all(abs(edge) <= sys.float_info.max for edge in found.edges)
+    assert len(found.edges) == (len(found.counts) + 1 if total else 0)

@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import pytest
+from otlp_samples import BRIDGE, LOGS, RUN, T0, Bench, S, end, event, logs_request, metrics_request, row, source, who
+
+from otel_bridge.records import End, Record, Row, Status
+from otel_bridge.translation.life import MAX_PROCESSES
+from otel_bridge.translation.options import Options
+from otel_bridge.translation.translator import Source
+
+FINISHED, FAILED, KILLED = Status.FINISHED, Status.FAILED, Status.KILLED
+
+
+def ends(records: list[Record]) -> list[tuple[str, Status, int]]:
+    return [(record.id, record.status, record.time_unix_ns) for record in records if isinstance(record, End)]
+
+
+def found_dead(
+    bench: Bench, instance: str, role: str | None = "trainer", status: str = "killed", **more: object
+) -> list[Record]:
+    """The bridge's word on a process that died."""
+    return bench.request(logs_request((who(instance, role, **more), [end(status, time_ns=bench.now_ns)])), LOGS, BRIDGE)
+
+
+def test_the_run_ends_at_once_when_its_last_open_process_says_so() -> None:
+    bench = Bench()
+    bench.open(source("i1"), source("i2", "explorer"))
+    bench.metrics(source("i1"), row(1, {"loss": 1.0}))
+
+    first = bench.logs(source("i2", "explorer"), end("finished", 1, last_row=0))
+    second = bench.logs(source("i1"), end("finished", 1, last_row=1, time_ns=T0 + 5))
+
+    assert ends(first) == []
+    assert ends(second) == [("e:1", FINISHED, T0 + 5)]
+    assert bench.translator.status() == "finished"
+
+
+def test_a_process_that_died_without_a_word_keeps_the_run_open_for_a_while() -> None:
+    bench = Bench()
+    bench.metrics(source(), row(1, {"loss": 1.0}))
+
+    dead = found_dead(bench, "i1")
+    waits = [bench.tick(29.9), bench.translator.status()]
+    due = bench.tick(0.1)
+
+    assert (dead, waits) == ([], [[], "running"])
+    assert ends(due) == [("e:1", KILLED, T0)]
+
+
+def test_a_process_that_starts_within_that_while_keeps_the_run_open() -> None:
+    bench = Bench()
+    bench.metrics(source(), row(1, {"loss": 1.0}))
+    found_dead(bench, "i1")
+
+    bench.tick(10)
+    bench.open(source("i2"))
+    silence = bench.tick(60)
+    said = bench.logs(source("i2"), end("finished", 1))
+
+    assert silence == []
+    assert ends(said) == [("e:1", FINISHED, T0)]
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        ([("trainer", "finished"), ("explorer", "failed")], FINISHED),
+        ([("trainer", "failed"), ("explorer", "finished")], FAILED),
+        ([("trainer", "failed"), ("trainer", "finished")], FINISHED),
+        ([("explorer", "finished"), ("judge", "failed")], FAILED),
+        ([("explorer", "killed"), ("judge", "failed")], KILLED),
+        ([(None, "finished")], FINISHED),
+    ],
+)
+def test_the_owner_role_decides_the_status_else_the_worst(
+    processes: list[tuple[str | None, str]], expected: Status
+) -> None:
+    bench = Bench()
+    sources = [source(f"i{number}", role) for number, (role, _) in enumerate(processes)]
+    bench.open(*sources)
+
+    for each, (_, status) in zip(sources, processes, strict=True):
+        bench.logs(each, end(status, 1))
+
+    assert ends(bench.records) == [("e:1", expected, T0)]
+
+
+def test_another_owner_role_may_be_named() -> None:
+    bench = Bench(options=Options(run_id=RUN, owner_role="explorer"))
+    bench.open(source("i1"), source("i2", "explorer"))
+
+    bench.logs(source("i1"), end("failed", 1))
+    bench.logs(source("i2", "explorer"), end("finished", 1))
+
+    assert ends(bench.records) == [("e:1", FINISHED, T0)]
+
+
+def test_forked_children_and_ranks_above_zero_hold_the_run_open_but_never_decide() -> None:
+    bench = Bench()
+    fork, rank1 = source("i2", rl_forked=True), source("i3", rl_rank=1)
+    bench.open(source(), fork, rank1)
+
+    bench.logs(source(), end("finished", 1))
+    bench.logs(rank1, end("failed", 1))
+    open_still = bench.tick(1)
+    found_dead(bench, "i2", rl_forked=True)
+
+    assert ends(open_still) == []
+    assert ends(bench.records) == [("e:1", FINISHED, T0 + S)]
+
+
+def test_while_a_launcher_is_open_the_run_is_open_and_the_worse_of_both_holds() -> None:
+    launcher = Source("l1", "launcher", source("l1", None, rl_launcher=True).resource)
+    bench = Bench()
+    bench.open(launcher, source())
+
+    bench.logs(source(), end("finished", 1))
+    held = bench.tick(120)
+    bench.logs(launcher, end("failed", 1))
+
+    assert held == []
+    assert ends(bench.records) == [("e:1", FAILED, T0)]
+
+
+def test_a_run_whose_processes_were_all_ended_by_the_launcher_ends_with_it() -> None:
+    launcher = Source("l1", "launcher", source("l1", None, rl_launcher=True).resource)
+    bench = Bench()
+    bench.open(launcher, source())
+
+    found_dead(bench, "i1", status="failed")
+    bench.logs(launcher, end("finished", 1))
+
+    assert ends(bench.records) == [("e:1", FAILED, T0)]
+
+
+def test_a_forwarded_process_is_killed_and_a_foreign_one_finished_by_silence() -> None:
+    for attributes, expected in ((who(), KILLED), ({"rl.run.id": RUN, "service.name": "app"}, FINISHED)):
+        bench = Bench()
+        bench.request(metrics_request((attributes, [row(1, {"loss": 1.0})])))
+
+        early = bench.tick(599)
+        due = bench.tick(1)
+
+        assert (ends(early), ends(due)) == ([], [("e:1", expected, T0)])
+
+
+def test_a_life_sign_breaks_the_silence() -> None:
+    bench = Bench()
+    bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
+
+    bench.tick(500)
+    bench.request(logs_request((who(), [event("rl.alive", 1)])), LOGS)
+    quiet = bench.tick(500)
+    due = bench.tick(100)
+
+    assert (quiet, ends(due)) == ([], [("e:1", KILLED, T0 + 500 * S)])
+
+
+def test_data_after_the_end_opens_the_run_again_and_it_ends_again() -> None:
+    bench = Bench()
+    bench.metrics(source(), row(1, {"loss": 1.0}))
+    bench.logs(source(), end("finished", 1, last_row=1))
+
+    again = bench.metrics(source("i2"), row(1, {"loss": 2.0}, step=5))
+    between = bench.translator.status()
+    bench.logs(source("i2"), end("failed", 1, last_row=1))
+
+    assert [type(record) for record in again] == [Row]
+    assert between == "running"
+    assert ends(bench.records) == [("e:1", FINISHED, T0), ("e:2", FAILED, T0)]
+
+
+def test_a_process_that_goes_on_behind_its_end_is_open_again() -> None:
+    bench = Bench()
+    bench.metrics(source(), row(1, {"loss": 1.0}))
+    bench.logs(source(), end("finished", 1, last_row=1))
+
+    bench.metrics(source(), row(2, {"loss": 2.0}))
+    waits = bench.tick(300)
+    bench.logs(source(), end("failed", 2, last_row=2))
+
+    assert waits == []
+    assert ends(bench.records) == [("e:1", FINISHED, T0), ("e:2", FAILED, T0)]
+
+
+def test_what_comes_late_of_a_dead_process_opens_the_run_only_for_a_while() -> None:
+    bench = Bench()
+    bench.metrics(source(), row(1, {"loss": 1.0}))
+    found_dead(bench, "i1")
+    bench.tick(30)
+
+    bench.metrics(source(), row(2, {"loss": 2.0}))
+    again = bench.tick(30)
+
+    assert ends(again) == [("e:2", KILLED, T0)]
+
+
+def test_a_forwarded_process_that_was_only_silent_is_open_again_with_its_next_word() -> None:
+    bench = Bench()
+    bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
+    bench.tick(600)
+
+    bench.request(metrics_request((who(), [row(2, {"loss": 1.0})])))
+    waits = bench.tick(300)
+    bench.request(logs_request((who(), [end("finished", 1, last_row=2, time_ns=T0 + 9)])), LOGS)
+
+    assert waits == []
+    assert ends(bench.records) == [("e:1", KILLED, T0), ("e:2", FINISHED, T0 + 9)]
+
+
+def test_the_end_of_a_forwarded_process_waits_for_the_rows_it_tells_of() -> None:
+    bench = Bench()
+    bench.request(logs_request((who(), [end("finished", 1, last_row=2)])), LOGS)
+
+    early = bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
+    rest = bench.request(metrics_request((who(), [row(2, {"loss": 2.0})])))
+
+    assert (ends(early), ends(rest)) == ([], [("e:1", FINISHED, T0)])
+    assert [record.id for record in bench.records] == ["m:i1:1", "m:i1:2", "e:1"]
+
+
+def test_it_waits_no_longer_than_row_wait_and_what_never_came_is_missing() -> None:
+    bench = Bench()
+    bench.request(logs_request((who(), [end("finished", 1, last_row=2)])), LOGS)
+    bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
+
+    early = bench.tick(9)
+    due = bench.tick(1)
+
+    assert (ends(early), ends(due)) == ([], [("e:1", FINISHED, T0)])
+    assert bench.translator.missing_rows() == 1
+
+
+def test_a_bridge_does_not_change_what_a_process_said_itself() -> None:
+    bench = Bench()
+    bench.open(source(), source("i2", "explorer"))
+    bench.logs(source(), end("finished", 1))
+
+    found_dead(bench, "i1")
+    bench.logs(source("i2", "explorer"), end("finished", 1))
+
+    assert ends(bench.records) == [("e:1", FINISHED, T0)]
+
+
+def test_a_launched_run_closes_when_nothing_more_will_come() -> None:
+    bench = Bench()
+    bench.metrics(source(), row(1, {"loss": 1.0}))
+    found_dead(bench, "i1")
+    bench.request(metrics_request((who("i2"), [row(2, {"loss": 1.0})])))
+
+    records = bench.close()
+
+    assert [record.id for record in records] == ["m:i2:2", "e:1"]
+    assert ends(records) == [("e:1", KILLED, T0)]
+
+
+def test_a_local_process_that_never_ended_holds_the_run_open_even_then() -> None:
+    bench = Bench()
+    bench.metrics(source(), row(1, {"loss": 1.0}))
+
+    assert (bench.close(), bench.translator.status()) == ([], "running")
+
+
+def test_processes_are_bounded_and_those_forgotten_still_count() -> None:
+    bench = Bench()
+    bench.open(source("last", "judge"))
+    for number in range(MAX_PROCESSES + 10):
+        each = source(f"i{number}", "explorer" if number else "trainer")
+        bench.open(each)
+        bench.logs(each, end("failed" if number == 0 else "finished", 1))
+
+    bench.tick(0)
+    bench.translator.flush()
+    bench.logs(source("last", "judge"), end("finished", 1))
+
+    assert len(bench.state.items("proc/")) == MAX_PROCESSES
+    assert ends(bench.records) == [("e:1", FAILED, T0)]
