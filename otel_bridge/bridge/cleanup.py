@@ -1,4 +1,4 @@
-"""Deleting what is not needed any more: segments that are read and forwarded, records that every destination has."""
+"""Deleting segments that are read and forwarded, and what was kept of processes that are gone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from otel_bridge.bridge.ledger import Ledger
 from otel_bridge.bridge.reader import Reader
-from otel_bridge.bridge.tables import Destination, Source
+from otel_bridge.bridge.tables import Source
 from otel_bridge.bridge.tail import Tail
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.records import Position
 
 
 def delete_read_segments(folder: RunFolder, ledger: Ledger, reader: Reader, forwarding: Sequence[Source] | None) -> int:
@@ -43,19 +42,6 @@ def delete_read_segments(folder: RunFolder, ledger: Ledger, reader: Reader, forw
             ledger.forget_source(name)
             del reader.tails[name]
     return deleted
-
-
-def floor(destinations: Sequence[Destination], position: Position, *, unresolved: bool) -> Position:
-    """Return the position up to which every destination, named now or not, is safe.
-
-    Args:
-        destinations: All of the ledger.
-        position: Its last position.
-        unresolved: An exporter's destination is not known yet: nothing may go.
-    """
-    if unresolved:
-        return 0
-    return min((item.safe for item in destinations), default=position)
 
 
 def _keep_from(tail: Tail, forwarded: dict[str, Source] | None) -> int:

@@ -77,6 +77,7 @@ class Delivery:
         self._open: OpenWriter | None = None
         self._window: Window | None = None
         self._strange = self._strange_letters = 0
+        self._passed_end: Position = 0
 
     @property
     def destination_id(self) -> int | None:
@@ -172,6 +173,7 @@ class Delivery:
         # An end with anything behind it is cancelled by that.
         records = [record for record in batch.records if not isinstance(record, End)]
         if self._open is None and not needs_writer(at, records, end):
+            self._passed_end = 0 if end is None else end.position
             return Window(deque(), batch.through)
         return Window(deque(calls_of(records, ordered=ordered)), batch.through, end)
 
@@ -304,7 +306,8 @@ class Delivery:
         at = self._now()
         if self._ledger.position > at.written:
             return 0.0
-        self._show("ended" if at.ended else "idle")
+        # A run that was never opened, for want of a row, has ended too once its end is passed.
+        self._show("ended" if at.ended or (self._passed_end and self._passed_end == at.written) else "idle")
         if self._open is None or at.safe >= at.written:
             return None
         if time.monotonic() - self._open.looked_s >= SAFE_POLL_S:

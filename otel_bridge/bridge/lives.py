@@ -72,6 +72,10 @@ class Lives:
             tail.ended = tail.moved = True
         return said
 
+    def unsaid(self) -> bool:
+        """Say whether an end is still to be said, or to be read."""
+        return any(not tail.ended or not tail.used_up for tail in self._reader.tails.values() if tail.dead)
+
     def end_open(self, status: Status) -> None:
         """Say the end of every process that has not ended, dead or alive; raises `JournalError`."""
         for tail in self._reader.tails.values():

@@ -29,6 +29,7 @@ BATCH_BYTES: Final = 4 << 20
 _TICK_NS: Final = 250_000_000
 """How far append times may go before time passes in translation, while frames are read late."""
 _LATE_NS: Final = 1_000_000_000
+_ALL: Final = (1 << 62, 0)
 _LIST_S: Final = 1.0
 _YOUNG_NS: Final = 2_000_000_000
 """A folder changed so shortly ago may change again without its time of change showing it."""
@@ -118,6 +119,11 @@ class Reader:
     def close_translation(self) -> int:
         """Let go of all that waits: nothing more will come. Returns how many records that made."""
         return self._commit(self.translator.close(time.time_ns()))
+
+    def known(self) -> dict[str, tuple[int, int]]:
+        """Return how far each process is read: number of the segment and offset; all of those left as they are."""
+        refused = dict.fromkeys(self._refused, _ALL)
+        return {name: (tail.number, tail.offset) for name, tail in self.tails.items()} | refused
 
     def close(self) -> None:
         """Close the connection."""

@@ -20,12 +20,13 @@ from otel_bridge.journal.life import this_host
 from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report, write_report
 
 EVERY_S: Final = 0.1
+_SETTLE_S: Final = 0.05
 _DROP: Final = "drop/"
 _AXIS: Final = "axis/"
 
 
 class ReportWriter:
-    """Writes the report of one run folder. One thread, but `due` may be set by any.
+    """Writes the report of one run folder. One thread, but `set_due` is for any.
 
     Args:
         folder: The run folder.
@@ -38,30 +39,37 @@ class ReportWriter:
     def __init__(
         self, folder: RunFolder, ledger: Ledger, reader: Reader, describe: RunDescription, *, launcher: bool
     ) -> None:
-        self.due = True
+        self._due_s: float | None = 0.0
         self._folder, self._ledger, self._reader, self._describe = folder, ledger, reader, describe
         self._launcher = launcher
         self._view = ledger.view()
         self._written_s = float("-inf")
 
-    def write(self, lanes: Mapping[str, Lane], *, ended: bool, now: bool = False) -> Report | None:
-        """Write the report when it is due; ``None``: it was not, or not yet.
+    def set_due(self) -> None:
+        """Say that something changed. From any thread."""
+        if self._due_s is None:
+            self._due_s = time.monotonic()
+
+    def write(self, lanes: Mapping[str, Lane], *, ended: bool, settled: bool, now: bool = False) -> None:
+        """Write the report when it is due.
 
         Args:
             lanes: The exporters.
             ended: Everything is delivered and ended in every tracker.
-            now: Do not wait for the 0.1 s.
+            settled: No exporter is on its way to the last position; else one that is about to get there is waited for
+                a moment, so that the report that somebody waits for is not kept back by one of just before.
+            now: Do not wait for anything.
 
         Raises:
             JournalError: It cannot be written; the last one stands.
         """
-        seen_s = time.monotonic()
-        if not self.due or (seen_s - self._written_s < EVERY_S and not now):
-            return None
-        self.due, self._written_s = False, seen_s
-        report = self._report(lanes, ended)
-        write_report(self._folder, report)
-        return report
+        seen_s, due_s = time.monotonic(), self._due_s
+        if due_s is None:
+            return
+        if not now and (seen_s - self._written_s < EVERY_S or not (settled or seen_s - due_s >= _SETTLE_S)):
+            return
+        self._due_s, self._written_s = None, seen_s
+        write_report(self._folder, self._report(lanes, ended))
 
     def close(self) -> None:
         """Close the connection."""

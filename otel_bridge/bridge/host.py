@@ -1,0 +1,325 @@
+"""Many run folders below one directory: one thread reads them all, one more for each exporter of each run.
+
+Used by the plain bridge for one folder, by ``run``, ``serve`` and ``drain`` for many. A folder with nothing left to do
+gives its writers, threads and ledger back and is opened again when something new comes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.bridge.database import set_aside
+from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.run_bridge import Remaining, Rest, RunBridge
+from otel_bridge.errors import InvalidRecordError, OtelBridgeError
+from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.journal.report import read_report
+from otel_bridge.records import Status
+
+DISCOVER_S: Final = 0.25
+AGAIN_S: Final = 60.0
+"""When a folder is tried again that was parked, handed over, locked by another or failing."""
+CLOSE_S: Final = 10.0
+_FAILED_S: Final = 1.0
+_SNAPSHOT_S: Final = 0.1
+_YOUNG_NS: Final = 2_000_000_000
+
+
+@dataclass(slots=True)
+class _Closed:
+    """A folder that was served and is not now."""
+
+    remaining: Remaining
+    run: RunBridge | None
+    again_s: float
+
+
+class Host:
+    """Serves run folders until it is stopped. Its public methods may be called from any thread.
+
+    Args:
+        base: The directory of run folders; new ones are found as they come.
+        options: How they are served.
+        folders: Lists the folders that are ours; default: all below *base*.
+        until_done: End by itself when no folder has anything left to do (the plain bridge, ``drain``).
+        say: Takes one line for the log, from any thread.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        options: BridgeOptions,
+        *,
+        folders: Callable[[], Iterable[RunFolder]] | None = None,
+        until_done: bool = False,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._options = options
+        self._folders = folders or (lambda: run_folders(base))
+        self._until_done, self._say = until_done, say
+        self._runs: dict[Path, RunBridge] = {}
+        self._closed: dict[Path, _Closed] = {}
+        self._retry_s: dict[Path, float] = {}
+        self._said: dict[Path, str] = {}
+        self._looked: dict[Path, int] = {}
+        self._wake = threading.Event()
+        self._errands: deque[Callable[[], None]] = deque()
+        self._stop_by_s: float | None = None
+        self._ended = threading.Event()
+        self._snapshot: dict[str, Remaining] = {}
+        self._snapshot_s = self._discovered_s = self._discover_again_s = self._polled_s = float("-inf")
+        self._hanging: list[str] = []
+        self._thread = threading.Thread(target=self.serve, name="otel-bridge", daemon=True)
+
+    # --- for others ---------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Serve on a thread of its own."""
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Look for new folders and try what failed, now."""
+        self._errand(self._poke)
+
+    def finish(self, status: Status) -> None:
+        """End, in every folder served now, the processes that did not end themselves; what waits is let go."""
+        self._errand(lambda: self._finish(status))
+
+    def progress(self) -> dict[str, Remaining]:
+        """Return where every run served since the start stands, by run id; at most 0.1 s old while it serves."""
+        return self._snapshot
+
+    def wait(self, timeout_s: float, *, on_progress: Callable[[dict[str, Remaining]], None] = lambda _: None) -> bool:
+        """Wait until no folder has anything left to do: all is delivered and ended, or parked.
+
+        Args:
+            timeout_s: How long at most.
+            on_progress: Called about five times a second.
+
+        Returns:
+            Whether that came in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._ended.is_set():
+            idle: list[bool] = []
+            self._errand(partial(self._say_idle, idle))
+            self._ended.wait(min(0.2, max(deadline - time.monotonic(), 0.0)))
+            on_progress(self._snapshot)
+            if any(idle):
+                return True
+            if time.monotonic() >= deadline:
+                return False
+        return True
+
+    def stop(self, deadline_s: float = CLOSE_S) -> dict[str, Remaining]:
+        """Commit, close every writer, free the locks; return what remains, by run id.
+
+        Args:
+            deadline_s: How many seconds writers may take to close; those that hang are left.
+        """
+        self.request_stop(deadline_s)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(deadline_s + CLOSE_S)
+        return self._snapshot
+
+    def request_stop(self, deadline_s: float = CLOSE_S) -> None:
+        """Ask for `stop` and return at once; safe in a signal handler."""
+        self._stop_by_s = time.monotonic() + deadline_s
+        self._wake.set()
+
+    @property
+    def hanging(self) -> list[str]:
+        """Exporters whose writer did not close; the process must be ended by force."""
+        return self._hanging
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+    def serve(self) -> None:
+        """Serve in this thread until stopped, or, with *until_done*, until nothing is left to do."""
+        more = False
+        try:
+            while self._stop_by_s is None:
+                more = self._round(more)
+                if self._until_done and not self._runs and not self._due():
+                    break
+                if not more:
+                    self._wake.wait(max(self._polled_s + self._options.poll_s - time.monotonic(), 0.0))
+                self._wake.clear()
+        finally:
+            self._close_all(self._stop_by_s or time.monotonic() + CLOSE_S)
+            self._ended.set()
+
+    def _round(self, more: bool) -> bool:
+        now = time.monotonic()
+        while self._errands:
+            self._errands.popleft()()
+            more = True
+        if now >= self._discover_again_s:
+            self._discover()
+            more = True
+        if more or now - self._polled_s >= self._options.poll_s:
+            self._polled_s = now
+            more = False
+            for path, run in list(self._runs.items()):
+                more |= self._turn(path, run)
+        else:
+            for run in self._runs.values():  # woken by a lane that got on
+                run.write_report()
+        if now - self._snapshot_s >= _SNAPSHOT_S:
+            self._take_snapshot()
+        return more
+
+    def _turn(self, path: Path, run: RunBridge) -> bool:
+        """Serve one folder once; say whether there is more to do right away."""
+        if self._retry_s.get(path, 0.0) > time.monotonic():
+            run.write_report()
+            return False
+        try:
+            more = run.turn()
+        except InvalidRecordError as exc:
+            self._rebuild(run, exc)
+            return True
+        except Exception as exc:  # noqa: BLE001  # one bad run harms no other
+            self._failed(path, exc)
+            return False
+        self._said.pop(path, None)
+        run.write_report()
+        return self._end(run) if run.rest() is not Rest.BUSY else more
+
+    def _end(self, run: RunBridge) -> bool:
+        """Close a folder with nothing left to do; say whether it was opened again at once."""
+        remaining = run.remaining()
+        self._close(run, time.monotonic() + CLOSE_S)
+        self._closed[run.folder.path] = _Closed(remaining, run, time.monotonic() + AGAIN_S)
+        # The lock is free now: what came before that is found here, whoever comes after it finds the lock free.
+        if remaining.rest in {Rest.DONE, Rest.PARKED} and run.anything_new():
+            return self._open(run.folder)
+        return False
+
+    def _discover(self) -> None:
+        self._discovered_s = time.monotonic()
+        for folder in self._folders():
+            if self._needs_work(folder):
+                self._open(folder)
+        # Looking takes a fiftieth of the time at most, however many folders there are.
+        took_s = time.monotonic() - self._discovered_s
+        self._discover_again_s = self._discovered_s + max(DISCOVER_S, 50 * took_s)
+
+    def _due(self) -> bool:
+        return any(self._needs_work(folder) for folder in self._folders())
+
+    def _needs_work(self, folder: RunFolder) -> bool:
+        """Say whether a folder that is not served now has something left to do."""
+        if folder.path in self._runs:
+            return False
+        closed = self._closed.get(folder.path)
+        if closed is not None and closed.remaining.rest not in {Rest.DONE, Rest.PARKED}:
+            return not self._until_done and time.monotonic() >= closed.again_s
+        changed_ns = _changed_ns(folder)
+        if changed_ns != self._looked.get(folder.path):
+            # Young times of change hide a further change: such a folder is looked at again.
+            if time.time_ns() - changed_ns > _YOUNG_NS:
+                self._looked[folder.path] = changed_ns
+            if closed is None or closed.run is None:
+                report = read_report(folder)
+                if folder.segments() or (report is not None and not report.ended):
+                    return True
+            elif closed.run.anything_new():
+                return True
+        parked = closed is not None and closed.remaining.rest is Rest.PARKED
+        return parked and not self._until_done and time.monotonic() >= (closed.again_s if closed is not None else 0.0)
+
+    def _open(self, folder: RunFolder) -> bool:
+        def say(line: str) -> None:
+            self._say(f"{folder.run_id}: {line}")
+
+        run = RunBridge(folder, self._options, wake=self._wake.set, say=say)
+        try:
+            run.open()
+        except OtelBridgeError as exc:
+            if self._said.get(folder.path) != str(exc):
+                self._said[folder.path] = str(exc)
+                say(str(exc))
+            remaining = Remaining(folder.run_id, Rest.GONE, reason=str(exc))
+            self._closed[folder.path] = _Closed(remaining, None, time.monotonic() + AGAIN_S)
+            return False
+        self._closed.pop(folder.path, None)
+        self._runs[folder.path] = run
+        return True
+
+    def _rebuild(self, run: RunBridge, exc: InvalidRecordError) -> None:
+        """The ledger turned out to be damaged: set it aside and begin anew from the segments that remain."""
+        self._say(f"{run.folder.run_id}: {exc}")
+        self._close(run, time.monotonic() + CLOSE_S)
+        try:
+            aside = set_aside(run.folder.ledger_path)
+            self._say(f"{run.folder.run_id}: it lies at {aside}, what segments remain are read again")
+        except OtelBridgeError as failed:
+            self._say(f"{run.folder.run_id}: {failed}")
+        self._open(run.folder)
+
+    def _failed(self, path: Path, exc: Exception) -> None:
+        """Leave a folder alone for a moment; what failed is said once."""
+        self._retry_s[path] = time.monotonic() + _FAILED_S
+        text = f"{type(exc).__name__}: {exc}"
+        if self._said.get(path) != text:
+            self._said[path] = text
+            known = isinstance(exc, OtelBridgeError)
+            self._say(f"{path.name}: tried again: {exc if known else ''.join(traceback.format_exception(exc))}")
+
+    def _close(self, run: RunBridge, deadline_s: float) -> None:
+        self._runs.pop(run.folder.path, None)
+        try:
+            self._hanging += run.close(deadline_s)
+        except Exception as exc:  # noqa: BLE001  # the lock must be free, whatever the disk says
+            self._say(f"{run.folder.run_id}: not closed well: {type(exc).__name__}: {exc}")
+            run.release()
+
+    def _close_all(self, deadline_s: float) -> None:
+        for run in self._runs.values():
+            run.stop()
+        self._take_snapshot()
+        for run in list(self._runs.values()):
+            remaining = run.remaining()
+            self._close(run, deadline_s)
+            self._closed[run.folder.path] = _Closed(replace(remaining, exporters=run.progress()), None, float("inf"))
+        self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        self._snapshot_s = time.monotonic()
+        closed = {one.remaining.run_id: one.remaining for one in self._closed.values()}
+        self._snapshot = closed | {run.folder.run_id: run.remaining() for run in self._runs.values()}
+
+    def _errand(self, errand: Callable[[], None]) -> None:
+        self._errands.append(errand)
+        self._wake.set()
+
+    def _poke(self) -> None:
+        self._discover_again_s = float("-inf")
+        self._retry_s.clear()
+        for closed in self._closed.values():
+            closed.again_s = 0.0
+        for run in self._runs.values():
+            run.poke()
+
+    def _say_idle(self, answer: list[bool]) -> None:
+        answer.append(not self._runs and not self._due())
+
+    def _finish(self, status: Status) -> None:
+        for run in self._runs.values():
+            run.finish(status)
+
+
+def _changed_ns(folder: RunFolder) -> int:
+    """Return when a segment was made or deleted last."""
+    try:
+        return os.stat(folder.segments_dir).st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,73 @@
+"""The plain bridge as a process: serves one run folder, then ends.
+
+Started detached by the first ``init()`` that finds the folder's lock free; its output is the folder's ``bridge.log``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from otel_bridge.bridge.host import Host
+from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.errors import ConfigError
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.settings import environment
+
+LOG_BYTES: Final = 4 << 20
+STOP_S: Final = 5.0
+
+
+def main(argv: list[str]) -> int:
+    """Serve the run folder ``argv[0]``; returns 0, or 2 when a setting cannot be used."""
+    _bound_log()
+    path = Path(argv[0])
+    try:
+        options = BridgeOptions.read(environment(), _working_folder(path))
+    except ConfigError as exc:
+        say(f"{path.name}: {exc}")
+        return 2
+    folders = [folder for folder in run_folders(path.parent) if folder.path == path]
+    host = Host(path.parent, options, folders=lambda: folders, until_done=True, say=say)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        host.request_stop(STOP_S)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    say(f"{path.name}: the bridge {os.getpid()} begins")
+    host.serve()
+    say(f"{path.name}: the bridge {os.getpid()} ends")
+    if host.hanging:
+        say(f"{path.name}: the writers of {', '.join(host.hanging)} hang and are left")
+        os._exit(0)
+    return 0
+
+
+def say(line: str) -> None:
+    """Write one line to the log."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"{stamp} {line}\n")
+        sys.stderr.flush()
+
+
+def _working_folder(path: Path) -> Path:
+    # Where the program that started the bridge stood: relative places of trackers are meant from there.
+    try:
+        return Path.cwd()
+    except OSError:
+        return path
+
+
+def _bound_log() -> None:
+    """Begin the log anew when it has grown large."""
+    with contextlib.suppress(OSError):
+        if os.fstat(2).st_size > LOG_BYTES:
+            os.ftruncate(2, 0)

@@ -1,0 +1,97 @@
+"""How a bridge works: settings of its environment, and what the command that runs it decides."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from otel_bridge import settings
+from otel_bridge.bridge.exporters import Load, Places
+from otel_bridge.bridge.worker import Lane
+from otel_bridge.exporter import load as load_exporter
+from otel_bridge.translation.options import Options
+
+if TYPE_CHECKING:
+    from otel_bridge.bridge.run_bridge import RunBridge
+
+HANDOVER_S: Final = 10.0
+"""How long a bridge that is asked to hand over may take before it is killed."""
+
+Forward: TypeAlias = "Callable[[RunBridge], Lane]"
+"""Makes what serves the exporter ``otlp`` of one run; it reads the segments and notes in the ledger how far it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeOptions:
+    """Options of every run folder that one process serves.
+
+    Attributes:
+        places: Where exporters deliver.
+        exporters: Signal to exporters, as given by ``--exporters``; ``None``: the segments decide.
+        translation: Options of translation; the run's id is added.
+        local: No endpoint gathers the job.
+        launcher: The bridge is ``otel-bridge run``.
+        closing: Nothing comes after the last living process (``drain``): what waits is let go at once.
+        takeover: Ask another bridge of the folder to hand over, and kill it when it does not.
+        exclusive: The folder lies on a shared file system.
+        forward: Makes what serves ``otlp``.
+    """
+
+    places: Places
+    exporters: Mapping[str, tuple[str, ...]] | None = None
+    translation: Options = field(default_factory=Options)
+    poll_s: float = settings.POLL_S.default
+    park_s: float = settings.PARK_S.default
+    max_bytes: int = settings.MAX_BYTES.default
+    local: bool = True
+    launcher: bool = False
+    closing: bool = False
+    takeover: bool = False
+    exclusive: bool = False
+    forward: Forward | None = None
+
+    @classmethod
+    def read(cls, env: Mapping[str, str], cwd: Path, *, load: Load = load_exporter) -> BridgeOptions:
+        """Return the options that *env* asks for, those of the plain bridge else.
+
+        Raises:
+            ConfigError: A variable cannot be used.
+        """
+        return cls(
+            places=Places(env, cwd, load),
+            translation=_translation(env),
+            poll_s=settings.POLL_S.read(env),
+            park_s=settings.PARK_S.read(env),
+            max_bytes=settings.MAX_BYTES.read(env),
+        )
+
+    def of_run(self, run_id: str) -> Options:
+        """Return the options of translation for one run."""
+        return dataclasses.replace(self.translation, run_id=run_id)
+
+
+def _translation(env: Mapping[str, str]) -> Options:
+    return Options(
+        row_wait_ns=_ns(settings.ROW_WAIT_S.read(env)),
+        trace_grace_ns=_ns(settings.TRACE_GRACE_S.read(env)),
+        trace_timeout_ns=_ns(settings.TRACE_TIMEOUT_S.read(env)),
+        step_wait_ns=_ns(settings.STEP_WAIT_S.read(env)),
+        silence_ns=_ns(settings.SILENCE_S.read(env)),
+        end_grace_ns=_ns(settings.END_GRACE_S.read(env)),
+        max_rollouts=settings.MAX_ROLLOUTS_PER_STEP.read(env),
+        max_rollouts_eval=settings.MAX_ROLLOUTS_PER_STEP_EVAL.read(env),
+        selection=settings.ROLLOUT_SELECTION.read(env),
+        rollout_key=settings.ROLLOUT_KEY.read(env),
+        owner_role=settings.OWNER_ROLE.read(env),
+        max_open_traces=settings.MAX_OPEN_TRACES.read(env),
+        max_open_trace_bytes=settings.MAX_OPEN_TRACE_BYTES.read(env),
+        rollout_bytes=settings.ROLLOUT_BYTES.read(env),
+        message_content=settings.MESSAGE_CONTENT.read(env),
+    )
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

@@ -1,0 +1,369 @@
+"""The bridge of one run folder: lock, ledger, reader, lanes, report, one turn at a time. One thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from otel_bridge.bridge import bounds
+from otel_bridge.bridge.cleanup import delete_read_segments
+from otel_bridge.bridge.exporters import chosen, together
+from otel_bridge.bridge.lanes import Lanes
+from otel_bridge.bridge.ledger import Ledger, open_or_rebuild
+from otel_bridge.bridge.lives import Lives
+from otel_bridge.bridge.options import HANDOVER_S, BridgeOptions
+from otel_bridge.bridge.own_segment import OwnSegment
+from otel_bridge.bridge.reader import Reader
+from otel_bridge.bridge.report_writer import ReportWriter
+from otel_bridge.bridge.run_info import RunDescription
+from otel_bridge.bridge.window import Progress
+from otel_bridge.errors import FolderLockedError, JournalError
+from otel_bridge.exporter import OTLP
+from otel_bridge.journal.ask import Ask, ask, take_asks
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.life import this_host
+from otel_bridge.journal.locks import RecordLock
+from otel_bridge.records import Position, Status
+
+CHORES_S: Final = 1.0
+ENDING_CHORES_S: Final = 0.2
+BEAT_S: Final = 10.0
+
+
+class Rest(Enum):
+    """What is left to do in a folder."""
+
+    BUSY = "busy"
+    DONE = "done"
+    PARKED = "parked"
+    """Nothing moves until a person acts or a tracker comes back."""
+    GONE = "gone"
+    """The folder was deleted, or another bridge has it."""
+    HANDED_OVER = "handed over"
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What one run has and what of it is not delivered.
+
+    Attributes:
+        rest: In one word.
+        living: Processes that live.
+        unread: There are frames that are not translated yet.
+        status: ``running``, or how the run ended.
+        reason: Why the folder cannot be served.
+        position: Records so far; an exporter's waiting ones are these less its *written*.
+    """
+
+    run_id: str
+    rest: Rest
+    living: int = 0
+    unread: bool = False
+    status: str = "running"
+    position: Position = 0
+    rows: int = 0
+    rollouts: int = 0
+    exporters: Mapping[str, Progress] = field(default_factory=dict[str, Progress])
+    reason: str = ""
+
+
+class RunBridge:
+    """Serves one run folder while it is open.
+
+    Args:
+        folder: The run folder.
+        options: How.
+        wake: Called from any thread when a lane got on: the report is due.
+        say: Takes one line for the log.
+    """
+
+    def __init__(
+        self, folder: RunFolder, options: BridgeOptions, *, wake: Callable[[], None], say: Callable[[str], None]
+    ) -> None:
+        self.folder, self.options = folder, options
+        self._wake, self._say = wake, say
+        self._lock: RecordLock | None = None
+        self._chores_s = self._beat_s = 0.0
+        self._rest: Rest | None = None
+        self._known: dict[str, tuple[int, int]] = {}
+        self.closing = options.closing
+        self._let_go = False
+        self._finish_as: Status | None = None
+
+    # --- begin --------------------------------------------------------------------------------------------------------
+    def open(self) -> None:
+        """Take the lock and open the ledger.
+
+        Raises:
+            FolderLockedError: Another bridge has the folder and keeps it.
+            FormatVersionError: A newer version wrote it.
+            JournalError: It cannot be used.
+        """
+        self.folder.check_format()
+        self._lock = self._taken_lock()
+        try:
+            self._open_ledger()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _taken_lock(self) -> RecordLock:
+        lock = self.folder.lock()
+        if lock.acquire():
+            return lock
+        if self.options.takeover:
+            ask(self.folder, "handover")
+            if _acquired(lock, HANDOVER_S):
+                return lock
+            self._kill_holder()
+            if _acquired(lock, HANDOVER_S):
+                return lock
+        holder = self.folder.holder()
+        who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
+        raise FolderLockedError(f"{self.folder.path} is served by {who}; wait for it or end it")
+
+    def _kill_holder(self) -> None:
+        """Kill a bridge that does not hand over: nothing is lost by that."""
+        holder = self.folder.holder()
+        if holder is not None and holder.boot_id == this_host().boot_id and holder.pid not in {0, os.getpid()}:
+            self._say(f"the bridge {holder.pid} does not hand over within {HANDOVER_S:.0f} s and is killed")
+            with contextlib.suppress(OSError):
+                os.kill(holder.pid, signal.SIGKILL)
+
+    def _open_ledger(self) -> None:
+        folder, options = self.folder, self.options
+        self.ledger: Ledger
+        self.ledger, aside = open_or_rebuild(folder.ledger_path, exclusive=options.exclusive)
+        if aside is not None:
+            self._say(f"{folder.ledger_path} was damaged; it lies at {aside}, what segments remain are read again")
+        self.reader = Reader(folder, self.ledger, options.of_run(folder.run_id), say=self._say)
+        self._own = OwnSegment(folder)
+        self.lives = Lives(folder, self.reader, self._own, silence_ns=options.translation.silence_ns)
+        describe = RunDescription(folder, local=options.local)
+        self._report = ReportWriter(folder, self.ledger, self.reader, describe, launcher=options.launcher)
+        forward = options.forward
+        self.lanes = Lanes(
+            self.ledger,
+            options.places,
+            describe,
+            progressed=self._progressed,
+            say=self._say,
+            forward=None if forward is None else lambda: forward(self),
+        )
+        self._view = self.ledger.view()
+        self._last_names: object = self._view.meta("exporters")
+        self._bound = bounds.Bound(folder.base, options.max_bytes)
+
+    def _progressed(self) -> None:
+        self._report.set_due()
+        self._wake()
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+    def turn(self) -> bool:
+        """Read one batch and do what is due; say whether there is more to read right away.
+
+        Raises:
+            JournalError: Something on disk failed; nothing is lost, call it again later.
+            InvalidRecordError: The ledger is damaged: close this object and open a new one.
+        """
+        for asked in take_asks(self.folder):
+            self._answer(asked)
+        if self._finish_as is not None and self.reader.caught_up:
+            self.lives.end_open(self._finish_as)
+            self._finish_as, self.closing = None, True
+        self.reader.look(now=self.closing)
+        found = self.reader.read()
+        if found.frames or found.records:
+            self._report.set_due()
+            self._let_go = False
+        if found.records or found.flush:
+            self.lanes.poke(retry=found.flush)
+        if self.reader.caught_up and self.lives.say_ends():
+            self.reader.look(now=True)
+            return True
+        now_s = time.monotonic()
+        ending = self.closing or self.reader.translator.status() != "running"
+        if now_s - self._chores_s >= (ENDING_CHORES_S if ending else CHORES_S):
+            self._chores_s = now_s
+            self._do_chores()
+        return found.more
+
+    def poke(self, *, retry: bool = True) -> None:
+        """Try at once what failed."""
+        self.lanes.poke(retry=retry)
+
+    def finish(self, status: Status) -> None:
+        """End every process that has not ended, with *status*, at the next turn; what waits is let go, the run ends."""
+        self._finish_as = status
+
+    def write_report(self, *, now: bool = False) -> None:
+        """Write the report when it is due."""
+        with contextlib.suppress(JournalError):  # a full disk: the next one may fit
+            delivered, _ = self._delivered()
+            settled = delivered or now
+            self._report.write(self.lanes.by_name, ended=self._run_ended() and delivered, settled=settled, now=now)
+
+    def rest(self) -> Rest:
+        """Say what is left to do."""
+        if self._rest is not None:
+            return self._rest
+        if not self.reader.caught_up or self.lives.living() or not self._run_ended():
+            return Rest.BUSY
+        done, parked = self._delivered()
+        if done:
+            return Rest.DONE
+        return Rest.PARKED if parked else Rest.BUSY
+
+    def remaining(self) -> Remaining:
+        """Say what is not delivered."""
+        position = self.ledger.position
+        return Remaining(
+            run_id=self.folder.run_id,
+            rest=self.rest(),
+            living=len(self.lives.living()),
+            unread=not self.reader.caught_up,
+            status=self.reader.translator.status(),
+            position=position,
+            rows=self.ledger.rows,
+            rollouts=self.ledger.rollouts,
+            exporters=self.progress(),
+        )
+
+    def progress(self) -> dict[str, Progress]:
+        """Return how far each exporter is."""
+        return {name: lane.progress for name, lane in self.lanes.by_name.items()}
+
+    def _run_ended(self) -> bool:
+        return (
+            self.reader.translator.status() != "running" or next(iter(self.reader.state.items("proc/")), None) is None
+        )
+
+    def _delivered(self) -> tuple[bool, bool]:
+        return self.lanes.rest(self.ledger.position, self.options.park_s)
+
+    def _do_chores(self) -> None:
+        now_ns = time.time_ns()
+        if self._lock is None or not self._lock.held():
+            self._say(f"{self.folder.path} was deleted or is another bridge's; this one ends")
+            self._rest = Rest.GONE
+            return
+        if time.monotonic() - self._beat_s >= BEAT_S:
+            self.folder.beat(self._lock, now_ns)
+            self._beat_s = time.monotonic()
+        self.lives.look(now_ns)
+        self._choose_exporters()
+        forwarding = OTLP in self.lanes.names
+        if forwarding:
+            self.lives.sign(now_ns)
+        if (
+            self.closing
+            and not self._let_go
+            and self.reader.caught_up
+            and not self.lives.unsaid()
+            and not self.lives.living()
+        ):
+            self._let_go = True
+            if self.reader.close_translation():
+                self.lanes.poke()
+        delete_read_segments(self.folder, self.ledger, self.reader, self._view.sources() if forwarding else None)
+        self._prune()
+
+    def _choose_exporters(self) -> None:
+        living = self.lives.living()
+        last = self._last_names or together(self.lives.headers())
+        names = chosen(self.options.exporters, living, last)
+        if self.lanes.choose(names, living or self.lives.headers()):
+            self._report.set_due()
+            self.ledger.set_meta("exporters", names)
+            self._last_names = names
+        self.lanes.mark_named()
+
+    def _prune(self) -> None:
+        if not self.lanes.names or self.lanes.unresolved():
+            return
+        if self._bound.near():
+            done = self._bound.make_room(self.ledger, self._view, self.lanes.by_name.values())
+            if done:
+                self._say(f"{self.folder.base} is near its limit: {done}")
+        self.ledger.prune(min((item.safe for item in self._view.destinations()), default=self.ledger.position))
+
+    def _answer(self, asked: Ask) -> None:
+        if asked.kind == "retry":
+            self.lanes.poke(retry=True)
+        elif asked.kind == "handover":
+            self._rest = Rest.HANDED_OVER
+        elif asked.kind == "finish":
+            with contextlib.suppress(ValueError):
+                self.finish(Status(str(asked.values.get("status", Status.FINISHED.value))))
+        else:
+            exporter = asked.values.get("exporter")
+            if asked.values.get("what") == "waiting":
+                self.ledger.take_from_unnamed(self.ledger.position)
+            else:
+                self.ledger.discard_dead_letters(None if exporter is None else str(exporter))
+        self._report.set_due()
+
+    # --- end ----------------------------------------------------------------------------------------------------------
+    def stop(self) -> None:
+        """Ask all lanes to end; returns at once."""
+        self.lanes.stop()
+
+    def close(self, deadline_s: float) -> list[str]:
+        """Close everything; what is committed stays, the rest is delivered by the next bridge.
+
+        Args:
+            deadline_s: `time.monotonic` until which writers may take to close.
+
+        Returns:
+            Exporters whose writer hangs.
+        """
+        self.lanes.stop()
+        hanging = self.lanes.join(deadline_s)
+        if self._rest is not Rest.GONE:
+            self._report.set_due()
+            self.write_report(now=True)
+        self._known = self.reader.known()
+        self._own.close()
+        if self._rest is None and self.rest() is Rest.DONE:
+            self._forget_own()
+        for part in (self._report, self.reader, self._view, self.ledger):
+            part.close()
+        self.release()
+        return hanging
+
+    def anything_new(self) -> bool:
+        """After `close`: say whether the folder holds more than was read, or somebody asks for something."""
+        for file in self.folder.segments():
+            if (file.number, file.size_bytes) > self._known.get(file.instance_id, (-1, 0)):
+                return True
+        return False
+
+    def _forget_own(self) -> None:
+        """Delete the bridge's own segments, all read."""
+        tail = self.reader.tails.get(self._own.instance_id)
+        if tail is not None and OTLP not in self.lanes.names:
+            with contextlib.suppress(JournalError, OSError):
+                self.ledger.database.sync()
+                for number in range(tail.first_number, tail.last_number + 1):
+                    self.folder.segment_path(tail.instance_id, number).unlink()
+                self.ledger.forget_source(tail.instance_id)
+
+    def release(self) -> None:
+        """Free the lock."""
+        if self._lock is not None and self._rest is not Rest.GONE:
+            self._lock.release()
+
+
+def _acquired(lock: RecordLock, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not lock.acquire():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
