@@ -17,7 +17,7 @@ from otel_bridge.records import Json, Message, Rollout, axis_of, key_of
 from otel_bridge.translation import spans as reading
 from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.content import Limit, is_content, limited, shrunk
-from otel_bridge.translation.conversation import Turn, merged
+from otel_bridge.translation.conversation import Turn, in_order, merged
 from otel_bridge.translation.messages import as_text
 from otel_bridge.translation.producer import Producer
 
@@ -301,9 +301,9 @@ def _remarks(score: Score) -> dict[str, Json]:
 
 def _conversation(root: reading.SpanFacts, read: Sequence[reading.SpanFacts]) -> tuple[Message, ...]:
     """Return the root's messages, else those of the chat spans (of which the root itself may be one)."""
-    if root.kind != reading.GENERATION and (root.prompt or root.answer):
-        return (*root.prompt, *root.answer)
     turns: list[Turn] = [(span.prompt, span.answer) for span in read if span.kind == reading.GENERATION]
+    if root.kind != reading.GENERATION and (root.prompt or root.answer):
+        return tuple(in_order(root.prompt, root.answer, turns))
     if not turns:
         turns.extend([(span.prompt, span.answer) for span in read if span.prompt or span.answer][:1])
     results: dict[str, str] = {}

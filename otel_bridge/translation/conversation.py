@@ -37,6 +37,31 @@ def merged(turns: Sequence[Turn], tool_results: Mapping[str, str]) -> list[Messa
     return _answered(messages, tool_results) if tool_results else messages
 
 
+def in_order(given: Sequence[Message], answered: Sequence[Message], turns: Sequence[Turn]) -> list[Message]:
+    """Put a root's output where it was said: a tool or a user may have spoken after the last answer.
+
+    Args:
+        given: Input messages of the root: all but its output.
+        answered: Output messages of the root, the last answer.
+        turns: Those of its chat spans, which say what came before that answer, where they carry what is new.
+    """
+    before = [message for turn in turns for side in turn for message in side]
+    said = len(before) - len(answered)
+    if 0 < said < len(given) and before == [*given[:said], *answered]:
+        return [*before, *given[said:]]
+    calls = [call for message in answered for call in _calls(message)]
+    ids = [call.get("id") for call in calls if isinstance(call.get("id"), str)]
+    behind = len(given)
+    while behind and given[behind - 1].get("role") == "tool" and given[behind - 1].get("tool_call_id") in ids:
+        behind -= 1
+    return [*given[:behind], *answered, *given[behind:]]
+
+
+def _calls(message: Message) -> list[dict[str, Json]]:
+    calls = message.get("tool_calls")
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
 def _unseen(known: list[_Mark], given: Sequence[Message]) -> Sequence[Message]:
     """Return the messages of *given* behind what is *known* already."""
     if not known or not given:
@@ -85,9 +110,8 @@ def _answered(messages: list[Message], tool_results: Mapping[str, str]) -> list[
     whole: list[Message] = []
     for message in messages:
         whole.append(message)
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            call_id = call.get("id") if isinstance(call, dict) else None
+        for call in _calls(message):
+            call_id = call.get("id")
             if isinstance(call_id, str) and call_id in tool_results and call_id not in given:
                 whole.append({"role": "tool", "content": tool_results[call_id], "tool_call_id": call_id})
     return whole

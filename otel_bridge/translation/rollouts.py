@@ -29,7 +29,7 @@ from otel_bridge.translation.producer import Producer, producer_of, role_of
 from otel_bridge.translation.state import State, count
 from otel_bridge.translation.traces import MAX_SPANS, Ended, EndedTraces, OpenTrace, TraceStore, remembered
 
-_ENDED_LIMIT: Final = 50_000
+_ENDED_LIMIT: Final = 20_000
 _OTHER_LIMIT: Final = 5_000
 _NEVER: Final = 1 << 63
 

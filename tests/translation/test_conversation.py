@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from otel_bridge.records import Message
-from otel_bridge.translation.conversation import merged
+from otel_bridge.translation.conversation import in_order, merged
 
 
 def said(role: str, content: str | None) -> Message:
@@ -55,3 +55,15 @@ def test_tool_spans_answer_calls_that_no_message_answers() -> None:
     messages = merged([([U1], [call]), ([answered], [A2])], {"c1": "span", "c2": "span"})
 
     assert messages == [U1, call, {"role": "tool", "content": "span", "tool_call_id": "c2"}, answered, A2]
+
+
+def test_what_was_said_after_the_last_answer_stands_behind_it() -> None:
+    asks: Message = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1"}]}
+    result: Message = {"role": "tool", "content": "2", "tool_call_id": "c1"}
+    earlier: Message = {"role": "tool", "content": "1", "tool_call_id": "c0"}
+
+    assert in_order([U1, U2], [A1], [([U1], [A1])]) == [U1, A1, U2]
+    assert in_order([U1, A1, U2], [A2], [([U1], [A1]), ([U2], [A2])]) == [U1, A1, U2, A2]
+    assert in_order([U1, earlier, result], [asks], []) == [U1, earlier, asks, result]
+    assert in_order([U1, earlier], [asks], []) == [U1, earlier, asks]
+    assert in_order([U1], [], []) == [U1]

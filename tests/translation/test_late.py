@@ -84,11 +84,12 @@ def test_a_redelivered_or_overtaken_value_changes_nothing(restart: bool) -> None
 
 def test_a_value_that_became_part_of_its_rollout_is_not_sent_again() -> None:
     bench = Bench()
-    bench.evaluate(sample.evaluation("a", "reward", 0.25))
+    bench.evaluate(sample.evaluation("a", "reward", 0.25, explanation="a long story"))
     bench.send(*sample.rollout_spans("a"))
     bench.close()
 
-    assert bench.evaluate(sample.evaluation("a", "reward", 0.25)) == []
+    assert bench.evaluate(sample.evaluation("a", "reward", 0.25, explanation="a long story")) == []
+    assert "a long story" not in repr(bench.counted("late/"))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])

@@ -35,6 +35,17 @@ def test_many_traces_in_one_frame_are_parted() -> None:
     assert [len(rollout.spans) for rollout in rollouts_in(records)] == [4, 4, 4]
 
 
+def test_a_rollout_in_pieces_is_complete_with_its_last_span_also_after_a_restart() -> None:
+    bench = Bench(selection="first")
+    root, *children = sample.rollout_spans("a")
+
+    before = bench.send(root) + bench.send(*children[:2])
+    bench.restart()
+
+    assert before == []
+    assert [len(rollout.spans) for rollout in rollouts_in(bench.send(children[2]))] == [4]
+
+
 def test_a_trace_that_does_not_say_how_many_spans_it_has_waits_behind_its_root() -> None:
     bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
     root, *children = sample.rollout_spans("a", counted=False)
@@ -86,6 +97,36 @@ def test_a_redelivered_rollout_that_waits_for_its_step_stays_one() -> None:
     records = bench.send(*sample.rollout_spans("a")) + bench.close()
 
     assert [len(rollout.spans) for rollout in rollouts_in(records)] == [4]
+
+
+def test_spans_sent_again_do_not_fill_the_state() -> None:
+    bench = Bench()
+    children = sample.rollout_spans("a")[1:]
+    bench.send(*children)
+    before = bench.counted("trace/")
+
+    for _ in range(3):
+        bench.send(*children, *children)
+
+    assert bench.counted("trace/") == before
+
+
+def test_a_reward_in_a_span_that_joins_a_waiting_rollout_counts_in_the_choice() -> None:
+    bench = Bench(trace_grace_ns=2 * SECOND)
+    bench.send(
+        sample.span("a", 1, "chat m", {"gen_ai.operation.name": "chat", "rl.step": 1}),
+        resource=sample.FOREIGN,
+        scope="x",
+    )
+    bench.after(2)
+    reward = sample.span("a", 2, "agentlightning.annotation", {"agentlightning.reward.0.value": 0.5})
+    bench.send(reward, resource=sample.FOREIGN, scope="x")
+    bench.restart()
+
+    records = bench.close()
+
+    assert [rollout.reward for rollout in rollouts_in(records)] == [0.5]
+    assert [row.values["agent/rollouts/reward/mean"] for row in rows_in(records)] == [0.5]
 
 
 def test_a_span_joins_its_rollout_while_that_waits_for_its_step() -> None:
