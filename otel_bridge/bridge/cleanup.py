@@ -46,8 +46,9 @@ def delete_read_segments(folder: RunFolder, ledger: Ledger, reader: Reader, forw
 
 def _keep_from(tail: Tail, forwarded: dict[str, Source] | None) -> int:
     """Return the number of the first segment that is still needed."""
-    used = tail.source
-    keep = used.number
+    if tail.refused:
+        return tail.first_number
+    keep = tail.source.number
     if tail.used_up and tail.ended:
         keep = tail.last_number + 1
     if forwarded is None:
@@ -55,6 +56,6 @@ def _keep_from(tail: Tail, forwarded: dict[str, Source] | None) -> int:
     at = forwarded.get(tail.instance_id)
     if at is None:
         return tail.first_number
-    if (at.forwarded_number, at.forwarded_offset) >= (used.number, used.offset):
+    if (at.forwarded_number, at.forwarded_offset) >= tail.data_end:
         return keep
     return min(keep, at.forwarded_number)

@@ -27,7 +27,7 @@ class Lanes:
         describe: Tells the run.
         progressed: Called from a lane's thread when it got on.
         say: Takes one line for the log.
-        forward: Makes the lane of ``otlp``; ``None``: there is none, and it is reported as blocked.
+        forward: Makes the lane of ``otlp``.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Lanes:
         *,
         progressed: Callable[[], None],
         say: Callable[[str], None],
-        forward: Callable[[], Lane] | None,
+        forward: Callable[[], Lane],
     ) -> None:
         self.by_name: dict[str, Lane] = {}
         self._ledger, self._places, self._describe = ledger, places, describe
@@ -108,7 +108,7 @@ class Lanes:
 
     def _begun(self, name: str, signals: tuple[str, ...], headers: Iterable[SegmentHeader]) -> Lane:
         if name == OTLP:
-            lane: Lane = Unavailable() if self._forward is None else self._forward()
+            lane = self._forward()
         else:
             place: Mapping[str, str] = next(
                 (item.destinations[name] for item in headers if name in item.destinations), _NOWHERE
@@ -124,35 +124,6 @@ class Lanes:
             lane = Worker(delivery, progressed=self._progressed)
         lane.start()
         return lane
-
-
-class Unavailable:
-    """Stands for ``otlp`` where nothing forwards: blocked, the segments stay."""
-
-    def __init__(self) -> None:
-        self.progress = Progress(
-            OTLP, "blocked", "forwarding is not available", resolved=True, failing_since_s=time.monotonic()
-        )
-        self.destination_id: int | None = None
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def poke(self, *, retry: bool = False) -> None:
-        """Do nothing."""
-
-    def set_signals(self, signals: tuple[str, ...]) -> None:
-        """Do nothing."""
-
-    def let_go(self, through: Position) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing."""
-
-    def join(self, timeout_s: float) -> bool:  # noqa: ARG002  # as a lane's
-        """Return at once."""
-        return True
 
 
 def _is_done(progress: Progress, position: Position) -> bool:

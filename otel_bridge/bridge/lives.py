@@ -74,7 +74,8 @@ class Lives:
 
     def unsaid(self) -> bool:
         """Say whether an end is still to be said, or to be read."""
-        return any(not tail.ended or not tail.used_up for tail in self._reader.tails.values() if tail.dead)
+        tails = self._reader.tails.values()
+        return any(tail.dead and not tail.refused and not (tail.ended and tail.used_up) for tail in tails)
 
     def end_open(self, status: Status) -> None:
         """Say the end of every process that has not ended, dead or alive; raises `JournalError`."""

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final
 
 from otel_bridge import settings
 from otel_bridge.bridge.exporters import Load, Places
-from otel_bridge.bridge.worker import Lane
 from otel_bridge.exporter import load as load_exporter
 from otel_bridge.translation.options import Options
 
-if TYPE_CHECKING:
-    from otel_bridge.bridge.run_bridge import RunBridge
-
 HANDOVER_S: Final = 10.0
 """How long a bridge that is asked to hand over may take before it is killed."""
-
-Forward: TypeAlias = "Callable[[RunBridge], Lane]"
-"""Makes what serves the exporter ``otlp`` of one run; it reads the segments and notes in the ledger how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +30,6 @@ class BridgeOptions:
         closing: Nothing comes after the last living process (``drain``): what waits is let go at once.
         takeover: Ask another bridge of the folder to hand over, and kill it when it does not.
         exclusive: The folder lies on a shared file system.
-        forward: Makes what serves ``otlp``.
     """
 
     places: Places
@@ -51,7 +43,6 @@ class BridgeOptions:
     closing: bool = False
     takeover: bool = False
     exclusive: bool = False
-    forward: Forward | None = None
 
     @classmethod
     def read(cls, env: Mapping[str, str], cwd: Path, *, load: Load = load_exporter) -> BridgeOptions:

@@ -67,7 +67,6 @@ class Reader:
         self.caught_up = False
         self._folder, self._ledger, self._options, self._say = folder, ledger, options, say
         self._view = ledger.view()
-        self._refused: set[str] = set()
         self._listed_s = 0.0
         self._listed_mtime_ns = -1
         self._ticked_ns = 0
@@ -81,7 +80,8 @@ class Reader:
         self.tails = {source.instance_id: Tail.resumed(self._folder, source) for source in self._view.sources()}
         for instance_id, tail in before.items():
             new = self.tails.setdefault(instance_id, Tail(self._folder, instance_id, tail.first_number))
-            new.last_number, new.dead, new.cut = tail.last_number, tail.dead, tail.cut
+            new.last_number, new.first_number = tail.last_number, tail.first_number
+            new.dead, new.cut, new.refused = tail.dead, tail.cut, tail.refused
 
     def look(self, *, now: bool = False) -> None:
         """Find new segments; cheap while nothing changed.
@@ -122,8 +122,7 @@ class Reader:
 
     def known(self) -> dict[str, tuple[int, int]]:
         """Return how far each process is read: number of the segment and offset; all of those left as they are."""
-        refused = dict.fromkeys(self._refused, _ALL)
-        return {name: (tail.number, tail.offset) for name, tail in self.tails.items()} | refused
+        return {name: _ALL if tail.refused else (tail.number, tail.offset) for name, tail in self.tails.items()}
 
     def close(self) -> None:
         """Close the connection."""
@@ -157,12 +156,12 @@ class Reader:
         """Read more of *tail* when nothing of it is left; say whether anything is."""
         if tail.frames:
             return True
-        if tail.instance_id in self._refused:
+        if tail.refused:
             return False
         try:
             tail.fill()
         except FormatVersionError as exc:
-            self._refused.add(tail.instance_id)
+            tail.refused = True
             self._say(f"a segment of {tail.instance_id} is left as it is: {exc}")
             return False
         if tail.newly_opened:

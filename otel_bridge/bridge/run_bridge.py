@@ -23,6 +23,7 @@ from otel_bridge.bridge.reader import Reader
 from otel_bridge.bridge.report_writer import ReportWriter
 from otel_bridge.bridge.run_info import RunDescription
 from otel_bridge.bridge.window import Progress
+from otel_bridge.bridge.worker import Lane
 from otel_bridge.errors import FolderLockedError, JournalError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.ask import Ask, ask, take_asks
@@ -147,18 +148,30 @@ class RunBridge:
         self.lives = Lives(folder, self.reader, self._own, silence_ns=options.translation.silence_ns)
         describe = RunDescription(folder, local=options.local)
         self._report = ReportWriter(folder, self.ledger, self.reader, describe, launcher=options.launcher)
-        forward = options.forward
         self.lanes = Lanes(
             self.ledger,
             options.places,
             describe,
             progressed=self._progressed,
             say=self._say,
-            forward=None if forward is None else lambda: forward(self),
+            forward=self._forward,
         )
         self._view = self.ledger.view()
         self._last_names: object = self._view.meta("exporters")
         self._bound = bounds.Bound(folder.base, options.max_bytes)
+
+    def _forward(self) -> Lane:
+        # Here, for it imports an HTTP client that no other exporter needs.
+        from otel_bridge.bridge.forwarding.lane import ForwardLane  # noqa: PLC0415
+
+        return ForwardLane(
+            self.folder,
+            self.ledger,
+            self.options.places.env,
+            every_process=self.options.exporters is not None,
+            say=self._say,
+            progressed=self._progressed,
+        )
 
     def _progressed(self) -> None:
         self._report.set_due()
@@ -182,7 +195,7 @@ class RunBridge:
         if found.frames or found.records:
             self._report.set_due()
             self._let_go = False
-        if found.records or found.flush:
+        if found.frames or found.records:
             self.lanes.poke(retry=found.flush)
         if self.reader.caught_up and self.lives.say_ends():
             self.reader.look(now=True)
@@ -213,7 +226,7 @@ class RunBridge:
         """Say what is left to do."""
         if self._rest is not None:
             return self._rest
-        if not self.reader.caught_up or self.lives.living() or not self._run_ended():
+        if not self.reader.caught_up or self.lives.living() or self.lives.unsaid() or not self._run_ended():
             return Rest.BUSY
         done, parked = self._delivered()
         if done:
@@ -258,8 +271,7 @@ class RunBridge:
             self._beat_s = time.monotonic()
         self.lives.look(now_ns)
         self._choose_exporters()
-        forwarding = OTLP in self.lanes.names
-        if forwarding:
+        if OTLP in self.lanes.names:
             self.lives.sign(now_ns)
         if (
             self.closing
@@ -271,8 +283,12 @@ class RunBridge:
             self._let_go = True
             if self.reader.close_translation():
                 self.lanes.poke()
-        delete_read_segments(self.folder, self.ledger, self.reader, self._view.sources() if forwarding else None)
+        self._delete_segments()
         self._prune()
+
+    def _delete_segments(self) -> None:
+        forwarding = self._view.sources() if OTLP in self.lanes.names else None
+        delete_read_segments(self.folder, self.ledger, self.reader, forwarding)
 
     def _choose_exporters(self) -> None:
         living = self.lives.living()
@@ -328,10 +344,12 @@ class RunBridge:
         if self._rest is not Rest.GONE:
             self._report.set_due()
             self.write_report(now=True)
+        if self.rest() is Rest.DONE:
+            with contextlib.suppress(JournalError):
+                self._delete_segments()
+            self._forget_own()
         self._known = self.reader.known()
         self._own.close()
-        if self._rest is None and self.rest() is Rest.DONE:
-            self._forget_own()
         for part in (self._report, self.reader, self._view, self.ledger):
             part.close()
         self.release()

@@ -28,6 +28,8 @@ class Tail:
         cut: A torn tail may be cut off the file: the process was of this machine.
         last_number: Highest number that its segments have.
         ended: Its end is known: it said so, or the bridge has said it for it.
+        refused: A newer version wrote it: it is left as it is.
+        data_end: Number and offset behind the last readable frame.
         moved: How far it is used has changed since the last commit.
         newly_opened: A header was read that translation has not been told of.
         speaker: Who speaks in these frames, for translation.
@@ -38,7 +40,8 @@ class Tail:
         self.instance_id = instance_id
         self.header: SegmentHeader | None = None
         self.frames: deque[Frame] = deque()
-        self.dead = self.ended = self.cut = False
+        self.dead = self.ended = self.cut = self.refused = False
+        self.data_end = (number, 0)
         self.last_number = number
         self.gaps = 0
         self.last_append_ns = 0
@@ -57,7 +60,7 @@ class Tail:
         """Go on where *source* says."""
         tail = cls(folder, source.instance_id, source.number)
         tail.offset, tail.ended = source.offset, source.ended
-        tail._used = (source.number, source.offset)
+        tail._used = tail.data_end = (source.number, source.offset)
         with contextlib.suppress(InvalidRecordError, JournalError):
             tail._take_header(SegmentHeader.from_bytes(source.header))
         tail.newly_opened = False
@@ -124,6 +127,9 @@ class Tail:
             if self.cut and self.number >= self.last_number:
                 with contextlib.suppress(OSError):
                     os.truncate(path, whole_end)
+                    self.offset = whole_end
+        if found.frames:
+            self.data_end = (self.number, whole_end)
         self.frames.extend(found.frames)
         if not found.frames:
             self._used, self.moved = (self.number, self.offset), True
