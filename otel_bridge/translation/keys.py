@@ -123,6 +123,7 @@ class Axes:
             self._state.set(f"attempt/{axis}", current)
         if len(process.attempts) < MAX_AXES:
             process.attempts[axis] = current
+            process.dirty = True
         return current
 
     def flush(self) -> None:

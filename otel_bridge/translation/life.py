@@ -121,7 +121,7 @@ class Life:
 
     def _close(self, process: Process, status: Status, time_unix_ns: int, now_unix_ns: int) -> None:
         process.status, process.silent = status, False
-        process.ended_ns, process.end_time_ns = now_unix_ns, time_unix_ns
+        process.ended_ns, process.end_time_ns, process.generation = now_unix_ns, time_unix_ns, self._ends
         process.dirty = True
         self._open.discard(process.instance)
         if self.ended:  # an end that came after the run's may change its status
@@ -179,20 +179,24 @@ class Life:
     def status(self) -> Status:
         """Return the status of the run as far as its processes have ended.
 
-        That of the last process of the owner role, else the worst; a launcher's counts too, the worse holds.
+        That of the last process of the owner role, if there was one; else the worst of those that ended since the run's
+        last end, so that a run that failed and was taken up again may finish. A launcher's counts beside those that it
+        ended with; the worse holds.
         """
         ended = [process for process in self.processes.values() if process.status is not None]
-        launchers = [cast("Status", process.status) for process in ended if process.launcher]
+        latest = max((process.generation for process in ended), default=0)
         deciding = [process for process in ended if process.decides]
+        folded = {key: (cast("int", rank), Status(cast("str", status))) for key, (rank, status) in self._folded.items()}
         owners = [process for process in deciding if process.role == self._options.owner_role]
         if owners:
             last = max(owners, key=lambda process: process.order)
-            return worst([cast("Status", last.status), *launchers])
-        if "owner" in self._folded:
-            return worst([Status(cast("str", self._folded["owner"][1])), *launchers])
+            return worst([_status(last), *_launchers(ended, {latest, last.generation})])
+        launchers = _launchers(ended, {latest})
+        if "owner" in folded:
+            return worst([folded["owner"][1], *launchers])
         others = deciding or [process for process in ended if not process.launcher]
-        folded = [Status(cast("str", self._folded["worst"][1]))] if "worst" in self._folded else []
-        return worst([*(cast("Status", process.status) for process in others), *folded, *launchers])
+        before = [status for key, (generation, status) in folded.items() if key == "worst" and generation == latest]
+        return worst([*(_status(p) for p in others if p.generation == latest), *before, *launchers])
 
     # --- bounds and state ---------------------------------------------------------------------------------------------
     def excess(self) -> list[Process]:
@@ -209,18 +213,22 @@ class Life:
 
     def forget(self, process: Process) -> None:
         """Forget a process that has ended; its part in the run's status stays."""
-        status = cast("Status", process.status)
         del self.processes[process.instance]
         self._state.delete(f"{PREFIX}{process.instance}")
         self._folded_missing += process.rows.missing + process.tail_missing
         if process.decides:
-            if process.role == self._options.owner_role:
-                before = self._folded.get("owner")
-                if before is None or cast("int", before[0]) < process.order:
-                    self._folded["owner"] = [process.order, status.value]
-            known = [Status(cast("str", self._folded["worst"][1]))] if "worst" in self._folded else []
-            self._folded["worst"] = [0, worst([status, *known]).value]
+            self._fold(process)
         self._changed = True
+
+    def _fold(self, process: Process) -> None:
+        """Remember the last process of the owner role, and the worst end since the run's last one."""
+        owner = self._folded.get("owner")
+        if process.role == self._options.owner_role and (owner is None or cast("int", owner[0]) < process.order):
+            self._folded["owner"] = [process.order, _status(process).value]
+        before = self._folded.get("worst")
+        known = [Status(cast("str", before[1]))] if before is not None and before[0] == process.generation else []
+        if before is None or cast("int", before[0]) <= process.generation:
+            self._folded["worst"] = [process.generation, worst([_status(process), *known]).value]
 
     def flush(self) -> None:
         """Write what changed to the state."""
@@ -242,6 +250,14 @@ class Life:
                     "folded_missing": self._folded_missing,
                 },
             )
+
+
+def _status(process: Process) -> Status:
+    return process.status or Status.FINISHED
+
+
+def _launchers(ended: Iterable[Process], generations: set[int]) -> list[Status]:
+    return [_status(process) for process in ended if process.launcher and process.generation in generations]
 
 
 def _last_word(process: Process) -> int:

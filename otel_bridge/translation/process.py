@@ -59,6 +59,7 @@ class ProcessState(TypedDict):
     ended_ns: int
     end_time_ns: int
     end_event: int
+    generation: int
     last_seq: int
     rows: SequenceState
     events: SequenceState
@@ -81,6 +82,7 @@ class Process:
         ended_ns: When its end was read.
         end_time_ns: The time its end event carries.
         end_event: Number of its end event, 0 without one.
+        generation: How many ends the run had when it ended.
         last_seq: Number of its last row, as its end event says; 0 when it does not.
         rows: Numbers of the rows that have come.
         events: Numbers of the events that have come.
@@ -108,6 +110,7 @@ class Process:
     ended_ns: int = 0
     end_time_ns: int = 0
     end_event: int = 0
+    generation: int = 0
     last_seq: int = 0
     rows: Sequence = field(default_factory=Sequence)
     events: Sequence = field(default_factory=Sequence)
@@ -155,6 +158,7 @@ class Process:
             "ended_ns": self.ended_ns,
             "end_time_ns": self.end_time_ns,
             "end_event": self.end_event,
+            "generation": self.generation,
             "last_seq": self.last_seq,
             "rows": self.rows.to_state(),
             "events": self.events.to_state(),

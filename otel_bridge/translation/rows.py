@@ -216,6 +216,7 @@ class Rows:
             self._holding.pop(process, None)
 
     def _record(self, process: Process, row: Waiting, id_: str, values: Mapping[str, Value], *, late: bool) -> Row:
+        process.dirty = True
         axis = axis_of(row.role)
         attempt = process.attempts.get(axis) or self._axes.attempt(process, axis, row.step)
         steps = self._axes.beside(axis, row.step) if late else self._axes.advance(axis, row.step)

@@ -80,7 +80,7 @@ def test_what_processes_dropped_is_summed_over_them_from_counts_that_only_grow()
 
 
 def test_an_event_may_be_named_by_an_attribute_and_foreign_ones_are_known_by_their_content() -> None:
-    record = event("", None, {"lr": 1.0}, **{"event_name": "rl.run.config"})
+    record = event("", None, {"lr": 1.0}, event_name="rl.run.config")
     attributes = {key: value for key, value in who().items() if key != "rl.instance.id"}
     bench = Bench()
 

@@ -92,7 +92,8 @@ def test_the_edges_of_any_exponential_histogram_rise_and_every_number_stands_in_
     total = sum(negative) + sum(positive) + zeros
     point = pb.ExponentialHistogramDataPoint(
         count=total, sum=0.0, scale=scale, zero_count=zeros, zero_threshold=threshold,
-        negative=Buckets(offset=offset, bucket_counts=negative), positive=Buckets(offset=offset, bucket_counts=positive),
+        negative=Buckets(offset=offset, bucket_counts=negative),
+        positive=Buckets(offset=offset, bucket_counts=positive),
     )  # fmt: skip
 
     found = exponential(point)

@@ -261,6 +261,30 @@ def test_a_local_process_that_never_ended_holds_the_run_open_even_then() -> None
     assert (bench.close(), bench.translator.status()) == ([], "running")
 
 
+def test_a_run_that_failed_and_is_taken_up_again_may_finish() -> None:
+    launcher = Source("l1", "launcher", source("l1", None, rl_launcher=True).resource)
+    bench = Bench()
+    bench.open(launcher, source("i1", "explorer"))
+    bench.logs(source("i1", "explorer"), end("failed", 1))
+    bench.logs(launcher, end("failed", 1))
+
+    bench.open(source("i2", "explorer"))
+    bench.logs(source("i2", "explorer"), end("finished", 1))
+
+    assert ends(bench.records) == [("e:1", FAILED, T0), ("e:2", FINISHED, T0)]
+
+
+def test_the_status_of_the_owner_stays_when_another_role_comes_later() -> None:
+    bench = Bench()
+    bench.open(source("i1"))
+    bench.logs(source("i1"), end("failed", 1))
+
+    bench.open(source("i2", "evaluator"))
+    bench.logs(source("i2", "evaluator"), end("finished", 1))
+
+    assert ends(bench.records) == [("e:1", FAILED, T0), ("e:2", FAILED, T0)]
+
+
 def test_processes_are_bounded_and_those_forgotten_still_count() -> None:
     bench = Bench()
     bench.open(source("last", "judge"))

@@ -13,7 +13,7 @@ from otel_bridge.emit.rows import RowEncoder
 from otel_bridge.translation.own_rows import Decoder, Piece
 
 KEYS = st.lists(
-    st.text(min_size=1, max_size=12).filter(lambda key: key not in {"rl.row"}), min_size=1, max_size=6, unique=True
+    st.text(min_size=1, max_size=12).filter(lambda key: key != "rl.row"), min_size=1, max_size=6, unique=True
 )
 INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
 VALUES = st.floats(allow_nan=True) | INTEGERS

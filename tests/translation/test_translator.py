@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+from otlp_samples import (
+    BRIDGE,
+    LOGS,
+    METRICS,
+    RECEIVER,
+    RUN,
+    SCOPE,
+    T0,
+    TRACES,
+    Bench,
+    S,
+    end,
+    event,
+    foreign,
+    gauge,
+    logs,
+    logs_request,
+    metrics_request,
+    resource,
+    row,
+    source,
+    who,
+)
+from trace_samples import rollout_spans
+
+from otel_bridge.emit.events import event as encode_event
+from otel_bridge.emit.rows import RowEncoder
+from otel_bridge.records import Config, End, Record, Rollout, Row, Status
+from otel_bridge.translation.options import Options
+from otel_bridge.translation.state import MemoryState
+from otel_bridge.translation.translator import Source, Translator, Waiting
+
+APP = {"rl.run.id": RUN, "service.name": "megatron"}
+Point = tuple[Mapping[str, object], str, pb.Metric]
+
+
+def content(records: list[Record]) -> list[tuple[object, ...]]:
+    """Rows without what depends on the order between processes (`Row.steps`, `Row.attempt`)."""
+    return [
+        (r.id, r.role, r.step, r.axis, r.time_unix_ns, sorted(r.values.items())) for r in records if isinstance(r, Row)
+    ]
+
+
+# --- any delivery -----------------------------------------------------------------------------------------------------
+def job() -> list[Point]:
+    """Every point of a small job, each alone: two processes of ours and a foreign one that sends all points again."""
+    points: list[Point] = []
+    for instance, role in (("i1", "trainer"), ("i2", "explorer")):
+        for seq in range(1, 6):
+            scope = row(seq, {"a": float(seq), "b": seq, "c": -1.5}, role="judge" if seq == 3 else None)
+            points += [(who(instance, role), "otel_bridge", metric) for metric in scope.metrics]
+    for collection in (1, 2, 3):
+        points += [
+            (APP, "app", gauge("loss", step / 2, T0 + (collection if collection == step else 3), {"step": step}))
+            for step in range(1, collection + 1)
+        ]
+    return points
+
+
+def requests_of(groups: list[list[Point]]) -> list[bytes]:
+    return [
+        metrics_request(
+            *(
+                (attributes, [pb.ScopeMetrics(scope={"name": scope}, metrics=[metric])])
+                for attributes, scope, metric in group
+            )  # type: ignore[arg-type]
+        )
+        for group in groups
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 12))
+def test_any_split_order_and_doubling_of_the_requests_of_a_job_gives_the_same_rows(
+    chance: random.Random, size: int
+) -> None:
+    ours = [point for point in job() if point[1] == "otel_bridge"]
+    straight, shuffled = Bench(), Bench()
+    for payload in requests_of([ours]):
+        straight.request(payload)
+    doubled = ours + chance.sample(ours, len(ours) // 3)
+    chance.shuffle(doubled)
+
+    for payload in requests_of([doubled[start : start + size] for start in range(0, len(doubled), size)]):
+        shuffled.request(payload)
+
+    assert sorted(content(shuffled.records)) == sorted(content(straight.records))
+    for instance in ("i1", "i2"):
+        own = [r.id for r in shuffled.records if isinstance(r, Row) and f":{instance}:" in r.id]
+        assert own == [f"m:{instance}:{seq}" for seq in range(1, 6)]
+    assert (shuffled.translator.missing_rows(), shuffled.counts()) == (0, {})
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_any_order_of_the_points_of_a_foreign_producer_gives_the_same_values_once(chance: random.Random) -> None:
+    points = [point for point in job() if point[1] == "app"]
+    chance.shuffle(points)
+    bench = Bench()
+
+    for payload in requests_of([[point] for point in points]):
+        bench.request(payload)
+
+    found = sorted((r.step, r.values["megatron/loss"]) for r in bench.records if isinstance(r, Row))
+    assert found == [(1, 0.5), (2, 1.0), (3, 1.5)]
+
+
+# --- a restart --------------------------------------------------------------------------------------------------------
+def story() -> list[Callable[[Bench], object]]:
+    """A run with everything in it, one act after the other."""
+    trainer, explorer, launcher = (
+        source("i1"),
+        source("i2", "explorer"),
+        source("l1", None, "launcher", rl_launcher=True),
+    )
+    whole = row(3, {"a": 1.0, "b": 2.0, "c": 3.0})
+    part = [pb.ScopeMetrics(scope=SCOPE, metrics=[metric]) for metric in whole.metrics]
+    spans = ScopeSpans(scope=SCOPE, spans=rollout_spans("t1", step=1)).SerializeToString()
+
+    def trace(bench: Bench) -> None:
+        bench.records += bench.translator.frame(explorer, TRACES, spans, False, bench.now_ns, bench.now_ns)
+
+    def remote(*scopes: pb.ScopeMetrics) -> Callable[[Bench], object]:
+        return lambda bench: bench.request(metrics_request((who("i9", "remote"), scopes)))
+
+    return [
+        lambda bench: bench.open(trainer, explorer, launcher),
+        lambda bench: bench.logs(trainer, event("rl.run.config", 1, {"lr": 1.0, "a": {"b": 2}})),
+        lambda bench: bench.metrics(trainer, *(row(seq, {"loss": seq / 2, "n": seq}) for seq in range(1, 6))),
+        lambda bench: bench.metrics(explorer, row(1, {"reward": 0.5})),
+        trace,
+        remote(row(2, {"x": 1.0})),
+        remote(part[0]),
+        lambda bench: bench.tick(4),
+        remote(part[3]),
+        lambda bench: bench.tick(7),
+        remote(part[1], part[2]),
+        remote(row(1, {"x": 0.0}), row(2, {"x": 1.0})),
+        lambda bench: bench.request(metrics_request((APP, [foreign(gauge("loss", 1.0, T0, {"step": 1}))]))),
+        lambda bench: bench.request(metrics_request((APP, [foreign(gauge("loss", 1.0, T0 + 5, {"step": 1}))]))),
+        lambda bench: bench.logs(explorer, event("rl.dropped", 1, {"value": 2}), end("finished", 2, last_row=1)),
+        lambda bench: bench.logs(explorer, event("rl.dropped", 1, {"value": 2})),
+        lambda bench: bench.request(logs_request((who("i1"), [end("killed")])), LOGS, BRIDGE),
+        lambda bench: bench.logs(launcher, end("failed", 1)),
+        lambda bench: bench.tick(700),
+        lambda bench: bench.metrics(source("i3"), row(1, {"loss": 9.0}, step=4)),
+        lambda bench: bench.logs(source("i3"), event("rl.run.config", 1, {"a": {"c": 3}}, T0 + 1), end("finished", 2)),
+        lambda bench: bench.close(),
+    ]
+
+
+def test_a_restart_behind_any_frame_changes_no_record() -> None:
+    acts = story()
+    straight = Bench()
+    for act in acts:
+        act(straight)
+
+    for boundary in range(len(acts)):
+        bench = Bench()
+        for number, act in enumerate(acts):
+            act(bench)
+            if number == boundary:
+                bench.restart()
+        assert bench.records == straight.records, f"a restart behind act {boundary}"
+        assert (bench.counts(), bench.translator.redelivered()) == (
+            straight.counts(),
+            straight.translator.redelivered(),
+        )
+
+    assert {type(record) for record in straight.records} == {Row, Rollout, Config, End}
+    assert [r.status for r in straight.records if isinstance(r, End)] == [Status.KILLED, Status.FINISHED]
+
+
+def test_a_restart_behind_every_frame_changes_no_record() -> None:
+    straight, restarted = Bench(), Bench()
+
+    for act in story():
+        act(straight)
+        act(restarted)
+        restarted.restart()
+
+    assert restarted.records == straight.records
+
+
+# --- bad and other input ----------------------------------------------------------------------------------------------
+def test_bytes_that_cannot_be_decoded_are_counted() -> None:
+    bench = Bench()
+
+    for signal in (METRICS, TRACES, LOGS):
+        for whole in (False, True):
+            bench.records += bench.translator.frame(source(), signal, b"\x0a\xff\x01", whole, T0, T0)
+    bench.records += bench.translator.frame(Source("x", "process", b"\x0a\xff"), METRICS, b"", False, T0, T0)
+
+    assert (bench.records, bench.counts()) == ([], {"undecodable": 7})
+
+
+def test_a_control_frame_gives_nothing() -> None:
+    bench = Bench()
+
+    assert (bench.translator.frame(source(), 0, b"", False, T0, T0), bench.counts()) == ([], {})
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_bytes_raise_and_those_behind_them_arrive(data: st.DataObject) -> None:
+    payloads = [
+        (METRICS, False, row(1, {"loss": 1.0, "n": 3}).SerializeToString()),
+        (
+            METRICS,
+            True,
+            metrics_request((who(), [row(1, {"loss": 1.0})]), (APP, [foreign(gauge("l", 1.0, T0, {"step": 1}))])),
+        ),
+        (LOGS, False, logs(event("rl.run.config", 1, {"lr": 1.0}), end("finished", 2, last_row=1))),
+        (LOGS, True, logs_request((who(), [event("rl.dropped", 1, {"value": 1})]))),
+        (TRACES, False, ScopeSpans(scope=SCOPE, spans=rollout_spans("t1")).SerializeToString()),
+    ]
+    bench = Bench()
+    for sender in (source(), RECEIVER):
+        for signal, whole, payload in payloads:
+            changed = bytearray(payload)
+            for _ in range(data.draw(st.integers(0, 4))):
+                changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+            bench.translator.frame(sender, signal, bytes(changed), whole, T0, T0)
+    bench.restart()
+
+    bench.metrics(source("fresh", "judge"), row(1, {"loss": 2.0}))
+    bench.close()
+
+    assert [dict(r.values) for r in bench.records if isinstance(r, Row) and r.id == "m:fresh:1"] == [
+        {"judge/loss": 2.0}
+    ]
+
+
+def test_what_names_another_run_is_counted_and_left_out() -> None:
+    other = {**who("i7"), "rl.run.id": "another"}
+    bench = Bench()
+
+    records = bench.request(metrics_request((other, [row(1, {"loss": 1.0})]), (who(), [row(1, {"loss": 2.0})])))
+    bench.request(logs_request((other, [end("failed", 1)])), LOGS)
+
+    assert [(r.id, dict(r.values)) for r in records if isinstance(r, Row)] == [("m:i1:1", {"trainer/loss": 2.0})]
+    assert bench.counts() == {"other_run": 2}
+
+
+def test_without_a_run_id_the_first_resource_says_which_run_it_is() -> None:
+    bench = Bench(options=Options())
+
+    bench.metrics(source(), row(1, {"loss": 1.0}))
+    bench.restart()
+    bench.metrics(
+        Source("i2", "process", resource({**who("i2"), "rl.run.id": "another"}).SerializeToString()), row(1, {"a": 1.0})
+    )
+
+    assert [record.id for record in bench.records] == ["m:i1:1"]
+    assert bench.counts() == {"other_run": 1}
+
+
+def test_what_is_known_of_the_run_is_gathered_from_its_resources() -> None:
+    bench = Bench()
+
+    bench.request(metrics_request(({"rl.run.id": RUN, "service.name": "app"}, [foreign(gauge("a", 1.0, T0, {}))])))
+    first = bench.state.get("run")
+    bench.open(source("i1", rl_run_group="g", rl_wandb_entity="team", rl_node_rank=1))
+    bench.open(source("i2", rl_run_group="other", rl_mlflow_experiment="e", rl_run_tags=["x", "y"]))
+
+    assert first == {"id": RUN, "project": "default", "name": RUN, "identity": {}}
+    assert bench.state.get("run") == {
+        "id": RUN, "project": "gsm8k", "name": "ppo", "group": "g", "tags": ["x", "y"], "node_rank": 1,
+        "identity": {"rl.wandb.entity": "team", "rl.mlflow.experiment": "e"},
+    }  # fmt: skip
+
+
+# --- other doors ------------------------------------------------------------------------------------------------------
+def test_what_an_sdk_sends_inside_a_process_belongs_to_that_process_and_its_run() -> None:
+    payload = metrics_request(({"service.name": "server"}, [foreign(gauge("latency", 3.0, T0, {"route": "chat"}))]))
+    bench = Bench()
+
+    bench.open(source("i1", None))
+    records = bench.request(payload, METRICS, source("i1", None))
+    bench.logs(source("i1", None), end("finished", 1))
+
+    assert [(r.role, dict(r.values)) for r in records if isinstance(r, Row)] == [
+        ("server", {"server/latency/route:chat": 3.0})
+    ]
+    assert [type(record) for record in bench.records] == [Row, End]
+
+
+def test_a_rollout_comes_out_of_its_frame_and_opens_the_run_again() -> None:
+    spans = ScopeSpans(scope=SCOPE, spans=rollout_spans("t1", step=1)).SerializeToString()
+    explorer = source("i2", "explorer")
+    bench = Bench(options=Options(run_id=RUN, selection="first"))
+    bench.metrics(explorer, row(1, {"reward": 1.0}, step=1))
+    bench.logs(explorer, end("finished", 1, last_row=1))
+
+    bench.records += bench.translator.frame(explorer, TRACES, spans, False, T0, T0)
+    bench.tick(30)
+
+    kinds = [type(record) for record in bench.records]
+    assert (kinds[:2], kinds[-1], kinds.count(Rollout), kinds.count(End)) == ([Row, End], End, 1, 2)
+    rollout = next(record for record in bench.records if isinstance(record, Rollout))
+    assert (rollout.role, rollout.step, rollout.steps) == ("explorer", 1, {"explorer/step": 1})
+
+
+def test_rows_and_events_of_the_encoder_of_emission_are_read() -> None:
+    encode = RowEncoder().encode
+    bench = Bench()
+    bench.open(source())
+
+    for seq in (1, 2, 3, 4):
+        payload = encode({"loss": seq / 4, "tokens": seq}, T0 + seq, seq + 100, None, seq)
+        bench.records += bench.translator.frame(source(), METRICS, payload, False, T0, T0)
+    ended = encode_event(
+        "rl.run.end", time_unix_ns=T0 + 9, pairs={"rl.run.status": "failed", "rl.seq": 4, "rl.event.seq": 1}
+    )
+    bench.records += bench.translator.frame(source(), LOGS, ended, False, T0, T0)
+
+    assert bench.records == [
+        *(
+            Row(f"m:i1:{seq}", "trainer", seq + 100, "trainer/step", T0 + seq,
+                {"trainer/loss": seq / 4, "trainer/tokens": seq}, {"trainer/step": seq + 100})
+            for seq in (1, 2, 3, 4)
+        ),
+        End("e:1", Status.FAILED, T0 + 9),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_fast_way_is_taken_for_one_source_object_and_changes_nothing(kept: bool) -> None:
+    encode = RowEncoder().encode
+    one, bench = source(), Bench()
+
+    for seq in range(1, 30):
+        payload = encode({"loss": seq / 4}, T0 + seq, seq, None, seq)
+        bench.records += bench.translator.frame(one if kept else source(), METRICS, payload, False, T0, T0)
+
+    assert content(bench.records) == [
+        (f"m:i1:{seq}", "trainer", seq, "trainer/step", T0 + seq, [("trainer/loss", seq / 4)]) for seq in range(1, 30)
+    ]
+
+
+def test_the_state_is_written_only_when_it_is_flushed() -> None:
+    state = MemoryState()
+    translator = Translator(state, Options(run_id=RUN))
+    encode = RowEncoder().encode
+    one = source()
+    translator.frame(one, METRICS, encode({"loss": 0.0}, T0, 0, None, 1), False, T0, T0)
+    translator.flush()
+    before = state.snapshot()
+
+    for seq in range(2, 100):
+        translator.frame(one, METRICS, encode({"loss": 0.0}, T0 + seq, seq, None, seq), False, T0, T0)
+
+    assert state.snapshot() == before
+    translator.flush()
+    changed = {key for key, value in state.snapshot().items() if before.get(key) != value}
+    assert changed == {"axis/trainer/step", "proc/i1"}
+
+
+def test_what_waits_is_told() -> None:
+    bench = Bench()
+
+    bench.request(metrics_request((who(), [row(2, {"loss": 1.0})])))
+    bench.tick(1)
+
+    assert bench.translator.waiting() == Waiting(rows=1, traces=0, rollouts=0)
+    assert bench.now_ns == T0 + S
