@@ -32,8 +32,9 @@ from otel_bridge.journal.life import this_host
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.records import Position, Status
 
-CHORES_S: Final = 1.0
-ENDING_CHORES_S: Final = 0.2
+CHORES_POLLS: Final = 20
+"""Polls between two looks at who lives, what can be deleted, which exporters are named: a second."""
+ENDING_CHORES_POLLS: Final = 4
 BEAT_S: Final = 10.0
 
 
@@ -202,7 +203,8 @@ class RunBridge:
             return True
         now_s = time.monotonic()
         ending = self.closing or self.reader.translator.status() != "running"
-        if now_s - self._chores_s >= (ENDING_CHORES_S if ending else CHORES_S):
+        polls = ENDING_CHORES_POLLS if ending else CHORES_POLLS
+        if now_s - self._chores_s >= polls * self.options.poll_s:
             self._chores_s = now_s
             self._do_chores()
         return found.more

@@ -1,0 +1,232 @@
+"""A run folder from segments to a tracker, with real segments, a real ledger and a recorder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from otlp_samples import RUN
+
+from otel_bridge.errors import BlockedError, PermanentError, RetryableError
+from otel_bridge.journal.ask import ask
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.records import Status
+from otel_bridge.testing.memory import Recorder
+
+
+def test_rows_of_a_process_reach_the_tracker_and_its_end_ends_the_run(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    process.config({"lr": 0.1})
+    process.log(5)
+    process.end("failed")
+
+    served(tmp_path, options(("memory", recorder)))
+
+    held = recorder.run(RUN)
+    assert list(held.rows) == process.row_ids
+    assert [held.configs, held.status, held.repeated] == [{"trainer": {"lr": 0.1}}, Status.FAILED, 0]
+    assert (folder.segments(), folder.processes()) == ([], [])
+
+
+def test_a_process_that_died_without_a_word_ends_as_killed_after_the_grace(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    process.log(3)
+    process.die()
+
+    served(tmp_path, options(("memory", recorder)))
+
+    assert [list(recorder.run(RUN).rows), recorder.run(RUN).status] == [process.row_ids, Status.KILLED]
+    assert folder.segments() == []
+
+
+def test_a_run_is_opened_by_its_first_row_and_not_by_a_config(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    process.config({"lr": 0.1})
+    process.end()
+
+    served(tmp_path, options(("memory", recorder)))
+
+    report = report_when(folder, lambda report: report.ended)
+    assert recorder.calls == []
+    assert (report.exporters["memory"].state, report.exporters["memory"].written) == ("ended", report.position)
+
+
+def test_data_after_the_end_opens_the_run_again(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    first = Process.start(folder, "memory")
+    first.log(2)
+    first.end()
+    served(tmp_path, options(("memory", recorder)))
+    second = Process.start(folder, "memory")
+    second.log(1)
+    second.end("failed")
+
+    served(tmp_path, options(("memory", recorder)))
+
+    held = recorder.run(RUN)
+    assert list(held.rows) == [*first.row_ids, *second.row_ids]
+    assert [info.reopened for info in held.infos] == [False, True]
+    assert [call.status for call in recorder.calls if call.kind == "end"] == [Status.FINISHED, Status.FAILED]
+
+
+def test_an_end_with_data_behind_it_is_not_acted_on(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    first = Process.start(folder, "memory")
+    first.log(1)
+    first.end("failed")
+    second = Process.start(folder, "memory")
+    second.log(1)
+    second.end()
+
+    served(tmp_path, options(("memory", recorder)))
+
+    assert [call.status for call in recorder.calls if call.kind == "end"] == [Status.FINISHED]
+
+
+def test_each_exporter_gets_the_signals_it_is_named_for(tmp_path: Path) -> None:
+    folder, rows, rollouts = run_folder(tmp_path), Recorder(), Recorder()
+    process = Process.start(folder, by_signal={"metrics": ("rows",), "traces": ("rollouts",)})
+    process.log(4)
+    process.end()
+
+    served(tmp_path, options(("rows", rows), ("rollouts", rollouts)))
+
+    assert [list(rows.run(RUN).rows), rows.run(RUN).status] == [process.row_ids, Status.FINISHED]
+    assert rollouts.calls == []
+
+
+def test_a_flush_is_answered_by_the_report(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    with serving(tmp_path, options(("memory", recorder))):
+        process.log(10)
+        process.flush()
+
+        report = report_when(
+            folder,
+            lambda report: process.instance in report.processes
+            and report.processes[process.instance].offset == process.writer.offset
+            and report.exporters["memory"].written == report.position,
+        )
+
+    assert (report.position, report.rows, report.steps) == (10, 10, {"trainer/step": 10})
+    assert written(recorder) == process.row_ids
+
+
+def test_a_flush_tries_at_once_what_backs_off(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    recorder.fail(RetryableError("busy", retry_after_s=500), times=1, kind="rows")
+    process = Process.start(folder, "memory")
+    with serving(tmp_path, options(("memory", recorder))):
+        process.log(1)
+        report_when(folder, lambda report: "memory" in report.exporters and report.exporters["memory"].state == "retrying")
+
+        process.flush()
+
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 1)
+
+
+def test_a_blocked_exporter_is_reported_with_its_help_and_delivers_when_asked_to_retry(tmp_path: Path) -> None:
+    folder, recorder, other = run_folder(tmp_path), Recorder(), Recorder()
+    recorder.fail(BlockedError("no key", help="memory login"), kind="open", times=None)
+    process = Process.start(folder, "memory", "other")
+    with serving(tmp_path, options(("memory", recorder), ("other", other))):
+        process.log(3)
+        report = report_when(
+            folder, lambda report: "memory" in report.exporters and report.exporters["memory"].state == "blocked"
+        )
+        recorder.heal()
+
+        ask(folder, "retry")
+
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
+        other.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
+    assert (report.exporters["memory"].reason, report.exporters["memory"].help) == ("no key", "memory login")
+
+
+def test_a_blocked_exporter_parks_the_folder_and_the_next_bridge_goes_on(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    recorder.fail(BlockedError("no key"), kind="open", times=None)
+    process = Process.start(folder, "memory")
+    process.log(3)
+    process.end()
+
+    served(tmp_path, options(("memory", recorder)))
+    recorder.heal()
+    served(tmp_path, options(("memory", recorder)))
+
+    assert [written(recorder), recorder.run(RUN).status] == [process.row_ids, Status.FINISHED]
+
+
+def test_a_refused_record_becomes_a_dead_letter_and_the_rest_goes_on(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    recorder.fail(PermanentError("too odd"), kind="rows", position=3, times=None)
+    process = Process.start(folder, "memory")
+    process.log(5)
+    process.end()
+
+    served(tmp_path, options(("memory", recorder)))
+
+    report = report_when(folder, lambda report: report.ended)
+    assert written(recorder) == [*process.row_ids[:2], *process.row_ids[3:]]
+    assert (report.exporters["memory"].dead_letters, report.exporters["memory"].rows) == (1, 4)
+
+
+def test_an_exporter_that_is_not_known_is_blocked_and_keeps_the_records(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory", "nowhere")
+    process.log(3)
+    process.end()
+    served(tmp_path, options(("memory", recorder)))
+    late = Recorder()
+
+    served(tmp_path, options(("memory", recorder), ("nowhere", late)))
+
+    assert [written(recorder), written(late)] == [process.row_ids, process.row_ids]
+
+
+def test_an_exporter_named_later_starts_at_the_oldest_record_still_there(tmp_path: Path) -> None:
+    folder, recorder, late = run_folder(tmp_path), Recorder(tells_safe=True, lag=2), Recorder()
+    first = Process.start(folder, "memory")
+    with serving(tmp_path, options(("memory", recorder), ("late", late))):
+        first.log(5)
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 5)
+        report_when(folder, lambda report: report.exporters["memory"].safe == 3)
+        # What is safe goes with the next chores; the two in doubt stay.
+        until(lambda: _oldest(folder) == 4)
+
+        second = Process.start(folder, "late", role="explorer")
+        second.log(1)
+
+        late.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
+    assert written(late) == [*first.row_ids[3:], *second.row_ids]
+
+
+def test_a_hanging_writer_keeps_no_other_waiting(tmp_path: Path) -> None:
+    import threading
+
+    folder, recorder, other, release = run_folder(tmp_path), Recorder(), Recorder(), threading.Event()
+    recorder.hang(release, kind="rows")
+    process = Process.start(folder, "memory", "other")
+    with serving(tmp_path, options(("memory", recorder), ("other", other))):
+        process.log(3)
+
+        other.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
+
+        assert written(recorder) == []
+        release.set()
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
+
+
+def _oldest(folder: RunFolder) -> int:
+    from otel_bridge.bridge.database import open_for_reading
+    from otel_bridge.bridge.view import View
+
+    view = View(open_for_reading(folder.ledger_path))
+    try:
+        return view.oldest()
+    finally:
+        view.close()

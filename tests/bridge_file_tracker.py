@@ -1,0 +1,83 @@
+"""A tracker that is one file, for bridges that are killed: a line a record, ``<position> <id>``, appended in one write.
+
+``python bridge_file_tracker.py FOLDER FILE MODE`` serves one run folder into it, as the plain bridge does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from otel_bridge.bridge.host import Host
+from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.records import Json, LateValue, Position, Record, Rollout, Row, Status
+
+
+@dataclass(frozen=True)
+class Nowhere:
+    destination: Mapping[str, str] = field(default_factory=dict)
+
+    def view(self, run: RunInfo) -> str:
+        return ""
+
+
+class FileWriter:
+    """Appends; with *tells_safe* it says what the file holds, so that nothing comes twice."""
+
+    url = None
+
+    def __init__(self, path: Path, *, tells_safe: bool) -> None:
+        self._path, self._tells_safe = path, tells_safe
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        data = path.read_bytes()
+        os.truncate(path, data.rfind(b"\n") + 1)  # a write that a kill cut short
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        self._write(rows)
+
+    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+        self._write(rollouts)
+
+    def write_late(self, values: Sequence[LateValue]) -> None:
+        self._write(values)
+
+    def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
+        pass
+
+    def safe(self) -> Position | None:
+        if not self._tells_safe:
+            return None
+        lines = self._path.read_bytes().splitlines()
+        return int(lines[-1].split()[0]) if lines else 0
+
+    def end(self, status: Status) -> None:
+        os.write(self._fd, b"")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _write(self, records: Sequence[Record]) -> None:
+        os.write(self._fd, "".join(f"{record.position} {record.id}\n" for record in records).encode())
+
+
+def file_exporter(path: Path, *, tells_safe: bool) -> Exporter:
+    def opened(run: RunInfo, settings: ExporterSettings, memory: Memory) -> FileWriter:
+        return FileWriter(path, tells_safe=tells_safe)
+
+    return Exporter(settings=lambda env, cwd: Nowhere(), ordered=True, open=opened)
+
+
+def main(folder: Path, file: Path, mode: str) -> None:
+    exporter = file_exporter(file, tells_safe=mode == "safe")
+    how = BridgeOptions.read(os.environ, Path.cwd(), load=lambda name: exporter)
+    folders = [found for found in run_folders(folder.parent) if found.path == folder]
+    Host(folder.parent, how, folders=lambda: folders, until_done=True).serve()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
