@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import tempfile
+from pathlib import Path
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status
 from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar
 from otel_bridge_mlflow.metrics import PARTS
+
+
+@functools.lru_cache
+def _template() -> bytes:
+    """An MLflow database without runs, made once: its migrations take seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        client(f"sqlite:///{folder}/mlflow.db").search_experiments()
+        return Path(folder, "mlflow.db").read_bytes()
+
+
+def database(folder: Path) -> str:
+    """Return the address of a database of its own in *folder*."""
+    path = folder / "mlflow.db"
+    path.write_bytes(_template())
+    return f"sqlite:///{path}"
 
 
 def client(uri: str):

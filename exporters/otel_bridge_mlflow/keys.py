@@ -71,6 +71,12 @@ class Names:
                 self._names[key] = key
                 self._taken.add(key)
 
+    def learn(self, keys: Iterable[str]) -> None:
+        """Name the new ones of *keys* that come together, legal ones first: they keep their names."""
+        new = [key for key in keys if key not in self._names]
+        for key in sorted(new, key=lambda key: not self._fits(key)):
+            self.name(key)
+
     def name(self, key: str) -> str:
         """Return the name of *key*; a new one that must be changed is said once and stored."""
         known = self._names.get(key)

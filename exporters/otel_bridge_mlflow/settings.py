@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import ExporterSettings, RunInfo
@@ -102,9 +102,8 @@ def without_credentials(uri: str) -> str:
         for key, value in parse_qsl(parts.query, keep_blank_values=True)
         if not any(word in key.lower() for word in _SECRET_WORDS)
     ]
-    stripped = urlunsplit((parts.scheme, host, parts.path, urlencode(query), ""))
-    # urlunsplit writes sqlite:////x back as sqlite:/x where the host is empty (bpo-37969).
-    return uri if stripped.count("/") < uri.count("/") and not parts.netloc and not parts.query else stripped
+    # Not urlunsplit: it writes sqlite:////x as sqlite://x.
+    return f"{parts.scheme}://{host}{parts.path}" + (f"?{urlencode(query)}" if query else "")
 
 
 def _sqlite_path(raw: str, cwd: Path) -> tuple[Path, str]:

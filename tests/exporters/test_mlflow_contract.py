@@ -12,7 +12,7 @@ from otel_bridge.testing.contract import ReadBack, WriterContract
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+    return mlflow_reading.database(tmp_path_factory.mktemp("mlflow"))
 
 
 class TestDatabase(WriterContract):

@@ -101,10 +101,10 @@ class RowContract(ContractFixtures):
 
         same_scalars(read_back(run), records)
 
-    def test_a_row_with_a_thousand_and_a_half_keys_arrives_whole(
+    def test_a_row_of_more_than_a_thousand_keys_arrives_whole(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        records = samples.placed(samples.rows(2, keys=1500))
+        records = samples.placed(samples.rows(1, keys=1050))
 
         written(opened(), records)
 

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from otel_bridge.errors import BlockedError, RetryableError
+from otel_bridge_mlflow.errors import Refused, as_bridge_errors, outcome, outcome_of_status
+
+
+class Raised(Exception):
+    """Like MLflow's own exception: a text and the name of a code."""
+
+    def __init__(self, text: str, error_code: str) -> None:
+        super().__init__(text)
+        self.error_code = error_code
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "expected"),
+    [
+        ("TEMPORARILY_UNAVAILABLE", "(sqlite3.OperationalError) database is locked", RetryableError),
+        ("TEMPORARILY_UNAVAILABLE", "attempt to write a readonly database", BlockedError),
+        ("TEMPORARILY_UNAVAILABLE", "database or disk is full", RetryableError),
+        ("INTERNAL_ERROR", "API request failed with exception Connection refused", RetryableError),
+        ("REQUEST_LIMIT_EXCEEDED", "slow down", RetryableError),
+        ("A_CODE_OF_TOMORROW", "?", RetryableError),
+        ("INVALID_PARAMETER_VALUE", "Invalid value for metrics[3]", Refused),
+        ("INVALID_PARAMETER_VALUE", "The run x must be in the 'active' state", BlockedError),
+        ("BAD_REQUEST", "IntegrityError", Refused),
+        ("UNAUTHENTICATED", "who are you", BlockedError),
+        ("PERMISSION_DENIED", "no", BlockedError),
+        ("RESOURCE_DOES_NOT_EXIST", "Run with id=x not found", BlockedError),
+        ("INTERNAL_ERROR", "Detected out-of-date database schema", BlockedError),
+    ],
+)
+def test_every_code_has_one_outcome(code: str, text: str, expected: type[Exception]) -> None:
+    with pytest.raises(expected, match="writing") as raised, as_bridge_errors("writing"):
+        raise Raised(text, code)
+
+    assert type(raised.value) is expected
+    assert text in str(raised.value)
+    assert not isinstance(raised.value, BlockedError) or raised.value.help
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (500, None, RetryableError),
+        (502, None, RetryableError),
+        (429, None, RetryableError),
+        (413, None, Refused),
+        (422, None, Refused),
+        (401, None, BlockedError),
+        (404, None, BlockedError),
+        (404, "RESOURCE_DOES_NOT_EXIST", BlockedError),
+        (400, "INVALID_PARAMETER_VALUE", Refused),
+    ],
+)
+def test_every_status_has_one_outcome(status: int, code: str | None, expected: type[Exception]) -> None:
+    found = outcome_of_status(status, code, "said", "posting", None)
+
+    assert type(found) is expected
+
+
+def test_the_time_a_server_asks_for_is_kept() -> None:
+    found = outcome_of_status(429, None, "said", "posting", "17")
+
+    assert isinstance(found, RetryableError)
+    assert found.retry_after_s == 17.0
+
+
+def test_what_is_no_error_of_mlflow_is_the_payloads_fault_only_when_its_type_is_wrong() -> None:
+    with pytest.raises(Refused), as_bridge_errors("writing"):
+        raise TypeError("not a number")
+
+    with pytest.raises(RetryableError), as_bridge_errors("writing"):
+        raise OSError("No space left on device")
+
+
+def test_a_long_text_is_cut_to_one_line() -> None:
+    with pytest.raises(RetryableError) as raised, as_bridge_errors("writing"):
+        raise OSError("many\nlines " * 1000)
+
+    assert len(str(raised.value)) < 600
+    assert "\n" not in str(raised.value)
+
+
+def test_our_own_errors_pass_through() -> None:
+    mine = BlockedError("mine", help="do that")
+
+    with pytest.raises(BlockedError) as raised, as_bridge_errors("writing"):
+        raise mine
+
+    assert raised.value is mine
+    assert outcome("INTERNAL_ERROR", "x", "y").args == ("y: x",)

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import mlflow_reading
+import pytest
+
+import otel_bridge_mlflow
+from otel_bridge import semconv
+from otel_bridge.errors import BlockedError
+from otel_bridge.exporter import RunInfo
+from otel_bridge.records import Status
+from otel_bridge.testing import MemoryTable, open_writer, samples
+from otel_bridge.testing.contract import same_scalars
+
+exporter = otel_bridge_mlflow.exporter
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return mlflow_reading.database(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunInfo:
+    return samples.run_info(tmp_path, tmp_path.name, project="runs")
+
+
+def opened(uri: str, run: RunInfo, memory: MemoryTable | None = None):
+    settings = exporter.settings({"MLFLOW_TRACKING_URI": uri}, run.folder)
+    return open_writer(exporter, run, settings, memory or MemoryTable())
+
+
+def tagged(uri: str, run: RunInfo) -> str:
+    (held,) = mlflow_reading.runs_of(uri, run)
+    return held.info.run_id
+
+
+def experiment(uri: str, name: str) -> str:
+    api = mlflow_reading.client(uri)
+    found = api.get_experiment_by_name(name)
+    return found.experiment_id if found else api.create_experiment(name)
+
+
+def test_a_new_run_has_experiment_name_tags_and_is_running(uri: str, run: RunInfo) -> None:
+    full = dataclasses.replace(run, group="g1", tags=("a", "b"), notes="first try", job_type="train")
+
+    opened(uri, full)
+
+    (held,) = mlflow_reading.runs_of(uri, run)
+    ours = {key: value for key, value in held.data.tags.items() if key != "mlflow.runName"}
+    assert (held.info.run_name, held.info.status) == (run.name, "RUNNING")
+    assert ours == {
+        "rl.run.id": run.id,
+        "rl.run.group": "g1",
+        "rl.run.tags": "a,b",
+        "rl.run.job_type": "train",
+        "mlflow.note.content": "first try",
+    }
+
+
+def test_an_id_that_was_asked_for_wins_and_gets_the_tag(uri: str, run: RunInfo) -> None:
+    asked = mlflow_reading.client(uri).create_run(experiment(uri, "elsewhere")).info.run_id
+
+    writer = opened(uri, dataclasses.replace(run, identity={semconv.MLFLOW_RUN_ID: asked}))
+    writer.write_rows(samples.placed(samples.rows(1)))
+
+    held = mlflow_reading.client(uri).get_run(asked)
+    assert held.data.tags["rl.run.id"] == run.id
+    assert len(held.data.metrics) == 10
+
+
+def test_an_id_that_is_not_there_blocks(uri: str, run: RunInfo) -> None:
+    with pytest.raises(BlockedError, match="MLFLOW_RUN_ID=0000") as raised:
+        opened(uri, dataclasses.replace(run, identity={semconv.MLFLOW_RUN_ID: "0000"}))
+
+    assert "unset MLFLOW_RUN_ID" in raised.value.help
+
+
+def test_the_emitters_experiment_goes_before_the_project(uri: str, run: RunInfo) -> None:
+    opened(uri, dataclasses.replace(run, identity={semconv.MLFLOW_EXPERIMENT: "chosen"}))
+
+    (held,) = mlflow_reading.runs_of(uri, dataclasses.replace(run, project="chosen"))
+    assert held.info.run_name == run.name
+
+
+def test_the_oldest_run_with_the_tag_wins(uri: str, run: RunInfo) -> None:
+    api, where = mlflow_reading.client(uri), experiment(uri, run.project)
+    created = [api.create_run(where, start_time=start, tags={"rl.run.id": run.id}) for start in (300, 100, 200)]
+
+    opened(uri, run).end(Status.FAILED)
+
+    statuses = {held.info.run_id: held.info.status for held in mlflow_reading.runs_of(uri, run)}
+    assert statuses[created[1].info.run_id] == "FAILED"
+    assert set(statuses.values()) == {"FAILED", "RUNNING"}
+
+
+@pytest.mark.parametrize(
+    "name", ["it's", 'a "b"', 'it\'s "both" \\ ways', "per%cent_", "emoji 🚀", "line\nbreak", "n" * 400]
+)
+def test_a_run_made_by_hand_is_found_by_its_name_the_newest_not_deleted(uri: str, tmp_path: Path, name: str) -> None:
+    run = samples.run_info(tmp_path, name, project="by name")
+    api, where = mlflow_reading.client(uri), experiment(uri, "by name")
+    shown = name if len(name) < 250 else opened_name(uri, name, tmp_path)
+    decoy = name.replace("'", "x").replace('"', "x").replace("%", "xx")
+    ids = [api.create_run(where, start_time=start, run_name=shown).info.run_id for start in (100, 200, 300)]
+    api.delete_run(ids[2])
+    if decoy != name:
+        api.create_run(where, start_time=900, run_name=decoy)
+
+    opened(uri, run)
+
+    assert tagged(uri, run) == ids[1]
+
+
+def opened_name(uri: str, name: str, tmp_path: Path) -> str:
+    other = samples.run_info(tmp_path, name, project="long names")
+    opened(uri, other)
+    (held,) = mlflow_reading.runs_of(uri, other)
+    return held.info.run_name
+
+
+def test_another_run_of_ours_with_the_same_name_is_left_alone(uri: str, run: RunInfo) -> None:
+    opened(uri, dataclasses.replace(run, id="another"))
+
+    opened(uri, run)
+
+    assert len(mlflow_reading.runs_of(uri, run)) == 1
+
+
+def test_a_resumed_run_is_said_in_one_line_and_runs_again(
+    uri: str, run: RunInfo, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = opened(uri, run)
+    first.write_rows(samples.placed(samples.rows(1)))
+    first.end(Status.FINISHED)
+
+    with caplog.at_level(logging.INFO, "otel_bridge_mlflow"):
+        opened(uri, run)
+
+    assert caplog.messages == [f"resuming MLflow run {tagged(uri, run)} ({run.name!r}) in {uri}"]
+    assert mlflow_reading.contents(uri, run).status is None
+
+
+@pytest.mark.parametrize("with_memory", [True, False])
+def test_a_run_that_was_deleted_blocks_the_bridge_that_wrote_it_and_no_other(
+    uri: str, run: RunInfo, with_memory: bool
+) -> None:
+    memory = MemoryTable()
+    opened(uri, run, memory)
+    run_id = tagged(uri, run)
+    mlflow_reading.client(uri).delete_run(run_id)
+
+    if with_memory:
+        with pytest.raises(BlockedError) as raised:
+            opened(uri, run, memory)
+        assert raised.value.help == f"MLFLOW_TRACKING_URI={uri} mlflow runs restore --run-id {run_id}"
+        mlflow_reading.client(uri).restore_run(run_id)
+    opened(uri, run, memory if with_memory else None)
+
+    assert (tagged(uri, run) == run_id) is with_memory
+
+
+def test_rows_into_a_deleted_run_block_and_arrive_once_it_is_restored(uri: str, run: RunInfo) -> None:
+    writer, rows = opened(uri, run), samples.placed(samples.rows(3))
+    run_id = tagged(uri, run)
+    mlflow_reading.client(uri).delete_run(run_id)
+
+    with pytest.raises(BlockedError) as raised:
+        writer.write_rows(rows)
+    mlflow_reading.client(uri).restore_run(run_id)
+    writer.write_rows(rows)
+
+    assert raised.value.help == f"MLFLOW_TRACKING_URI={uri} mlflow runs restore --run-id {run_id}"
+    same_scalars(mlflow_reading.contents(uri, run), rows)
+
+
+def test_a_deleted_experiment_blocks_with_the_command_that_restores_it(uri: str, tmp_path: Path) -> None:
+    run = samples.run_info(tmp_path, project="gone")
+    where = experiment(uri, "gone")
+    mlflow_reading.client(uri).delete_experiment(where)
+
+    with pytest.raises(BlockedError) as raised:
+        opened(uri, run)
+
+    assert raised.value.help == f"MLFLOW_TRACKING_URI={uri} mlflow experiments restore -x {where}"
+
+
+def test_params_that_changed_after_a_resume_become_tags_and_only_changes_are_sent(
+    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = opened(uri, dataclasses.replace(run, configs={"trainer": {"lr": 0.1, "clip": 0.2}}))
+    second = opened(uri, run)
+
+    second.write_config("trainer", {"lr": 0.05, "clip": 0.2, "new": True})
+    before = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
+    second.write_config("trainer", {"lr": 0.1, "clip": 0.2, "new": True})
+    after = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
+
+    assert first is not second
+    assert before.params == {"trainer/lr": "0.1", "trainer/clip": "0.2", "trainer/new": "True"}
+    assert (before.tags["config/trainer/lr"], after.tags["config/trainer/lr"]) == ("0.05", "0.1")
+    assert after.params == before.params
+    assert "config/trainer/clip" not in after.tags
+
+
+def test_a_param_that_another_bridge_wrote_meanwhile_becomes_a_tag(uri: str, run: RunInfo) -> None:
+    first, second = opened(uri, run), opened(uri, run)
+
+    first.write_config(None, {"seed": 1, "a": 1})
+    second.write_config(None, {"seed": 2, "b": 2})
+
+    held = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
+    assert held.params == {"seed": "1", "a": "1", "b": "2"}
+    assert held.tags["config/seed"] == "2"
+
+
+def test_long_values_are_cut_to_mlflows_limit_and_stay_the_same_after_a_resume(uri: str, run: RunInfo) -> None:
+    config = {"prompt": "x" * 20_000, "list": [1, {"a": None}], "nul": "a\0b\ud800"}
+
+    opened(uri, run).write_config("trainer", config)
+    opened(uri, run).write_config("trainer", config)
+
+    held = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
+    assert held.params == {
+        "trainer/prompt": "x" * 6000, "trainer/list": '[1, {"a": null}]', "trainer/nul": "a�b?",
+    }  # fmt: skip
+    assert not [tag for tag in held.tags if tag.startswith("config/")]
+
+
+def test_an_experiment_whose_name_is_very_long_is_cut_to_the_limit(uri: str, tmp_path: Path) -> None:
+    run = samples.run_info(tmp_path, project="p" * 10_000)
+
+    opened(uri, run)
+    opened(uri, run)
+
+    names = [each.name for each in mlflow_reading.client(uri).search_experiments() if each.name.startswith("ppp")]
+    assert [len(name) for name in names] == [500]
+
+
+def test_artifacts_of_the_run_go_beside_the_database_not_into_the_working_folder(uri: str, run: RunInfo) -> None:
+    opened(uri, run)
+
+    (held,) = mlflow_reading.runs_of(uri, run)
+    folder = Path(uri.removeprefix("sqlite:///")).parent
+    assert held.info.artifact_uri.startswith((folder / "mlruns").as_uri())
