@@ -136,7 +136,7 @@ class Assembler:
             start_unix_ns=subject.start_time_unix_nano,
             end_unix_ns=_end(subject, ordered),
             messages=_conversation(root, read),
-            spans=tuple(span.record() for span in read),
+            spans=[span.record() for span in read],
             group=facts.group,
             reward=reward,
             rewards=rewards,
@@ -299,11 +299,11 @@ def _remarks(score: Score) -> dict[str, Json]:
     return {key: text for key, text in found.items() if text}
 
 
-def _conversation(root: reading.SpanFacts, read: Sequence[reading.SpanFacts]) -> tuple[Message, ...]:
+def _conversation(root: reading.SpanFacts, read: Sequence[reading.SpanFacts]) -> list[Message]:
     """Return the root's messages, else those of the chat spans (of which the root itself may be one)."""
     turns: list[Turn] = [(span.prompt, span.answer) for span in read if span.kind == reading.GENERATION]
     if root.kind != reading.GENERATION and (root.prompt or root.answer):
-        return tuple(in_order(root.prompt, root.answer, turns))
+        return in_order(root.prompt, root.answer, turns)
     if not turns:
         turns.extend([(span.prompt, span.answer) for span in read if span.prompt or span.answer][:1])
     results: dict[str, str] = {}
@@ -312,4 +312,4 @@ def _conversation(root: reading.SpanFacts, read: Sequence[reading.SpanFacts]) ->
         result = span.attributes.get(semconv.GEN_AI_TOOL_RESULT)
         if span.kind == reading.TOOL and call_id is not None and result is not None:
             results[call_id] = as_text(result)
-    return tuple(merged(turns, results))
+    return merged(turns, results)

@@ -25,6 +25,7 @@ EVAL: Final = "eval"
 _STEP: Final = "step/"
 _DETAILED: Final = 64
 """Closed steps of a role and split whose groups are remembered, so that late rollouts count exactly."""
+_NEVER: Final = 1 << 63
 _REMEMBERED: Final = 4_096
 """Closed steps of a role and split whose seats are remembered; an older one would begin anew."""
 
@@ -102,6 +103,7 @@ class Steps:
         self._open: dict[Track, dict[int | None, Step]] = {}
         self._closed: dict[Track, dict[int | None, Step]] = {}
         self._changed: dict[str, Step] = {}
+        self._next_ns = 0
         loaded = sorted((_loaded(value) for _, value in state.items(_STEP)), key=lambda step: step.last_ns)
         for step in loaded:
             (self._closed if step.closed else self._open).setdefault(step.track, {})[step.number] = step
@@ -219,14 +221,15 @@ class Steps:
 
     def due(self, now_unix_ns: int) -> list[Step]:
         """Return the open steps that have waited long enough, oldest first."""
-        wait, most = self._options.step_wait_ns, self._options.trace_timeout_ns
-        found = [
-            step
-            for steps in self._open.values()
-            for step in steps.values()
-            if now_unix_ns >= min((step.first_ns if step.number is None else step.last_ns) + wait, step.first_ns + most)
-        ]
-        return sorted(found, key=_age)
+        if now_unix_ns < self._next_ns:
+            return []
+        dues = [(self._due_ns(step), step) for steps in self._open.values() for step in steps.values()]
+        self._next_ns = min((due_ns for due_ns, _ in dues if due_ns > now_unix_ns), default=_NEVER)
+        return sorted((step for due_ns, step in dues if due_ns <= now_unix_ns), key=_age)
+
+    def _due_ns(self, step: Step) -> int:
+        start_ns = step.first_ns if step.number is None else step.last_ns
+        return min(start_ns + self._options.step_wait_ns, step.first_ns + self._options.trace_timeout_ns)
 
     def corrected(self, now_unix_ns: int | None) -> list[Step]:
         """Return the closed steps whose statistics changed and that have been quiet since; ``None``: all changed."""
@@ -253,6 +256,7 @@ class Steps:
         if found is None:
             found = Step(track, number, now_unix_ns, now_unix_ns)
             self._open.setdefault(track, {})[number] = found
+            self._next_ns = min(self._next_ns, self._due_ns(found))
         return found
 
     def _touched(self, step: Step, now_unix_ns: int) -> None:

@@ -27,7 +27,7 @@ from otel_bridge.translation.late import Evaluation, LateValues, read_evaluation
 from otel_bridge.translation.options import Options
 from otel_bridge.translation.producer import Producer, producer_of, role_of
 from otel_bridge.translation.state import State, count
-from otel_bridge.translation.traces import MAX_SPANS, Ended, EndedTraces, OpenTrace, TraceStore, remembered
+from otel_bridge.translation.traces import MAX_SPANS, Ended, EndedTraces, OpenTrace, TraceStore, remembered, unknown
 
 _ENDED_LIMIT: Final = 20_000
 _OTHER_LIMIT: Final = 5_000
@@ -165,8 +165,7 @@ class Rollouts:
             return []
         ended = self._ended.get(trace_id)
         if ended is not None:
-            late = len({span.span_id for span in found} - (ended.span_ids or frozenset()))
-            if late:
+            if late := unknown(ended, found):
                 count(self._state, "span/late", late)
             return []
         trace = self._store.traces.get(trace_id)

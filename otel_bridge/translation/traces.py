@@ -25,8 +25,10 @@ MAX_SPANS: Final = 20_000
 """Spans of one trace; more is no rollout but an endless span source."""
 _META: Final = "trace/meta/"
 _SPANS: Final = "trace/spans/"
-_KNOWN_SPANS: Final = 64
-"""Span ids that are remembered of a finished trace; those of a larger trace are not."""
+_KNOWN_SPANS: Final = 256
+"""Span ids that are remembered of a finished trace; of a larger one a span that comes again counts as late."""
+_KNOWN_BYTES: Final = 4
+"""Bytes of a span id that tell the spans of one trace apart well enough."""
 
 
 @dataclass(slots=True)
@@ -145,7 +147,7 @@ class Ended:
     Attributes:
         kept: Its rollout was emitted; else it was left out.
         key: Where trackers show the rollout.
-        span_ids: Of its spans; ``None`` when there were too many to remember.
+        span_ids: The end of each of its spans' ids; ``None`` when there were too many to remember.
     """
 
     kept: bool
@@ -185,12 +187,17 @@ class EndedTraces:
 
 def remembered(span_ids: set[bytes]) -> frozenset[bytes] | None:
     """Return *span_ids* as an `Ended` remembers them."""
-    return frozenset(span_ids) if len(span_ids) <= _KNOWN_SPANS else None
+    return frozenset(span_id[-_KNOWN_BYTES:] for span_id in span_ids) if len(span_ids) <= _KNOWN_SPANS else None
 
 
-def _split_ids(text: str) -> list[bytes]:
+def unknown(ended: Ended, spans: Sequence[Span]) -> int:
+    """Return how many of *spans* were not part of a finished trace."""
+    return len({span.span_id[-_KNOWN_BYTES:] for span in spans} - (ended.span_ids or frozenset()))
+
+
+def _split_ids(text: str, size: int) -> list[bytes]:
     raw = bytes.fromhex(text)
-    return [raw[at : at + 8] for at in range(0, len(raw), 8)]
+    return [raw[at : at + size] for at in range(0, len(raw), size)]
 
 
 def _open_trace(trace_id: str, value: object) -> OpenTrace:
@@ -200,7 +207,7 @@ def _open_trace(trace_id: str, value: object) -> OpenTrace:
         id=trace_id,
         first_ns=cast("int", fields[0]),
         last_ns=cast("int", fields[1]),
-        span_ids=set(_split_ids(cast("str", fields[2]))),
+        span_ids=set(_split_ids(cast("str", fields[2]), 8)),
         chunks=cast("int", fields[3]),
         size=cast("int", fields[4]),
         root_ns=cast("int | None", fields[5]),
@@ -243,5 +250,5 @@ def _ended(fields: list[Json]) -> Ended:
         key=cast("str", fields[2]),
         role=cast("str | None", fields[3]),
         step=cast("int | None", fields[4]),
-        span_ids=frozenset(_split_ids(ids)) if isinstance(ids, str) else None,
+        span_ids=frozenset(_split_ids(ids, _KNOWN_BYTES)) if isinstance(ids, str) else None,
     )

@@ -58,12 +58,12 @@ def test_every_attribute_of_our_root_finds_its_field() -> None:
         "explorer", "eval", 7, "p17", 1.0, failed=False, truncated=True, start_unix_ns=sample.NOW + 1, run_id="r1"
     )
     call = {"id": "c1", "type": "function", "function": {"name": "calc", "arguments": '{"x":"1+1"}'}}
-    messages = (
+    messages = [
         {"role": "user", "content": "what? a"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "2", "tool_call_id": "c1"},
         {"role": "assistant", "content": "2"},
-    )
+    ]
     assert rollout == Rollout(
         id=ID,
         role="explorer",
@@ -191,7 +191,7 @@ def test_the_content_policy_is_for_others_only() -> None:
     _, theirs = assembled(spans, sample.FOREIGN, scope="other", limit=0)
 
     assert len(ours.messages) == 4
-    assert theirs.messages == ()
+    assert theirs.messages == []
     assert theirs.reward == 1.0
     assert theirs.clipped_bytes > 0
     assert b"what?" not in b"".join(span.otlp for span in theirs.spans)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trace_samples as sample
 from trace_samples import Bench, rollouts_in, rows_in
 
@@ -102,12 +103,15 @@ def test_a_step_that_trickles_on_closes_at_last() -> None:
     assert [row.values["explorer/rollouts/total"] for row in rows_in(records)] == [12]
 
 
-def test_late_rollouts_fill_the_seats_left_and_correct_the_statistics_once() -> None:
+@pytest.mark.parametrize("restart", [False, True])
+def test_late_rollouts_fill_the_seats_left_and_correct_the_statistics_once(restart: bool) -> None:
     bench = Bench(max_rollouts=3)
     filled(bench, 1, [0.1, 0.2])
     filled(bench, 2, [0.5])
 
     late = filled(bench, 1, [0.3, 0.4], prefix="late")
+    if restart:
+        bench.restart()
     corrected = bench.after(30)
 
     assert [rollout.reward for rollout in rollouts_in(late)] == [0.3]
@@ -201,8 +205,9 @@ def test_only_the_last_steps_are_remembered_and_the_state_stays_small() -> None:
     records = filled(bench, 3, [0.0], prefix="late", rl__group__id="p")
 
     assert ids(records) == set()
-    folded = [key for key, value in bench.state.items("step/") if value["events"] is None]  # type: ignore[index]
-    assert len(folded) == 199 - 64
+    groups = [list(value["statistics"]["groups"]) for _, value in bench.state.items("step/")]  # type: ignore[index]
+    assert groups.count([""]) == 199 - 64 - 1
+    assert groups.count(["p"]) == 64
 
 
 def test_too_many_waiting_rollouts_close_the_oldest_step_early() -> None:
@@ -214,3 +219,14 @@ def test_too_many_waiting_rollouts_close_the_oldest_step_early() -> None:
 
     assert {rollout.step for rollout in rollouts_in(records)} == {2}
     assert bench.rollouts.waiting() == (0, 3)
+
+
+def test_what_was_emitted_makes_room_again() -> None:
+    bench = Bench(max_open_trace_bytes=8_000, max_rollouts=1)
+
+    waiting: list[int] = []
+    for step in range(50):
+        filled(bench, step, [1.0] * 3)
+        waiting.append(bench.rollouts.waiting()[1])
+
+    assert waiting == [3] * 50
