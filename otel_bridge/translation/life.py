@@ -95,11 +95,13 @@ class Life:
     def data(self, process: Process, now_unix_ns: int, *, event: int = 0) -> None:
         """Note data of *process* (a row, a rollout, a config): it opens the run again.
 
-        A process that said its end and goes on behind it is open again itself; rows that only come late do not open it,
-        and nothing opens one that a bridge has found dead.
+        A process that goes on behind its end is open again itself; rows that only come late do not open it, and nothing
+        opens one that a bridge has found dead.
         """
-        said = process.status is not None and process.end_event > 0
+        said = process.status is not None and not process.died
         behind = event > process.end_event or (0 < process.last_seq < process.rows.high)
+        if process.end_event == 0:  # a bridge's word on a process that lives; of remote ones rows may only come late
+            behind = not process.remote
         if said and behind:
             self._reopen(process)
         if self.ended:

@@ -183,6 +183,19 @@ def test_a_process_that_goes_on_behind_its_end_is_open_again() -> None:
     assert ends(bench.records) == [("e:1", FINISHED, T0), ("e:2", FAILED, T0)]
 
 
+def test_a_living_process_whose_end_somebody_else_said_is_open_again_with_its_next_row() -> None:
+    bench = Bench()
+    bench.metrics(source(), row(1, {"loss": 1.0}))
+    found_dead(bench, "i1", status="finished")
+
+    bench.metrics(source(), row(2, {"loss": 2.0}))
+    waits = bench.tick(300)
+    bench.logs(source(), end("failed", 1, last_row=2))
+
+    assert waits == []
+    assert ends(bench.records) == [("e:1", FINISHED, T0), ("e:2", FAILED, T0)]
+
+
 def test_what_comes_late_of_a_dead_process_opens_the_run_only_for_a_while() -> None:
     bench = Bench()
     bench.metrics(source(), row(1, {"loss": 1.0}))

@@ -11,7 +11,8 @@ def test_a_hash_is_new_once_also_behind_a_restart() -> None:
 
     first = [seen.add(each) for each in hashes]
     seen.flush()
-    again = [Seen(state, 10_000).add(each) for each in hashes]
+    restored = Seen(state, 10_000)
+    again = [restored.add(each) for each in hashes]
 
     assert (all(first), any(again)) == (True, False)
     assert [len(value) // 8 for _, value in state.items("seen/")] == [1_024, 1_024, 452]  # type: ignore[arg-type]
