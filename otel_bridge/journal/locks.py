@@ -45,7 +45,6 @@ class RecordLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
-        self._spare: list[int] = []
         self._identity: _Identity | None = None
         self._pid = 0
 
@@ -85,10 +84,6 @@ class RecordLock:
         """Return what was written; only while held, when the file must not be opened again."""
         return os.pread(self._fd, CONTENT_BYTES, 0).strip()
 
-    def keep(self, fd: int) -> None:
-        """Close *fd*, another descriptor of the locked file, no sooner than the lock is freed: closing it frees it."""
-        self._spare.append(fd)
-
     def release(self) -> None:
         """Free the lock; the file stays. May be called twice."""
         with _mutex:
@@ -117,10 +112,6 @@ class RecordLock:
         fd = _open(self.path, os.O_RDWR | os.O_CREAT)
         status = os.fstat(fd)
         identity = (status.st_dev, status.st_ino)
-        holder = _registry.get(identity)
-        if holder is not None:
-            holder.keep(fd)
-            return False
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -139,12 +130,11 @@ class RecordLock:
         identity, self._identity = self._identity, None
         if identity is not None and _registry.get(identity) is self:
             del _registry[identity]
-        descriptors, self._spare, self._fd = [self._fd, *self._spare], [], -1
-        for fd in descriptors:
-            with contextlib.suppress(OSError):
-                status = os.fstat(fd)  # a program that closes all descriptors may have given the number away
-                if (status.st_dev, status.st_ino) == identity:
-                    os.close(fd)
+        fd, self._fd = self._fd, -1
+        with contextlib.suppress(OSError):
+            status = os.fstat(fd)  # a program that closes all descriptors may have given the number away
+            if (status.st_dev, status.st_ino) == identity:
+                os.close(fd)
 
 
 def probe(path: Path) -> bool:
@@ -161,11 +151,6 @@ def probe(path: Path) -> bool:
         if seen in _registry:
             return True
         fd = _open(path, os.O_RDONLY)
-        status = os.fstat(fd)
-        holder = _registry.get((status.st_dev, status.st_ino))
-        if holder is not None:
-            holder.keep(fd)
-            return True
         try:
             return _is_locked(fd)
         except OSError as exc:

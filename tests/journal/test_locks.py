@@ -100,6 +100,46 @@ def test_two_holders_in_one_process_shut_each_other_out_and_looking_drops_nothin
     second.release()
 
 
+def test_looking_at_a_lock_that_this_process_holds_opens_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    lock = RecordLock(path)
+    lock.acquire()
+    watched = os.stat(path).st_ino
+
+    for look in (lambda: probe(path), lambda: RecordLock(path).acquire(), lambda: content(path)):
+        look()
+        assert _descriptors_of(watched) == 1
+        assert probed_elsewhere(path)
+
+    lock.release()
+    assert _descriptors_of(watched) == 0
+
+
+def _descriptors_of(inode: int) -> int:
+    count = 0
+    for name in os.listdir("/dev/fd"):
+        try:
+            count += os.fstat(int(name)).st_ino == inode
+        except OSError:
+            continue
+    return count
+
+
+def test_a_child_that_was_forked_behind_pythons_back_does_not_think_that_it_holds_the_lock(tmp_path: Path) -> None:
+    code = """
+child = __import__("ctypes").CDLL(None).fork()
+os.write(1, b"parent %d\\n" % lock.held() if child else b"child %d\\n" % lock.held())
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    with python(HOLD + code, tmp_path / "x.lock") as process:
+        said = process.communicate()[0].split()
+
+    assert sorted(said) == ["0", "1", "True", "child", "parent"]
+    assert said[said.index("child") + 1] == "0"
+
+
 def test_a_forked_child_owns_nothing_and_takes_nothing_from_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     lock = RecordLock(path)
