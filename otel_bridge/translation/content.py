@@ -6,6 +6,7 @@ Text is cut inside message parts and string values, never inside JSON, and a mar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -42,6 +43,7 @@ def limit_of(message_content: str) -> Limit:
     return int(number) if number.isdigit() else None
 
 
+@lru_cache(maxsize=4096)
 def is_content(key: str) -> bool:
     """Return whether the attribute *key* holds what a model read or wrote."""
     return key in _CONTENT_KEYS or key.startswith(_CONTENT_PREFIXES)

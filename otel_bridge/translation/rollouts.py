@@ -294,6 +294,8 @@ class Rollouts:
         if trace.rollout:
             return self._complete(trace, self._store.read(trace), now_unix_ns)
         count(self._state, "trace/other")
+        if values := len(self._late.scores(trace.id)):
+            count(self._state, "evaluation/other", values)
         self._forget(trace)
         self._store.forget(trace)
         self._late.forget(trace.id)

@@ -162,7 +162,11 @@ def finish_reason_of(attributes: Mapping[str, Json]) -> str | None:
 
 def first_of(attributes: Mapping[str, Json], keys: Iterable[str]) -> Json:
     """Return the value of the first of *keys* that there is."""
-    return next((attributes[key] for key in keys if attributes.get(key) is not None), None)
+    for key in keys:
+        value = attributes.get(key)
+        if value is not None:
+            return value
+    return None
 
 
 def as_int(value: Json) -> int | None:

@@ -148,13 +148,16 @@ def test_a_value_whose_trace_never_comes_is_sent_by_itself_in_the_end() -> None:
     assert bench.close() == []
 
 
-def test_a_value_waits_for_an_open_trace_however_long_that_takes() -> None:
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_value_waits_for_an_open_trace_however_long_that_takes(restart: bool) -> None:
     bench = Bench(trace_timeout_ns=600 * sample.SECOND)
     spans = sample.rollout_spans("a")
     bench.evaluate(sample.evaluation("a", "reward", 0.25))
     records: list[Any] = []
     for one in reversed(spans):
         records += bench.send(one) + bench.after(500)
+        if restart:
+            bench.restart()
 
     [rollout] = rollouts_in(records)
     assert rollout.reward == 0.25
@@ -188,3 +191,14 @@ def test_endless_names_for_one_rollout_are_bounded() -> None:
         bench.evaluate(sample.evaluation("a", f"part{number}", 1.0, seq=number))
 
     assert bench.counted() == {"evaluation/too_many": 3}
+
+
+def test_values_for_a_trace_that_is_no_rollout_are_counted() -> None:
+    bench = Bench(trace_grace_ns=2 * sample.SECOND)
+    bench.evaluate(sample.evaluation("http", "reward", 1.0))
+    bench.send(sample.span("http", 1, "GET /"))
+
+    records = bench.after(2) + bench.evaluate(sample.evaluation("http", "reward", 2.0, seq=2)) + bench.close()
+
+    assert records == []
+    assert bench.counted() == {"trace/other": 1, "evaluation/other": 2}

@@ -72,6 +72,14 @@ def test_sums_that_cannot_be_read_leave_the_count(sums: Any) -> None:
     assert merged.values(0, None) == {"rollouts/total": 5, "rollouts/kept": 0, "rollouts/zero_variance_groups": 0}
 
 
+def test_a_number_of_rollouts_that_is_missing_is_at_least_that_of_the_rewards() -> None:
+    merged = Statistics()
+
+    merged.add_left_out(0, {"p": {"count": 2, "sum": 1.0, "sum_squares": 1.0, "min": 0.0, "max": 1.0}})
+
+    assert merged.values(0, None)["rollouts/total"] == 2
+
+
 def test_folding_forgets_the_groups_and_keeps_the_numbers() -> None:
     merged = Statistics()
     for group, reward in (("p", 1.0), ("p", 1.0), ("q", 0.0), ("q", 1.0)):
