@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from otel_bridge.emit.content import ContentPolicy, Cutter
-from otel_bridge.emit.messages import Conversation, EncodedMessage, encode, raw_messages
+from otel_bridge.emit.fast_messages import EncodedMessage
+from otel_bridge.emit.messages import Conversation, encode, raw_messages
 
 _COPIES: Final = 2
 """Each message stands in the root and in one child."""

@@ -121,3 +121,11 @@ def token_ids(value: object) -> list[Any] | None:
     if callable(tolist):
         value = tolist()
     return (list(cast("Sequence[Any]", value)) or None) if isinstance(value, (list, tuple)) else None
+
+
+def is_blank(prompt: object) -> bool:
+    """Tell whether a prompt says nothing."""
+    try:
+        return not prompt
+    except Exception:  # noqa: BLE001  # an array has no truth value, but it has entries
+        return not token_ids(prompt)

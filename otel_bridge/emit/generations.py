@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.emit import batch, facts
-from otel_bridge.emit.generation_columns import Column, Decoder, Rewards, ToolFacts, token_ids
+from otel_bridge.emit.generation_columns import Column, Decoder, Rewards, ToolFacts, is_blank, token_ids
 from otel_bridge.emit.generation_layout import Layout, PromptGroups, folded, places_in_groups
 from otel_bridge.emit.rollout import TRUNCATED_REASONS, Rollout, mapping_or
 from otel_bridge.emit.rollout_options import RolloutOptions
@@ -79,7 +80,6 @@ class Generations:
         self._prompt_of = layout.prompts(len(self._lists["prompts"]))
         self._ids_of = layout.prompts(len(self._lists["prompt_token_ids"]))
         self._groups = self._all_groups()
-        self._places = places_in_groups(self._groups)
 
     def _count(self) -> int:
         """Return how many entries there are: none when there are prompts, but an empty list of them."""
@@ -96,49 +96,53 @@ class Generations:
     def _all_groups(self) -> list[str | None]:
         given, prompts = self._lists["groups"], self._lists["prompts"]
         names = PromptGroups()
-        groups: list[str | None] = []
-        for turn, prompt in zip(self._turns, self._prompt_of, strict=True):
-            group = given.at(turn[0])
-            if group is None:
-                groups.append(names.name(prompts.at(prompt)) if len(prompts) else None)
-            else:
-                groups.append(group if type(group) is str else facts.name(group))
-        return groups
+        of_prompt: list[str | None] = [names.name(prompt) for prompt in prompts.values or ()] or [None]
+        if not given.given:
+            return [of_prompt[prompt] for prompt in self._prompt_of]
+        named = (facts.name(given.at(turn[0])) for turn in self._turns)
+        return [
+            of_prompt[prompt] if group is None else group for prompt, group in zip(self._prompt_of, named, strict=True)
+        ]
+
+    @cached_property
+    def _places(self) -> list[int]:
+        return places_in_groups(self._groups)
 
     # --- what the choice looks at -------------------------------------------------------------------------------------
     def columns(self) -> batch.Columns:
         """Return what the choice looks at; samples whose prompt is empty are left out and counted."""
-        columns = batch.Columns()
-        bad_rewards = empty = 0
-        errors, reasons = self._lists["errors"], self._lists["finish_reasons"]
-        for rollout, entries in enumerate(self._turns):
-            if self._is_empty(rollout):
-                empty += 1
-                continue
-            last = entries[-1]
-            reward = self._rewards.at(last)
-            if type(reward) is not float or reward - reward != 0:
-                given, reward = reward, facts.number(reward)
-                bad_rewards += int(reward is None and given is not None)
-            place = len(columns.indices)
-            columns.indices.append(rollout)
-            columns.rewards.append(reward)
-            columns.groups.append(self._groups[rollout])
-            if errors.at(last) is not None:
-                columns.failed.append(place)
-            if (reason := reasons.at(last)) is not None and str(reason) in TRUNCATED_REASONS:
-                columns.truncated.append(place)
-        for name, number in (("rollout_reward", bad_rewards), ("rollout_empty_prompt", empty)):
+        places = self._with_prompt()
+        lasts = [self._turns[rollout][-1] for rollout in places]
+        given = [self._rewards.at(last) for last in lasts]
+        rewards = [value if type(value) is float and value - value == 0 else facts.number(value) for value in given]
+        bad_rewards = sum(reward is None and value is not None for reward, value in zip(rewards, given, strict=True))
+        for name, number in (("rollout_reward", bad_rewards), ("rollout_empty_prompt", len(self._turns) - len(places))):
             if number:
                 self._run.count_drop(name, number)
-        return columns
+        errors, reasons = self._lists["errors"], self._lists["finish_reasons"]
+        return batch.Columns(
+            places,
+            rewards,
+            [self._groups[rollout] for rollout in places],
+            [place for place, last in enumerate(lasts) if errors.at(last) is not None] if errors.given else [],
+            [place for place, last in enumerate(lasts) if str(reasons.at(last)) in TRUNCATED_REASONS]
+            if reasons.given
+            else [],
+        )
+
+    def _with_prompt(self) -> list[int]:
+        """Return the rollouts whose prompt is not empty."""
+        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
+        if not prompts.given and not ids.given:
+            return list(range(len(self._turns)))
+        if prompts.values is not None and not any(map(is_blank, prompts.values)):
+            return list(range(len(self._turns)))
+        return [rollout for rollout in range(len(self._turns)) if not self._is_empty(rollout)]
 
     def _is_empty(self, rollout: int) -> bool:
         prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
         prompt = prompts.at(self._prompt_of[rollout])
-        if prompt is not None:
-            return not prompt
-        return (prompts.given or ids.given) and not token_ids(ids.at(self._ids_of[rollout]))
+        return is_blank(prompt) if prompt is not None else not token_ids(ids.at(self._ids_of[rollout]))
 
     def key(self, rollout: int) -> str:
         """Return a stable id of *rollout*."""

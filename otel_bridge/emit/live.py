@@ -153,12 +153,13 @@ class LiveRollout(Rollout):
             kind, text = failure(self.error, content.cutter)
             self._span.set_status(trace.Status(trace.StatusCode.ERROR, text))
             self._span.add_event("exception", {"exception.type": kind, "exception.message": text}, now)
-        self._tracer.end(self._span, Extra(span_encoding.span_attributes(pairs), spans), now)
+        packed = b"".join(span_encoding.span_attributes(pairs).parts)
+        self._tracer.end(self._span, Extra(packed, b"".join(span_encoding.spans_field(spans))), now)
 
     def _place(self) -> Defaults:
         return place_of(self._run, self.step, self.split, self._role)
 
-    def _from_messages(self, content: Content, now: int) -> list[bytes]:
+    def _from_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:
         """Make the children that nobody made while it was open."""
         context = self._span.get_span_context()
         trace_id, root_id = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")

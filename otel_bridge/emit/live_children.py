@@ -20,6 +20,7 @@ from otel_bridge.emit.context import current_rollout, with_rollout
 from otel_bridge.emit.conversation import Limits, content_of
 from otel_bridge.emit.live_spans import Extra, LiveTracer, tracer_of
 from otel_bridge.emit.rollout_root import Pairs, failure, free_facts, json_array
+from otel_bridge.emit.span_encoding import Utf8
 
 if TYPE_CHECKING:
     from otel_bridge.emit.live import LiveRollout
@@ -113,7 +114,7 @@ class ChildSpan:
             error_kind, text = failure(self.error, cutter)
             span.set_status(trace.Status(trace.StatusCode.ERROR, text))
             span.add_event("exception", {"exception.type": error_kind, "exception.message": text}, now)
-        extra = Extra(span_encoding.span_attributes(pairs))
+        extra = Extra(b"".join(span_encoding.span_attributes(pairs).parts))
         if self._rollout is not None:
             self._rollout.end_child(span, extra, now)
         elif self._tracer is not None:
@@ -205,10 +206,10 @@ class ToolSpan(ChildSpan):
         return pairs
 
 
-def _text(value: object, cutter: Cutter) -> bytes:
+def _text(value: object, cutter: Cutter) -> Utf8:
     if isinstance(value, str):
-        return cutter.text(value).encode("utf-8", "replace")
-    return dumps(cutter.json(value))
+        return Utf8((cutter.text(value).encode("utf-8", "replace"),))
+    return Utf8((dumps(cutter.json(value)),))
 
 
 def _run_of(rollout: LiveRollout | None) -> EmitRun | None:

@@ -19,7 +19,6 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, SpanKind, Tracer
 
 from otel_bridge import semconv
-from otel_bridge.emit.wire import message
 from otel_bridge.errors import InvalidRecordError
 
 if TYPE_CHECKING:
@@ -29,10 +28,10 @@ TRACES: Final = 2
 
 
 class Extra(NamedTuple):
-    """What is added to a span when it ends: encoded attributes, and whole spans made of its messages."""
+    """What is added to a span when it ends: encoded attributes, and more spans of its ``ScopeSpans``."""
 
     attributes: bytes = b""
-    spans: Sequence[bytes] = ()
+    spans: bytes = b""
 
 
 class KernelIds(IdGenerator):
@@ -92,7 +91,7 @@ def encoded_span(span: ReadableSpan, extra: Extra) -> bytes:
         for scope_spans in resource_spans.scope_spans:
             # Parsing adds to what is there: the attributes of the SDK's own span stay.
             scope_spans.spans[0].MergeFromString(extra.attributes)
-            return scope_spans.SerializeToString() + b"".join([message(2, one) for one in extra.spans])
+            return scope_spans.SerializeToString() + extra.spans
     raise InvalidRecordError(f"span {span.name!r}: the encoder made nothing of it")
 
 

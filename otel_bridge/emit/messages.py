@@ -9,37 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import orjson
 
 from otel_bridge.emit.content import Cutter, dumps
-from otel_bridge.emit.message_parts import Parts, ToolAnswer, ToolCall, mapping_of, text_or_none
+from otel_bridge.emit.fast_messages import EncodedMessage, fast_message
+from otel_bridge.emit.message_parts import Parts, mapping_of, text_or_none
 from otel_bridge.records import Json
 
 _ROLES: Final = {"human": "user", "gpt": "assistant", "ai": "assistant", "function": "tool", "observation": "tool"}
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "thinking")
 _JSON_STARTS: Final = ("{", "[{")
-_HEADS: Final = {
-    role: b'{"role":"%b","parts":[{"type":"text","content":' % role.encode()
-    for role in ("system", "user", "assistant", "developer")
-}
-
-
-class EncodedMessage(NamedTuple):
-    """One message.
-
-    Attributes:
-        role: As given.
-        json: The message as UTF-8 JSON.
-        calls: Tools it calls.
-        answers: Answers of tools that it holds.
-    """
-
-    role: str
-    json: bytes
-    calls: tuple[ToolCall, ...] = ()
-    answers: tuple[ToolAnswer, ...] = ()
 
 
 @dataclass(slots=True)
@@ -86,7 +67,7 @@ def encode(entries: Sequence[object], cutter: Cutter) -> Conversation:
     conversation = Conversation()
     for entry in entries:
         try:
-            encoded = _fast(entry, cutter) or _message(entry, cutter)
+            encoded = fast_message(entry, cutter) or _message(entry, cutter)
         except Exception:  # noqa: BLE001  # code of the user's own objects
             encoded = None
         if encoded is None:
@@ -94,18 +75,6 @@ def encode(entries: Sequence[object], cutter: Cutter) -> Conversation:
         else:
             conversation.messages.append(encoded)
     return conversation
-
-
-def _fast(entry: object, cutter: Cutter) -> EncodedMessage | None:
-    """Encode the plain case, ``{"role": …, "content": text}``, without building anything between."""
-    if type(entry) is not dict or len(cast("dict[object, object]", entry)) != 2:
-        return None
-    message = cast("dict[str, object]", entry)
-    role, content = message.get("role"), message.get("content")
-    head = _HEADS.get(role) if type(role) is str else None
-    if head is None or type(content) is not str:
-        return None
-    return EncodedMessage(cast("str", role), b"%b%b}]}" % (head, dumps(cutter.text(content))))
 
 
 def _message(entry: object, cutter: Cutter) -> EncodedMessage | None:

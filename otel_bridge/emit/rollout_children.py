@@ -10,10 +10,11 @@ from otel_bridge import semconv
 from otel_bridge.emit import facts, span_encoding
 from otel_bridge.emit.content import Cutter
 from otel_bridge.emit.conversation import Content
+from otel_bridge.emit.fast_messages import EncodedMessage
 from otel_bridge.emit.message_parts import ToolAnswer, ToolCall
-from otel_bridge.emit.messages import EncodedMessage
 from otel_bridge.emit.rollout import Rollout
 from otel_bridge.emit.rollout_root import ASSISTANT, Pairs, json_array
+from otel_bridge.emit.span_encoding import Pieces, Utf8
 
 
 class Place(NamedTuple):
@@ -32,7 +33,7 @@ class _Child:
     pairs: Pairs
 
 
-def child_spans(rollout: Rollout, content: Content, place: Place, ids: Iterable[bytes]) -> list[bytes]:
+def child_spans(rollout: Rollout, content: Content, place: Place, ids: Iterable[bytes]) -> list[Pieces]:
     """Make a ``chat`` span of each answer and an ``execute_tool`` span of each tool's answer.
 
     Their times part that of the root evenly, at least a nanosecond each, so that their order shows.
@@ -119,6 +120,6 @@ def _tool_child(answer: ToolAnswer, call: ToolCall | None, cutter: Cutter) -> _C
         pairs.append((semconv.GEN_AI_TOOL_CALL_ID, call_id))
     if not cutter.off:
         if call is not None and call.arguments:
-            pairs.append((semconv.GEN_AI_TOOL_ARGUMENTS, call.arguments))
-        pairs.append((semconv.GEN_AI_TOOL_RESULT, answer.text))
+            pairs.append((semconv.GEN_AI_TOOL_ARGUMENTS, Utf8((call.arguments,))))
+        pairs.append((semconv.GEN_AI_TOOL_RESULT, Utf8((answer.text,))))
     return _Child(f"{semconv.OPERATION_TOOL} {name}", span_encoding.KIND_INTERNAL, pairs)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from otel_bridge import semconv
 from otel_bridge.emit import facts
 from otel_bridge.emit.content import Cutter
 from otel_bridge.emit.conversation import Content, Limits
-from otel_bridge.emit.messages import EncodedMessage
+from otel_bridge.emit.fast_messages import EncodedMessage
 from otel_bridge.emit.rollout import Rollout, mapping_or
+from otel_bridge.emit.span_encoding import Utf8, utf8_array
 from otel_bridge.emit.wire import Attribute
 
 ASSISTANT: Final = "assistant"
 _MAX_FACTS: Final = 256
-Pairs = list[tuple[str, Attribute]]
-"""Attributes in order; a value of ``bytes`` is UTF-8 text."""
+Pairs: TypeAlias = "list[tuple[str, Attribute | Utf8]]"
+"""Attributes in order."""
 
 
 def root_attributes(rollout: Rollout, content: Content, limits: Limits) -> Pairs:
@@ -92,7 +93,7 @@ def conversation_attributes(messages: Sequence[EncodedMessage]) -> Pairs:
     """Return input, all before the last answer, and output, that answer."""
     last = max((index for index, message in enumerate(messages) if message.role == ASSISTANT), default=None)
     if last is None:
-        return [(semconv.GEN_AI_INPUT_MESSAGES, json_array(messages)), (semconv.GEN_AI_OUTPUT_MESSAGES, b"[]")]
+        return [(semconv.GEN_AI_INPUT_MESSAGES, json_array(messages)), (semconv.GEN_AI_OUTPUT_MESSAGES, utf8_array(()))]
     # What stands behind the last answer (a tool's answer to a rollout that was cut) belongs to the input as well.
     rest = [*messages[:last], *messages[last + 1 :]]
     return [
@@ -101,9 +102,9 @@ def conversation_attributes(messages: Sequence[EncodedMessage]) -> Pairs:
     ]
 
 
-def json_array(messages: Iterable[EncodedMessage]) -> bytes:
+def json_array(messages: Iterable[EncodedMessage]) -> Utf8:
     """Join messages to a JSON array."""
-    return b"[%b]" % b",".join([message.json for message in messages])
+    return utf8_array([message.json for message in messages])
 
 
 def failure(error: str | BaseException, cutter: Cutter) -> tuple[str, str]:

@@ -1,0 +1,113 @@
+"""What the tests of rollouts at emission share: a run in memory, and what it was given as spans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+
+
+@dataclass
+class Facts:
+    """As `otel_bridge.emit.run.RunFacts` has it."""
+
+    env: dict[str, str]
+
+
+class MemoryRun:
+    """A run that keeps what is appended."""
+
+    def __init__(self, run_id: str = "run1", role: str | None = "trainer", last: int | None = 7, **env: str) -> None:
+        self.id, self.role, self._last = run_id, role, last
+        self.records: list[tuple[int, bytes]] = []
+        self.drops: dict[str, int] = {}
+        self._events = 0
+        # An environment of its own, never empty.
+        self.facts = Facts({"OTEL_BRIDGE_QUIET": "1", **{f"OTEL_BRIDGE_{key}": value for key, value in env.items()}})
+
+    def append(
+        self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False
+    ) -> None:
+        self.records.append((int(signal), payload))
+
+    def last_step(self, role: str | None = None) -> int | None:
+        return self._last
+
+    def count_drop(self, reason: str, n: int = 1) -> None:
+        self.drops[reason] = self.drops.get(reason, 0) + n
+
+    def next_event_seq(self) -> int:
+        self._events += 1
+        return self._events
+
+    # --- what was appended --------------------------------------------------------------------------------------------
+    @property
+    def frames(self) -> list[list[Span]]:
+        return [list(ScopeSpans.FromString(payload).spans) for signal, payload in self.records if signal == 2]
+
+    @property
+    def spans(self) -> list[Span]:
+        return [span for frame in self.frames for span in frame]
+
+    @property
+    def roots(self) -> list[Span]:
+        return [span for span in self.spans if not span.parent_span_id]
+
+    @property
+    def events(self) -> list[LogRecord]:
+        return [
+            record
+            for signal, payload in self.records
+            if signal == 3
+            for record in ScopeLogs.FromString(payload).log_records
+        ]
+
+
+def plain(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [plain(item) for item in value.array_value.values]
+    if kind == "kvlist_value":
+        return {item.key: plain(item.value) for item in value.kvlist_value.values}
+    return None if kind is None else getattr(value, kind)
+
+
+def attributes(item: Span | LogRecord) -> dict[str, Any]:
+    return {pair.key: plain(pair.value) for pair in item.attributes}
+
+
+@dataclass
+class Said:
+    """Messages of a span, parsed."""
+
+    input: Any = None
+    output: Any = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def said(span: Span) -> Said:
+    found = attributes(span)
+    texts = (found.get("gen_ai.input.messages"), found.get("gen_ai.output.messages"))
+    return Said(*(None if text is None else orjson.loads(text) for text in texts))
+
+
+def message(role: str, text: str) -> dict[str, Any]:
+    """A message in the GenAI form."""
+    return {"role": role, "parts": [{"type": "text", "content": text}]}
+
+
+QUESTION = {"role": "user", "content": "What is 2 + 2?"}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "calculator", "arguments": '{"expression": "2 + 2"}'}}
+    ],
+}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "4"}
+ANSWER = {"role": "assistant", "content": "It is 4."}
+CONVERSATION = [QUESTION, CALL, RESULT, ANSWER]
