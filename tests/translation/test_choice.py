@@ -230,3 +230,14 @@ def test_what_was_emitted_makes_room_again() -> None:
         waiting.append(bench.rollouts.waiting()[1])
 
     assert waiting == [3] * 50
+
+
+def test_each_step_closes_at_its_own_time() -> None:
+    bench = Bench(step_wait_ns=30 * sample.SECOND)
+    for seconds, split in ((5, "a"), (15, "b"), (0, "c")):
+        filled(bench, 1, [1.0], prefix=split, rl__split=split)
+        bench.after(seconds)
+
+    closed = [[rollout.split for rollout in rollouts_in(bench.after(seconds))] for seconds in (9, 1, 5, 14, 1)]
+
+    assert closed == [[], ["a"], ["b"], [], ["c"]]
