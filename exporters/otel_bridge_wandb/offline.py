@@ -54,9 +54,11 @@ class OfflineStore:
         memory: Where the directories are remembered.
         root: Folder in which wandb makes them.
         run_id: W&B run id.
+        oldest: Position of the oldest record that can still be given again.
     """
 
-    def __init__(self, memory: Memory, root: Path, run_id: str) -> None:
+    def __init__(self, memory: Memory, root: Path, run_id: str, *, oldest: Position = 1) -> None:
+        self._oldest = oldest
         self._memory = memory
         self._root = root
         self._run_id = run_id
@@ -88,7 +90,7 @@ class OfflineStore:
         if self._current is None or self._current.first is not None or not positions:
             return
         self._current = _Directory(self._current.path, first=positions[0])
-        kept = [directory for directory in self._known if not self._replaced(directory, positions[0])]
+        kept = [directory for directory in self._known if not self._replaced(directory)]
         self._known = [_Directory(directory.path, directory.first, kept=True) for directory in kept]
         self._save()
 
@@ -96,7 +98,7 @@ class OfflineStore:
         """As `announce`."""
         self.announce(positions)
 
-    def log_table(self, log: Callable[[], None], _table: object) -> None:
+    def log_table(self, log: Callable[[], None]) -> None:
         """Log an increment; its files stay in the directory."""
         if self._current is None:
             log()
@@ -104,10 +106,20 @@ class OfflineStore:
         with staging_in(self._current.path):
             log()
 
+    def logged(self, _count: int) -> None:
+        """Nothing to remember."""
+
+    def passed(self, _position: Position) -> None:
+        """Nothing to remember."""
+
     def ended(self) -> None:
         """Wait until the directory is whole; it may still be replaced by a later one."""
         if self._current is not None and not wait_for_exit(self._current.path, _FLUSH_S):
             raise RetryableError(f"W&B did not write the end of {self._current.path}")
+
+    def left(self) -> None:
+        """As `ended`."""
+        self.ended()
 
     def close(self) -> None:
         """Nothing is held."""
@@ -116,14 +128,14 @@ class OfflineStore:
         """Return 0: an offline directory is nowhere safe."""
         return 0
 
-    def _replaced(self, directory: _Directory, first: Position) -> bool:
+    def _replaced(self, directory: _Directory) -> bool:
         """Delete *directory* when all it holds is given again; tell whether it is gone."""
         if directory.kept:
             return False
-        if directory.first is None or (first <= directory.first and not directory.synced):
+        if directory.first is None or (self._oldest <= directory.first and not directory.synced):
             shutil.rmtree(directory.path, ignore_errors=True)
             return True
-        reason = "was already synced" if directory.synced else f"holds records before {first} that are no longer kept"
+        reason = "was synced already" if directory.synced else "holds records that are no longer kept here"
         _log.warning("W&B offline: %s %s; a second directory of the run follows", directory.path, reason)
         return False
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import shutil
+from pathlib import Path
 from typing import Any, Final, cast
 
 from otel_bridge.errors import BlockedError
@@ -11,11 +13,15 @@ from otel_bridge.exporter import ExporterSettings, Memory, RunInfo
 from otel_bridge_wandb import sdk
 from otel_bridge_wandb.axes import Axes
 from otel_bridge_wandb.errors import as_bridge_errors
+from otel_bridge_wandb.lines import Lines
 from otel_bridge_wandb.offline import OfflineStore
-from otel_bridge_wandb.settings import WandbSettings, is_other_node, run_id_of
+from otel_bridge_wandb.online import OnlineStore
+from otel_bridge_wandb.settings import WandbSettings, entity_of, is_other_node, project_of, run_id_of
 from otel_bridge_wandb.table import Tables
+from otel_bridge_wandb.uploads import Server, Uploads
 from otel_bridge_wandb.writer import Opened, Store, WandbRunWriter
 
+_OPENED: Final = "online/opened"
 _log: Final = logging.getLogger("otel_bridge.wandb")
 
 
@@ -34,15 +40,70 @@ def open_writer(run: RunInfo, settings: ExporterSettings, memory: Memory) -> Wan
         )  # fmt: skip
     _make_root(run, chosen)
     wandb = sdk.load()
-    return _open_offline(wandb, run, chosen, memory)
+    return _open_offline(wandb, run, chosen, memory) if chosen.offline else _open_online(wandb, run, chosen, memory)
 
 
 def _open_offline(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Memory) -> WandbRunWriter:
-    store = OfflineStore(memory, settings.root(run), run_id_of(run))
+    store = OfflineStore(memory, settings.root(run), run_id_of(run), oldest=run.oldest)
     store.before_init()
     opened = sdk.init(wandb, run, settings, resume=None, stopped=_nothing)
     store.after_init(sdk.sync_dir(opened))
     return _writer(wandb, opened, run, settings, store)
+
+
+def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Memory) -> WandbRunWriter:
+    sdk.require_credentials(wandb, settings)
+    known = memory.get(_OPENED) is not None
+    with as_bridge_errors("asking for the run"):
+        server = _server(wandb, settings, project_of(run), run_id_of(run), entity_of(run, settings))
+        found = server.find()
+    if found is not None and found.state == "running" and not known:
+        raise BlockedError(
+            f"W&B: run {run_id_of(run)} is being written by another process, and two writers of one run lose rows",
+            help="end that run, or let the job have another id (WANDB_RUN_ID)",
+        )
+    folder = _own_folder(run, settings)
+    _clear(folder, run_id_of(run))
+    memory.put(_OPENED, b"1")
+    resume = settings.resume if found is None or not known else "allow"
+    opened = sdk.init(wandb, run, settings, resume=resume, stopped=_nothing)
+    try:
+        lines = Lines(memory, int(opened.starting_step))
+        _settle(lines, server)
+        connect = functools.partial(_server, wandb, settings, project_of(run), run_id_of(run), str(opened.entity))
+        log_file = Path(str(opened.settings.log_internal))
+        uploads = Uploads(connect, lines.next, settings.limits, log_file)
+        store = OnlineStore(lines, uploads, settings.limits, sdk.sync_dir(opened) if folder else None)
+        return _writer(wandb, opened, run, settings, store, memory=memory)
+    except BaseException:
+        sdk.leave_open(opened)
+        opened.finish(0)
+        raise
+
+
+def _settle(lines: Lines, server: Server) -> None:
+    """Find out which increments of the writer before are committed; the others are sent again."""
+    if lines.pending:
+        with as_bridge_errors("asking for the tables"):
+            lines.committed(server.committed)
+        lines.lose_pending()
+
+
+def _server(wandb: Any, settings: WandbSettings, project: str, run_id: str, entity: str) -> Server:
+    overrides = {"base_url": settings.base_url} if settings.base_url else {}
+    api = wandb.Api(overrides=overrides, timeout=max(1, int(settings.limits.init_timeout_s)))
+    return Server(api, entity=entity, project=project, run_id=run_id)
+
+
+def _own_folder(run: RunInfo, settings: WandbSettings) -> Path | None:
+    """Return where wandb keeps its copies of an online run, ``None`` when that folder is the user's."""
+    return settings.root(run) / "wandb" if settings.directory is None else None
+
+
+def _clear(folder: Path | None, run_id: str) -> None:
+    """Delete the copies that killed writers left: the server and the ledger hold what was in them."""
+    for left in folder.glob(f"run-*-{run_id}*") if folder else ():
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _writer(

@@ -95,7 +95,6 @@ def init(
         "init_timeout": settings.limits.init_timeout_s,
         "finish_timeout": settings.limits.finish_timeout_s,
         "finish_timeout_raises": True,
-        "stop_on_fatal_error": True,
         "stop_fn": stopped,
         "x_file_stream_transmit_interval": float(settings.limits.transmit_s),
     }

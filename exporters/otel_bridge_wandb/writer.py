@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final, Protocol, TypeVar
 
 from otel_bridge.errors import PermanentError, RetryableError
@@ -23,28 +24,40 @@ R = TypeVar("R", Row, Rollout, LateValue)
 class Store(Protocol):
     """What became of the records: offline nothing is ever safe, online the server's line count says."""
 
-    def due(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Return those of *positions* that the store does not hold."""
+    def due(self, positions: Sequence[Position], /) -> Sequence[Position]:
+        """Return those of *positions* that are neither in the store nor on their way."""
         ...
 
-    def announce(self, positions: Sequence[Position]) -> None:
-        """Remember, before they are logged, that the next lines are *positions*; raises when none may be logged."""
+    def passed(self, position: Position, /) -> None:
+        """The record at *position* makes no line."""
         ...
 
-    def announce_table(self, _key: str, positions: Sequence[Position]) -> None:
-        """Remember the same of one line that holds an increment of the table *key*."""
+    def announce(self, positions: Sequence[Position], /) -> None:
+        """Remember that the next lines are *positions*; raises when none may be logged."""
         ...
 
-    def log_table(self, log: Callable[[], None], _table: Any) -> None:
-        """Log the increment just announced, which is in the table given, by calling *log*."""
+    def logged(self, count: int, /) -> None:
+        """So many of the lines announced were logged, and no more will be."""
+        ...
+
+    def announce_table(self, key: str, positions: Sequence[Position], /) -> None:
+        """Remember that the next line is an increment of the table *key* with *positions*."""
+        ...
+
+    def log_table(self, log: Callable[[], None], /) -> None:
+        """Log the increment just announced by calling *log*."""
         ...
 
     def safe(self) -> Position | None:
-        """Return the last position that is in the store."""
+        """Return the last position up to which all is in the store; raises when no more will arrive."""
         ...
 
     def ended(self) -> None:
-        """All that was logged is in the store."""
+        """The run was finished; raises unless all that was logged is in the store."""
+        ...
+
+    def left(self) -> None:
+        """The run was finished, but not marked complete."""
         ...
 
     def close(self) -> None:
@@ -92,10 +105,9 @@ class WandbRunWriter:
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Log *rows*, one call a row; raises `RetryableError`, `BlockedError` or `PermanentError` only."""
         opened = self._open()
-        due = _due(rows, opened.store)
         lines: list[tuple[Row, dict[str, object]]] = []
         bad: PermanentError | None = None
-        for row in due:
+        for row in _due(rows, opened.store):
             try:
                 line = payload_of(row, opened.histogram)
             except PermanentError as exc:
@@ -103,16 +115,18 @@ class WandbRunWriter:
                 break
             if line is not None:
                 lines.append((row, line))
-        if lines:
-            opened.store.announce([row.position for row, _ in lines])
-        self._log_rows(opened, lines)
+        _log_rows(opened, lines)
         if bad is not None:
+            opened.store.passed(bad.position or 0)
             raise bad
+        if rows:
+            opened.store.passed(rows[-1].position)
 
     def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
         """Log one increment for each key among *rollouts*."""
         opened = self._open()
-        for key, group in _by_key(_due(rollouts, opened.store), _rollout_key).items():
+        for key, grouped in groupby(_due(rollouts, opened.store), _rollout_key):
+            group = list(grouped)
             with as_bridge_errors("logging rollouts", group[0].position):
                 shown, table = opened.tables.rollouts(key, group)
                 _log_table(opened, shown, table, [rollout.position for rollout in group], group[-1].end_unix_ns)
@@ -120,7 +134,8 @@ class WandbRunWriter:
     def write_late(self, values: Sequence[LateValue]) -> None:
         """Log one increment of the table of late values for each rollout key among *values*."""
         opened = self._open()
-        for key, group in _by_key(_due(values, opened.store), _late_key).items():
+        for key, grouped in groupby(_due(values, opened.store), _late_key):
+            group = list(grouped)
             with as_bridge_errors("logging late values", group[0].position):
                 shown, table = opened.tables.late(key, group)
                 _log_table(opened, shown, table, [value.position for value in group], group[-1].time_unix_ns)
@@ -142,7 +157,8 @@ class WandbRunWriter:
         """Upload all and end the run with the exit code of *status*, within the finish timeout."""
         if self._opened is None and self._ended:
             return
-        self._finish("ending the run", EXIT_CODES[status])
+        opened = self._open()
+        self._finish("ending the run", EXIT_CODES[status], opened.store.ended)
         self._ended = True
 
     def close(self) -> None:
@@ -151,15 +167,15 @@ class WandbRunWriter:
             return
         with as_bridge_errors("closing the run"):
             self._opened.let_go(self._opened.run)
-        self._finish("closing the run", 0)
+        self._finish("closing the run", 0, self._opened.store.left)
 
-    def _finish(self, doing: str, exit_code: int) -> None:
+    def _finish(self, doing: str, exit_code: int, check: Callable[[], None]) -> None:
         opened = self._open()
         self._opened = None
         try:
             with as_bridge_errors(doing):
                 opened.run.finish(exit_code)
-            opened.store.ended()
+            check()
             self._safe = opened.store.safe()
         finally:
             opened.tables.forget()
@@ -170,26 +186,31 @@ class WandbRunWriter:
             raise RetryableError("W&B: this writer was closed; open another one")
         return self._opened
 
-    @staticmethod
-    def _log_rows(opened: Opened, lines: Sequence[tuple[Row, dict[str, object]]]) -> None:
-        log, bind, position = opened.run.log, opened.axes.bind, 0
-        try:
-            for row, line in lines:
-                position = row.position
-                if row.axis is not None:
-                    bind(line, row.axis)
-                # No step=: W&B drops any step below its last (core/internal/stream/handler.go).
-                log(line)
-        except (TypeError, ValueError) as exc:  # raised before anything is sent
-            raise refused(str(exc), position) from exc
-        except Exception as exc:
-            raise outcome(exc, "logging a row", position) from exc
+
+def _log_rows(opened: Opened, lines: Sequence[tuple[Row, dict[str, object]]]) -> None:
+    if not lines:
+        return
+    opened.store.announce([row.position for row, _ in lines])
+    log, bind, done = opened.run.log, opened.axes.bind, 0
+    try:
+        for row, line in lines:
+            if row.axis is not None:
+                bind(line, row.axis)
+            # No step=: W&B drops any step below its last (core/internal/stream/handler.go).
+            log(line)
+            done += 1
+    except (TypeError, ValueError) as exc:  # raised before anything is sent
+        raise refused(str(exc), lines[done][0].position) from exc
+    except Exception as exc:
+        raise outcome(exc, "logging a row", lines[done][0].position) from exc
+    finally:
+        opened.store.logged(done)
 
 
 def _log_table(opened: Opened, key: str, table: Any, positions: Sequence[Position], time_unix_ns: int) -> None:
     opened.store.announce_table(key, positions)
     line = {key: table, "_timestamp": time_unix_ns / 1e9}
-    opened.store.log_table(lambda: opened.run.log(line), table)
+    opened.store.log_table(lambda: opened.run.log(line))
 
 
 def _rollout_key(rollout: Rollout) -> str:
@@ -207,13 +228,6 @@ def _due(records: Sequence[R], store: Store) -> Sequence[R]:
         return records
     wanted = set(due)
     return [record for record in records if record.position in wanted]
-
-
-def _by_key(records: Sequence[R], key_of: Callable[[R], str]) -> dict[str, list[R]]:
-    groups: dict[str, list[R]] = {}
-    for record in records:
-        groups.setdefault(key_of(record), []).append(record)
-    return groups
 
 
 def _clean_map(config: Mapping[str, Json]) -> dict[str, object]:

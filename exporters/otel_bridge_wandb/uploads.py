@@ -1,0 +1,215 @@
+"""Ask the server, from a thread of its own, how many lines of the run it holds and which increments are committed.
+
+``run.log`` only hands a line to wandb's service; whether it ever arrives nobody says: one answer 403 ends the upload
+for good while everything returns normally. The line count of the server is the one truth (``historyLineCount``, which
+a resume goes by). A count that stands still at a server that answers means that the upload is dead.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from otel_bridge.errors import BlockedError, RetryableError
+from otel_bridge_wandb.errors import outcome
+from otel_bridge_wandb.settings import Limits
+
+_ENTRY: Final = re.compile(r"^(?:\d+|None)-(\d+)\.")
+_FATAL: Final = re.compile(r"filestream: fatal error[^\n]*")
+_TAIL_BYTES: Final = 256 << 10
+_TABLE_TYPE: Final = "wandb-run-incremental-table"
+_MISSING: Final = re.compile(r"not found|could not find|does not exist|no artifact", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A run as the server has it."""
+
+    lines: int
+    state: str
+
+
+class Server:
+    """Questions about one run, through ``wandb.Api``; for one thread at a time.
+
+    Args:
+        api: ``wandb.Api``.
+        entity: Empty: the key's default.
+    """
+
+    def __init__(self, api: Any, *, entity: str, project: str, run_id: str) -> None:
+        self._api = api
+        self._entity = entity or str(self._api.default_entity)
+        self._project = project
+        self._run_id = run_id
+
+    def find(self) -> Found | None:
+        """Return the run, ``None`` when there is none."""
+        path = f"{self._entity}/{self._project}"
+        self._api.flush()  # it remembers runs
+        try:
+            for run in self._api.runs(path, filters={"name": self._run_id}, per_page=1):
+                if str(run.id) == self._run_id:
+                    return Found(int(run.historyLineCount or 0), str(run.state))
+        except Exception as exc:
+            if _MISSING.search(str(exc)):
+                return None
+            raise
+        return None
+
+    def committed(self, key: str) -> list[int]:
+        """Return the times (Unix milliseconds) in the names of the committed increments of table *key*."""
+        name = f"{self._entity}/{self._project}/{artifact_name(self._run_id, key)}:latest"
+        try:
+            entries: Iterable[str] = self._api.artifact(name, type=_TABLE_TYPE).manifest.entries
+        except Exception as exc:
+            if _MISSING.search(str(exc)):
+                return []
+            raise
+        return [int(found[1]) for found in map(_ENTRY.match, entries) if found]
+
+
+@dataclass(slots=True)
+class News:
+    """What the server said last.
+
+    Attributes:
+        lines: Its line count.
+        committed: Table key to times of its committed increments.
+        error: Why it was not said, when the last question failed.
+    """
+
+    lines: int
+    committed: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    error: RetryableError | BlockedError | None = None
+
+    @property
+    def files(self) -> int:
+        """How many committed increments there are."""
+        return sum(map(len, self.committed.values()))
+
+
+class Uploads:
+    """Watches the upload of one open run.
+
+    Args:
+        connect: Makes the `Server`, in the watching thread.
+        lines: Lines held as the run was opened.
+        limits: How often and how long.
+        log_file: wandb's own log of the run, which says why an upload died.
+    """
+
+    def __init__(self, connect: Callable[[], Server], lines: int, limits: Limits, log_file: Path) -> None:
+        self._connect, self._limits, self._log_file = connect, limits, log_file
+        self._changed = threading.Condition()
+        self._news = News(lines)
+        self._expected = lines
+        self._tables: tuple[str, ...] = ()
+        self._grown_s = time.monotonic()
+        self._fatal = ""
+        self._closing = False
+        self._thread = threading.Thread(target=self._watch, name=f"wandb-uploads-{log_file.parent.name}", daemon=True)
+        self._thread.start()
+
+    def expect(self, lines: int, tables: Iterable[str]) -> None:
+        """So many lines were logged; *tables* have increments that were not seen."""
+        with self._changed:
+            if self._expected <= self._news.lines and not self._tables:
+                self._grown_s = time.monotonic()  # nothing was awaited till now
+            self._expected, self._tables = lines, tuple(tables)
+
+    def news(self) -> News:
+        """Return what the server said last."""
+        with self._changed:
+            return self._news
+
+    def wait(self, known: News, timeout_s: float) -> bool:
+        """Wait for other news than *known*; tell whether there are any."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._news is not known, timeout_s)
+
+    def wait_lines(self, lines: int, timeout_s: float) -> bool:
+        """Wait until the server holds *lines* or the upload is dead; tell whether it holds them."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._news.lines >= lines or bool(self._fatal), timeout_s)
+            return self._news.lines >= lines
+
+    def dead(self) -> RetryableError | BlockedError | None:
+        """Return the error with which nothing more of this run arrives, ``None`` while all is well."""
+        with self._changed:
+            news, fatal = self._news, self._fatal
+            if isinstance(news.error, BlockedError):
+                return news.error
+            if fatal:
+                return outcome(RuntimeError(fatal), "uploading")
+            waited_s = time.monotonic() - self._grown_s
+            awaited = self._expected > news.lines or bool(self._tables)
+            if news.error is not None or not awaited or waited_s < self._limits.stall_s:
+                return None
+            missing = f"{self._expected - news.lines} lines" if self._expected > news.lines else ", ".join(self._tables)
+        return RetryableError(f"W&B answers, but {missing} did not arrive within {self._limits.stall_s:g} s")
+
+    def close(self) -> None:
+        """Stop watching."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def _watch(self) -> None:
+        server: Server | None = None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing, self._limits.poll_s)
+                if self._closing:
+                    return
+                tables, before = self._tables, self._news
+                if self._expected <= before.lines and not tables:
+                    continue
+            try:
+                server = server or self._connect()
+                found = server.find()
+                news = News(found.lines if found else 0, {key: server.committed(key) for key in tables})
+            except Exception as exc:  # noqa: BLE001  # whatever it is: the server did not say
+                news = News(before.lines, before.committed, error=outcome(exc, "asking which lines it holds"))
+            self._publish(before, news)
+
+    def _publish(self, before: News, news: News) -> None:
+        grown = news.lines > before.lines or news.files > before.files
+        fatal = "" if grown else fatal_error(self._log_file)
+        with self._changed:
+            now = time.monotonic()
+            if grown:
+                self._grown_s = now
+            elif news.error is not None:  # after an outage wandb, too, needs time to go on
+                self._grown_s = max(self._grown_s, now - self._limits.stall_s / 2)
+            self._news, self._fatal = news, fatal
+            self._changed.notify_all()
+
+
+def fatal_error(log_file: Path) -> str:
+    """Return the line of wandb's log that says why the upload of a run ended for good, ``""`` when there is none."""
+    try:
+        with log_file.open("rb") as opened:
+            opened.seek(max(opened.seek(0, 2) - _TAIL_BYTES, 0))
+            tail = opened.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    found = _FATAL.findall(tail)
+    return found[-1][:500] if found else ""
+
+
+def artifact_name(run_id: str, key: str) -> str:
+    """Return the name of the artifact behind a table (``sanitize_artifact_name`` of wandb, which is not public)."""
+    name = f"run-{run_id}-incr-{key}"
+    cleaned = re.sub(r"[^a-zA-Z0-9_\-.]+", "", name)
+    if cleaned == name:
+        return name
+    suffix = base64.urlsafe_b64encode(zlib.crc32(name.encode()).to_bytes(4, "big")).rstrip(b"=").decode()
+    return f"{cleaned}-{suffix}"
