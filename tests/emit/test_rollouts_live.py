@@ -1,0 +1,291 @@
+"""Tests of live rollouts: their own trace, children in threads, tasks and other processes, failures, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, plain, said
+from opentelemetry import trace
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.sdk.trace import TracerProvider
+
+from otel_bridge.emit.context import attach_context, get_context
+from otel_bridge.emit.live import LiveRollout, chat, tool
+from otel_bridge.emit.rollouts import open_rollout
+from otel_bridge.records import trace_id_of
+
+
+def opened(run: MemoryRun, **fields: Any) -> LiveRollout:
+    rollout = open_rollout(run, **fields)
+    assert isinstance(rollout, LiveRollout)
+    return rollout
+
+
+def by_name(run: MemoryRun) -> dict[str, Span]:
+    return {span.name: span for span in run.spans}
+
+
+def test_spans_inside_become_children_and_the_root_comes_last() -> None:
+    run = MemoryRun()
+
+    with opened(run, step=3, group="g", split="train", model="policy") as rollout:
+        with chat("policy", input="2 + 2?") as turn:
+            turn.output = "4"
+            turn.input_tokens, turn.output_tokens = 5, 1
+            with tool("calculator", call_id="c1", arguments={"expression": "2 + 2"}) as call:
+                call.result = 4
+        rollout.messages = CONVERSATION
+        rollout.reward = 1.0
+        rollout.rewards["format"] = 0.5
+
+    assert [span.name for span in run.spans] == ["execute_tool calculator", "chat policy", "rollout"]
+    called, turned, root = run.spans
+    assert (called.parent_span_id, turned.parent_span_id, root.parent_span_id) == (turned.span_id, root.span_id, b"")
+    assert {span.trace_id.hex() for span in run.spans} == {rollout.id}
+    assert attributes(called) == {
+        "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "calculator", "gen_ai.tool.call.id": "c1",
+        "gen_ai.tool.call.arguments": '{"expression":"2 + 2"}', "gen_ai.tool.call.result": "4",
+    }  # fmt: skip
+    assert (said(turned).input, said(turned).output) == ([message("user", "2 + 2?")], [message("assistant", "4")])
+    found = attributes(root)
+    assert (found["rl.step"], found["rl.reward"], found["rl.rewards.format"], found["rl.rollout.spans"]) == (3, 1, 0.5, 3)
+
+
+def test_a_rollout_without_child_spans_gets_them_from_its_messages_in_one_record() -> None:
+    run = MemoryRun()
+
+    with opened(run, step=3) as rollout:
+        rollout.messages = CONVERSATION
+
+    [spans] = run.frames
+    assert [span.name for span in spans] == ["rollout", "chat", "execute_tool calculator", "chat"]
+    assert attributes(spans[0])["rl.rollout.spans"] == 4
+    assert {span.parent_span_id for span in spans[1:]} == {spans[0].span_id}
+
+
+def test_a_rollout_is_a_trace_of_its_own_that_links_its_caller() -> None:
+    run = MemoryRun()
+    tracer = TracerProvider().get_tracer("app")
+
+    with tracer.start_as_current_span("app") as app, opened(run), opened(run, id="mine") as inner:
+        pass
+
+    mine, outer = run.roots
+    assert (mine.trace_id.hex(), inner.id) == (trace_id_of("run1", "mine"), "mine")
+    assert [one.span_id for one in outer.links] == [app.get_span_context().span_id.to_bytes(8, "big")]
+    assert [one.span_id for one in mine.links] == [outer.span_id]
+    assert len({app.get_span_context().trace_id.to_bytes(16, "big"), mine.trace_id, outer.trace_id}) == 3
+
+
+@pytest.mark.parametrize("error", [ValueError("no more tokens"), KeyboardInterrupt(), SystemExit(3)])
+def test_an_exception_marks_it_failed_and_passes(error: BaseException) -> None:
+    run = MemoryRun()
+
+    with pytest.raises(type(error)), opened(run) as rollout, rollout.tool("sandbox"):
+        raise error
+
+    assert {span.name: span.status.code for span in run.spans} == {
+        "execute_tool sandbox": Status.STATUS_CODE_ERROR,
+        "rollout": Status.STATUS_CODE_ERROR,
+    }
+    events = [[plain(pair.value) for pair in event.attributes] for event in by_name(run)["rollout"].events]
+    assert events == [[type(error).__name__, str(error)]]
+
+
+def test_hundreds_of_concurrent_tasks_keep_their_children_apart() -> None:
+    run = MemoryRun()
+
+    async def one(number: int) -> None:
+        with opened(run, sample=number, group=str(number % 8)):
+            for _ in range(2):
+                await asyncio.sleep(0)
+                with chat("policy"):
+                    await asyncio.gather(*(asyncio.create_task(asyncio.to_thread(use_tool)) for _ in range(1)))
+
+    def use_tool() -> None:
+        with tool("python"):
+            pass
+
+    async def many() -> None:
+        await asyncio.gather(*(one(number) for number in range(200)))
+
+    asyncio.run(many())
+
+    assert len(run.roots) == 200
+    children: dict[bytes, list[str]] = {}
+    for span in run.spans:
+        children.setdefault(span.trace_id, []).append(span.name)
+    assert {tuple(sorted(names)) for names in children.values()} == {
+        ("chat policy", "chat policy", "execute_tool python", "execute_tool python", "rollout")
+    }
+    assert [attributes(root)["rl.rollout.spans"] for root in run.roots] == [5] * 200
+
+
+def test_threads_join_by_the_rollout_itself_or_by_attaching_it() -> None:
+    run = MemoryRun()
+
+    def work(rollout: LiveRollout) -> None:
+        with rollout.chat("by object"):
+            pass
+        with rollout.attach(), chat("attached"):
+            pass
+
+    with opened(run) as rollout, ThreadPoolExecutor(1) as pool:
+        pool.submit(work, rollout).result()
+
+    spans = by_name(run)
+    root = spans["rollout"]
+    assert {spans[name].parent_span_id for name in ("chat by object", "chat attached")} == {root.span_id}
+
+
+_WORKER = """
+import json, sys
+from emit_rollout_doubles import MemoryRun
+from otel_bridge.emit import api, live
+from otel_bridge.emit.context import attach_context
+run = MemoryRun(role="tools")
+api._process.run = run
+with attach_context(json.loads(sys.argv[1])):
+    with live.tool("remote"):
+        pass
+for signal, payload in run.records:
+    print(payload.hex())
+"""
+
+
+def test_another_process_joins_by_trace_context() -> None:
+    run = MemoryRun()
+
+    with opened(run) as rollout:
+        rollout.messages = CONVERSATION
+        carrier = get_context()
+        code = [sys.executable, "-c", _WORKER, __import__("json").dumps({"TraceParent": carrier["traceparent"]})]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        output = subprocess.run(code, capture_output=True, text=True, check=True, env=env).stdout
+    run.records.append((2, bytes.fromhex(output.strip())))
+
+    spans = by_name(run)
+    assert sorted(spans) == ["execute_tool remote", "rollout"]
+    assert spans["execute_tool remote"].trace_id == spans["rollout"].trace_id
+    assert spans["execute_tool remote"].parent_span_id == spans["rollout"].span_id
+    # Others may add spans: their number is not known here, and none is made up.
+    assert "rl.rollout.spans" not in attributes(spans["rollout"])
+
+
+@pytest.mark.parametrize("carrier", [None, {}, {"traceparent": "nonsense"}, {b"traceparent": b"00-zz"}, 3])
+def test_a_carrier_that_carries_nothing_changes_nothing(carrier: Any) -> None:
+    with attach_context(carrier):
+        assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_switched_off_rollouts_cost_their_statistics_only_and_switch_off_what_joins() -> None:
+    run = MemoryRun(MAX_ROLLOUTS_PER_STEP="0")
+
+    with opened(run, step=3, group="g") as rollout, chat("policy"), rollout.tool("python"):
+        carrier = get_context()
+        rollout.reward = 0.5
+    with attach_context(carrier), tool("remote"):
+        pass
+
+    assert run.spans == []
+    assert carrier["traceparent"].endswith("-00")
+    [event] = run.events
+    assert plain(event.body) == {"g": {"count": 1, "sum": 0.5, "sum_squares": 0.25, "min": 0.5, "max": 0.5}}
+
+
+def test_child_spans_without_a_run_do_nothing() -> None:
+    with chat("policy") as turn, tool("python") as call:
+        turn.output = "x"
+        call.result = 1
+
+    assert not turn.span.is_recording()
+
+
+def test_fields_that_break_it_never_reach_the_caller() -> None:
+    run = MemoryRun()
+
+    with opened(run, step="x", unknown=1, group=None) as rollout:
+        rollout.messages = 3
+        rollout.metadata = None  # type: ignore[assignment]
+        rollout.reward = object()  # type: ignore[assignment]
+        rollout.turns = None  # type: ignore[assignment]
+
+    [root] = run.roots
+    assert attributes(root)["rl.step"] == 7
+    assert run.drops == {"rollout_step": 1, "rollout_message": 1}
+
+
+def test_the_environment_of_stock_sdks_does_not_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "3")
+    run = MemoryRun()
+
+    with opened(run, id="long id"), chat("policy"):
+        pass
+
+    assert attributes(by_name(run)["rollout"])["rl.rollout.id"] == "long id"
+    assert sorted(by_name(run)) == ["chat policy", "rollout"]
+
+
+def test_no_number_is_drawn_from_the_program_s_generator() -> None:
+    random.seed(3)
+    before = random.getstate()
+
+    with opened(MemoryRun()), chat("policy"):
+        pass
+
+    assert random.getstate() == before
+
+
+def test_nothing_global_is_set() -> None:
+    with opened(MemoryRun()):
+        pass
+
+    assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_forked_inside_leaves_the_root_to_its_parent() -> None:
+    run = MemoryRun()
+    read, write = os.pipe()
+
+    with opened(run) as rollout:
+        pid = os.fork()
+        if pid == 0:
+            with rollout.tool("forked"):
+                pass
+            rollout.__exit__(None, None, None)
+            os.write(write, ",".join(span.name for span in run.spans).encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    assert os.read(read, 100).decode() == "execute_tool forked"
+    assert [span.name for span in run.spans] == ["rollout"]
+
+
+def test_threads_that_race_for_the_first_rollout_share_a_tracer() -> None:
+    run = MemoryRun()
+    barrier = threading.Barrier(8)
+
+    def one() -> None:
+        barrier.wait()
+        with opened(run), chat("policy"):
+            pass
+
+    threads = [threading.Thread(target=one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(run.roots) == 8
+    assert len(run.spans) == 16
