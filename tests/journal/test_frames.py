@@ -77,6 +77,14 @@ def test_a_damaged_length_does_not_hide_the_frames_behind_it() -> None:
     assert (found.gap_bytes, found.gaps, found.end) == (len(damaged), 1, len(damaged) + len(good))
 
 
+def test_bad_bytes_before_an_unfinished_frame_are_settled_while_it_is_waited_for() -> None:
+    torn = encode_frame(Signal.METRICS, b"coming", 2, stream=STREAM)[:-1]
+
+    found = scan(b"garbage" + torn, 50, final=False, stream=STREAM)
+
+    assert found == Scan([], 57, gap_bytes=7, gaps=1)
+
+
 def test_without_a_stream_that_of_the_first_frame_holds() -> None:
     ours = encode_frame(Signal.METRICS, b"ours", 1, stream=STREAM)
     theirs = encode_frame(Signal.METRICS, b"theirs", 2, stream=OTHER)
