@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from otel_bridge.emit.handover import Handover
+
+
+def test_what_was_handed_over_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HAD", "before")
+    monkeypatch.setenv("REMOVED", "yes")
+    monkeypatch.delenv("NEW", raising=False)
+    handover = Handover()
+
+    handover.hand_over({"HAD": "told", "NEW": "told", "REMOVED": None})
+    during = os.environ["HAD"], os.environ["NEW"], "REMOVED" in os.environ
+    handover.take_back()
+
+    assert during == ("told", "told", False)
+    assert (os.environ["HAD"], "NEW" in os.environ, os.environ["REMOVED"]) == ("before", False, "yes")
+
+
+def test_what_the_program_changed_since_stays_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HAD", "before")
+    handover = Handover()
+    handover.hand_over({"HAD": "told"})
+
+    os.environ["HAD"] = "the program's own"
+    handover.take_back()
+
+    assert os.environ["HAD"] == "the program's own"

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from emit_samples import held, run_in, run_script, seen_in
+
+
+def test_a_forked_child_writes_a_segment_of_its_own(tmp_path: Path) -> None:
+    with run_in(tmp_path, role="trainer") as run:
+        run.log({"a": 1.0}, step=1)
+        pid = os.fork()
+        if pid == 0:
+            run.log({"a": 2.0}, step=2)
+            run.log({"a": 3.0}, step=3)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        run.log({"a": 4.0}, step=4)
+
+        parent, child = seen_in(tmp_path)
+        assert [(row.step, row.seq) for row in parent.rows] == [(1, 1), (4, 2)]
+        assert [(row.step, row.seq) for row in child.rows] == [(2, 1), (3, 2)]
+        assert (parent.resource.get("rl.forked"), child.resource["rl.forked"]) == (None, True)
+        assert child.header.pid == pid
+        assert child.header.instance_id != parent.header.instance_id
+
+
+def test_a_forked_child_that_logs_nothing_leaves_nothing(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        run.log({"a": 1.0})
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+        assert len(seen_in(tmp_path)) == 1
+
+
+def test_forks_while_threads_log_find_no_lock_held(tmp_path: Path) -> None:
+    script = """
+    import os, threading, otel_bridge
+    run = otel_bridge.init("p", "n")
+    stop = threading.Event()
+    def work():
+        while not stop.is_set():
+            run.log({"a": 1.0})
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads: thread.start()
+    for number in range(12):
+        pid = os.fork()
+        if pid == 0:
+            run.log({"child": number}, step=number)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    stop.set()
+    for thread in threads: thread.join()
+    """
+
+    done = run_script(script, held(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    _, *children = seen_in(tmp_path)
+    assert sorted(row.values["child"] for seen in children for row in seen.rows) == list(range(12))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_multiprocessing_workers_are_processes_of_the_run(tmp_path: Path, method: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import multiprocessing, otel_bridge
+
+            def work(number):
+                run = otel_bridge.init(role="explorer") if {method == "spawn"} else otel_bridge.current_run()
+                run.log({{"reward": number}}, step=number)
+
+            if __name__ == "__main__":
+                run = otel_bridge.init("p", role="trainer" if {method == "spawn"} else None)
+                context = multiprocessing.get_context("{method}")
+                workers = [context.Process(target=work, args=(number,)) for number in range(3)]
+                for worker in workers: worker.start()
+                for worker in workers: worker.join()
+            """
+        )
+    )
+
+    done = subprocess.run(
+        [sys.executable, str(script)], env=held(tmp_path / "runs"), capture_output=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    seen = seen_in(tmp_path / "runs")
+    assert len({one.header.run_id for one in seen}) == 1
+    workers = [one for one in seen if one.rows]
+    assert sorted(row.step for one in workers for row in one.rows) == [0, 1, 2]
+    assert {one.event("rl.run.end").attributes["rl.run.status"] for one in workers} == {"finished"}
+
+
+def test_a_forked_child_may_begin_as_another_role_of_the_same_run(tmp_path: Path) -> None:
+    script = """
+    import os, otel_bridge
+    run = otel_bridge.init("p", role="trainer")
+    pid = os.fork()
+    if pid == 0:
+        otel_bridge.init(role="explorer").log({"reward": 1.0}, step=1)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    """
+
+    done = run_script(script, held(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    trainer, explorer = seen_in(tmp_path)
+    assert (trainer.header.role, explorer.header.role) == ("trainer", "explorer")
+    assert trainer.header.run_id == explorer.header.run_id
+    assert "rl.forked" not in explorer.resource
+
+
+@pytest.mark.parametrize("death", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.abort()"])
+def test_no_death_loses_a_row(tmp_path: Path, death: str) -> None:
+    script = f"""
+    import os, resource, otel_bridge
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    run = otel_bridge.init("p", "n")
+    for step in range(1000):
+        run.log({{"loss": 0.5, "lr": 1e-3}}, step=step)
+    {death}
+    """
+
+    run_script(script, held(tmp_path))
+
+    (seen,) = seen_in(tmp_path)
+    assert seen.steps == list(range(1000))
+    assert seen.events == []
+
+
+def test_rows_of_many_threads_are_numbered_without_gaps(tmp_path: Path) -> None:
+    import threading
+
+    with run_in(tmp_path) as run:
+        threads = [
+            threading.Thread(target=lambda: [run.log({"a": 1.0, "b": 2.0}, step=1) for _ in range(500)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        (seen,) = seen_in(tmp_path)
+        assert [row.seq for row in seen.rows] == list(range(1, 2001))
+
+
+def test_a_signal_handler_may_log_inside_log(tmp_path: Path) -> None:
+    script = """
+    import signal, otel_bridge
+    run = otel_bridge.init("p", "n")
+    inner = 0
+    def handle(number, frame):
+        global inner
+        run.log({"inner": float(inner)}, step=inner)
+        inner += 1
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    step = 0
+    while inner < 300:
+        run.log({"outer": 0.5, "more": 1.0}, step=step)
+        step += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    run.log({"inners": float(inner), "steps": float(step)}, step=step)
+    """
+
+    done = run_script(script, held(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    (seen,) = seen_in(tmp_path)
+    last = seen.rows[-1].values
+    assert [row.seq for row in seen.rows] == list(range(1, len(seen.rows) + 1))
+    assert [row.step for row in seen.rows if "inner" in row.values] == list(range(int(last["inners"])))
+    assert [row.step for row in seen.rows if "outer" in row.values] == list(range(int(last["steps"])))
+
+
+def test_a_row_logged_inside_a_row_is_written_after_it(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+
+        class Logging(float):
+            def __float__(self) -> float:
+                run.log({"inner": 2.0}, step=2)
+                return 1.0
+
+        run.log({"outer": Logging(1)}, step=1)
+
+        (seen,) = seen_in(tmp_path)
+        assert [(row.step, row.values, row.seq) for row in seen.rows] == [
+            (1, {"outer": 1.0}, 1),
+            (2, {"inner": 2.0}, 2),
+        ]
+
+
+def test_a_sigterm_handler_may_finish_inside_log(tmp_path: Path) -> None:
+    script = """
+    import os, signal, sys, threading, otel_bridge
+    run = otel_bridge.init("p", "n")
+    def handle(number, frame):
+        run.finish("killed")
+        sys.exit(5)
+    signal.signal(signal.SIGTERM, handle)
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    step = 0
+    while True:
+        run.log({"a": 1.0}, step=step)
+        step += 1
+    """
+
+    done = run_script(script, held(tmp_path))
+
+    (seen,) = seen_in(tmp_path)
+    assert done.returncode == 5, done.stderr
+    assert seen.event("rl.run.end").attributes["rl.run.status"] == "killed"
+    assert seen.event("rl.run.end").attributes["rl.seq"] - len(seen.rows) in {0, 1}
+
+
+def test_default_signals_stay_as_they_were_and_no_thread_is_started(tmp_path: Path) -> None:
+    script = """
+    import signal, threading, otel_bridge
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    run = otel_bridge.init("p", "n")
+    run.log({"a": 1.0})
+    assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
+    assert threading.active_count() == 1
+    """
+
+    assert run_script(script, held(tmp_path)).returncode == 0
+
+
+def test_importing_loads_no_tracker_no_sdk_and_no_protobuf() -> None:
+    script = """
+    import sys, otel_bridge
+    otel_bridge.init, otel_bridge.log
+    tops = {".".join(name.split(".")[:2]) for name in sys.modules}
+    print(sorted(tops & {"grpc", "wandb", "mlflow", "trackio", "opentelemetry.sdk", "google.protobuf", "numpy", "psutil"}))
+    """
+
+    assert run_script(script, os.environ).stdout == "[]\n"
+
+
+def test_a_program_that_closes_all_descriptors_goes_on_in_a_new_segment(tmp_path: Path) -> None:
+    script = """
+    import os, time, otel_bridge
+    run = otel_bridge.init("p", "n")
+    run.log({"a": 1.0}, step=1)
+    os.closerange(3, 256)
+    other = os.open("other", os.O_WRONLY | os.O_CREAT)
+    time.sleep(1.1)
+    run.log({"a": 2.0}, step=2)
+    assert os.fstat(other).st_size == 0
+    """
+
+    done = run_script(script, held(tmp_path / "runs"), cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert [seen.steps for seen in seen_in(tmp_path / "runs")] == [[1], [2]]
+
+
+def test_a_script_killed_by_a_signal_leaves_its_life_free(tmp_path: Path) -> None:
+    from otel_bridge.journal.folder import run_folders
+    from otel_bridge.journal.life import alive
+
+    script = "import otel_bridge, sys\notel_bridge.init('p', 'n').log({'a': 1})\nprint('ready', flush=True)\nsys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=held(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (folder,) = run_folders(tmp_path)
+        (seen,) = seen_in(tmp_path)
+        during = alive(folder, seen.header, 0)
+        process.send_signal(signal.SIGKILL)
+
+    assert (during, alive(folder, seen.header, 0)) == (True, False)

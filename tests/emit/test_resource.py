@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from emit_samples import any_value
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_bridge.emit.identity import Asked, identify
+from otel_bridge.emit.resource import encode_resource
+
+
+def resource_of(asked: Asked, env: dict[str, str], *, forked: bool = False) -> dict[str, object]:
+    packed = encode_resource(identify(asked, env, Path("/work/gsm8k")), env, "1a2b", forked=forked)
+    parsed = Resource.FromString(packed)
+    assert parsed.SerializeToString() == packed
+    return {pair.key: any_value(pair.value) for pair in parsed.attributes}
+
+
+def test_the_trackers_identity_is_taken_along_and_no_credential() -> None:
+    env = {
+        "WANDB_RUN_ID": "w1",
+        "WANDB_ENTITY": "lab",
+        "WANDB_PROJECT": "proj",
+        "WANDB_RUN_GROUP": "sweep",
+        "WANDB_TAGS": "a,b",
+        "WANDB_NOTES": "why",
+        "WANDB_JOB_TYPE": "train",
+        "MLFLOW_RUN_ID": "m1",
+        "MLFLOW_EXPERIMENT_NAME": "exp",
+        "TRACKIO_PROJECT": "t",
+        "TRACKIO_SPACE_ID": "me/space",
+        "WANDB_API_KEY": "key",
+        "MLFLOW_TRACKING_TOKEN": "token",
+        "HF_TOKEN": "hf",
+    }
+
+    seen = resource_of(Asked(project="p", name="n"), env)
+
+    assert {key: value for key, value in seen.items() if key.startswith(("rl.wandb", "rl.mlflow", "rl.trackio"))} == {
+        "rl.wandb.run_id": "w1",
+        "rl.wandb.entity": "lab",
+        "rl.wandb.project": "proj",
+        "rl.wandb.group": "sweep",
+        "rl.wandb.tags": "a,b",
+        "rl.wandb.notes": "why",
+        "rl.wandb.job_type": "train",
+        "rl.mlflow.run_id": "m1",
+        "rl.mlflow.experiment": "exp",
+        "rl.trackio.project": "t",
+        "rl.trackio.space": "me/space",
+    }
+    assert not {"key", "token", "hf"} & {str(value) for value in seen.values()}
+
+
+def test_an_entity_given_to_init_goes_before_the_environment() -> None:
+    seen = resource_of(Asked(name="n", entity="mine"), {"WANDB_ENTITY": "theirs"})
+
+    assert seen["rl.wandb.entity"] == "mine"
+
+
+def test_a_forked_child_says_so() -> None:
+    assert resource_of(Asked(name="n"), {}, forked=True)["rl.forked"] is True
+    assert "rl.forked" not in resource_of(Asked(name="n"), {})
+
+
+def test_other_resource_attributes_are_kept() -> None:
+    seen = resource_of(Asked(name="n"), {"OTEL_RESOURCE_ATTRIBUTES": "service.name=me,deployment=prod"})
+
+    assert (seen["service.name"], seen["deployment"]) == ("me", "prod")

@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emit_samples import CLEAN, SeenEvent, SeenRow, environment_of, held, run_in, run_script, seen_in
+
+import otel_bridge
+from otel_bridge.errors import ConfigError
+
+
+def test_a_row_is_in_the_segment_when_log_returns(tmp_path: Path) -> None:
+    with run_in(tmp_path, role="trainer") as run:
+        run.log({"loss": 0.5, "actor": {"lr": 1e-6}, "tokens": 3}, step=10)
+
+        (seen,) = seen_in(tmp_path)
+        assert seen.rows == [SeenRow(10, {"loss": 0.5, "actor/lr": 1e-6, "tokens": 3}, 1)]
+
+
+def test_the_segment_says_which_run_it_is_and_who_speaks(tmp_path: Path) -> None:
+    with run_in(tmp_path, role="trainer", tags=["a", "b"], group="sweep", entity="lab", rank=0) as run:
+        (seen,) = seen_in(tmp_path)
+
+    assert run.id == "22e1ec6e7a3b4e6b" or len(run.id) == 16
+    header = seen.header
+    assert (header.run_id, header.project, header.run_name) == (run.id, "gsm8k", "ppo")
+    assert (header.kind, header.role, header.hold) == ("process", "trainer", True)
+    assert seen.resource == {
+        "service.name": "trainer",
+        "rl.project": "gsm8k",
+        "rl.run.name": "ppo",
+        "rl.run.id": run.id,
+        "rl.role": "trainer",
+        "rl.rank": 0,
+        "rl.world_size": 1,
+        "rl.node.rank": 0,
+        "rl.instance.id": header.instance_id,
+        "rl.run.group": "sweep",
+        "rl.run.tags": ["a", "b"],
+        "rl.wandb.entity": "lab",
+    }
+
+
+def test_without_a_step_a_row_gets_the_one_after_the_last_of_its_role(tmp_path: Path) -> None:
+    with run_in(tmp_path, role="trainer") as run:
+        run.log({"a": 1.0})
+        run.log({"a": 1.0}, step=10)
+        run.log({"a": 1.0})
+        run.log({"a": 1.0}, role="explorer")
+        run.log({"a": 1.0}, role="trainer")
+        run.log({"a": 1.0}, step=4)
+        run.log({"a": 1.0})
+
+        (seen,) = seen_in(tmp_path)
+        assert [(row.step, row.role) for row in seen.rows] == [
+            (0, None), (10, None), (11, None), (0, "explorer"), (12, None), (4, None), (5, None),
+        ]  # fmt: skip
+        assert (run.last_step(), run.last_step("explorer"), run.last_step("judge")) == (5, 0, None)
+
+
+def test_times_of_rows_increase(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        for _ in range(500):
+            run.log({"a": 1.0})
+
+        (seen,) = seen_in(tmp_path)
+        assert seen.times == sorted(set(seen.times))
+
+
+def test_a_row_without_a_number_is_no_row_and_takes_no_sequence_number(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        run.log({"a": 1.0}, step=1)
+        run.log({"a": "text"}, step=2)
+        run.log({}, step=3)
+        run.log({"a": 2.0}, step=4)
+
+        (seen,) = seen_in(tmp_path)
+        assert [(row.step, row.seq) for row in seen.rows] == [(1, 1), (4, 2)]
+
+
+def test_nothing_that_log_is_given_raises(tmp_path: Path) -> None:
+    class Evil:
+        @property
+        def shape(self) -> object:
+            raise RuntimeError
+
+    with run_in(tmp_path) as run:
+        for values in (
+            None,
+            3,
+            "x",
+            [1],
+            {"a": Evil()},
+            {Evil(): 1},
+            {"\ud800": 1.0},
+            {"many": {str(n): n for n in range(10_000)}},
+        ):
+            run.log(values, step=object())  # type: ignore[arg-type]
+        run.log({"loss": 1.0}, step=np.int64(9))  # type: ignore[arg-type]
+
+        (seen,) = seen_in(tmp_path)
+        assert [len(row.values) for row in seen.rows] == [1, 1, 10_000, 1]
+        assert seen.rows[-1] == SeenRow(9, {"loss": 1.0}, 4)
+
+
+def test_the_config_is_an_event_without_secrets(tmp_path: Path) -> None:
+    with run_in(tmp_path, config={"lr": 1e-3, "wandb_api_key": "0123456789abcdef"}) as run:
+        run.log_config({"model": {"layers": 2}})
+
+        (seen,) = seen_in(tmp_path)
+        assert seen.events == [
+            SeenEvent("rl.run.config", {"rl.event.seq": 1}, {"lr": 1e-3, "wandb_api_key": "[redacted]"}),
+            SeenEvent("rl.run.config", {"rl.event.seq": 2}, {"model": {"layers": 2}}),
+        ]
+
+
+def test_finish_says_the_end_once(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        run.log({"a": 1.0, "b": "x"})
+        run.finish("failed")
+        run.finish("finished")
+        run.log({"a": 2.0})
+
+    (seen,) = seen_in(tmp_path)
+    assert seen.events == [
+        SeenEvent("rl.dropped", {"rl.event.seq": 1}, {"text": 1}),
+        SeenEvent("rl.run.end", {"rl.run.status": "failed", "rl.seq": 1, "rl.event.seq": 2}),
+    ]
+    assert len(seen.rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        ("", "finished"),
+        ("1 / 0", "failed"),
+        ("raise SystemExit(0)", "finished"),
+        ("run.finish('killed')", "killed"),
+        ("with run:\n    raise SystemExit(3)", "failed"),
+        ("with run:\n    pass\n1 / 0", "finished"),
+    ],
+)
+def test_the_end_of_a_script_says_how_it_went(tmp_path: Path, ending: str, status: str) -> None:
+    script = f"import otel_bridge\nrun = otel_bridge.init('p', 'n')\nrun.log({{'a': 1}})\n{ending}\n"
+
+    run_script(script, held(tmp_path))
+
+    (seen,) = seen_in(tmp_path)
+    assert seen.event("rl.run.end").attributes["rl.run.status"] == status
+
+
+def test_a_second_init_of_the_same_run_returns_it(tmp_path: Path) -> None:
+    with run_in(tmp_path, role="trainer") as run:
+        assert otel_bridge.init() is run
+        assert otel_bridge.init("gsm8k", "ppo", role="trainer") is run
+        assert otel_bridge.current_run() is run
+
+
+def test_a_second_init_of_another_run_finishes_the_first(tmp_path: Path) -> None:
+    with run_in(tmp_path, role="trainer") as run:
+        other = otel_bridge.init("gsm8k", "dpo", role="trainer")
+        other.log({"a": 1.0})
+
+        first, second = seen_in(tmp_path)
+        assert first.event("rl.run.end").attributes["rl.run.status"] == "finished"
+        assert (second.header.run_name, len(second.rows)) == ("dpo", 1)
+        assert not run.recording
+
+
+def test_after_finish_an_init_without_a_name_is_a_new_run(tmp_path: Path) -> None:
+    with environment_of(held(tmp_path)):
+        first = otel_bridge.init("p")
+        same = otel_bridge.init("p")
+        otel_bridge.finish()
+        second = otel_bridge.init("p")
+
+        assert same is first
+        assert second.name != first.name
+
+
+def test_children_are_told_the_run(tmp_path: Path) -> None:
+    script = """
+    import otel_bridge, subprocess, sys
+    run = otel_bridge.init("p", role="trainer")
+    child = "import otel_bridge; otel_bridge.init(role='judge').log({'score': 1}, step=2)"
+    subprocess.run([sys.executable, "-c", child], check=True, cwd="/")
+    """
+
+    done = run_script(script, held(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    trainer, judge = seen_in(tmp_path)
+    assert judge.header.run_id == trainer.header.run_id
+    assert (trainer.header.role, judge.header.role) == ("trainer", "judge")
+    assert judge.rows == [SeenRow(2, {"score": 1}, 1)]
+
+
+def test_env_gives_a_worker_elsewhere_all_it_needs(tmp_path: Path) -> None:
+    with run_in(tmp_path, role="trainer", exporters="console") as run:
+        assert run.env(role="explorer") == {
+            "OTEL_BRIDGE_PROJECT": "gsm8k",
+            "OTEL_BRIDGE_RUN_NAME": "ppo",
+            "OTEL_BRIDGE_DIR": str(tmp_path),
+            "OTEL_BRIDGE_EXPORTERS": "console",
+            "OTEL_BRIDGE_ROLE": "explorer",
+        }
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [("0", []), ("all", [1, 2])])
+def test_rows_of_ranks_above_0_are_recorded_only_when_asked_for(tmp_path: Path, ranks: str, steps: list[int]) -> None:
+    with run_in(tmp_path, {"RANK": "1", "WORLD_SIZE": "2", "OTEL_BRIDGE_RANKS": ranks}) as run:
+        run.log({"loss": 1.0}, step=1)
+        run.log({"loss": 1.0})
+
+        (seen,) = seen_in(tmp_path)
+        assert seen.steps == steps
+        assert run.last_step() == 2
+        assert (seen.resource["rl.rank"], seen.resource["rl.world_size"]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({}, 'no exporter chosen, nothing is recorded; pass exporters="trackio" or set OTEL_BRIDGE_EXPORTERS'),
+        ({"OTEL_BRIDGE_EXPORTERS": "none"}, "exporters: none, nothing is recorded"),
+    ],
+)
+def test_without_an_exporter_nothing_is_recorded_and_everything_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], variables: dict[str, str], line: str
+) -> None:
+    with environment_of({**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path / "runs"), **variables}):
+        with otel_bridge.init("p", "n", config={"a": 1}) as run:
+            run.log({"a": 1.0})
+            run.count_drop("text")
+            assert (run.flush(), run.recording, run.urls, run.last_step()) == (True, False, {}, None)
+
+    assert capsys.readouterr().err == f"otel-bridge: {line}\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_log_without_a_run_is_said_once(tmp_path: Path) -> None:
+    done = run_script("import otel_bridge\notel_bridge.log({'a': 1})\notel_bridge.log({'a': 1})", CLEAN, cwd=tmp_path)
+
+    assert done.stderr == "otel-bridge: log() without a run, before init() or after finish(): nothing is recorded\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_in_the_bridge_nothing_emits(tmp_path: Path) -> None:
+    with run_in(tmp_path, {"OTEL_BRIDGE_NO_BRIDGE": "1"}) as run:
+        run.log({"a": 1.0})
+
+    assert seen_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"exporters": "trakio"},
+        {"exporters": 3},
+        {"exporters": ["console", 3]},
+        {"role": 3},
+        {"name": "a\nb"},
+        {"id": "../../etc"},
+        {"rank": -1},
+        {"tags": 3},
+        {"dir": 3},
+    ],
+)
+def test_a_bad_argument_is_an_error_at_init(tmp_path: Path, arguments: dict[str, object]) -> None:
+    with environment_of(held(tmp_path)), pytest.raises(ConfigError):
+        otel_bridge.init(**{"project": "p", "name": "n", **arguments})  # type: ignore[arg-type]
+
+    assert seen_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_BRIDGE_HOLD", "perhaps"),
+        ("OTEL_BRIDGE_SEGMENT_BYTES", "-3"),
+        ("OTEL_BRIDGE_MESSAGE_CONTENT", "truncate:x"),
+        ("OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP", "many"),
+        ("OTEL_BRIDGE_EXPORTERS", "nowhere"),
+        ("OTEL_METRICS_EXPORTER", "trakio"),
+        ("RANK", "first"),
+    ],
+)
+def test_a_malformed_setting_is_an_error_at_init_that_names_it(tmp_path: Path, name: str, value: str) -> None:
+    with environment_of({**held(tmp_path), name: value}):
+        with pytest.raises(ConfigError, match=value if "EXPORTER" in name else name):
+            otel_bridge.init("p", "n")
+
+
+def test_no_state_of_random_numbers_is_touched(tmp_path: Path) -> None:
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+
+    with run_in(tmp_path, config={"a": 1}) as run:
+        for step in range(50):
+            run.log({"loss": 0.5, "values": np.arange(10.0)}, step=step)
+        run.flush(0)
+
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_the_line_of_init_says_run_role_and_what_is_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with run_in(tmp_path, {"OTEL_BRIDGE_QUIET": "0"}, role="trainer") as run:
+        line = capsys.readouterr().err
+
+    assert line == (
+        f"otel-bridge: gsm8k/ppo ({run.id[:8]}…) as trainer → none yet"
+        f" · held in {tmp_path}; deliver with: otel-bridge drain {tmp_path}\n"
+    )
+
+
+def test_system_metrics_come_with_the_rows(tmp_path: Path) -> None:
+    with run_in(tmp_path, system_metrics=True) as run:
+        run._sink._check_again = 0  # a second later
+        run.log({"loss": 1.0}, step=3)
+
+        (seen,) = seen_in(tmp_path)
+        assert [sorted(row.values) for row in seen.rows] == [
+            ["system/cpu_percent", "system/memory_percent", "system/process_cpu_percent", "system/process_rss_bytes"],
+            ["loss"],
+        ]

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import collections
+import enum
+import threading
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from otel_bridge.emit.histogram import Histogram, distribution_of
+from otel_bridge.emit.values import flatten, to_step
+
+
+class Drops(collections.Counter[str]):
+    def __call__(self, reason: str, number: int) -> None:
+        self[reason] += number
+
+
+class Torch:
+    """A tensor as far as emission looks at one."""
+
+    def __init__(self, value: object) -> None:
+        self.value = np.asarray(value)
+        self.shape = self.value.shape
+
+    def item(self) -> object:
+        return self.value.item()
+
+    def tolist(self) -> object:
+        return self.value.tolist()
+
+
+def test_nested_keys_are_joined_with_slashes() -> None:
+    flat = flatten({"loss": 0.5, "actor": {"lr": 1e-6, "kl": {"max": 2}}}, Drops())
+
+    assert flat == {"loss": 0.5, "actor/lr": 1e-6, "actor/kl/max": 2}
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.float64(0.25), 0.25),
+        (np.int64(7), 7),
+        (np.bool_(True), 1),
+        (np.array(3.5), 3.5),
+        (Torch(2.5), 2.5),
+        (True, 1),
+        (enum.IntEnum("Kind", "A B").B, 2),
+        (Decimal("1.5"), 1.5),
+        (Fraction(1, 4), 0.25),
+        (1 << 63, float(1 << 63)),
+        (-(1 << 63), -(1 << 63)),
+    ],
+)
+def test_what_is_a_number_becomes_a_plain_one(value: object, number: float) -> None:
+    drops = Drops()
+
+    flat = flatten({"a": value}, drops)
+
+    assert (flat, type(flat["a"]) in {int, float, bool}, drops) == ({"a": number}, True, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "none"),
+        ("high", "text"),
+        (b"high", "text"),
+        (object(), "object"),
+        (1j, "complex"),
+        (np.complex64(1), "complex"),
+        (10**400, "too_large_int"),
+        ([], "empty_distribution"),
+        (lambda: 1, "object"),
+        (np.array("text"), "object"),
+    ],
+)
+def test_what_is_no_number_is_left_out_and_counted_and_the_rest_stays(value: object, reason: str) -> None:
+    drops = Drops()
+
+    flat = flatten({"loss": 0.5, "a": value}, drops)
+
+    assert (flat, dict(drops)) == ({"loss": 0.5}, {reason: 1})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2.5, -3], (1, 2.5, -3), np.array([1, 2.5, -3]), Torch([1, 2.5, -3]), np.array([[1, 2.5], [-3, 0]])[:, :1],
+     Histogram(iter([1, 2.5, -3])), [[1], [2.5, -3]], {1, 2.5, -3}],
+)  # fmt: skip
+def test_arrays_and_lists_of_numbers_are_distributions(values: object) -> None:
+    flat = flatten({"advantage": values}, Drops())
+
+    expected = [1.0, -3.0] if isinstance(values, np.ndarray) and values.ndim == 2 else [1.0, 2.5, -3.0]
+    assert flat == {"advantage": distribution_of(expected)}
+
+
+def test_numbers_that_no_bucket_holds_leave_a_distribution() -> None:
+    drops = Drops()
+
+    flat = flatten({"a": [1.0, float("nan"), float("inf"), "x", None]}, drops)
+
+    assert flat == {"a": distribution_of([1.0])}
+    assert dict(drops) == {"not_finite_in_distribution": 2, "text": 1, "none": 1}
+
+
+def test_keys_become_text_and_those_that_cannot_are_left_out() -> None:
+    class Raising:
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    drops = Drops()
+
+    flat = flatten({1: 1.0, True: 2.0, ("a", 1): 3.0, "": 4.0, "rl.row": 5.0, Raising(): 6.0, "k" * 5000: 7.0}, drops)
+
+    assert flat == {"1": 2.0, "('a', 1)": 3.0}
+    assert dict(drops) == {"empty_key": 1, "reserved_key": 1, "bad_key": 1, "long_key": 1}
+
+
+def test_of_two_values_with_one_flat_key_the_last_holds() -> None:
+    drops = Drops()
+
+    flat = flatten({"a": {"b": 1}, "a/b": 2}, drops)
+
+    assert (flat, dict(drops)) == ({"a/b": 2}, {"same_key": 1})
+
+
+def test_a_dict_that_holds_itself_is_cut_there() -> None:
+    drops, values = Drops(), {"loss": 0.5}
+    values["self"] = values  # type: ignore[assignment]
+    looped: list[object] = [1.0]
+    looped.append(looped)
+
+    flat = flatten({**values, "list": looped}, drops)
+
+    assert flat["loss"] == 0.5
+    assert flat["self/loss"] == 0.5
+    assert drops["cyclic"] == 1
+    assert drops["too_deep"] == 1
+
+
+def test_depth_is_bounded() -> None:
+    drops, values = Drops(), {"loss": 0.5}
+    for _ in range(100):
+        values = {"a": values}  # type: ignore[dict-item]
+
+    assert flatten(values, drops) == {}
+    assert dict(drops) == {"too_deep": 1}
+
+
+def test_a_mapping_that_raises_costs_only_itself() -> None:
+    class Raising(Mapping[str, float]):
+        def __getitem__(self, key: str) -> float:
+            raise KeyError(key)
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(["a"])
+
+        def __len__(self) -> int:
+            return 1
+
+    drops = Drops()
+
+    flat = flatten({"loss": 0.5, "bad": Raising()}, drops)
+
+    assert (flat, dict(drops)) == ({"loss": 0.5}, {"unreadable_mapping": 1})
+
+
+@pytest.mark.parametrize("values", [None, [1, 2], "loss", 3.0])
+def test_what_is_no_mapping_is_no_row(values: object) -> None:
+    drops = Drops()
+
+    assert flatten(values, drops) == {}
+    assert dict(drops) == {"not_a_mapping": 1}
+
+
+def test_a_dict_changed_by_another_thread_is_read_as_it_was_at_one_instant() -> None:
+    drops, values, stop = Drops(), {f"k{number}": 1.0 for number in range(50)}, threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            for number in range(50, 100):
+                values[f"k{number}"] = 1.0
+            for number in range(50, 100):
+                del values[f"k{number}"]
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    sizes = [len(flatten({"a": values}, drops)) for _ in range(500)]
+    stop.set()
+    changing.join()
+
+    assert min(sizes) >= 50
+    assert dict(drops) == {}
+
+
+@pytest.mark.parametrize(
+    ("step", "found", "counted"),
+    [
+        (7, 7, {}),
+        (True, 1, {}),
+        (np.int32(7), 7, {}),
+        (7.0, 7, {}),
+        (np.float32(7), 7, {}),
+        (7.5, 7, {"fractional_step": 1}),
+        (-3, -3, {}),
+        (1 << 70, 1 << 70, {}),
+        (float("nan"), None, {"bad_step": 1}),
+        (float("inf"), None, {"bad_step": 1}),
+        ("7", None, {"bad_step": 1}),
+        ([7], None, {"bad_step": 1}),
+    ],
+)
+def test_a_step_becomes_an_integer(step: object, found: int | None, counted: dict[str, int]) -> None:
+    drops = Drops()
+
+    assert to_step(step, drops) == found
+    assert dict(drops) == counted
