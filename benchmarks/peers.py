@@ -1,0 +1,71 @@
+"""The peers as plain functions ``log(values, step)``, each as its own documentation would have it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+Log = Callable[[Mapping[str, float], int], None]
+
+QUIET = {
+    "OTEL_BRIDGE_QUIET": "1",
+    "WANDB_SILENT": "true",
+    "WANDB_MODE": "offline",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def prepare(folder: Path) -> None:
+    """Set this process's environment so that everything lands below *folder*; before any tracker is imported."""
+    os.environ.update(QUIET)
+    os.environ["OTEL_BRIDGE_DIR"] = str(folder / "runs")
+    os.environ["WANDB_DIR"] = str(folder)
+    os.environ["TRACKIO_DIR"] = str(folder / "trackio")
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
+
+
+@contextmanager
+def ours(exporters: str = "trackio", *, hold: bool = True) -> Iterator[Log]:
+    """``otel_bridge``; with *hold* nothing is delivered meanwhile."""
+    import otel_bridge
+
+    os.environ["OTEL_BRIDGE_HOLD"] = str(int(hold))
+    run = otel_bridge.init(project="bench", name=f"ours-{os.getpid()}-{os.urandom(3).hex()}", exporters=exporters)
+    yield lambda values, step: run.log(values, step=step)
+    run.finish(timeout_s=0.0 if hold else 120.0)
+
+
+@contextmanager
+def trackio() -> Iterator[Log]:
+    """``trackio.log``."""
+    import trackio as peer
+
+    peer.init(project="bench", name=f"trackio-{os.urandom(3).hex()}", auto_log_gpu=False, auto_log_cpu=False)
+    yield lambda values, step: peer.log(dict(values), step=step)
+    peer.finish()
+
+
+@contextmanager
+def wandb() -> Iterator[Log]:
+    """``wandb.log``, offline."""
+    import wandb as peer
+
+    run = peer.init(project="bench", mode="offline", settings=peer.Settings(silent=True, x_disable_stats=True))
+    yield lambda values, step: run.log({**values, "step": step})
+    run.finish()
+
+
+@contextmanager
+def mlflow() -> Iterator[Log]:
+    """``mlflow.log_metrics``, sqlite."""
+    import mlflow as peer
+
+    peer.set_experiment("bench")
+    with peer.start_run():
+        yield lambda values, step: peer.log_metrics(dict(values), step=step)
+
+
+PEERS: Mapping[str, Callable[[], object]] = {"trackio": trackio, "wandb": wandb, "mlflow": mlflow}

@@ -1,0 +1,73 @@
+"""The command that ``otel-bridge run`` runs: started, signalled, waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Final
+
+import click
+
+from otel_bridge.records import Status
+
+_FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
+
+
+class NotStartedError(click.ClickException):
+    """The command cannot be started; the exit code is the one that shells give."""
+
+    exit_code = 127
+
+
+class Child:
+    """One command. Signals that come to us while it runs go on to it.
+
+    Args:
+        command: Program and arguments.
+        env: Its environment.
+
+    Raises:
+        NotStartedError: It cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+        try:
+            self._process = subprocess.Popen(list(command), env=dict(env))
+        except OSError as exc:
+            raise NotStartedError(f"{command[0]}: {exc.strerror}; expected a program that can be run") from exc
+        self._former = {number: signal.signal(number, self._forward) for number in _FORWARDED}
+
+    def wait(self) -> int:
+        """Wait for its end; returns a shell's exit code: 128 + n when signal n ended it."""
+        code = self._process.wait()
+        return 128 - code if code < 0 else code
+
+    def status(self) -> Status:
+        """Return how it ended: killed by a signal, failed by its code, or finished."""
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return Status.KILLED
+        return Status.FAILED if code else Status.FINISHED
+
+    def restore_signals(self) -> None:
+        """Let signals do again what they did before."""
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        if number in _FROM_TERMINAL and _in_foreground():
+            return  # the terminal has sent it to the whole group, the command included
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,162 @@
+"""The run folders that a launcher's children open, and its own word in each: the run is open while it lives."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import psutil
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_bridge import semconv
+from otel_bridge.errors import OtelBridgeError
+from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.journal.frames import Signal
+from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.journal.life import Life, start_ticks, this_host
+from otel_bridge.journal.locks import LockUnsupportedError, probe
+from otel_bridge.journal.segment import SegmentWriter, read_segment
+from otel_bridge.records import Status
+
+
+class LaunchedRuns:
+    """Finds the folders; `folders` is called by the host's thread, `end` by the launcher's.
+
+    Args:
+        base: The directory of run folders.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._since_ns = time.time_ns()
+        self._runs: dict[Path, _LauncherSegment] = {}
+        self._lock = threading.Lock()
+        self._ended: Status | None = None
+
+    def folders(self) -> list[RunFolder]:
+        """Return the folders that this launcher serves: those that its children or its receiver write to."""
+        with self._lock:
+            for folder in run_folders(self._base):
+                if folder.path not in self._runs and self._is_ours(folder):
+                    self._join(folder)
+            return [run.folder for run in self._runs.values()]
+
+    def end(self, status: Status) -> None:
+        """Say in every run that the command has ended, and how."""
+        with self._lock:
+            self._ended = status
+            for run in self._runs.values():
+                run.end(status)
+
+    def _join(self, folder: RunFolder) -> None:
+        header = _newest_header(folder, self._since_ns)
+        if header is None:
+            return
+        try:
+            run = _LauncherSegment(folder, header)
+        except OtelBridgeError:
+            return  # full, or gone again: the next look finds it
+        self._runs[folder.path] = run
+        if self._ended is not None:
+            run.end(self._ended)
+
+    def _is_ours(self, folder: RunFolder) -> bool:
+        """Say whether a child writes to it. A folder that a bridge serves must show a living child of ours."""
+        header = _newest_header(folder, self._since_ns)
+        if header is None:
+            return False
+        try:
+            served = probe(folder.lock_path)
+        except LockUnsupportedError:
+            served = False
+        return not served or header.pid == os.getpid() or _is_child(header.pid)
+
+
+class _LauncherSegment:
+    """The launcher's own segment in one run folder."""
+
+    def __init__(self, folder: RunFolder, of: SegmentHeader) -> None:
+        self.folder = folder
+        self._instance_id = os.urandom(8).hex()
+        host, pid, now = this_host(), os.getpid(), time.time_ns()
+        header = SegmentHeader(
+            instance_id=self._instance_id,
+            run_id=of.run_id,
+            project=of.project,
+            run_name=of.run_name,
+            kind="launcher",
+            resource=self._resource(of),
+            exporters={},
+            destinations={},
+            host=host.name,
+            boot_id=host.boot_id,
+            pid=pid,
+            start_ticks=start_ticks(pid),
+            created_unix_ns=now,
+        )
+        self._life = Life.hold(folder, self._instance_id)
+        self._writer = SegmentWriter(folder, header)
+        self._open = True
+
+    def end(self, status: Status) -> None:
+        """Say the end and let go; may be called twice."""
+        if not self._open:
+            return
+        self._open = False
+        now = time.time_ns()
+        record = LogRecord(
+            time_unix_nano=now,
+            observed_time_unix_nano=now,
+            event_name=semconv.EVENT_END,
+            attributes=[
+                KeyValue(key=semconv.RUN_STATUS, value=AnyValue(string_value=status.value)),
+                KeyValue(key=semconv.EVENT_SEQ, value=AnyValue(int_value=1)),
+            ],
+        )
+        scope = ScopeLogs(scope=InstrumentationScope(name=semconv.SCOPE_NAME), log_records=[record])
+        try:
+            self._writer.append(Signal.LOGS, scope.SerializeToString(), now)
+        finally:
+            self._writer.close()
+            self._life.release()
+
+    def _resource(self, of: SegmentHeader) -> bytes:
+        texts = {
+            semconv.PROJECT: of.project,
+            semconv.RUN_NAME: of.run_name,
+            semconv.RUN_ID: of.run_id,
+            semconv.INSTANCE_ID: self._instance_id,
+        }
+        attributes = [KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()]
+        attributes.append(KeyValue(key=semconv.LAUNCHER, value=AnyValue(bool_value=True)))
+        return Resource(attributes=attributes).SerializeToString()
+
+
+def _newest_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:
+    """Return the header of the newest segment begun since *since_ns*."""
+    newest: SegmentHeader | None = None
+    for segment in folder.segments():
+        if segment.mtime_ns < since_ns:
+            continue
+        try:
+            header, _ = read_segment(segment.path, 0, limit_bytes=1, final=False)
+        except OtelBridgeError:
+            continue
+        if (
+            header
+            and header.created_unix_ns >= since_ns
+            and (not newest or newest.created_unix_ns < header.created_unix_ns)
+        ):
+            newest = header
+    return newest
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        return any(parent.pid == os.getpid() for parent in psutil.Process(pid).parents())
+    except psutil.Error:
+        return False

@@ -1,0 +1,202 @@
+"""``otel-bridge run -- CMD``: the bridge of every run that CMD's processes open, and a receiver for stock OTel SDKs."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import click
+from rich.console import Console
+
+from otel_bridge import semconv, settings
+from otel_bridge.bridge.host import Host
+from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.cli.child import Child, NotStartedError
+from otel_bridge.cli.closing import DeliveryLine, print_runs
+from otel_bridge.cli.launched_runs import LaunchedRuns
+from otel_bridge.emit.exporters import choose
+from otel_bridge.emit.identity import Asked, Identity, identify, resource_attributes
+from otel_bridge.emit.launch import bridge_environment
+from otel_bridge.emit.launcher import launcher_environment
+from otel_bridge.errors import ConfigError, OtelBridgeError
+from otel_bridge.exporter import SIGNALS
+from otel_bridge.journal.folder import base_dir
+
+DRAIN_S: Final = 300.0
+_STOP_S: Final = 10.0
+_BY_SIGNAL: Final = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER)
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--exporters", default="", help="Exporters of all signals, e.g. trackio,mlflow; goes before all variables."
+)
+@click.option("--new", "new_run", is_flag=True, help="Start another run although one of this name exists.")
+@click.option("--dir", "directory", default="", help="Where run folders are (OTEL_BRIDGE_DIR).")
+@click.option("--listen", default="", metavar="HOST:PORT", help="Receive OTLP here: gRPC on PORT, HTTP on PORT + 1.")
+@click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(exporters: str, new_run: bool, directory: str, listen: str, cmd: tuple[str, ...]) -> None:
+    """Run CMD and bring what its processes emit to the trackers; returns CMD's exit code.
+
+    Children that use otel-bridge are served from their run folders; those with a stock OpenTelemetry SDK send OTLP to a
+    receiver on this machine, and land in the same run.
+    """
+    env = _own_environment(exporters=exporters, new_run=new_run, directory=directory)
+    cwd = Path.cwd()
+    base = base_dir(env, cwd)
+    by_signal = choose(None, env, cwd).by_signal
+    identity = identify(Asked(), env, cwd)
+    bridge_env = {**bridge_environment(env)}
+    options = dataclasses.replace(
+        BridgeOptions.read(bridge_env, cwd),
+        exporters=by_signal if any(by_signal.values()) else None,
+        launcher=True,
+        takeover=True,
+    )
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    runs = LaunchedRuns(base)
+    host = Host(base, options, folders=runs.folders, say=_say)
+    receiver = _Receiver(env, base, listen)
+    host.start()
+    child_env = _child_environment(env, identity, by_signal, base, receiver)
+    try:
+        child = Child(cmd, child_env)
+    except NotStartedError:
+        receiver.stop()
+        host.stop()
+        raise
+    code = child.wait()
+    child.restore_signals()
+    receiver.stop()
+    runs.folders()  # what came in the last moment
+    runs.end(child.status())
+    host.finish(child.status())
+    _drain(host, settings.DRAIN_TIMEOUT_S.read(env))
+    print_runs(Console(highlight=False, stderr=True), runs.folders())
+    # A writer that hangs must not keep the command's end from those who wait for it.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if host.hanging:
+        os._exit(code)
+    sys.exit(code)
+
+
+def _own_environment(*, exporters: str, new_run: bool, directory: str) -> dict[str, str]:
+    """Return this process's environment with the options in it; ``--exporters`` goes before all variables."""
+    env = settings.environment()
+    if exporters:
+        for setting in _BY_SIGNAL:
+            env.pop(setting.name, None)
+        env[settings.EXPORTERS.name] = exporters
+    if new_run:
+        env[settings.NEW_RUN.name] = "1"
+    if directory:
+        env[settings.DIR.name] = directory
+    return env
+
+
+def _child_environment(
+    env: Mapping[str, str],
+    identity: Identity,
+    by_signal: Mapping[str, tuple[str, ...]],
+    base: Path,
+    receiver: _Receiver,
+) -> dict[str, str]:
+    """Return the children's environment: who we are, the run's name, and our receiver instead of the user's OTLP."""
+    child = {name: value for name, value in env.items() if not name.startswith("OTEL_EXPORTER_OTLP_")}
+    for setting in (*_BY_SIGNAL, settings.EXPORTERS, settings.NEW_RUN):
+        child.pop(setting.name, None)
+    child |= {
+        settings.DIR.name: str(base),
+        settings.PROJECT.name: identity.project,
+        settings.RUN_NAME.name: identity.name,
+    }
+    if identity.id_given:
+        child[settings.RUN_ID.name] = identity.id
+    if any(by_signal.values()):
+        child |= launcher_environment(by_signal)
+    else:
+        child |= {**launcher_environment({}), settings.LAUNCHER_EXPORTERS.name: ""}
+    attributes = {
+        **resource_attributes(env),
+        semconv.PROJECT: identity.project,
+        semconv.RUN_NAME: identity.name,
+        semconv.RUN_ID: identity.id,
+    }
+    child["OTEL_RESOURCE_ATTRIBUTES"] = ",".join(f"{key}={quote(value)}" for key, value in attributes.items())
+    return child | receiver.environment
+
+
+class _Receiver:
+    """The receiver of a launcher, and what stock SDKs need to find it; without the extra there is none, said once."""
+
+    def __init__(self, env: Mapping[str, str], base: Path, listen: str) -> None:
+        self.environment: dict[str, str] = {}
+        self._receiver = None
+        if any(importlib.util.find_spec(name) is None for name in ("grpc", "starlette", "uvicorn")):
+            if listen:
+                raise ConfigError("--listen needs the receiver: pip install 'otel-bridge[collector]'")
+            _say("no OTLP receiver for stock SDKs: pip install 'otel-bridge[collector]' brings it")
+            return
+        from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # an extra
+        from otel_bridge_collector.receiver import is_loopback  # noqa: PLC0415
+
+        host, port = _address(listen)
+        token = ",".join(settings.TOKEN.read(env))
+        if not token and not is_loopback(host):
+            token = secrets.token_urlsafe(24)
+        chosen = ReceiverSettings.from_environment(
+            {**env, settings.TOKEN.name: token}, base, host=host, grpc_port=port, http_port=port + 1 if port else 0
+        )
+        self._receiver = Receiver(chosen)
+        self.environment = {
+            **{f"OTEL_{one.upper()}_EXPORTER": "otlp" for one in SIGNALS},
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self._receiver.http_endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
+        if token:
+            first = token.partition(",")[0]
+            self.environment["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization=Bearer%20{quote(first)}"
+            self.environment[settings.TOKEN.name] = token
+
+    def stop(self) -> None:
+        if self._receiver is not None:
+            self._receiver.stop()
+
+
+def _address(listen: str) -> tuple[str, int]:
+    if not listen:
+        return "127.0.0.1", 0
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdigit() or not 0 < int(port) < 65535:
+        raise ConfigError(f"--listen={listen!r}: expected HOST:PORT, with PORT + 1 free too")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _drain(host: Host, timeout_s: float | None) -> None:
+    """Deliver what is left, with a line of progress; Ctrl-C or SIGTERM ends it, and the rest stays in the folders."""
+
+    def give_up(_number: int, _frame: object) -> None:
+        host.request_stop(_STOP_S)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, give_up)
+    line = DeliveryLine(Console(highlight=False, stderr=True))
+    with line:
+        host.wait(DRAIN_S if timeout_s is None else timeout_s, on_progress=line.update)
+    host.stop(_STOP_S)
+
+
+def _say(line: str) -> None:
+    try:
+        click.echo(f"otel-bridge: {line}", err=True)
+    except (OSError, OtelBridgeError):
+        return
