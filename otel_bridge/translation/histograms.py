@@ -85,7 +85,7 @@ def closed(
         elif out_counts:
             out_counts[-1] += count
         else:
-            out_edges.append(_above(out_edges[-1]))
+            out_edges[:] = _around(out_edges[-1])
             out_counts.append(count)
     return tuple(out_edges), tuple(out_counts)
 
@@ -113,26 +113,24 @@ def _outer_high(edges: Sequence[float], high: float) -> float:
     return bottom + width
 
 
-def _above(edge: float) -> float:
-    """Return an edge above *edge* for a bucket of no width: all its numbers are equal."""
-    wider = edge + max(abs(edge), 1.0) * 1e-9
-    return wider if math.isfinite(wider) and wider > edge else math.nextafter(edge, math.inf)
+def _around(edge: float) -> tuple[float, float]:
+    """Return the edges of a bucket whose numbers all stand at *edge*: some width is needed to draw it."""
+    above = edge + max(abs(edge), 1.0) * 1e-9
+    return (edge, above) if math.isfinite(above) else (math.nextafter(edge, 0.0), edge)
 
 
 def _append(edges: list[float], counts: list[int], edge: float, count: int) -> None:
     """Add a bucket up to *edge*; where *edge* is not above the last one, its numbers join the last bucket."""
     if not edges:
-        edges.append(edge)
-        if count:
-            edges.append(_above(edge))
-            counts.append(count)
+        edges += _around(edge) if count else (edge,)
+        counts += (count,) if count else ()
     elif edge > edges[-1]:
         edges.append(edge)
         counts.append(count)
     elif count and counts:
         counts[-1] += count
     elif count:
-        edges.append(_above(edges[-1]))
+        edges[:] = _around(edges[-1])
         counts.append(count)
 
 

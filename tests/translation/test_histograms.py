@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import sys
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
@@ -86,6 +86,8 @@ def test_a_fine_scale_gives_fine_edges() -> None:
     st.integers(0, 3),
     st.floats(0, 10),
 )
+@example(scale=-7, offset=8, negative=[], positive=[1], zeros=0, threshold=0.0)
+@example(scale=-7, offset=8, negative=[1, 2], positive=[1, 2], zeros=1, threshold=0.0)
 def test_the_edges_of_any_exponential_histogram_rise_and_every_number_stands_in_a_bucket(
     scale: int, offset: int, negative: list[int], positive: list[int], zeros: int, threshold: float
 ) -> None:
