@@ -8,6 +8,7 @@
     ├── JournalError                the run folder or one of its segments
     │   ├── JournalFullError        disk full, or the limit of the directory reached
     │   ├── FormatVersionError      written by a newer otel-bridge
+    │   ├── LedgerDamagedError      the ledger must be set aside and made anew
     │   └── FolderLockedError       another bridge holds the run folder
     ├── InvalidRecordError          bytes that are not what they claim to be
     └── ExporterError               the outcome of a write that was not done
@@ -29,6 +30,7 @@ __all__ = [
     "InvalidRecordError",
     "JournalError",
     "JournalFullError",
+    "LedgerDamagedError",
     "MissingExtraError",
     "OtelBridgeError",
     "PermanentError",
@@ -58,6 +60,10 @@ class JournalFullError(JournalError):
 
 class FormatVersionError(JournalError):
     """A file was written by a newer version than this one can read."""
+
+
+class LedgerDamagedError(JournalError):
+    """The ledger of a run folder is damaged: it is set aside and made anew from the segments that remain."""
 
 
 class FolderLockedError(JournalError):

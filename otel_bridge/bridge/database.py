@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from otel_bridge.errors import FormatVersionError, InvalidRecordError, JournalError, JournalFullError
+from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError, LedgerDamagedError
 
 FORMAT: Final = 1
 
@@ -53,7 +53,7 @@ class Database:
 
     Raises:
         FormatVersionError: A newer version wrote the file.
-        InvalidRecordError: The file is damaged.
+        LedgerDamagedError: The file is damaged.
         JournalFullError: The disk is full.
         JournalError: The file cannot be used.
     """
@@ -64,6 +64,7 @@ class Database:
         self._lock = threading.RLock()
         _make_private(path)
         with sqlite_errors(path):
+            _refuse_newer(path)
             self._writer = _connect(path, exclusive=exclusive)
             try:
                 self._prepare()
@@ -90,6 +91,12 @@ class Database:
             return Reader(self._writer, self._lock, self.path, owned=False)
         with sqlite_errors(self.path):
             return Reader(_connect(self.path), threading.RLock(), self.path, owned=True)
+
+    def give_back(self, pages: int) -> None:
+        """Give up to *pages* pages of deleted content back to the disk."""
+        with self._lock, sqlite_errors(self.path):
+            # The statement gives back one page a step, and `execute` makes only the first: executescript makes all.
+            self._writer.executescript(f"PRAGMA incremental_vacuum({pages})")
 
     def sync(self) -> None:
         """Wait until all that is committed is on the disk.
@@ -119,10 +126,6 @@ class Database:
 
     def _prepare(self) -> None:
         version = int(self._writer.execute("PRAGMA user_version").fetchone()[0])
-        if version > FORMAT:
-            raise FormatVersionError(
-                f"{self.path}: ledger of format {version}, this version reads up to {FORMAT}; upgrade otel-bridge"
-            )
         if version == 0:
             with self.transaction() as sql:
                 for statement in _SCHEMA.split(";\n"):
@@ -166,18 +169,13 @@ def open_for_reading(path: Path) -> Reader:
     Raises:
         JournalError: There is none.
         FormatVersionError: A newer version wrote it.
-        InvalidRecordError: It is damaged.
+        LedgerDamagedError: It is damaged.
     """
     if not path.exists():
         raise JournalError(f"{path}: no ledger; no bridge has worked on this run yet")
     with sqlite_errors(path):
+        _refuse_newer(path)
         connection = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > FORMAT:
-        connection.close()
-        raise FormatVersionError(
-            f"{path}: ledger of format {version}, this version reads up to {FORMAT}; upgrade otel-bridge"
-        )
     return Reader(connection, threading.RLock(), path, owned=True)
 
 
@@ -209,8 +207,21 @@ def sqlite_errors(path: Path) -> Generator[None]:
         if "disk is full" in text:
             raise JournalFullError(f"{path}: {text}; free space on that disk") from exc
         if "malformed" in text or "not a database" in text or "no such table" in text or "no such column" in text:
-            raise InvalidRecordError(f"{path}: the ledger is damaged: {text}") from exc
+            raise LedgerDamagedError(f"{path}: the ledger is damaged: {text}") from exc
         raise JournalError(f"{path}: the ledger cannot be used: {text}") from exc
+
+
+def _refuse_newer(path: Path) -> None:
+    """Raise `FormatVersionError` for a newer file, before anything of it is touched."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+    try:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    finally:
+        connection.close()
+    if version > FORMAT:
+        raise FormatVersionError(
+            f"{path}: ledger of format {version}, this version reads up to {FORMAT}; upgrade otel-bridge"
+        )
 
 
 def _make_private(path: Path) -> None:

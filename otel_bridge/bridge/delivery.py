@@ -24,6 +24,7 @@ from otel_bridge.errors import (
     BlockedError,
     ConfigError,
     ExporterError,
+    LedgerDamagedError,
     MissingExtraError,
     OtelBridgeError,
     PermanentError,
@@ -96,17 +97,19 @@ class Delivery:
         """
         try:
             return self._step()
-        except BlockedError as exc:
+        except Exception as exc:  # noqa: BLE001  # nothing may end the thread
+            return self._outcome(exc)
+
+    def _outcome(self, exc: Exception) -> float | None:
+        if isinstance(exc, LedgerDamagedError):
+            self.progress = dataclasses.replace(self.progress, damaged=True, reason=str(exc))
+            return None
+        if isinstance(exc, (BlockedError, PermanentError)):  # permanent: of open, with no record to blame
             return self._blocked(exc)
-        except PermanentError as exc:  # of open: no record to blame
-            return self._blocked(BlockedError(str(exc)))
-        except RetryableError as exc:
-            return self._failed(str(exc), exc.retry_after_s)
-        except OtelBridgeError as exc:
-            return self._failed(str(exc), 1.0)
-        except Exception as exc:  # noqa: BLE001  # a writer's own fault must not end the thread
-            self._strange += 1
-            return self._failed(f"{type(exc).__name__}: {exc}", None)
+        if isinstance(exc, OtelBridgeError):
+            return self._failed(str(exc), exc.retry_after_s if isinstance(exc, RetryableError) else 1.0)
+        self._strange += 1  # a writer's own fault
+        return self._failed(f"{type(exc).__name__}: {exc}", None)
 
     def close(self) -> None:
         """Let go of the writer and the connection; what is written stays written. Raises nothing."""
@@ -334,12 +337,13 @@ class Delivery:
         if self.progress.failing_since_s is not None:
             self._show("writing")
 
-    def _blocked(self, exc: BlockedError) -> float:
+    def _blocked(self, exc: BlockedError | PermanentError) -> float:
+        help_ = exc.help if isinstance(exc, BlockedError) else ""
         self._close_writer()
         self._window = None
         if self.progress.state != "blocked" or self.progress.reason != str(exc):
-            self._say(f"{self._name} is blocked: {exc}" + (f"; {exc.help}" if exc.help else ""))
-        self._show("blocked", reason=str(exc), help_=exc.help)
+            self._say(f"{self._name} is blocked: {exc}" + (f"; {help_}" if help_ else ""))
+        self._show("blocked", reason=str(exc), help_=help_)
         return BLOCKED_S
 
     def _failed(self, reason: str, retry_after_s: float | None) -> float:

@@ -20,7 +20,7 @@ from typing import Final
 from otel_bridge.bridge.database import set_aside
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import Remaining, Rest, RunBridge
-from otel_bridge.errors import InvalidRecordError, OtelBridgeError
+from otel_bridge.errors import LedgerDamagedError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import Status
@@ -183,7 +183,7 @@ class Host:
             return False
         try:
             more = run.turn()
-        except InvalidRecordError as exc:
+        except LedgerDamagedError as exc:
             self._rebuild(run, exc)
             return True
         except Exception as exc:  # noqa: BLE001  # one bad run harms no other
@@ -254,7 +254,7 @@ class Host:
         self._runs[folder.path] = run
         return True
 
-    def _rebuild(self, run: RunBridge, exc: InvalidRecordError) -> None:
+    def _rebuild(self, run: RunBridge, exc: LedgerDamagedError) -> None:
         """The ledger turned out to be damaged: set it aside and begin anew from the segments that remain."""
         self._say(f"{run.folder.run_id}: {exc}")
         self._close(run, time.monotonic() + CLOSE_S)

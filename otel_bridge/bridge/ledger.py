@@ -18,7 +18,7 @@ from otel_bridge.bridge.database import Database, set_aside
 from otel_bridge.bridge.memory import LedgerMemory
 from otel_bridge.bridge.tables import Destination, Source, destinations_of, put_source
 from otel_bridge.bridge.view import View
-from otel_bridge.errors import InvalidRecordError
+from otel_bridge.errors import LedgerDamagedError
 from otel_bridge.records import Position, Record
 
 DEAD_LETTERS_KEPT: Final = 10_000
@@ -182,9 +182,7 @@ class Ledger:
                 return 0
             last = min(through, oldest + _PRUNE_RECORDS - 1)
             deleted = sql.execute("DELETE FROM records WHERE position <= ?", (last,)).rowcount
-        with self.database.transaction() as sql:
-            # Gives back one page a step: the statement must be run to its end.
-            sql.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+        self.database.give_back(_VACUUM_PAGES)
         return deleted
 
     def take_from_unnamed(self, through: Position) -> None:
@@ -217,6 +215,6 @@ def open_or_rebuild(path: Path, *, exclusive: bool = False) -> tuple[Ledger, Pat
     """
     try:
         return Ledger(path, exclusive=exclusive), None
-    except InvalidRecordError:
+    except LedgerDamagedError:
         aside = set_aside(path)
         return Ledger(path, exclusive=exclusive), aside

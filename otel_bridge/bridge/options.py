@@ -6,15 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from otel_bridge import settings
 from otel_bridge.bridge.exporters import Load, Places
 from otel_bridge.exporter import load as load_exporter
 from otel_bridge.translation.options import Options
-
-HANDOVER_S: Final = 10.0
-"""How long a bridge that is asked to hand over may take before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +25,7 @@ class BridgeOptions:
         launcher: The bridge is ``otel-bridge run``.
         closing: Nothing comes after the last living process (``drain``): what waits is let go at once.
         takeover: Ask another bridge of the folder to hand over, and kill it when it does not.
+        handover_s: How long a bridge that is asked to hand over may take before it is killed.
         exclusive: The folder lies on a shared file system.
     """
 
@@ -42,6 +39,7 @@ class BridgeOptions:
     launcher: bool = False
     closing: bool = False
     takeover: bool = False
+    handover_s: float = 10.0
     exclusive: bool = False
 
     @classmethod

@@ -17,14 +17,14 @@ from otel_bridge.bridge.exporters import chosen, together
 from otel_bridge.bridge.lanes import Lanes
 from otel_bridge.bridge.ledger import Ledger, open_or_rebuild
 from otel_bridge.bridge.lives import Lives
-from otel_bridge.bridge.options import HANDOVER_S, BridgeOptions
+from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.own_segment import OwnSegment
 from otel_bridge.bridge.reader import Reader
 from otel_bridge.bridge.report_writer import ReportWriter
 from otel_bridge.bridge.run_info import RunDescription
 from otel_bridge.bridge.window import Progress
 from otel_bridge.bridge.worker import Lane
-from otel_bridge.errors import FolderLockedError, JournalError
+from otel_bridge.errors import FolderLockedError, JournalError, LedgerDamagedError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.ask import Ask, ask, take_asks
 from otel_bridge.journal.folder import RunFolder
@@ -121,10 +121,10 @@ class RunBridge:
             return lock
         if self.options.takeover:
             ask(self.folder, "handover")
-            if _acquired(lock, HANDOVER_S):
+            if _acquired(lock, self.options.handover_s):
                 return lock
             self._kill_holder()
-            if _acquired(lock, HANDOVER_S):
+            if _acquired(lock, self.options.handover_s):
                 return lock
         holder = self.folder.holder()
         who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
@@ -134,7 +134,9 @@ class RunBridge:
         """Kill a bridge that does not hand over: nothing is lost by that."""
         holder = self.folder.holder()
         if holder is not None and holder.boot_id == this_host().boot_id and holder.pid not in {0, os.getpid()}:
-            self._say(f"the bridge {holder.pid} does not hand over within {HANDOVER_S:.0f} s and is killed")
+            self._say(
+                f"the bridge {holder.pid} does not hand over within {self.options.handover_s:.0f} s and is killed"
+            )
             with contextlib.suppress(OSError):
                 os.kill(holder.pid, signal.SIGKILL)
 
@@ -184,10 +186,12 @@ class RunBridge:
 
         Raises:
             JournalError: Something on disk failed; nothing is lost, call it again later.
-            InvalidRecordError: The ledger is damaged: close this object and open a new one.
+            LedgerDamagedError: The ledger is damaged: close this object and open a new one.
         """
         for asked in take_asks(self.folder):
             self._answer(asked)
+        if any(lane.progress.damaged for lane in self.lanes.by_name.values()):
+            raise LedgerDamagedError(f"{self.folder.ledger_path}: an exporter found the ledger damaged")
         if self._finish_as is not None and self.reader.caught_up:
             self.lives.end_open(self._finish_as)
             self._finish_as, self.closing = None, True

@@ -50,6 +50,7 @@ class Tail:
         self._folder = folder
         self._used = (number, 0)
         self._header_bytes = b""
+        self._path, self._path_of = "", -1
         self._final_read = False
         self.first_number = number
         self.moved = self.newly_opened = False
@@ -146,6 +147,10 @@ class Tail:
 
     def _size(self) -> int | None:
         try:
-            return os.stat(self._folder.segment_path(self.instance_id, self.number)).st_size
+            # Asked at every poll, for every process: the path is made once.
+            if self._path_of != self.number:
+                self._path_of = self.number
+                self._path = os.fspath(self._folder.segment_path(self.instance_id, self.number))
+            return os.stat(self._path).st_size
         except OSError:
             return None

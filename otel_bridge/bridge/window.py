@@ -28,6 +28,7 @@ class Progress:
     Attributes:
         state: ``idle``, ``writing``, ``retrying``, ``blocked`` or ``ended``.
         failing_since_s: `time.monotonic` when it began to fail, ``None`` when it does not.
+        damaged: It found the ledger damaged and waits for a new one.
         resolved: Its settings could be read, so `destination` and the numbers mean something.
     """
 
@@ -46,6 +47,7 @@ class Progress:
     failing_since_s: float | None = None
     resolved: bool = False
     settings: ExporterSettings | None = None
+    damaged: bool = False
 
 
 @dataclass(slots=True)

@@ -107,9 +107,11 @@ def test_a_flush_is_answered_by_the_report(tmp_path: Path) -> None:
 
         report = report_when(
             folder,
-            lambda report: process.instance in report.processes
-            and report.processes[process.instance].offset == process.writer.offset
-            and report.exporters["memory"].written == report.position,
+            lambda report: (
+                process.instance in report.processes
+                and report.processes[process.instance].offset == process.writer.offset
+                and report.exporters["memory"].written == report.position
+            ),
         )
 
     assert (report.position, report.rows, report.steps) == (10, 10, {"trainer/step": 10})
@@ -122,7 +124,9 @@ def test_a_flush_tries_at_once_what_backs_off(tmp_path: Path) -> None:
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
         process.log(1)
-        report_when(folder, lambda report: "memory" in report.exporters and report.exporters["memory"].state == "retrying")
+        report_when(
+            folder, lambda report: "memory" in report.exporters and report.exporters["memory"].state == "retrying"
+        )
 
         process.flush()
 

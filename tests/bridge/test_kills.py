@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, run_folder, until
+from bridge_doubles import Process, options, run_folder
 from bridge_file_tracker import file_exporter
 
 from otel_bridge.bridge.host import Host

@@ -1,0 +1,321 @@
+"""Run folders in trouble: damaged, newer, full, deleted, served by another, written to while a bridge ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from otlp_samples import RUN
+
+from otel_bridge.bridge import host as host_module
+from otel_bridge.bridge.host import Host
+from otel_bridge.bridge.run_bridge import Remaining, Rest, RunBridge
+from otel_bridge.errors import BlockedError, JournalFullError
+from otel_bridge.journal.ask import ask
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.locks import probe
+from otel_bridge.records import Status
+from otel_bridge.testing.memory import Recorder
+
+
+def test_a_full_ledger_keeps_everything_in_the_segments_until_there_is_room(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    bridge = RunBridge(folder, options(("memory", recorder)), wake=lambda: None, say=lambda line: None)
+    bridge.open()
+    process = Process.start(folder, "memory")
+    process.log(2000)
+    with bridge.ledger.database.transaction() as sql:
+        pages = sql.execute("PRAGMA page_count").fetchone()[0]
+        sql.execute(f"PRAGMA max_page_count = {pages + 2}")
+
+    with pytest.raises(JournalFullError):
+        _read_all(bridge)
+    with bridge.ledger.database.transaction() as sql:
+        sql.execute("PRAGMA max_page_count = 1000000")
+    _read_all(bridge)
+
+    until(lambda: bridge.turn() or len(recorder.run(RUN).rows) == 2000)
+    bridge.close(time.monotonic() + 5)
+    assert [written(recorder), recorder.run(RUN).repeated] == [process.row_ids, 0]
+
+
+def test_a_damaged_ledger_is_set_aside_and_made_anew_from_the_segments_that_remain(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    with serving(tmp_path, options(("memory", recorder))):
+        process.log(3)
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
+    folder.ledger_path.write_bytes(b"not a database at all" * 100)
+    process.log(2)
+    process.end()
+
+    host = served(tmp_path, options(("memory", recorder)))
+
+    assert [written(recorder), recorder.run(RUN).status] == [process.row_ids, Status.FINISHED]
+    assert [path.suffix[:9] for path in folder.path.glob("ledger.sqlite.damaged-*")] == [".damaged-"]
+    assert any("was damaged" in line for line in host.lines)  # type: ignore[attr-defined]
+
+
+def test_damage_that_an_exporter_finds_is_mended_in_the_same_way(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    recorder.fail(BlockedError("no key"), kind="open", times=None)
+    process = Process.start(folder, "memory")
+    process.log(5000)
+    with serving(tmp_path, options(("memory", recorder))):
+        report_when(folder, lambda report: report.position == 5000 and report.exporters["memory"].state == "blocked")
+    size = folder.ledger_path.stat().st_size
+    with folder.ledger_path.open("r+b") as file:
+        file.seek(size // 4)
+        file.write(b"\xff" * (size // 2))
+    recorder.heal()
+    process.end()
+
+    served(tmp_path, options(("memory", recorder)))
+
+    assert written(recorder) == process.row_ids
+    assert len(list(folder.path.glob("ledger.sqlite.damaged-*[0-9]"))) == 1
+
+
+def test_a_ledger_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    process.log(1)
+    with sqlite3.connect(folder.ledger_path) as sql:
+        sql.execute("PRAGMA user_version = 99")
+    before = folder.ledger_path.read_bytes()
+
+    host = served(tmp_path, options(("memory", recorder)))
+
+    assert (folder.ledger_path.read_bytes(), recorder.calls) == (before, [])
+    assert "format 99" in host.progress()[RUN].reason
+    assert not probe(folder.lock_path)
+
+
+def test_a_segment_of_a_newer_version_is_left_and_the_others_are_delivered(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    newer, process = Process.start(folder, "memory", format=99), Process.start(folder, "memory")
+    newer.log(1)
+    newer.die()
+    process.log(2)
+    process.end()
+
+    served(tmp_path, options(("memory", recorder)))
+
+    assert written(recorder) == process.row_ids
+    assert [file.instance_id for file in folder.segments()] == [newer.instance]
+
+
+def test_a_bridge_whose_folder_is_deleted_ends(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    with serving(tmp_path, options(("memory", recorder)), until_done=True) as host:
+        process.log(3)
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
+
+        shutil.rmtree(folder.path.rename(tmp_path / "going"))
+
+        assert host.wait(10.0)
+    assert host.progress()[RUN].rest is Rest.GONE
+
+
+def test_a_second_bridge_of_a_folder_ends_at_once(tmp_path: Path) -> None:
+    folder, recorder, second = run_folder(tmp_path), Recorder(), Recorder()
+    process = Process.start(folder, "memory")
+    with serving(tmp_path, options(("memory", recorder))):
+        process.log(1)
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 1)
+
+        other = served(tmp_path, options(("memory", second)))
+
+    assert (other.progress()[RUN].rest, second.calls) == (Rest.GONE, [])
+
+
+def _read_all(bridge: RunBridge) -> None:
+    while bridge.turn():
+        pass
+
+
+def _forked(base: Path, recorder: Recorder) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        Host(base, options(("memory", recorder)), until_done=True).serve()
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_bridge_hands_over_when_asked_and_is_killed_when_it_does_not(tmp_path: Path, hangs: bool) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    process.log(3)
+    pid = _forked(tmp_path, Recorder())
+    report_when(folder, lambda report: "memory" in report.exporters and report.exporters["memory"].written == 3)
+    if hangs:
+        os.kill(pid, signal.SIGSTOP)
+
+    with serving(tmp_path, options(("memory", recorder), takeover=True, handover_s=0.5)):
+        _, status = os.waitpid(pid, 0)
+        process.log(2)
+
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 2)
+
+    assert (os.WIFSIGNALED(status), written(recorder)) == (hangs, process.row_ids[3:])
+
+
+def test_asked_to_finish_the_run_ends_although_its_process_lives(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    with serving(tmp_path, options(("memory", recorder))):
+        process.log(2)
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 2)
+
+        ask(folder, "finish", status="failed")
+
+        recorder.wait_for(lambda recorder: recorder.run(RUN).status is Status.FAILED)
+
+
+def test_what_comes_between_the_last_look_and_the_unlocking_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    late: list[Process] = []
+
+    class LateProcess(RunBridge):
+        def close(self, deadline_s: float) -> list[str]:
+            if not late:
+                late.append(Process.start(folder, "memory"))
+                late[0].log(2)
+                late[0].end()
+            return super().close(deadline_s)
+
+    monkeypatch.setattr(host_module, "RunBridge", LateProcess)
+    first = Process.start(folder, "memory")
+    first.log(1)
+    first.end()
+
+    served(tmp_path, options(("memory", recorder)))
+
+    assert written(recorder) == [*first.row_ids, *late[0].row_ids]
+
+
+def test_what_comes_after_the_unlocking_finds_the_lock_free_and_only_one_bridge_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, recorder, next_recorder = run_folder(tmp_path), Recorder(), Recorder()
+    found_free: list[bool] = []
+    second = threading.Thread(target=lambda: served(tmp_path, options(("memory", next_recorder))))
+
+    class NextBridge(RunBridge):
+        def close(self, deadline_s: float) -> list[str]:
+            hanging = super().close(deadline_s)
+            if not found_free:
+                late = Process.start(folder, "memory")
+                found_free.append(not probe(folder.lock_path))
+                monkeypatch.setattr(host_module, "RunBridge", RunBridge)
+                second.start()
+                until(lambda: probe(folder.lock_path))
+                late.log(2)
+                late.end()
+            return hanging
+
+    monkeypatch.setattr(host_module, "RunBridge", NextBridge)
+    first = Process.start(folder, "memory")
+    first.log(1)
+    first.end()
+
+    served(tmp_path, options(("memory", recorder)))
+    second.join(20)
+
+    assert found_free == [True]
+    assert (len(written(recorder)), len(written(next_recorder))) == (1, 2)
+
+
+def test_a_torn_tail_of_a_dead_process_is_cut_and_the_rows_before_it_arrive(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    process.log(3)
+    path, size = process.writer.path, process.writer.offset
+    process.die()
+    with path.open("ab") as file:
+        file.write(path.read_bytes()[-50:-10])
+
+    bridge = RunBridge(folder, options(("memory", recorder)), wake=lambda: None, say=lambda line: None)
+    bridge.open()
+    until(lambda: bridge.turn() or (len(recorder.run(RUN).rows) == 3 and path.stat().st_size == size))
+
+    assert bridge.reader.state.get("drop/segment_gaps") is None
+    bridge.close(time.monotonic() + 5)
+
+
+def test_frames_behind_a_bad_stretch_arrive_and_the_gap_is_counted(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    process.log(1)
+    start = process.writer.offset
+    process.log(2)
+    with process.writer.path.open("r+b") as file:
+        file.seek(start + 40)
+        file.write(b"\0" * 8)
+    process.end()
+
+    served(tmp_path, options(("memory", recorder)))
+
+    report = report_when(folder, lambda report: report.ended)
+    assert written(recorder) == [process.row_ids[0], process.row_ids[2]]
+    assert (report.drops["segment_gaps"], report.missing_rows) == (1, 1)
+
+
+def test_a_host_finds_folders_as_they_come_and_one_bad_run_harms_no_other(tmp_path: Path) -> None:
+    recorder = Recorder()
+    bad = run_folder(tmp_path, "bad")
+    with sqlite3.connect(bad.ledger_path) as sql:
+        sql.execute("PRAGMA user_version = 99")
+    Process.start(bad, "memory").log(1)
+    with serving(tmp_path, options(("memory", recorder))) as host:
+        late = run_folder(tmp_path, "late")
+        process = Process.start(late, "memory")
+        process.log(2)
+        process.end()
+
+        recorder.wait_for(lambda recorder: recorder.run("late").status is Status.FINISHED)
+        until(lambda: host.progress().get("late", Remaining("late", Rest.BUSY)).rest is Rest.DONE)
+
+    assert [list(recorder.run("late").rows), host.progress()["bad"].rest] == [process.row_ids, Rest.GONE]
+    assert not probe(RunFolder(tmp_path, "late").lock_path)
+
+
+def test_a_folder_read_late_is_read_in_the_order_of_its_append_times(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    first, second = Process.start(folder, "memory"), Process.start(folder, "memory", role="explorer")
+    hour_ago = time.time_ns() - 3600 * 10**9
+    for number in range(200):
+        (first if number % 3 else second).log(1, at_ns=hour_ago + number * 10**6)
+    order = [(first if number % 3 else second).instance for number in range(200)]
+    first.end()
+    second.end()
+
+    served(tmp_path, options(("memory", recorder)))
+
+    assert [name.split(":")[1] for name in written(recorder)] == order
+
+
+def test_a_folder_is_drained_without_waiting(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    process.log(2)
+    process.die()
+    how = options(("memory", recorder), closing=True)
+
+    served(tmp_path, replace(how, translation=replace(how.translation, end_grace_ns=10**15)))
+
+    assert [written(recorder), recorder.run(RUN).status] == [process.row_ids, Status.KILLED]

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_bridge.bridge.ledger import DeadLetter, Ledger
+from otel_bridge.bridge.state import LedgerState
+from otel_bridge.bridge.tables import Source
+from otel_bridge.errors import JournalFullError
+from otel_bridge.records import Config, Row
+from otel_bridge.translation.state import MemoryState
+
+
+def rows(count: int, first: int = 1) -> list[Row]:
+    return [
+        Row(f"m:i:{number}", "t", number, "t/step", number, {"t/loss": number / 2}, {"t/step": number})
+        for number in range(first, first + count)
+    ]
+
+
+def numbers(ledger: Ledger, after: int = 0, limit: int = 1000, limit_bytes: int = 1 << 20) -> list[int]:
+    view = ledger.view()
+    try:
+        return [record.position for record in view.records(after, (0,), limit=limit, limit_bytes=limit_bytes).records]
+    finally:
+        view.close()
+
+
+def test_a_batch_is_there_after_opening_again_with_its_offsets_and_state(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    source = Source("i", 2, 30, b"header")
+    ledger.commit(rows(3), [("axis/t/step", b"3")], [source])
+    ledger.close()
+
+    again = Ledger(tmp_path / "ledger.sqlite")
+
+    view = again.view()
+    assert (again.position, again.rows, again.rollouts) == (3, 3, 0)
+    assert view.sources() == [source]
+    assert view.state("axis/") == (3, {"axis/t/step": 3})
+    assert [(record.position, record.id) for record in view.records(1, (0,), limit=9, limit_bytes=9**9).records] == [
+        (2, "m:i:2"), (3, "m:i:3"),
+    ]  # fmt: skip
+
+
+def test_a_batch_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.commit(rows(1))
+    with ledger.database.transaction() as sql:
+        pages = sql.execute("PRAGMA page_count").fetchone()[0]
+        sql.execute(f"PRAGMA max_page_count = {pages}")
+
+    with pytest.raises(JournalFullError):
+        ledger.commit(rows(5000, 2), [("axis/t/step", b"9")], [Source("i", 0, 9, b"")])
+
+    view = ledger.view()
+    assert (numbers(ledger), ledger.position, view.sources(), view.state("axis/")) == ([1], 1, [], (1, {}))
+
+
+def test_positions_go_on_although_all_records_are_deleted(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.commit(rows(3))
+    ledger.prune(3)
+    ledger.close()
+
+    again = Ledger(tmp_path / "ledger.sqlite")
+    again.commit(rows(1, 4))
+
+    assert numbers(again) == [4]
+
+
+def test_the_file_gives_its_pages_back(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = Ledger(path)
+    ledger.commit(rows(60_000))
+    with ledger.database.transaction():
+        pass
+    checkpoint(ledger)
+    full = path.stat().st_size
+
+    while ledger.prune(59_990):
+        pass
+
+    checkpoint(ledger)
+    assert path.stat().st_size < full / 10
+    assert numbers(ledger) == list(range(59_991, 60_001))
+
+
+def checkpoint(ledger: Ledger) -> None:
+    ledger.database._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Ledger(tmp_path / "ledger.sqlite")
+    finally:
+        os.umask(before)
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(modes, 0o600)
+
+
+def test_a_read_ends_at_the_limits_and_says_how_far_it_went(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.commit([*rows(3), Config("c:1", None, {"a": 1}, 1), *rows(2, 4)])
+    view = ledger.view()
+
+    by_count = view.records(0, (0,), limit=2, limit_bytes=1 << 20)
+    by_size = view.records(0, (0,), limit=99, limit_bytes=1)
+    of_a_kind = view.records(0, (3,), limit=99, limit_bytes=1 << 20)
+
+    assert [[record.position for record in batch.records] for batch in (by_count, by_size, of_a_kind)] == [
+        [1, 2],
+        [1],
+        [4],
+    ]
+    assert [(batch.through, batch.last) for batch in (by_count, by_size, of_a_kind)] == [(2, 6), (1, 6), (6, 6)]
+
+
+def test_a_record_that_cannot_be_decoded_is_told_apart(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.commit(rows(3))
+    with ledger.database.transaction() as sql:
+        sql.execute("UPDATE records SET data = x'ff' WHERE position = 2")
+
+    batch = ledger.view().records(0, (0,), limit=99, limit_bytes=1 << 20)
+
+    assert [record.position for record in batch.records] == [1, 3]
+    assert [broken[:3] for broken in batch.broken] == [(2, 0, b"\xff")]
+
+
+def test_the_memory_of_a_destination_is_its_own_and_stays(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    one, other = (ledger.memory(ledger.destination(name, {}).id) for name in ("one", "other"))
+    one.put("line/2", b"b")
+    one.put("line/1", b"a")
+    one.put("note", b"c")
+    one.delete("note")
+    other.put("line/1", b"z")
+    ledger.close()
+
+    again = Ledger(tmp_path / "ledger.sqlite")
+
+    memory = again.memory(again.destination("one", {}).id)
+    assert (list(memory.items("line/")), memory.get("note")) == ([("line/1", b"a"), ("line/2", b"b")], None)
+
+
+def test_positions_are_kept_for_each_place_an_exporter_delivers_to(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.commit(rows(5))
+    here = ledger.destination("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///a"})
+    ledger.save(type(here)(here.id, "mlflow", here.place, written=5, safe=5))
+    ledger.prune(2)
+
+    there = ledger.destination("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///b"})
+
+    assert ledger.destination("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///a"}).written == 5
+    assert (there.written, there.id == here.id) == (2, False)
+
+
+def test_what_a_destination_no_longer_named_has_not_got_can_be_taken_and_is_counted(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    gone, stays = ledger.destination("gone", {}), ledger.destination("stays", {})
+    ledger.commit(rows(10))
+    ledger.name_destinations([stays.id])
+
+    ledger.take_from_unnamed(6)
+
+    found = {item.exporter: (item.named, item.safe, item.taken) for item in ledger.view().destinations()}
+    assert found == {"gone": (False, 6, 6), "stays": (True, 0, 0)}
+    assert gone.id != stays.id
+
+
+def test_dead_letters_are_kept_counted_and_can_be_discarded(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    at = ledger.destination("mlflow", {})
+    ledger.bury(DeadLetter(at.id, 4, 0, "m:i:4", "too odd", 1, b"[]"))
+
+    counted = ledger.destination("mlflow", {}).dead_letters
+    discarded = ledger.discard_dead_letters("mlflow")
+
+    assert (counted, discarded, ledger.destination("mlflow", {}).dead_letters) == (1, 1, 0)
+
+
+def test_a_ledger_can_be_read_while_it_is_written_to(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.commit(rows(2))
+    view = ledger.view()
+    with ledger.database.transaction() as sql:
+        sql.execute("DELETE FROM records")
+
+        assert [record.position for record in view.records(0, (0,), limit=9, limit_bytes=9**9).records] == [1, 2]
+
+
+def test_a_ledger_on_a_shared_file_system_has_one_connection_and_no_shared_memory(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", exclusive=True)
+    ledger.commit(rows(2))
+
+    assert numbers(ledger) == [1, 2]
+    assert not (tmp_path / "ledger.sqlite-shm").exists()
+    with (
+        pytest.raises(sqlite3.OperationalError, match="locked"),
+        sqlite3.connect(ledger.database.path, timeout=0) as sql,
+    ):
+        sql.execute("SELECT * FROM records").fetchall()
+
+
+KEYS = st.sampled_from(["run", "run/life", "axis/a", "trace/1", "trace/2", "trace/10", "key/ü"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), KEYS, st.one_of(st.integers(0, 9), st.binary(max_size=3000), st.just("x" * 2000))),
+        st.tuples(st.just("delete"), KEYS, st.none()),
+        st.tuples(st.sampled_from(["commit", "restart", "roll back"]), st.none(), st.none()),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS)
+def test_state_in_the_ledger_is_state_in_memory_over_commits_restarts_and_failed_commits(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, object]]
+) -> None:
+    ledger = Ledger(tmp_path_factory.mktemp("state") / "ledger.sqlite")
+    state, memory = LedgerState(ledger.view(), limit_bytes=2500), MemoryState()
+    committed = memory.snapshot()
+    for what, key, value in steps:
+        if what == "set":
+            state.set(key, value)
+            memory.set(key, value)
+        elif what == "delete":
+            state.delete(key)
+            memory.delete(key)
+        elif what == "roll back":
+            state, memory = LedgerState(ledger.view(), limit_bytes=2500), MemoryState(committed)
+        else:
+            ledger.commit([], state.changes())
+            state.committed()
+            committed = memory.snapshot()
+            state = LedgerState(ledger.view(), limit_bytes=2500) if what == "restart" else state
+        for prefix in ("", "run", "trace/", "trace/1"):
+            assert list(state.items(prefix)) == memory.items(prefix)
+        assert {key: state.get(key) for key in memory.snapshot()} == memory.snapshot()
+    ledger.close()
