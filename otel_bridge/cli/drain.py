@@ -57,7 +57,8 @@ def command(directories: tuple[Path, ...], exporters: str, single: Path | None) 
         console.print("no run folder here: nothing to deliver")
         return
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        codes = list(pool.map(lambda folder: _drained(console, folder, exporters), folders))
+        drained = [pool.submit(_drained, console, folder, exporters) for folder in folders]
+    codes = [one.result() for one in drained]
     sys.exit(1 if any(codes) else 0)
 
 
