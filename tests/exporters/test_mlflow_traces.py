@@ -52,8 +52,7 @@ def test_a_rollout_is_a_trace_with_previews_session_name_tags_and_rewards(uri: s
     assert info.trace_metadata["mlflow.trace.session"] == "p1"
     assert info.tags["mlflow.traceName"] == "explorer/rollouts"
     assert ours == {
-        "role": "explorer", "step": "1", "split": "train", "group": "p1", "reward": "0.75", "rewards.format": "0.25",
-        "rewards.answer": "0.5", "advantage": "0.125", "finish_reason": "stop", "policy_version": "1",
+        "step": "1", "reward": "0.75", "rewards.format": "0.25", "rewards.answer": "0.5",
     }  # fmt: skip
     assert {each.name: each.value for each in info.assessments} == {"reward": 0.75, "format": 0.25, "answer": 0.5}
     assert (info.request_time, info.execution_duration) == (rollout.start_unix_ns // 1_000_000, 4000)
@@ -138,6 +137,13 @@ def test_traces_can_be_searched_by_reward_tag_and_step(uri: str, run: RunInfo) -
     assert len(api.search_traces(**search, filter_string="feedback.reward > 0.4")) == 2
     assert len(api.search_traces(**search, filter_string="tags.reward = '0.75'")) == 1
     assert len(api.search_traces(**search, filter_string="tags.step = '1'")) == 4
+    assert len(api.search_traces(**search, filter_string="span.attributes.rl.split LIKE '%train%'")) == 4
+
+
+def test_a_split_other_than_train_is_a_tag(uri: str, run: RunInfo) -> None:
+    _, (trace,) = written(uri, run, dataclasses.replace(samples.rollout(0, seed=run.id), split="eval"))
+
+    assert trace.info.tags["split"] == "eval"
 
 
 def test_text_a_database_refuses_and_names_beyond_the_limits_cost_nothing_else(uri: str, run: RunInfo) -> None:
@@ -146,7 +152,7 @@ def test_text_a_database_refuses_and_names_beyond_the_limits_cost_nothing_else(u
         messages=[{"role": "user", "content": "nul \0 surrogate \ud800 end"}, {"role": "assistant", "content": "ok"}],
         group="g" * 10_000,
         key="k" * 10_000,
-        finish_reason="f" * 10_000,
+        split="s" * 10_000,
         rewards={"": 1.0, "reward": 2.0, "x" * 400: 3.0, "a@b": math.inf},
     )
 
@@ -154,7 +160,7 @@ def test_text_a_database_refuses_and_names_beyond_the_limits_cost_nothing_else(u
 
     assert trace.info.request_preview == "nul � surrogate ? end"
     assert len(trace.info.trace_metadata["mlflow.trace.session"]) == 250
-    assert len(trace.info.tags["finish_reason"]) == 8000
+    assert len(trace.info.tags["split"]) == 8000
     assert {each.name[:12]: each.value for each in trace.info.assessments} == {
         "reward": 0.75, "rewards.": 1.0, "rewards.rewa": 2.0, "x" * 12: 3.0, "a@b": "inf",
     }  # fmt: skip
