@@ -6,14 +6,14 @@ Checked when a run begins: an unknown name or a missing package is an error then
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from otel_bridge.emit.launcher import launcher_exporters
 from otel_bridge.errors import ConfigError
-from otel_bridge.exporter import NONE, OTLP, SIGNALS, load
+from otel_bridge.exporter import NONE, OTLP, SIGNALS, ExporterSettings, load
 from otel_bridge.settings import EXPORTERS, LOGS_EXPORTER, METRICS_EXPORTER, TRACES_EXPORTER, names
 
 _BY_SIGNAL: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
@@ -36,11 +36,13 @@ class Choice:
         by_signal: ``metrics``, ``traces``, ``logs`` to names.
         destinations: Exporter to the variables that say where it delivers, made absolute, no credentials.
         refused: ``none`` was asked for by name.
+        settings: Exporter to its settings.
     """
 
     by_signal: Mapping[str, tuple[str, ...]]
     destinations: Mapping[str, Mapping[str, str]]
     refused: bool = False
+    settings: Mapping[str, ExporterSettings] = field(default_factory=dict[str, ExporterSettings], compare=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,14 +68,11 @@ def choose(argument: object, env: Mapping[str, str], cwd: Path, *, launched: boo
     refused = any(NONE in chosen for chosen in by_signal.values())
     kept = {signal: tuple(n for n in chosen if n != NONE) for signal, chosen in by_signal.items()}
     used = dict.fromkeys(name for chosen in kept.values() for name in chosen)
-    return Choice(kept, {name: destination_of(name, env, cwd) for name in used}, refused)
-
-
-def destination_of(name: str, env: Mapping[str, str], cwd: Path) -> dict[str, str]:
-    """Return the variables that say where the exporter *name* delivers; raises as `choose` does."""
-    if name == OTLP:
-        return {key: _without_user(env[key]) for key in _OTLP_VARIABLES if env.get(key)}
-    return dict(load(name).settings(env, cwd).destination)
+    settings = {name: load(name).settings(env, cwd) for name in used if name != OTLP}
+    destinations = {name: dict(one.destination) for name, one in settings.items()}
+    if OTLP in used:
+        destinations[OTLP] = {key: _without_user(env[key]) for key in _OTLP_VARIABLES if env.get(key)}
+    return Choice(kept, destinations, refused, settings)
 
 
 def _by_environment(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

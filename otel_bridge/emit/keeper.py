@@ -33,6 +33,7 @@ class BridgeKeeper:
         self._hold = hold
         self._not_before = 0.0
         self._pause_s = _FIRST_PAUSE_S
+        self._startable = True
         self._said = False
 
     def delivered_by(self) -> str | None:
@@ -53,14 +54,16 @@ class BridgeKeeper:
             return False
         now = time.monotonic()
         if now < self._not_before:
-            return True
+            return self._startable
         self._not_before, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
         try:
             start_bridge(self._folder, self._env)
         except JournalError as exc:
             self._say_once(str(exc))
-            return False
-        return True
+            self._startable = False
+        else:
+            self._startable = True
+        return self._startable
 
     def _locked(self) -> bool:
         try:

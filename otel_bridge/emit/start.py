@@ -5,6 +5,7 @@ The one place of emission that raises: a bad setting or argument is an error her
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from otel_bridge.emit.run_settings import RunSettings
 from otel_bridge.emit.sink import MakeHeader, Sink
 from otel_bridge.emit.takeover import has_what_is_missing, take_over
 from otel_bridge.errors import ConfigError, JournalError
-from otel_bridge.exporter import SIGNALS
+from otel_bridge.exporter import SIGNALS, RunInfo
 from otel_bridge.journal.base import BaseDir, find_base
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -165,8 +166,8 @@ def _notes(facts: RunFacts, place: _Place) -> list[str]:
         last = before.steps.get(axis_of(identity.role))
         who = f" {identity.role}" if identity.role else ""
         notes.append("resuming" if last is None else f"resuming, last{who} step {last}")
-        notes += [f"view: {place_of}" for place_of in lines.places(before).values()]
         notes += _elsewhere(before, facts.choice)
+    notes += [f"view: {where}" for where in _views(facts, place).values()]
     if place.base.instead_of is not None:
         notes.append(f"{place.base.instead_of} is on {place.base.file_system}, so run folders are in {place.base.path}")
     if place.hold:
@@ -174,6 +175,17 @@ def _notes(facts: RunFacts, place: _Place) -> list[str]:
     if identity.rank and facts.settings.read(RANKS) != "all":
         notes.append("rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all")
     return notes
+
+
+def _views(facts: RunFacts, place: _Place) -> dict[str, str]:
+    """Return where each exporter's run is looked at: as its bridge said, else as its settings say."""
+    identity = facts.identity
+    info = RunInfo(identity.id, identity.project, identity.name, place.folder.path)
+    views: dict[str, str] = {}
+    for name, settings in facts.choice.settings.items():
+        with contextlib.suppress(Exception):  # an exporter's own code: no reason not to train
+            views[name] = settings.view(info)
+    return {**views, **(lines.places(place.before) if place.before else {})}
 
 
 def _elsewhere(before: Report, choice: Choice) -> list[str]:

@@ -230,11 +230,11 @@ def test_rows_of_ranks_above_0_are_recorded_only_when_asked_for(tmp_path: Path, 
 def test_without_an_exporter_nothing_is_recorded_and_everything_works(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], variables: dict[str, str], line: str
 ) -> None:
-    with environment_of({**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path / "runs"), **variables}):
-        with otel_bridge.init("p", "n", config={"a": 1}) as run:
-            run.log({"a": 1.0})
-            run.count_drop("text")
-            assert (run.flush(), run.recording, run.urls, run.last_step()) == (True, False, {}, None)
+    environment = {**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path / "runs"), **variables}
+    with environment_of(environment), otel_bridge.init("p", "n", config={"a": 1}) as run:
+        run.log({"a": 1.0})
+        run.count_drop("text")
+        assert (run.flush(), run.recording, run.urls, run.last_step()) == (True, False, {}, None)
 
     assert capsys.readouterr().err == f"otel-bridge: {line}\n"
     assert not (tmp_path / "runs").exists()
@@ -288,9 +288,9 @@ def test_a_bad_argument_is_an_error_at_init(tmp_path: Path, arguments: dict[str,
     ],
 )
 def test_a_malformed_setting_is_an_error_at_init_that_names_it(tmp_path: Path, name: str, value: str) -> None:
-    with environment_of({**held(tmp_path), name: value}):
-        with pytest.raises(ConfigError, match=value if "EXPORTER" in name else name):
-            otel_bridge.init("p", "n")
+    said = value if "EXPORTER" in name else name
+    with environment_of({**held(tmp_path), name: value}), pytest.raises(ConfigError, match=said):
+        otel_bridge.init("p", "n")
 
 
 def test_no_state_of_random_numbers_is_touched(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_keys_become_text_and_those_that_cannot_are_left_out() -> None:
 
     drops = Drops()
 
-    flat = flatten({1: 1.0, True: 2.0, ("a", 1): 3.0, "": 4.0, "rl.row": 5.0, Raising(): 6.0, "k" * 5000: 7.0}, drops)
+    flat = flatten({1: 2.0, ("a", 1): 3.0, "": 4.0, "rl.row": 5.0, Raising(): 6.0, "k" * 5000: 7.0}, drops)
 
     assert flat == {"1": 2.0, "('a', 1)": 3.0}
     assert dict(drops) == {"empty_key": 1, "reserved_key": 1, "bad_key": 1, "long_key": 1}

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from emit_samples import CLEAN
+
+from otel_bridge.emit.keeper import BridgeKeeper
+from otel_bridge.emit.sink import Mark
+from otel_bridge.emit.waiting import Outcome, Waiting
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
+
+_MARK = Mark("me", 1, 500)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    """A run folder whose bridge is this test."""
+    folder = RunFolder(tmp_path, "r")
+    folder.create()
+    lock = folder.lock()
+    assert lock.acquire()
+    yield folder
+    lock.release()
+
+
+def waited(folder: RunFolder, report: Report | None, *, end: bool = False, hold: bool = False) -> Outcome:
+    if report is not None:
+        write_report(folder, report)
+    keeper = BridgeKeeper(folder, CLEAN, hold=hold)
+    return Waiting(folder, keeper, ("trackio",), _MARK, end=end).wait(0.05)
+
+
+def report(**fields: object) -> Report:
+    standard = Report(
+        processes={"me": ProcessReport(segment=1, offset=500)},
+        position=7,
+        exporters={"trackio": ExporterReport(written=7, state="idle")},
+    )
+    for name, value in fields.items():
+        setattr(standard, name, value)
+    return standard
+
+
+def test_all_is_written_when_the_report_is_past_it_and_every_exporter_has_its_last_position(folder: RunFolder) -> None:
+    assert waited(folder, report()) == Outcome(True, report())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"processes": {"me": ProcessReport(segment=1, offset=499)}},
+        {"processes": {"me": ProcessReport(segment=0, offset=9000)}},
+        {"processes": {"other": ProcessReport(segment=1, offset=500)}},
+        {"exporters": {}},
+        {"exporters": {"trackio": ExporterReport(written=6, state="writing")}},
+        {
+            "exporters": {
+                "trackio": ExporterReport(written=7),
+                "otlp": ExporterReport(written=0, state="writing"),
+            }
+        },
+    ],
+)
+def test_it_is_waited_for(folder: RunFolder, fields: dict[str, object]) -> None:
+    assert not waited(folder, report(**fields)).written
+
+
+@pytest.mark.parametrize("state", ["blocked", "retrying"])
+def test_an_exporter_that_cannot_write_now_is_not_waited_for_and_said(folder: RunFolder, state: str) -> None:
+    blocked = ExporterReport(written=0, state=state, reason="no key", help="wandb login")
+    exporters = {"trackio": ExporterReport(written=7), "wandb": blocked}
+
+    outcome = waited(folder, report(exporters=exporters))
+
+    assert outcome == Outcome(True, report(exporters=exporters), (f"wandb is {state}: no key; wandb login",))
+
+
+def test_otlp_is_waited_for_by_what_it_forwarded(folder: RunFolder) -> None:
+    exporters = {"trackio": ExporterReport(written=7), "otlp": ExporterReport()}
+    forwarded = {"me": ProcessReport(segment=1, offset=500, forwarded_segment=1, forwarded_offset=500)}
+
+    assert waited(folder, report(exporters=exporters, processes=forwarded)).written
+
+
+def test_under_a_launcher_its_exporters_count(folder: RunFolder) -> None:
+    assert waited(folder, report(exporters={"file": ExporterReport(written=7)}, launcher=True)).written
+
+
+def test_the_last_process_waits_for_the_end_of_the_run(folder: RunFolder) -> None:
+    ended = {"trackio": ExporterReport(written=7, state="ended")}
+
+    assert not waited(folder, report(), end=True).written
+    assert waited(folder, report(exporters=ended), end=True).written
+    assert waited(folder, report(ended=True), end=True).written
+
+
+def test_a_process_that_is_not_the_last_does_not_wait_for_the_end_of_the_run(folder: RunFolder) -> None:
+    both = {"me": ProcessReport(segment=1, offset=500), "other": ProcessReport(alive=True)}
+
+    assert waited(folder, report(processes=both), end=True).written
+
+
+def test_held_nothing_is_waited_for(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "held")
+    folder.create()
+
+    assert waited(folder, None, hold=True) == Outcome(False, None, ("not delivered yet",))
