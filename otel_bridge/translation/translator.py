@@ -126,8 +126,6 @@ class Translator:
                     self._life.data(process, now_unix_ns)
                 return [record]
         records = self._slow(signal, _Frame(source, payload, whole, append_unix_ns, now_unix_ns))
-        if records and self._life.ended:
-            self._life.more(now_unix_ns)
         return records + self._end_if_due(now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:

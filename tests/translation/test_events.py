@@ -71,8 +71,8 @@ def test_a_leaf_replaces_a_map_and_a_map_a_leaf() -> None:
 def test_what_processes_dropped_is_summed_over_them_from_counts_that_only_grow() -> None:
     bench = Bench()
 
-    bench.logs(source("i1"), event("rl.dropped", 1, {"disk_full": 3}))
     bench.logs(source("i1"), event("rl.dropped", 2, {"disk_full": 5, "value": 1}))
+    bench.logs(source("i1"), event("rl.dropped", 1, {"disk_full": 3}))
     bench.logs(source("i2"), event("rl.dropped", 1, {"disk_full": 2}))
     bench.logs(source("i1"), event("rl.dropped", 2, {"disk_full": 5, "value": 1}))
 

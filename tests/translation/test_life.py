@@ -144,6 +144,25 @@ def test_a_forwarded_process_is_killed_and_a_foreign_one_finished_by_silence() -
         assert (ends(early), ends(due)) == ([], [("e:1", expected, T0)])
 
 
+def test_a_local_process_may_be_silent_for_ever() -> None:
+    bench = Bench()
+    bench.metrics(source(), row(1, {"loss": 1.0}))
+
+    assert (bench.tick(100_000), bench.translator.status()) == ([], "running")
+
+
+def test_rows_that_come_behind_a_bridges_word_on_a_forwarded_process_do_not_open_it() -> None:
+    bench = Bench()
+    bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
+    bench.request(logs_request((who(), [end("failed")])), LOGS)
+
+    bench.request(metrics_request((who(), [row(2, {"loss": 2.0})])))
+    due = bench.tick(30)
+
+    assert ends(bench.records) == [("e:1", FAILED, T0), ("e:2", FAILED, T0)]
+    assert ends(due) == [("e:2", FAILED, T0)]
+
+
 def test_a_life_sign_breaks_the_silence() -> None:
     bench = Bench()
     bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))

@@ -138,6 +138,19 @@ def test_a_row_that_comes_after_it_was_given_up_is_written_and_no_longer_missing
     assert bench.translator.missing_rows() == 0
 
 
+def test_what_time_let_through_is_known_behind_a_restart() -> None:
+    bench = Bench()
+    bench.request(metrics_request((who(), [row(1, {"loss": 1.0}), row(3, {"loss": 3.0})])))
+    bench.restart()
+    bench.tick(10)
+    bench.restart()
+
+    again = bench.request(metrics_request((who(), [row(3, {"loss": 3.0}), row(4, {"loss": 4.0})])))
+
+    assert again == [trainer_row(4, {"loss": 4.0})]
+    assert bench.translator.missing_rows() == 1
+
+
 def test_a_late_row_does_not_move_its_axis_back() -> None:
     bench = Bench()
     bench.request(metrics_request((who(), [row(2, {"loss": 2.0})])))
