@@ -6,8 +6,9 @@ number of values. A Collector may cut rows anywhere and put many into one messag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
@@ -23,6 +24,9 @@ _CHAIN = 8
 """Shapes of one length and prefix."""
 _LEARN_COST, _CREDIT_START, _CREDIT_MAX = 20, 4_000, 20_000
 """Learning takes as long as some twenty fast reads: shapes that never come again must not be learned for ever."""
+
+
+_Point: TypeAlias = pb.NumberDataPoint | pb.ExponentialHistogramDataPoint
 
 
 @dataclass(slots=True)
@@ -48,55 +52,59 @@ def pieces_of(scope_metrics: pb.ScopeMetrics, role: str | None, rank: int) -> tu
     pieces: dict[tuple[int, str | None], Piece] = {}
     others: list[pb.Metric] = []
     for metric in scope_metrics.metrics:
-        points = list(_points(metric))
-        if not points:
+        points = _points(metric)
+        places = [_place(point, role) for point in points]
+        if not places or None in places:
             others.append(metric)
             continue
-        for point in points:
-            _take(point, metric.name, pieces, role, rank)
+        name = metric.name
+        for point, place in zip(points, places, strict=True):
+            if place is not None:
+                _take(point, name, place, pieces, rank)
     return sorted(pieces.values(), key=lambda piece: piece.time_ns), others
 
 
-def _points(metric: pb.Metric) -> Iterator[pb.NumberDataPoint | pb.ExponentialHistogramDataPoint]:
+def _points(metric: pb.Metric) -> Sequence[_Point]:
+    """Return the points of a metric of a kind that rows have."""
     kind = metric.WhichOneof("data")
     if kind == "gauge":
-        points: list[pb.NumberDataPoint] | list[pb.ExponentialHistogramDataPoint] = list(metric.gauge.data_points)
-    elif kind == "exponential_histogram":
-        points = list(metric.exponential_histogram.data_points)
-    else:
-        return
-    if all(point.time_unix_nano and any(pair.key == semconv.STEP for pair in point.attributes) for point in points):
-        yield from points
+        return metric.gauge.data_points
+    return metric.exponential_histogram.data_points if kind == "exponential_histogram" else ()
+
+
+def _place(point: _Point, role: str | None) -> tuple[int, str | None, int, int] | None:
+    """Return time, role, step and number; ``None`` when the point is no value of a row."""
+    time_ns, step, seq = point.time_unix_nano, None, 0
+    for pair in point.attributes:
+        key = pair.key
+        if key == semconv.STEP:
+            step = pair.value.int_value
+        elif key == semconv.ROLE:
+            role = pair.value.string_value or None
+        elif key == semconv.SEQ:
+            seq = max(pair.value.int_value, 0)
+    return None if step is None or not time_ns else (time_ns, role, step, seq)
 
 
 def _take(
-    point: pb.NumberDataPoint | pb.ExponentialHistogramDataPoint,
+    point: _Point,
     name: str,
+    place: tuple[int, str | None, int, int],
     pieces: dict[tuple[int, str | None], Piece],
-    role: str | None,
     rank: int,
 ) -> None:
-    step = seq = 0
-    for pair in point.attributes:
-        if pair.key == semconv.STEP:
-            step = pair.value.int_value
-        elif pair.key == semconv.ROLE:
-            role = pair.value.string_value or None
-        elif pair.key == semconv.SEQ:
-            seq = pair.value.int_value
-    time_ns = point.time_unix_nano
+    time_ns, role, step, seq = place
     piece = pieces.get((time_ns, role))
     if piece is None:
         piece = pieces[time_ns, role] = Piece(role, step, time_ns)
-    if name == semconv.ROW and isinstance(point, pb.NumberDataPoint):
-        piece.seq, piece.want = max(seq, 0), point.as_int
-        return
-    if isinstance(point, pb.NumberDataPoint):
-        value: Value | None = number(point)
+    if not isinstance(point, pb.NumberDataPoint):
+        piece.values[full_key(role, name, rank=rank)] = exponential(point)
+    elif name == semconv.ROW:
+        piece.seq, piece.want = seq, point.as_int
     else:
-        value = exponential(point)
-    if value is not None:
-        piece.values[full_key(role, name, rank=rank)] = value
+        value = number(point)
+        if value is not None:
+            piece.values[full_key(role, name, rank=rank)] = value
 
 
 def number(point: pb.NumberDataPoint) -> int | float | None:
