@@ -110,11 +110,17 @@ class Recorder:
         ordered: As in `Exporter`.
         tells_safe: Writers report `safe`: the last position written, less *lag* records; else ``None``.
         lag: Records that are written and not yet safe; lost when a writer is opened again, as after a kill.
+
+    Attributes:
+        calls: Every call that ended, in order.
+        waiting: Calls that hang now.
+        runs: What is held, by run id.
     """
 
     def __init__(self, *, ordered: bool = True, tells_safe: bool = False, lag: int = 0) -> None:
         self.tells_safe, self.lag = tells_safe, lag
         self.calls: list[Call] = []
+        self.waiting: list[Call] = []
         self.runs: dict[str, RecordedRun] = {}
         self.exporter = Exporter(settings=RecorderSettings.read, ordered=ordered, open=self._open)
         self._faults: list[_Fault] = []
@@ -194,8 +200,11 @@ class Recorder:
                 fault.times -= 1
         if fault is not None and fault.hang is not None:
             with self._changed:
+                self.waiting.append(call)
                 self._changed.notify_all()
             fault.hang.wait()
+            with self._changed:
+                self.waiting.remove(call)
         error = None if fault is None else fault.error
         with self._changed:
             self.calls.append(dataclasses.replace(call, error=None if error is None else repr(error)))
