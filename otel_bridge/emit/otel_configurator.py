@@ -8,6 +8,7 @@ from typing import Any
 
 from opentelemetry.sdk._configuration import (  # distros are to subclass it, says its docstring
     _initialize_components,  # pyright: ignore[reportPrivateUsage]
+    _OTelSDKConfigurator,  # pyright: ignore[reportPrivateUsage]
 )
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, SimpleLogRecordProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
