@@ -1,0 +1,107 @@
+"""Tests of ``init(otel=True)``: stock instruments, log records and spans of this process, and live rollouts with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from emit_otel_programs import run_program, written
+from emit_rollout_doubles import attributes
+
+WORK = """
+from opentelemetry import _logs, metrics, trace
+gauge = metrics.get_meter("app").create_gauge("loss")
+for step in range(50):
+    gauge.set(float(step), {"step": step})
+tracer = trace.get_tracer("some.genai.instrumentation")
+with otel_bridge.rollout(step=1) as rollout:
+    rollout.messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    with tracer.start_as_current_span("chat m", attributes={"gen_ai.operation.name": "chat"}):
+        pass
+with tracer.start_as_current_span("outside"):
+    pass
+_logs.get_logger("app").emit(_logs.LogRecord(body="hello", event_name="app.event"))
+"""
+OWN = "import otel_bridge\notel_bridge.init(exporters='file', role='trainer', otel=True)\n"
+USERS = """
+from opentelemetry import _logs, metrics, trace
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
+trace.set_tracer_provider(provider)
+metrics.set_meter_provider(MeterProvider())
+_logs.set_logger_provider(LoggerProvider())
+"""
+
+
+def check(base: Path) -> None:
+    found = written(base)
+    spans = {span.name: span for span in found.spans}
+    assert sorted(span.name for span in found.spans) == ["chat m", "outside", "rollout"]
+    assert spans["chat m"].parent_span_id == spans["rollout"].span_id
+    assert spans["outside"].trace_id != spans["rollout"].trace_id
+    # Others may make spans in it: how many there are is not known.
+    assert "rl.rollout.spans" not in attributes(spans["rollout"])
+    assert sorted(found.points("loss")) == [(step, float(step)) for step in range(50)]
+    assert [record.event_name for record in found.logs] == ["app.event", "rl.run.end"]
+    assert found.ends == ["finished"]
+
+
+def test_where_the_program_has_no_providers_they_are_made(tmp_path: Path) -> None:
+    ended = run_program(tmp_path, OWN + WORK, instrument=False)
+
+    assert ended.returncode == 0, ended.stderr
+    check(tmp_path / "runs")
+
+
+def test_providers_of_the_program_keep_what_they_have_and_get_one_more_place(tmp_path: Path) -> None:
+    ended = run_program(tmp_path, USERS + OWN + WORK, instrument=False)
+
+    assert ended.returncode == 0, ended.stderr
+    assert '"name": "chat m"' in ended.stdout
+    check(tmp_path / "runs")
+
+
+def test_finish_collects_what_waits_in_the_sdk_first(tmp_path: Path) -> None:
+    late = "otel_bridge.finish()\ngauge.set(99.0, {'step': 99})\n"
+
+    ended = run_program(tmp_path, OWN + WORK + late, instrument=False)
+
+    assert ended.returncode == 0, ended.stderr
+    check(tmp_path / "runs")
+
+
+def test_metrics_of_an_explicit_rl_step_that_are_not_finite_do_not_end_the_program(tmp_path: Path) -> None:
+    source = OWN + "from opentelemetry import metrics\nmetrics.get_meter('a').create_gauge('g').set(float('nan'))\n"
+
+    ended = run_program(tmp_path, source, instrument=False)
+
+    assert ended.returncode == 0
+    assert written(tmp_path / "runs").ends == ["finished"]
+
+
+def test_without_otel_nothing_global_is_set(tmp_path: Path) -> None:
+    source = """
+import otel_bridge
+otel_bridge.init(exporters="file")
+with otel_bridge.rollout():
+    pass
+from opentelemetry import metrics, trace
+print(type(trace.get_tracer_provider()).__name__, type(metrics.get_meter_provider()).__name__)
+"""
+    ended = run_program(tmp_path, source, instrument=False)
+
+    assert ended.stdout == "ProxyTracerProvider _ProxyMeterProvider\n"
+
+
+def test_seeded_programs_draw_the_same_numbers_with_and_without_it(tmp_path: Path) -> None:
+    draw = "\nimport random\nprint(random.random())\n"
+    seeded = "import random\nrandom.seed(7)\n"
+
+    without = run_program(tmp_path, seeded + draw, instrument=False)
+    with_it = run_program(tmp_path, OWN.replace("otel_bridge.init", seeded + "otel_bridge.init") + WORK + draw,
+                          instrument=False)  # fmt: skip
+
+    assert with_it.stdout == without.stdout != ""
