@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from otel_bridge.emit.histogram import Distribution, encode_point
 from otel_bridge.emit.values import Value
@@ -39,17 +39,37 @@ _Pack: TypeAlias = Callable[..., bytes]
 _Arguments: TypeAlias = "list[bytes | float | None]"
 
 
-def _attribute_heads(key: str) -> tuple[bytes, ...]:
-    """Return the bytes of an integer attribute of a point before its varint, by the varint's length - 1."""
-    named = text(1, key)
-    lengths = range(1, 11)
-    return tuple(
-        b"".join((b"\x3a", varint(len(named) + 3 + n), named, b"\x12", varint(1 + n), b"\x18")) for n in lengths
-    )
+class _IntAttribute:
+    """An integer attribute of a point, most often the last one plus a little: only the varint's first byte is new."""
 
+    __slots__ = ("_firsts", "_high", "_named", "_rest")
 
-_STEP_HEADS: Final = _attribute_heads(STEP)
-_SEQ_HEADS: Final = _attribute_heads(SEQ)
+    def __init__(self, key: str) -> None:
+        self._named = text(1, key)
+        self._high = 0
+        self._rest = b""
+        self._firsts = self._with_all_firsts()
+
+    def encode(self, number: int) -> bytes:
+        """Encode the attribute as field 7 of a point; *number* is masked to 64 bits."""
+        if number >> 7 != self._high:
+            self._turn(number >> 7)
+        return self._firsts[number & 127] + self._rest
+
+    def _turn(self, high: int) -> None:
+        masked = high & MASK_64 >> 7
+        rest = varint(masked) if masked else b""
+        as_before = len(rest) == len(self._rest)
+        self._high, self._rest = high, rest
+        if not as_before:
+            self._firsts = self._with_all_firsts()
+
+    def _with_all_firsts(self) -> tuple[bytes, ...]:
+        size = 1 + len(self._rest)
+        value = message(2, b"\x18" + bytes(size))[:-size]
+        head = b"".join((b"\x3a", varint(len(self._named) + len(value) + size), self._named, value))
+        more = 128 if self._rest else 0
+        return tuple(head + bytes((first | more,)) for first in range(128))
 
 
 def _prefix(name: str, suffix_bytes: int) -> bytes:
@@ -103,6 +123,8 @@ class RowEncoder:
         self._prefixes: dict[int, dict[str, bytes]] = {}
         self._prefix_bytes = 0
         self._roles: dict[str, bytes] = {}
+        self._step_attribute = _IntAttribute(STEP).encode
+        self._seq_attribute = _IntAttribute(SEQ).encode
 
     def encode_known(
         self, values: Mapping[Any, object], time_unix_ns: int, step: int, role: str | None, seq: int
@@ -111,10 +133,12 @@ class RowEncoder:
         template = self._templates.get(tuple(values))
         if template is None:
             return None
-        numbers = cast("list[float]", [*values.values()])
+        numbers: list[Any] = [*values.values()]
         if [*map(type, numbers)] != template.floats:
             return None
-        suffix, row = self._suffix(step, role), _seq_attribute(seq)
+        suffix, row = self._step_attribute(step), self._seq_attribute(seq)
+        if role is not None:
+            suffix += self._roles.get(role) or self._learn_role(role)
         sizes = len(suffix), len(row)
         pack, arguments = template.variants.get(sizes) or template.compile(*sizes)
         count = len(numbers) + 1
@@ -159,12 +183,11 @@ class RowEncoder:
         return b"".join(parts)
 
     def _suffix(self, step: int, role: str | None) -> bytes:
-        number = varint(step)
-        suffix = _STEP_HEADS[len(number) - 1] + number
+        suffix = self._step_attribute(step)
         return suffix if role is None else suffix + (self._roles.get(role) or self._learn_role(role))
 
     def _row_point(self, count: int, time_unix_ns: int, suffix: bytes, seq: int) -> bytes:
-        seq_attribute = _seq_attribute(seq)
+        seq_attribute = self._seq_attribute(seq)
         size = len(suffix) + len(seq_attribute)
         prefixes = self._prefixes.get(size) or self._prefixes.setdefault(size, {})
         prefix = prefixes.get(ROW) or self._learn(ROW, size)
@@ -203,11 +226,6 @@ class RowEncoder:
             self._template_bytes = 0
         self._template_bytes += size
         self._templates[names] = _Template(names)
-
-
-def _seq_attribute(seq: int) -> bytes:
-    number = varint(seq)
-    return _SEQ_HEADS[len(number) - 1] + number
 
 
 def _histogram_attributes(step: int, role: str | None) -> bytes:

@@ -12,8 +12,9 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import time_ns
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol
 
 from otel_bridge import semconv
 from otel_bridge.emit.drops import Drops
@@ -103,9 +104,8 @@ class Sink:
         self.lock = threading.RLock()
         self.drops = Drops()
         self._busy = False
-        self._waiting: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
         self._encoder = RowEncoder()
-        self._known = self._encoder.encode_known
         self._writer: SegmentWriter | None = None
         self._life: Life | None = None
         self._seq = self._event_seq = 0
@@ -113,24 +113,55 @@ class Sink:
 
     # --- records ------------------------------------------------------------------------------------------------------
 
-    def row(self, values: object, step: object, role: str | None) -> None:
-        """Append a row: what `Run.log` does."""
+    def row(self, values: object, step: object = None, *, role: str | None = None, now: int = 0) -> None:
+        """Append a row: `Run.log` itself, so one body, in which every call counts.
+
+        Args:
+            values: As `Run.log` takes them.
+            step: As `Run.log` takes it.
+            role: As `Run.log` takes it.
+            now: When it was logged, if that was earlier.
+        """
         with self.lock:
             if self._busy:
-                self._later(self._row, flatten(values, self._drop), step, role, time_ns())
+                self._later(self.row, flatten(values, self._drop), step, role=role, now=time_ns())
                 return
-            self._busy = True
+            seq, payload = self._seq, None
             try:
-                self._row(values, step, role, time_ns())
+                self._busy = True
+                now = now or time_ns()
+                if not self._checked_at <= now < self._check_again:
+                    self._check(now)
+                    seq = self._seq
+                self._last_ns = now = now if now > self._last_ns else self._last_ns + 1
+                if role is not None and role == self._role:
+                    role = None
+                if type(step) is not int:
+                    step = self._step_of(step, role)
+                self._steps[role] = step
+                # Before the write: after it a signal handler may raise, and a number given twice would lose a row.
+                self._seq = seq + 1
+                if type(values) is dict:
+                    # A copy first: no other thread can change it between its keys and its values.
+                    payload = self._encoder.encode_known(values.copy(), now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]  # any dict
+                if payload is None:
+                    payload = self._encoded(values, now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]
+                if payload is None:
+                    self._seq = seq
+                elif self._closed or self._writer is None:
+                    self._seq = seq + self._append(_METRICS, payload, now)
+                else:
+                    self._writer.append(_METRICS, payload, now)
             except Exception as exc:  # noqa: BLE001  # nothing of ours may end a training run
-                self._failed(exc)
+                self._seq = seq
+                self._failed(exc, payload)
             finally:
                 self._busy = False
             if self._waiting:
                 self._write_waiting()
 
-    def pass_row(self, values: object, step: object, role: str | None) -> None:  # noqa: ARG002
-        """Take note of the step of a row that is not written (ranks above 0)."""
+    def pass_row(self, values: object, step: object = None, *, role: str | None = None) -> None:  # noqa: ARG002
+        """Take note of the step of a row that is not written: `Run.log` of ranks above 0."""
         with self.lock:
             role = None if role == self._role else role
             self._steps[role] = self._step_of(step, role)
@@ -171,16 +202,11 @@ class Sink:
             if self._ended or self._writer is None:
                 self._ended = self._closed = True
                 return None
-            # Also from a signal handler inside log(): what waits and the end go before the outer record.
-            self._busy = True
-            try:
-                for write, arguments in self._waiting:
-                    write(*arguments)
-                self._say_end(status)
-            except Exception as exc:  # noqa: BLE001
-                self._failed(exc)
-            finally:
-                self._busy, self._ended, self._closed = False, True, True
+            if self._busy:  # from a signal handler inside a call: what waits and the end go before the outer record
+                self._busy, self._encoder = False, RowEncoder()
+            self._write_waiting()
+            self._do(self._say_end, status)
+            self._ended = self._closed = True
             mark = self._mark()
             self._let_go()
             return mark
@@ -198,10 +224,10 @@ class Sink:
     def _do(self, write: Callable[..., object], *arguments: object) -> None:
         with self.lock:
             if self._busy:
-                self._later(write, *arguments)
+                self._later(self._do, write, *arguments)
                 return
-            self._busy = True
             try:
+                self._busy = True
                 write(*arguments)
             except Exception as exc:  # noqa: BLE001
                 self._failed(exc)
@@ -210,42 +236,20 @@ class Sink:
             if self._waiting:
                 self._write_waiting()
 
-    def _later(self, write: Callable[..., object], *arguments: object) -> None:
+    def _later(self, write: Callable[..., object], *arguments: object, **named: object) -> None:
         if len(self._waiting) >= _MAX_WAITING:
             self._drop("reentered", 1)
             return
-        self._waiting.append((write, arguments))
+        self._waiting.append(partial(write, *arguments, **named))
 
     def _write_waiting(self) -> None:
         while self._waiting:
-            write, arguments = self._waiting.popleft()
-            self._do(write, *arguments)
+            self._waiting.popleft()()
 
-    def _row(self, given: object, step: object, role: str | None, now: int) -> None:
-        if not self._checked_at <= now < self._check_again:
-            self._check(now)
-        if now <= self._last_ns:
-            now = self._last_ns + 1
-        self._last_ns = now
-        if role is not None and role == self._role:
-            role = None
-        if type(step) is not int:
-            step = self._step_of(step, role)
-        self._steps[role] = step
-        seq = self._seq + 1
-        payload = None
-        if type(given) is dict:
-            # A copy first: no other thread can change it between its keys and its values.
-            payload = self._known(cast("dict[object, object]", given).copy(), now, step, role, seq)
-        if payload is None:
-            numbers = flatten(given, self._drop)  # pyright: ignore[reportUnknownArgumentType]  # any dict
-            if not numbers:
-                return
-            payload = self._encoder.encode(numbers, now, step, role, seq)
-        # Before the write: after it a signal handler may raise, and a number given twice would lose a row.
-        self._seq = seq
-        if not self._append(_METRICS, payload, now):
-            self._seq = seq - 1
+    def _encoded(self, values: object, now: int, step: int, role: str | None, seq: int) -> bytes | None:
+        """Encode a row; ``None`` when nothing of it can be taken."""
+        numbers = flatten(values, self._drop)
+        return self._encoder.encode(numbers, now, step, role, seq) if numbers else None
 
     def _record(self, signal: int, payload: bytes, time_unix_ns: int | None) -> None:
         now = time_ns()
@@ -268,13 +272,10 @@ class Sink:
             return False
         try:
             (self._writer or self._open()).append(signal, payload, now)
-        except JournalFullError:
-            self._drop("disk_full", 1)
-        except JournalError:
-            self._drop("too_large" if len(payload) > MAX_RECORD_BYTES else "not_written", 1)
-        else:
-            return True
-        return False
+        except JournalError as exc:
+            self._failed(exc, payload)
+            return False
+        return True
 
     def _step_of(self, step: object, role: str | None) -> int:
         found = None if step is None else to_step(step, self._drop)
@@ -297,10 +298,15 @@ class Sink:
         if self.drops.counts["ended"] == 1:
             say("a record came after finish(): it is not recorded, nor are those after it", always=True)
 
-    def _failed(self, exc: Exception) -> None:
-        self._drop("internal_error", 1)
-        if self.drops.counts["internal_error"] == 1:
-            say(f"a record was dropped: {type(exc).__name__}: {exc}", always=True)
+    def _failed(self, exc: Exception, payload: bytes | None = None) -> None:
+        if isinstance(exc, JournalFullError):
+            self._drop("disk_full", 1)
+        elif isinstance(exc, JournalError):
+            self._drop("too_large" if payload and len(payload) > MAX_RECORD_BYTES else "not_written", 1)
+        else:
+            self._drop("internal_error", 1)
+            if self.drops.counts["internal_error"] == 1:
+                say(f"a record was dropped: {type(exc).__name__}: {exc}", always=True)
 
     # --- once a second ------------------------------------------------------------------------------------------------
 
@@ -317,7 +323,10 @@ class Sink:
             self._tell_drops()
         row = None if self.sampler is None or self.forked else self.sampler.sample()
         if row:
-            self._row(dict(row), max(self._steps.get(None, 0), 0), None, now)
+            self._later(self._sampled, row)
+
+    def _sampled(self, row: Mapping[str, float]) -> None:
+        self.row(row, self._steps.get(None, 0))
 
     def _tell_drops(self) -> None:
         counts = self.drops.untold()

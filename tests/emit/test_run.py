@@ -323,6 +323,7 @@ def test_system_metrics_come_with_the_rows(tmp_path: Path) -> None:
 
         (seen,) = seen_in(tmp_path)
         assert [sorted(row.values) for row in seen.rows] == [
-            ["system/cpu_percent", "system/memory_percent", "system/process_cpu_percent", "system/process_rss_bytes"],
             ["loss"],
+            ["system/cpu_percent", "system/memory_percent", "system/process_cpu_percent", "system/process_rss_bytes"],
         ]
+        assert seen.steps == [3, 3]
