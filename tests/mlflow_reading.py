@@ -43,14 +43,14 @@ def runs_of(uri: str, run: RunInfo):
     return api.search_runs([experiment.experiment_id], f"tags.`rl.run.id` = '{run.id}'")
 
 
-def contents(uri: str, run: RunInfo) -> Contents:
+def contents(uri: str, run: RunInfo, *, traces: bool = True) -> Contents:
     found = runs_of(uri, run)
     if not found:
         return Contents()
     assert len(found) == 1, [each.info.run_id for each in found]
     held, api = found[0], client(uri)
     history = {key: api.get_metric_history(held.info.run_id, key) for key in held.data.metrics}
-    distributions = {key[: -len("/max")] for key in history if key.endswith("/max") and f"{key[:-4]}/mean" in history}
+    distributions = {key[: -len("/max")] for key in history if key.endswith("/max") and f"{key[:-4]}/p50" in history}
     result = Contents(
         config=dict(held.data.params),
         status=None if held.info.status == "RUNNING" else Status(held.info.status.lower()),
@@ -65,7 +65,8 @@ def contents(uri: str, run: RunInfo) -> Contents:
         for low, high in zip(history[f"{key}/min"], history[f"{key}/max"], strict=True):
             assert low.step == high.step
             result.distributions.append(HeldDistribution(key, low.step, low.value, high.value))
-    _add_traces(result, api, held)
+    if traces:
+        _add_traces(result, api, held)
     return result
 
 

@@ -69,6 +69,7 @@ def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> 
         "MLFLOW_TRACKING_URI": f"sqlite:///{directory / 'mlflow.db'}",
         "TRACKIO_DIR": str(directory / "trackio"),
         "WANDB_DIR": str(directory),
+        "WANDB_CACHE_DIR": str(directory / "wandb" / "cache"),  # else its log of itself goes to the home folder
         "WANDB_MODE": "offline",
     }
 
