@@ -29,9 +29,7 @@ class MemoryRun:
         # An environment of its own, never empty.
         self.facts = Facts({"OTEL_BRIDGE_QUIET": "1", **{f"OTEL_BRIDGE_{key}": value for key, value in env.items()}})
 
-    def append(
-        self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False
-    ) -> None:
+    def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False) -> None:
         self.records.append((int(signal), payload))
 
     def last_step(self, role: str | None = None) -> int | None:

@@ -130,21 +130,34 @@ class LiveRollout(Rollout):
         if os.getpid() != self._pid:  # forked inside: the rollout is its parent's
             return
         forget(self)
+        now = time.time_ns()
         try:
-            self._close(time.time_ns())
-        except Exception:  # noqa: BLE001
-            self._run.count_drop("internal_error")
+            self._close(now)
+        except Exception:  # noqa: BLE001  # what a user put into its fields
+            self._run.count_drop("rollout_unreadable")
+            self._end_bare(now)
+
+    def _end_bare(self, now: int) -> None:
+        """End the root with its id alone: its children need it."""
+        if self._tracer is not None:
+            pairs = place_attributes(self._frame(Defaults(None)), facts.name(self.id) or self.trace_id)
+            self._tracer.end(self._span, Extra(b"".join(span_encoding.span_attributes(pairs).parts)), now)
+
+    def _frame(self, place: Defaults) -> Frame:
+        role = place.role if place.role != self._run.role else None
+        return Frame(self._run.id, place.step, place.split, role, self._options)
 
     def _close(self, now: int) -> None:
-        place = self._place()
+        place = place_of(self._run, self.step, self.split, self._role)
+        if self.reward is not None and facts.number(self.reward) is None:
+            self._run.count_drop("rollout_reward")
         if self._tracer is None:
             self._count_as_left_out(place)
             return
         content = content_of(self.messages, self._options.limits)
         if content.conversation.skipped:
             self._run.count_drop("rollout_message", content.conversation.skipped)
-        role = place.role if place.role != self._run.role else None
-        pairs = place_attributes(Frame(self._run.id, place.step, place.split, role, self._options), self.id or "")
+        pairs = place_attributes(self._frame(place), facts.name(self.id) or self.trace_id)
         pairs += root_attributes(self, content, self._options.limits)
         spans = [] if self._children or self.foreign or self.carried else self._from_messages(content, now)
         if not (self.carried or self.foreign or self._open_children or _program_makes_spans()):
@@ -156,9 +169,6 @@ class LiveRollout(Rollout):
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         self._tracer.end(self._span, Extra(packed, b"".join(span_encoding.spans_field(spans))), now)
 
-    def _place(self) -> Defaults:
-        return place_of(self._run, self.step, self.split, self._role)
-
     def _from_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:
         """Make the children that nobody made while it was open."""
         context = self._span.get_span_context()
@@ -169,8 +179,7 @@ class LiveRollout(Rollout):
 
     def _count_as_left_out(self, place: Defaults) -> None:
         reward, group = facts.number(self.reward), facts.name(self.group)
-        role = place.role if place.role != self._run.role else None
-        where = (place.step, place.split, role)
+        where = (place.step, place.split, self._frame(place).role)
         self._run.append(LOGS, left_out_event([reward], [group], [], where, self._run.next_event_seq()))
 
     # --- children -----------------------------------------------------------------------------------------------------

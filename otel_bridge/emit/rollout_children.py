@@ -86,7 +86,8 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int) -> Pairs:
     pairs: Pairs = [(semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT)]
     if (model := facts.name(rollout.model)) is not None:
         pairs.append((semconv.GEN_AI_REQUEST_MODEL, model))
-    told = facts.mapping(rollout.turns[turn] if turn < len(rollout.turns) else None)
+    turns = rollout.turns or ()
+    told = facts.mapping(turns[turn] if turn < len(turns) else None)
     only = facts.mapping(vars(rollout) if answers == 1 else None)
     reason: object = told.get("finish_reason") or (rollout.finish_reason if turn == answers - 1 else None)
     if (named := facts.name(reason)) is not None:
@@ -94,7 +95,7 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int) -> Pairs:
     for key, field in ((semconv.GEN_AI_INPUT_TOKENS, "input_tokens"), (semconv.GEN_AI_OUTPUT_TOKENS, "output_tokens")):
         if (tokens := facts.integer(told.get(field, only.get(field)))) is not None:
             pairs.append((key, tokens))
-    if rollout.turns:
+    if turns:
         pairs += [(semconv.TURN_INDEX, turn), (semconv.TURN_LAST, turn == answers - 1)]
         if (reward := facts.number(told.get("reward"))) is not None:
             pairs.append((semconv.REWARD, reward))

@@ -1,4 +1,4 @@
-"""Tests of ``opentelemetry-instrument python prog.py`` with our exporters by name and no code of ours in the program."""
+"""Tests of ``opentelemetry-instrument python prog.py``: our exporters by name, no code of ours in the program."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ def test_of_several_exporters_of_a_signal_one_appends(tmp_path: Path) -> None:
     run_program(tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="file,mlflow", OTEL_TRACES_EXPORTER="trackio,file")
 
     found = written(tmp_path / "runs")
-    assert dict(found.headers[0].exporters) == {"metrics": ("file", "mlflow"), "traces": ("trackio", "file"), "logs": ()}
+    assert dict(found.headers[0].exporters) == {
+        "metrics": ("file", "mlflow"),
+        "traces": ("trackio", "file"),
+        "logs": (),
+    }
     assert len(found.points("loss")) == 3000
     assert len(found.spans) == 1
 

@@ -56,7 +56,8 @@ def test_spans_inside_become_children_and_the_root_comes_last() -> None:
     }  # fmt: skip
     assert (said(turned).input, said(turned).output) == ([message("user", "2 + 2?")], [message("assistant", "4")])
     found = attributes(root)
-    assert (found["rl.step"], found["rl.reward"], found["rl.rewards.format"], found["rl.rollout.spans"]) == (3, 1, 0.5, 3)
+    assert (found["rl.step"], found["rl.reward"], found["rl.rewards.format"]) == (3, 1.0, 0.5)
+    assert found["rl.rollout.spans"] == 3
 
 
 def test_a_rollout_without_child_spans_gets_them_from_its_messages_in_one_record() -> None:
@@ -220,7 +221,19 @@ def test_fields_that_break_it_never_reach_the_caller() -> None:
 
     [root] = run.roots
     assert attributes(root)["rl.step"] == 7
-    assert run.drops == {"rollout_step": 1, "rollout_message": 1}
+    assert run.drops == {"rollout_step": 1, "rollout_message": 1, "rollout_reward": 1}
+
+
+def test_a_rollout_that_cannot_be_read_still_ends() -> None:
+    run = MemoryRun()
+
+    with opened(run, id="r1") as rollout:
+        rollout.messages = CONVERSATION
+        rollout.turns = 3  # type: ignore[assignment]
+
+    [root] = run.roots
+    assert attributes(root)["rl.rollout.id"] == "r1"
+    assert run.drops == {"rollout_unreadable": 1}
 
 
 def test_the_environment_of_stock_sdks_does_not_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,287 @@
+"""Tests of what may leave the process: policy, truncation, redaction; and of the shapes that messages come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+from emit_rollout_doubles import ANSWER, CALL, CONVERSATION, QUESTION, RESULT, MemoryRun, attributes, message, said
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_bridge.emit.content import REDACTED, ContentPolicy, Cutter, redact_with
+from otel_bridge.emit.fast_messages import fast_message
+from otel_bridge.emit.messages import encode
+from otel_bridge.emit.rollout import Rollout
+from otel_bridge.emit.rollouts import log_reward, log_rollouts
+from otel_bridge.errors import ConfigError
+
+KEY = "sk-" + "a1" * 12
+
+
+def parts(entry: object, policy: ContentPolicy | None = None, limit: int = 10_000) -> Any:
+    """The GenAI parts of one message, ``None`` when it is none."""
+    conversation = encode([entry], Cutter(policy or ContentPolicy(), limit))
+    return orjson.loads(conversation.messages[0].json)["parts"] if conversation.messages else None
+
+
+@pytest.fixture(autouse=True)
+def no_hook() -> Iterator[None]:
+    yield
+    redact_with(None)
+
+
+# --- policy -----------------------------------------------------------------------------------------------------------
+def test_off_keeps_the_shape_and_the_numbers_and_no_text() -> None:
+    run = MemoryRun(MESSAGE_CONTENT="off")
+
+    finished = Rollout(
+        CONVERSATION, reward=1.0, error=ValueError("said something"), metadata={"text": "secret", "level": 3}
+    )
+    log_rollouts(run, [finished], step=1)
+    log_reward(run, "r1", 0.5, explanation="because")
+
+    assert [span.name for span in run.spans] == ["rollout", "chat", "execute_tool calculator", "chat"]
+    for span in run.spans:
+        assert not any("messages" in key or "arguments" in key or "result" in key for key in attributes(span))
+    root = run.roots[0]
+    assert (attributes(root)["rl.reward"], attributes(root)["rl.metadata.level"]) == (1.0, 3)
+    told = b"".join(payload for _, payload in run.records)
+    assert not any(text in told for text in (b"secret", b"said something", b"because", b"2 + 2", b"It is 4"))
+
+
+@pytest.mark.parametrize("value", ["no_content", "false", "NO_CONTENT", "0"])
+def test_the_genai_switch_counts_where_ours_is_not_set(value: str) -> None:
+    switch = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": value}
+
+    assert ContentPolicy.read(switch).off
+    assert not ContentPolicy.read({**switch, "OTEL_BRIDGE_MESSAGE_CONTENT": "full"}).off
+    assert not ContentPolicy.read({"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only"}).off
+
+
+@pytest.mark.parametrize(
+    "env", [{"OTEL_BRIDGE_MESSAGE_CONTENT": "some"}, {"OTEL_BRIDGE_REDACT": "names"}, {"OTEL_BRIDGE_REDACT": ","}]
+)
+def test_a_malformed_policy_is_an_error(env: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(env))):
+        ContentPolicy.read(env)
+
+
+def test_a_run_with_a_malformed_policy_keeps_all_text_in() -> None:
+    run = MemoryRun(MESSAGE_CONTENT="some")
+
+    log_rollouts(run, [Rollout(CONVERSATION)])
+
+    assert said(run.roots[0]).input is None
+
+
+def test_truncation_cuts_inside_the_parts_and_says_so() -> None:
+    run = MemoryRun(MESSAGE_CONTENT="truncate:5")
+    call = {"id": "c1", "function": {"name": "calculator", "arguments": {"expression": "1234567"}}}
+
+    conversation = [QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]}, RESULT, ANSWER]
+    log_rollouts(run, [Rollout(conversation, metadata={"note": "abcdefgh"})])
+
+    root, _, tool, _ = run.spans
+    assert said(root).input[0] == message("user", "What … [9 more characters]")
+    assert orjson.loads(attributes(tool)["gen_ai.tool.call.arguments"]) == {
+        "expre… [5 more characters]": "12345… [2 more characters]"
+    }
+    assert attributes(root)["rl.metadata.note"] == "abcde… [3 more characters]"
+    assert attributes(root)["rl.clipped"] > 0
+
+
+# --- redaction --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "secret",
+    [
+        KEY, "sk-proj-" + "a" * 30, "hf_" + "a" * 34, "AKIA" + "A" * 16, "ghp_" + "a" * 36, "github_pat_" + "a" * 30,
+        "glpat-" + "a" * 20, "xoxb-" + "1" * 12, "AIza" + "a" * 35, f"eyJ{'a' * 12}.{'b' * 12}.{'c' * 12}",
+        "-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----",
+    ],
+)  # fmt: skip
+def test_keys_and_tokens_are_struck_out(secret: str) -> None:
+    assert ContentPolicy().redact(f"a {secret} b") == f"a {REDACTED} b"
+    assert ContentPolicy(secrets=False).redact(secret) == secret
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("OPENAI_API_KEY=abcdefghijklmnop", f"OPENAI_API_KEY={REDACTED}"),
+        ("Authorization: Bearer abcdefghijklmnop", f"Authorization: Bearer {REDACTED}"),
+        ('"HF_TOKEN": "abcdefghijklmnop"', f'"HF_TOKEN": "{REDACTED}"'),
+        ("a risk-free, task-like _TOKEN of SECRET sorts", "a risk-free, task-like _TOKEN of SECRET sorts"),
+    ],
+)
+def test_named_secrets_lose_their_value_and_words_stay(text: str, redacted: str) -> None:
+    assert ContentPolicy().redact(text) == redacted
+
+
+def test_addresses_are_struck_out_where_asked_for() -> None:
+    text = "mail ann@example.org now"
+
+    assert ContentPolicy().redact(text) == text
+    assert ContentPolicy.read({"OTEL_BRIDGE_REDACT": "email"}).redact(text) == f"mail {REDACTED} now"
+
+
+def test_no_text_of_a_rollout_passes_by_redaction() -> None:
+    run = MemoryRun()
+    call = {"id": "c1", "function": {"name": "shell", "arguments": f'{{"command": "export K={KEY}"}}'}}
+    messages = [
+        {"role": "user", "content": KEY},
+        {"role": "user", "content": [{"type": "text", "text": KEY}, {"type": "new", "x": {KEY: [KEY]}}]},
+        {"role": "assistant", "content": KEY, "reasoning_content": KEY, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": KEY},
+        {"role": "assistant", "parts": [{"type": "text", "content": KEY}]},
+    ]
+
+    log_rollouts(run, [Rollout(messages, error=ValueError(KEY), metadata={"a": {"b": KEY}}, tools={"errors": [KEY]})])
+    log_reward(run, "r1", 1.0, explanation=KEY)
+
+    assert len(run.spans) == 4
+    assert not any(KEY.encode() in payload for _, payload in run.records)
+
+
+def test_the_hook_sees_every_text_and_one_that_raises_costs_that_text() -> None:
+    run = MemoryRun()
+
+    def hook(text: str) -> str:
+        if "2 + 2" in text:
+            raise RuntimeError("no")
+        return text.upper()
+
+    redact_with(hook)
+    log_rollouts(run, [Rollout(CONVERSATION)])
+
+    assert said(run.roots[0]).input[0] == message("user", REDACTED)
+    assert said(run.roots[0]).output == [message("assistant", "IT IS 4.")]
+
+
+def test_a_secret_on_the_edge_of_a_cut_is_seen_whole() -> None:
+    text = "x" * 95 + " " + KEY
+
+    cut = Cutter(ContentPolicy(), 100).text(text)
+
+    assert "sk-a" not in cut
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("hi", [{"type": "text", "content": "hi"}]),
+        (None, []),
+        (3, [{"type": "text", "content": "3"}]),
+        ([{"type": "text", "text": "hi"}, "ho"], [{"type": "text", "content": t} for t in ("hi", "ho")]),
+        (
+            [{"type": "image_url", "image_url": {"url": "https://host/a.png"}}],
+            [{"type": "uri", "modality": "image", "uri": "https://host/a.png"}],
+        ),
+        (
+            [{"type": "image_url", "image_url": "data:image/png;base64,QUJD"}],
+            [{"type": "blob", "mime_type": "image/png", "modality": "image", "content": "QUJD"}],
+        ),
+        (
+            [{"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}],
+            [{"type": "blob", "mime_type": "audio/wav", "modality": "audio", "content": "QUJD"}],
+        ),
+        (
+            [{"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "QUJD"}}],
+            [{"type": "blob", "mime_type": "image/jpeg", "modality": "image", "content": "QUJD"}],
+        ),
+        ([{"type": "image", "image": object()}], [{"type": "text", "content": "[image: object]"}]),
+        ([{"type": "file", "file": {"file_id": "f1"}}], [{"type": "file", "modality": "document", "file_id": "f1"}]),
+        ([{"type": "thinking", "thinking": "hm"}], [{"type": "reasoning", "content": "hm"}]),
+        ([{"type": "new", "x": 1}], [{"type": "new", "x": 1}]),
+        (
+            [{"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}],
+            [{"type": "tool_call", "id": "c", "name": "f", "arguments": {"a": 1}}],
+        ),
+        (
+            [{"type": "tool_result", "tool_use_id": "c", "content": "4"}],
+            [{"type": "tool_call_response", "id": "c", "response": "4"}],
+        ),
+    ],
+)
+def test_content_of_any_kind_becomes_parts(content: object, expected: object) -> None:
+    assert parts({"role": "user", "content": content}) == expected
+
+
+def test_parts_of_the_genai_conventions_pass() -> None:
+    given = [
+        {"type": "text", "content": "hi"},
+        {"type": "uri", "modality": "image", "uri": "https://host/a.png"},
+        {"type": "tool_call", "id": "c", "name": "f", "arguments": {"a": 1}},
+        {"type": "tool_call_response", "id": "c", "response": {"b": 2}},
+    ]
+
+    assert parts({"role": "assistant", "parts": given}) == given
+
+
+def test_a_blob_that_is_too_large_goes_whole() -> None:
+    given = [{"type": "blob", "mime_type": "image/png", "modality": "image", "content": "A" * 100}]
+
+    assert parts({"role": "user", "parts": given}, limit=50) == [{**given[0], "content": ""}]
+
+
+@pytest.mark.parametrize("broken", ['{"a": ', "not json", "", '{"a": 1}', "[1"])
+def test_arguments_that_are_no_json_stay_text(broken: str) -> None:
+    call = {"id": "c", "function": {"name": "f", "arguments": broken}}
+
+    [part] = parts({"role": "assistant", "tool_calls": [call]})
+
+    assert part["arguments"] == ({"a": 1} if broken == '{"a": 1}' else broken)
+
+
+class Model:
+    """A message as client libraries make them."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def model_dump(self) -> dict[str, Any]:
+        return self._fields
+
+
+def test_messages_may_be_objects_and_of_other_habits() -> None:
+    function = SimpleNamespace(name="f", arguments='{"a": 1}')
+    calls = [SimpleNamespace(id="c", function=function)]
+
+    assert parts(Model({"role": "user", "content": "hi"})) == [{"type": "text", "content": "hi"}]
+    assert parts({"from": "gpt", "value": "hi"}) == [{"type": "text", "content": "hi"}]
+    assert parts(SimpleNamespace(role="assistant", content=None, tool_calls=calls)) == [
+        {"type": "tool_call", "id": "c", "name": "f", "arguments": {"a": 1}}
+    ]
+
+
+@pytest.mark.parametrize("entry", [None, 3, "text", [], {}, {"name": "x"}, b"bytes", object()])
+def test_what_is_no_message_is_counted(entry: object) -> None:
+    conversation = encode([entry, QUESTION], Cutter(ContentPolicy(), 100))
+
+    assert (conversation.skipped, len(conversation.messages)) == (1, 1)
+
+
+@given(
+    st.sampled_from([
+        {"role": "user", "content": "T"}, {"role": "tool", "tool_call_id": "c", "content": "T"}, CALL,
+        {**CALL, "content": "T"},
+    ]),
+    st.text(max_size=300),
+    st.sampled_from([ContentPolicy(), ContentPolicy(max_chars=7), ContentPolicy(off=True), ContentPolicy(email=True)]),
+)  # fmt: skip
+def test_the_short_way_means_the_same_as_the_long_one(entry: dict[str, Any], text: str, policy: ContentPolicy) -> None:
+    entry = {key: text if value == "T" else value for key, value in entry.items()}
+
+    short, long = Cutter(policy, 1000), Cutter(policy, 1000)
+    quick = fast_message(entry, short)
+    slow = encode([SimpleNamespace(**{"role": "", "content": None, **entry})], long).messages[0]
+
+    if quick is not None:
+        assert orjson.loads(quick.json) == orjson.loads(slow.json)
+        assert quick._replace(json=b"", calls=()) == slow._replace(json=b"", calls=())
+        assert [call[:2] for call in quick.calls] == [call[:2] for call in slow.calls]
+        assert short.clipped_bytes == long.clipped_bytes
