@@ -24,8 +24,7 @@ def run() -> list[Result]:
         logs = {"ours": stack.enter_context(peers.ours())}
         for name in ("trackio", "wandb", "mlflow"):
             logs[name] = stack.enter_context(getattr(peers, name)())
-        results = [*_keys(logs, 10, "tight", 5.0), *_keys(logs, 10, "paced", None), *_keys(logs, 100, "tight", 35.0)]
-    return results
+        return [*_keys(logs, 10, "tight", 5.0), *_keys(logs, 10, "paced", None), *_keys(logs, 100, "tight", 35.0)]
 
 
 def _keys(logs: dict[str, peers.Log], keys: int, mode: str, most_us: float | None) -> list[Result]:

@@ -15,6 +15,7 @@ from otel_bridge.errors import ConfigError
 
 T = TypeVar("T")
 _NO_NAMES: tuple[str, ...] = ()
+_SECRETS: tuple[str, ...] = ("secrets",)
 _NO_TABLE: dict[str, tuple[str, ...]] = {}
 
 
@@ -259,7 +260,7 @@ MESSAGE_CONTENT = Setting(
 )
 REDACT = Setting(
     "OTEL_BRIDGE_REDACT",
-    ("secrets",),
+    _SECRETS,
     redactions,
     "What is struck out of message text: secrets (keys, tokens), email, both, or none.",
 )

@@ -1,0 +1,67 @@
+"""The caller's time of ``log_rollouts``: a kept rollout of 6 messages of 4 KB and 5 spans, and one that is left out."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import peers
+from benchmarks.results import Result, median
+
+_ROUNDS = 15
+
+
+def run() -> list[Result]:
+    """Measure."""
+    with tempfile.TemporaryDirectory() as folder:
+        peers.prepare(Path(folder))
+        os.environ["OTEL_BRIDGE_HOLD"] = "1"
+        import otel_bridge
+
+        job = otel_bridge.init(project="bench", name="rollouts", role="explorer", exporters="trackio")
+        kept_us = median([_kept(job, step) for step in range(_ROUNDS)])
+        batch_ms, left_us = _batch(job)
+        job.finish(timeout_s=0.0)
+    return [
+        Result("log_rollouts, a kept rollout", kept_us, None, "us", "<= 150 us", kept_us <= 150),
+        Result("log_rollouts, a left-out rollout", left_us, None, "us", "<= 2 us", left_us <= 2),
+        Result("log_rollouts of 1,024, cap 16", batch_ms, None, "ms", "<= 4 ms", batch_ms <= 4),
+    ]
+
+
+def _rollout(number: int) -> object:
+    import otel_bridge
+
+    text = f"{number} " + "lorem ipsum dolor sit amet " * 150
+    text = text[:4096]
+    call = {"id": "c", "type": "function", "function": {"name": "calculator", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "system", "content": text},
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": text, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "name": "calculator", "content": text},
+        {"role": "assistant", "content": text},
+        {"role": "assistant", "content": text},
+    ]
+    return otel_bridge.Rollout(messages, reward=float(number % 7), group=str(number // 8), sample=number % 8)
+
+
+def _kept(job: object, step: int) -> float:
+    rollouts = [_rollout(number) for number in range(16)]
+    began = time.perf_counter()
+    job.log_rollouts(rollouts, step=step)  # type: ignore[attr-defined]
+    return (time.perf_counter() - began) / 16 * 1e6
+
+
+def _batch(job: object) -> tuple[float, float]:
+    few, many = [_rollout(number) for number in range(16)], [_rollout(number) for number in range(1024)]
+    times: dict[int, list[float]] = {16: [], 1024: []}
+    for step in range(100, 100 + _ROUNDS):
+        for rollouts in (few, many):
+            began = time.perf_counter()
+            job.log_rollouts(rollouts, step=step)  # type: ignore[attr-defined]
+            times[len(rollouts)].append(time.perf_counter() - began)
+    small, large = median(times[16]), median(times[1024])
+    return large * 1e3, (large - small) / (1024 - 16) * 1e6
