@@ -1,4 +1,4 @@
-"""Tests of ``init(otel=True)``: stock instruments, log records and spans of this process, and live rollouts with them."""
+"""Tests of ``init(otel=True)``: stock instruments, log records and spans of this process beside live rollouts."""
 
 from __future__ import annotations
 
