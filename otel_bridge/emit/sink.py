@@ -252,6 +252,9 @@ class Sink:
         return self._encoder.encode(numbers, now, step, role, seq) if numbers else None
 
     def _record(self, signal: int, payload: bytes, time_unix_ns: int | None) -> None:
+        if self._ended:  # an SDK that shuts down behind the run collects once more: nobody's mistake
+            self._drop("ended", 1)
+            return
         now = time_ns()
         if not self._checked_at <= now < self._check_again:
             self._check(now)

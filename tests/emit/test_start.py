@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from emit_samples import environment_of, held, run_in, seen_in
+
+import otel_bridge
+from otel_bridge.emit.launcher import launcher_environment
+from otel_bridge.emit.takeover import has_what_is_missing, take_over
+from otel_bridge.errors import ConfigError
+from otel_bridge.journal.ask import take_asks
+from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.journal.report import ExporterReport, Report, write_report
+from otel_bridge.records import run_id_of
+
+_LOUD = {"OTEL_BRIDGE_QUIET": "0"}
+
+
+def reported(base: Path, **fields: object) -> RunFolder:
+    """Leave a report of an earlier start of the run."""
+    folder = RunFolder(base, run_id_of("gsm8k", "ppo"))
+    folder.create()
+    report = Report()
+    for name, value in fields.items():
+        setattr(report, name, value)
+    write_report(folder, report)
+    return folder
+
+
+def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exporters = {"mlflow": ExporterReport(state="ended", url="http://m/#/runs/1", view="mlflow ui")}
+    reported(tmp_path, steps={"trainer/step": 154}, exporters=exporters)
+
+    with run_in(tmp_path, _LOUD, role="trainer"):
+        line = capsys.readouterr().err
+
+    assert "as trainer → none yet · resuming, last trainer step 154 · view: http://m/#/runs/1 · held in" in line
+
+
+def test_a_process_whose_own_variables_name_another_place_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = ExporterReport(state="idle", destination={"MLFLOW_TRACKING_URI": "http://there"})
+    reported(tmp_path, exporters={"mlflow": there})
+
+    with run_in(tmp_path, {**_LOUD, "MLFLOW_TRACKING_URI": "http://here"}, exporters="mlflow") as run:
+        line = capsys.readouterr().err
+
+        assert run.facts.choice.destinations["mlflow"]["MLFLOW_TRACKING_URI"] == "http://here"
+    assert "mlflow goes where the bridge was started for: MLFLOW_TRACKING_URI=http://there, not " in line
+
+
+def test_the_segment_says_which_exporters_were_asked_for_and_where_they_deliver(tmp_path: Path) -> None:
+    variables = {"OTEL_METRICS_EXPORTER": "mlflow", "OTEL_TRACES_EXPORTER": "file", "MLFLOW_TRACKING_URI": "http://m"}
+    with run_in(tmp_path, variables):
+        (seen,) = seen_in(tmp_path)
+
+    assert seen.header.exporters == {"metrics": ("mlflow",), "traces": ("file",), "logs": ()}
+    assert seen.header.destinations["mlflow"]["MLFLOW_TRACKING_URI"] == "http://m"
+
+
+def test_under_a_living_launcher_no_bridge_is_started_and_its_exporters_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = launcher_environment({"metrics": ("file",)})
+    environment = {**held(tmp_path), **told, **_LOUD, "OTEL_BRIDGE_HOLD": "0", "OTEL_METRICS_EXPORTER": "otlp"}
+    with environment_of(environment):
+        run = otel_bridge.init("p", "n", exporters="console")
+        run.log({"a": 1.0})
+
+        assert run._sink.keeper.delivered_by() == "launcher"
+        (folder,) = run_folders(tmp_path)
+        (seen,) = seen_in(tmp_path)
+        assert seen.header.exporters == {"metrics": ("file",), "traces": (), "logs": ()}
+        assert not folder.log_path.exists()
+        assert " → file" in capsys.readouterr().err
+
+
+def test_under_a_launcher_that_names_no_exporters_rows_are_recorded_all_the_same(tmp_path: Path) -> None:
+    environment = {**held(tmp_path), **launcher_environment({}), "OTEL_BRIDGE_HOLD": "0"}
+    with environment_of(environment):
+        otel_bridge.init("p", "n").log({"a": 1.0}, step=1)
+
+        assert [seen.steps for seen in seen_in(tmp_path)] == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("state", "env", "takes"),
+    [
+        ("blocked", {"WANDB_API_KEY": "k"}, True),
+        ("blocked", {"HF_TOKEN": "k"}, False),
+        ("retrying", {"WANDB_API_KEY": "k"}, False),
+    ],
+)
+def test_a_blocked_bridge_is_taken_over_by_who_has_the_credentials(
+    state: str, env: dict[str, str], takes: bool
+) -> None:
+    assert has_what_is_missing(Report(exporters={"wandb": ExporterReport(state=state)}), env) is takes
+
+
+def test_taking_over_asks_and_waits_until_the_lock_is_free(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "r")
+    folder.create()
+    lock, asked = folder.lock(), []
+    assert lock.acquire()
+
+    def bridge() -> None:
+        while not asked:
+            asked.extend(ask.kind for ask in take_asks(folder))
+        lock.release()
+
+    bridging = threading.Thread(target=bridge)
+    bridging.start()
+    take_over(folder)
+    bridging.join()
+
+    assert asked == ["handover"]
+    assert folder.lock().acquire()
+
+
+def test_a_deleted_working_folder_is_an_error_at_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with environment_of(held(tmp_path)), pytest.raises(ConfigError, match="working folder"):
+        otel_bridge.init("p", "n")
+
+
+def test_every_public_name_can_be_used() -> None:
+    assert {name for name in otel_bridge.__all__ if getattr(otel_bridge, name) is None} == set()
+    assert set(otel_bridge.__all__) <= set(dir(otel_bridge))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = otel_bridge.nothing
