@@ -18,7 +18,8 @@ from otel_bridge.journal.quota import Quota
 
 NEAR: Final = 0.9
 """Share of the limit at which records go; at the whole limit trainers drop."""
-LOOK_S: Final = 5.0
+LOOK_POLLS: Final = 100
+"""Polls between two looks at how full the directory is: five seconds."""
 
 
 class Bound:
@@ -27,10 +28,11 @@ class Bound:
     Args:
         base: The directory of all run folders.
         max_bytes: Its limit.
+        look_s: How often it is looked at, at most.
     """
 
-    def __init__(self, base: Path, max_bytes: int) -> None:
-        self._quota, self._max_bytes = Quota(base, max_bytes), max_bytes
+    def __init__(self, base: Path, max_bytes: int, *, look_s: float) -> None:
+        self._quota, self._look_s = Quota(base, max_bytes), look_s
         self._again_s = 0.0
 
     def near(self) -> bool:
@@ -40,7 +42,7 @@ class Bound:
             return False
         used = self._quota.used_bytes()
         # Counting takes at most a hundredth of the time.
-        self._again_s = time.monotonic() + max(LOOK_S, 100 * (time.monotonic() - now))
+        self._again_s = time.monotonic() + max(self._look_s, 100 * (time.monotonic() - now))
         return used >= NEAR * self._quota.limit_bytes(used)
 
     def make_room(self, ledger: Ledger, view: View, lanes: Iterable[Lane]) -> str:

@@ -144,6 +144,9 @@ class Delivery:
                     self._show("writing")
                 self._write(opened, window, ordered=target[0].ordered)
                 return 0.0
+            if window.end is not None:
+                # While the writer is open: only it can say whether what it wrote is safe.
+                self._advance(window.end.position - 1, window)
             self._act_on_end(opened, window)
         self._advance(window.through, window)
         self._window = None
@@ -163,7 +166,7 @@ class Delivery:
         if at.safe < at.written and not at.ended:
             # Written but not safe when the last bridge went: the writer says after its open where to go on.
             at = dataclasses.replace(at, written=at.safe)
-        self._show("idle", at)
+        self._show(self.progress.state, at)
         return at
 
     def _fetch(self, at: Destination, *, ordered: bool) -> Window:
@@ -183,7 +186,8 @@ class Delivery:
     def _opened(self, target: tuple[Exporter, ExporterSettings], at: Destination) -> OpenWriter | None:
         """Open the writer; ``None``: *written* moved, since the tracker holds more or less than was noted."""
         exporter, settings = target
-        self._show("writing", at)
+        if self.progress.failing_since_s is None:  # a failing one is failing until it has written something
+            self._show("writing", at)
         given, run = self._describe(self._view, reopened=bool(at.ended))
         writer = exporter.open(run, settings, self._ledger.memory(at.id))
         opened = self._open = OpenWriter(writer, given, tells_safe=False)

@@ -19,7 +19,8 @@ from typing import Final
 
 from otel_bridge.bridge.database import set_aside
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.run_bridge import Remaining, Rest, RunBridge
+from otel_bridge.bridge.rest import Remaining, Rest
+from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.errors import LedgerDamagedError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import read_report

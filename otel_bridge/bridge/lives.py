@@ -52,7 +52,8 @@ class Lives:
 
     def headers(self) -> list[SegmentHeader]:
         """Return the headers of all processes that still have segments, dead ones too."""
-        return [tail.header for tail in self._reader.tails.values() if tail.header is not None]
+        tails = self._reader.tails.values()
+        return [tail.header for tail in tails if tail.header is not None and tail.header.kind != KIND]
 
     def say_ends(self) -> bool:
         """Say the end of each process that died without a word; say whether any was said.

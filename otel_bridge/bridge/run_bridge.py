@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Callable
 from typing import Final
 
 from otel_bridge.bridge import bounds
 from otel_bridge.bridge.cleanup import delete_read_segments
-from otel_bridge.bridge.exporters import chosen, together
+from otel_bridge.bridge.exporters import chosen
 from otel_bridge.bridge.lanes import Lanes
 from otel_bridge.bridge.ledger import Ledger, open_or_rebuild
 from otel_bridge.bridge.lives import Lives
@@ -21,58 +17,23 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.own_segment import OwnSegment
 from otel_bridge.bridge.reader import Reader
 from otel_bridge.bridge.report_writer import ReportWriter
+from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_info import RunDescription
+from otel_bridge.bridge.taking import take_lock
 from otel_bridge.bridge.window import Progress
 from otel_bridge.bridge.worker import Lane
-from otel_bridge.errors import FolderLockedError, JournalError, LedgerDamagedError
+from otel_bridge.errors import JournalError, LedgerDamagedError
 from otel_bridge.exporter import OTLP
-from otel_bridge.journal.ask import Ask, ask, take_asks
+from otel_bridge.journal.ask import Ask, take_asks
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.life import this_host
 from otel_bridge.journal.locks import RecordLock
-from otel_bridge.records import Position, Status
+from otel_bridge.journal.netfs import network_file_system
+from otel_bridge.records import Status
 
 CHORES_POLLS: Final = 20
 """Polls between two looks at who lives, what can be deleted, which exporters are named: a second."""
 ENDING_CHORES_POLLS: Final = 4
 BEAT_S: Final = 10.0
-
-
-class Rest(Enum):
-    """What is left to do in a folder."""
-
-    BUSY = "busy"
-    DONE = "done"
-    PARKED = "parked"
-    """Nothing moves until a person acts or a tracker comes back."""
-    GONE = "gone"
-    """The folder was deleted, or another bridge has it."""
-    HANDED_OVER = "handed over"
-
-
-@dataclass(frozen=True, slots=True)
-class Remaining:
-    """What one run has and what of it is not delivered.
-
-    Attributes:
-        rest: In one word.
-        living: Processes that live.
-        unread: There are frames that are not translated yet.
-        status: ``running``, or how the run ended.
-        reason: Why the folder cannot be served.
-        position: Records so far; an exporter's waiting ones are these less its *written*.
-    """
-
-    run_id: str
-    rest: Rest
-    living: int = 0
-    unread: bool = False
-    status: str = "running"
-    position: Position = 0
-    rows: int = 0
-    rollouts: int = 0
-    exporters: Mapping[str, Progress] = field(default_factory=dict[str, Progress])
-    reason: str = ""
 
 
 class RunBridge:
@@ -108,42 +69,18 @@ class RunBridge:
             JournalError: It cannot be used.
         """
         self.folder.check_format()
-        self._lock = self._taken_lock()
+        self._lock = take_lock(self.folder, self.options, self._say)
         try:
             self._open_ledger()
         except BaseException:
             self._lock.release()
             raise
 
-    def _taken_lock(self) -> RecordLock:
-        lock = self.folder.lock()
-        if lock.acquire():
-            return lock
-        if self.options.takeover:
-            ask(self.folder, "handover")
-            if _acquired(lock, self.options.handover_s):
-                return lock
-            self._kill_holder()
-            if _acquired(lock, self.options.handover_s):
-                return lock
-        holder = self.folder.holder()
-        who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
-        raise FolderLockedError(f"{self.folder.path} is served by {who}; wait for it or end it")
-
-    def _kill_holder(self) -> None:
-        """Kill a bridge that does not hand over: nothing is lost by that."""
-        holder = self.folder.holder()
-        if holder is not None and holder.boot_id == this_host().boot_id and holder.pid not in {0, os.getpid()}:
-            self._say(
-                f"the bridge {holder.pid} does not hand over within {self.options.handover_s:.0f} s and is killed"
-            )
-            with contextlib.suppress(OSError):
-                os.kill(holder.pid, signal.SIGKILL)
-
     def _open_ledger(self) -> None:
         folder, options = self.folder, self.options
+        shared = options.exclusive or network_file_system(folder.path) is not None
         self.ledger: Ledger
-        self.ledger, aside = open_or_rebuild(folder.ledger_path, exclusive=options.exclusive)
+        self.ledger, aside = open_or_rebuild(folder.ledger_path, exclusive=shared)
         if aside is not None:
             self._say(f"{folder.ledger_path} was damaged; it lies at {aside}, what segments remain are read again")
         self.reader = Reader(folder, self.ledger, options.of_run(folder.run_id), say=self._say)
@@ -161,7 +98,7 @@ class RunBridge:
         )
         self._view = self.ledger.view()
         self._last_names: object = self._view.meta("exporters")
-        self._bound = bounds.Bound(folder.base, options.max_bytes)
+        self._bound = bounds.Bound(folder.base, options.max_bytes, look_s=bounds.LOOK_POLLS * options.poll_s)
 
     def _forward(self) -> Lane:
         # Here, for it imports an HTTP client that no other exporter needs.
@@ -297,23 +234,24 @@ class RunBridge:
         delete_read_segments(self.folder, self.ledger, self.reader, forwarding)
 
     def _choose_exporters(self) -> None:
-        living = self.lives.living()
-        last = self._last_names or together(self.lives.headers())
-        names = chosen(self.options.exporters, living, last)
-        if self.lanes.choose(names, living or self.lives.headers()):
+        # The last processes count where none lives: a program may be over before its bridge has begun.
+        headers = self.lives.living() or self.lives.headers()
+        names = chosen(self.options.exporters, headers, self._last_names)
+        if self.lanes.choose(names, headers):
             self._report.set_due()
             self.ledger.set_meta("exporters", names)
             self._last_names = names
         self.lanes.mark_named()
 
-    def _prune(self) -> None:
+    def _prune(self) -> int:
+        """Delete some records that every destination is safe past, return how many."""
         if not self.lanes.names or self.lanes.unresolved():
-            return
+            return 0
         if self._bound.near():
             done = self._bound.make_room(self.ledger, self._view, self.lanes.by_name.values())
             if done:
                 self._say(f"{self.folder.base} is near its limit: {done}")
-        self.ledger.prune(min((item.safe for item in self._view.destinations()), default=self.ledger.position))
+        return self.ledger.prune(min((item.safe for item in self._view.destinations()), default=self.ledger.position))
 
     def _answer(self, asked: Ask) -> None:
         if asked.kind == "retry":
@@ -353,6 +291,8 @@ class RunBridge:
         if self.rest() is Rest.DONE:
             with contextlib.suppress(JournalError):
                 self._delete_segments()
+                while self._prune():
+                    pass
             self._forget_own()
         self._known = self.reader.known()
         self._own.close()
@@ -381,13 +321,6 @@ class RunBridge:
     def release(self) -> None:
         """Free the lock."""
         if self._lock is not None and self._rest is not Rest.GONE:
+            with contextlib.suppress(JournalError):
+                self.folder.beat(self._lock, 0)  # so that another host need not wait for this heart to grow old
             self._lock.release()
-
-
-def _acquired(lock: RecordLock, timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not lock.acquire():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

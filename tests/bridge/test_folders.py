@@ -17,7 +17,8 @@ from otlp_samples import RUN
 
 from otel_bridge.bridge import host as host_module
 from otel_bridge.bridge.host import Host
-from otel_bridge.bridge.run_bridge import Remaining, Rest, RunBridge
+from otel_bridge.bridge.rest import Remaining, Rest
+from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.errors import BlockedError, JournalFullError
 from otel_bridge.journal.ask import ask
 from otel_bridge.journal.folder import RunFolder
@@ -319,3 +320,19 @@ def test_a_folder_is_drained_without_waiting(tmp_path: Path) -> None:
     served(tmp_path, replace(how, translation=replace(how.translation, end_grace_ns=10**15)))
 
     assert [written(recorder), recorder.run(RUN).status] == [process.row_ids, Status.KILLED]
+
+
+def test_a_folder_that_another_host_serves_is_left_to_it_while_its_heart_beats(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    process.log(1)
+    process.end()
+    facts = '{"pid": 7, "host": "node2", "boot_id": "other", "heartbeat_unix_ns": %d}'
+    folder.lock_path.write_text(facts % time.time_ns())
+
+    refused = served(tmp_path, options(("memory", recorder)))
+    folder.lock_path.write_text(facts % (time.time_ns() - 120 * 10**9))
+    served(tmp_path, options(("memory", recorder)))
+
+    assert "on node2" in refused.progress()[RUN].reason
+    assert written(recorder) == process.row_ids

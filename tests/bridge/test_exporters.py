@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from bridge_doubles import Process, options, run_folder, served, serving, until, written
+from bridge_file_tracker import Nowhere
+from journal_samples import header
+from otlp_samples import RUN
+
+from otel_bridge.bridge.exporters import Places, chosen
+from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.errors import ConfigError
+from otel_bridge.exporter import Exporter
+from otel_bridge.testing.memory import Recorder
+
+BOTH = header(exporters={"metrics": ("trackio", "none"), "traces": ("mlflow", "trackio"), "logs": ()})
+OTHER = header(exporters={"metrics": ("wandb", "trackio")})
+
+
+def test_a_given_list_goes_before_the_processes_and_the_living_together_before_the_last() -> None:
+    last = {"file": ["metrics"]}
+
+    given = chosen({"metrics": ["console"], "traces": ["none"]}, [BOTH], last)
+    living = chosen(None, [BOTH, OTHER], last)
+    dead = chosen(None, [], last)
+
+    assert given == {"console": ("metrics",)}
+    assert living == {"trackio": ("metrics", "traces"), "wandb": ("metrics",), "mlflow": ("traces",)}
+    assert (dead, chosen(None, [], None)) == ({"file": ("metrics",)}, {})
+
+
+def test_places_of_the_segments_count_only_where_the_own_environment_is_silent() -> None:
+    seen: list[Mapping[str, str]] = []
+
+    def settings(env: Mapping[str, str], cwd: Path) -> Nowhere:
+        seen.append(dict(env))
+        return Nowhere()
+
+    exporter = Exporter(settings=settings, ordered=True, open=lambda run, settings, memory: pytest.fail("opened"))
+    own, named = {"A": "own", "KEY": "secret"}, {"A": "named", "B": "named"}
+
+    Places(own, Path(), lambda name: exporter).resolve("x", named)
+    Places(own, Path(), lambda name: exporter, from_segments=True).resolve("x", named)
+
+    assert seen == [own, {"A": "own", "B": "named", "KEY": "secret"}]
+
+
+def test_settings_of_the_environment_reach_translation() -> None:
+    env = {"OTEL_BRIDGE_END_GRACE_S": "1.5", "OTEL_BRIDGE_POLL_S": "0.2", "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "3"}
+
+    how = BridgeOptions.read(env, Path())
+
+    assert (how.translation.end_grace_ns, how.poll_s, how.of_run("r9").max_rollouts) == (1_500_000_000, 0.2, 3)
+    assert how.of_run("r9").run_id == "r9"
+
+
+def test_a_setting_that_cannot_be_used_is_an_error_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="OTEL_BRIDGE_POLL_S"):
+        BridgeOptions.read({"OTEL_BRIDGE_POLL_S": "often"}, Path())
+
+
+def test_an_exporter_no_longer_named_keeps_its_records_for_the_day_it_is_named_again(tmp_path: Path) -> None:
+    folder, first, second = run_folder(tmp_path), Recorder(), Recorder()
+    how = options(("first", first), ("second", second))
+    process = Process.start(folder, "first")
+    process.log(2)
+    process.end()
+    served(tmp_path, how)
+    other = Process.start(folder, "second")
+    other.log(2)
+    other.end()
+    served(tmp_path, how)
+    again = Process.start(folder, "first")
+    again.log(1)
+    again.end()
+
+    served(tmp_path, how)
+
+    assert written(first) == [*process.row_ids, *other.row_ids, *again.row_ids]
+    assert written(second) == other.row_ids
+
+
+def test_near_the_limit_goes_first_what_only_an_exporter_no_longer_named_has_not_got(tmp_path: Path) -> None:
+    folder, gone, stays = run_folder(tmp_path), Recorder(tells_safe=True, lag=10**9), Recorder()
+    how = options(("gone", gone), ("stays", stays))
+    process = Process.start(folder, "gone")
+    process.log(1)
+    process.end()
+    served(tmp_path, how)
+    later = Process.start(folder, "stays")
+    later.log(3000)
+
+    with serving(tmp_path, options(("gone", gone), ("stays", stays), max_bytes=1 << 18)) as host:
+        stays.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3001)
+        until(lambda: any("no longer named" in line for line in host.lines))  # type: ignore[attr-defined]
+
+    assert written(stays) == [*process.row_ids, *later.row_ids]
+
+
+def test_near_the_limit_a_store_that_vouches_for_nothing_is_taken_at_its_word_when_written(tmp_path: Path) -> None:
+    folder, offline = run_folder(tmp_path), Recorder(tells_safe=True, lag=10**9)
+    process = Process.start(folder, "offline")
+    process.log(3000)
+
+    with serving(tmp_path, options(("offline", offline), max_bytes=1 << 18)) as host:
+        offline.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3000)
+        until(lambda: any("known to hold" in line for line in host.lines))  # type: ignore[attr-defined]
+        offline.wait_for(lambda recorder: "close" in [call.kind for call in recorder.calls])
+
+    assert [call.kind for call in offline.calls][:2] == ["open", "rows"]
