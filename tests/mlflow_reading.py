@@ -21,11 +21,15 @@ def _template() -> bytes:
         return Path(folder, "mlflow.db").read_bytes()
 
 
-def database(folder: Path) -> str:
+def database(folder: Path, name: str = "mlflow.db") -> str:
     """Return the address of a database of its own in *folder*."""
-    path = folder / "mlflow.db"
+    path = folder / name
     path.write_bytes(_template())
     return f"sqlite:///{path}"
+
+
+WITHOUT_BUCKETS = ("trainer/bare",)
+"""Distributions of the contract that have no quantiles, so that they look like scalars of a user."""
 
 
 def client(uri: str):
@@ -50,7 +54,8 @@ def contents(uri: str, run: RunInfo, *, traces: bool = True) -> Contents:
     assert len(found) == 1, [each.info.run_id for each in found]
     held, api = found[0], client(uri)
     history = {key: api.get_metric_history(held.info.run_id, key) for key in held.data.metrics}
-    distributions = {key[: -len("/max")] for key in history if key.endswith("/max") and f"{key[:-4]}/p50" in history}
+    bases = {key[: -len("/max")] for key in history if key.endswith("/max")}
+    distributions = {base for base in bases if f"{base}/p50" in history or base in WITHOUT_BUCKETS}
     result = Contents(
         config=dict(held.data.params),
         status=None if held.info.status == "RUNNING" else Status(held.info.status.lower()),

@@ -7,6 +7,7 @@ mlflow/store/db/utils.py (operational errors of a database arrive as TEMPORARILY
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -98,5 +99,6 @@ def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
 
 
 def _line(exc: Exception) -> str:
-    text = " ".join(str(exc).split())
+    # MLflow names the address it called, user and password included.
+    text = re.sub(r"://[^/@\s]+@", "://", " ".join(str(exc).split()))
     return text if len(text) <= 500 else f"{text[:500]}…"

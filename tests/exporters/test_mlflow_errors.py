@@ -84,6 +84,13 @@ def test_a_long_text_is_cut_to_one_line() -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_credentials_in_an_address_are_not_said() -> None:
+    with pytest.raises(RetryableError) as raised, as_bridge_errors("writing"):
+        raise OSError("API request to https://ada:secret@host/api failed, a@b.c too")
+
+    assert str(raised.value) == "writing: API request to https://host/api failed, a@b.c too"
+
+
 def test_our_own_errors_pass_through() -> None:
     mine = BlockedError("mine", help="do that")
 

@@ -246,3 +246,48 @@ def test_artifacts_of_the_run_go_beside_the_database_not_into_the_working_folder
     (held,) = mlflow_reading.runs_of(uri, run)
     folder = Path(uri.removeprefix("sqlite:///")).parent
     assert held.info.artifact_uri.startswith((folder / "mlruns").as_uri())
+
+
+def test_two_bridges_that_create_a_run_at_once_agree_on_the_older_and_leave_one(
+    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    create, theirs = MlflowClient.create_run, []
+
+    def second(self, where: str, **given):
+        if not theirs:  # the other bridge is a moment ahead of us
+            theirs.append(create(self, where, start_time=100, tags={"rl.run.id": run.id}).info.run_id)
+        return create(self, where, **given)
+
+    monkeypatch.setattr(MlflowClient, "create_run", second)
+    opened(uri, run)
+
+    assert tagged(uri, run) == theirs[0]
+
+
+def test_two_bridges_that_create_an_experiment_at_once_share_it(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    run, create = samples.run_info(tmp_path, project="raced"), MlflowClient.create_experiment
+
+    def second(self, name: str, **given):
+        create(self, name)
+        return create(self, name, **given)
+
+    monkeypatch.setattr(MlflowClient, "create_experiment", second)
+    opened(uri, run)
+
+    assert mlflow_reading.contents(uri, run).status is None
+    assert len(mlflow_reading.runs_of(uri, run)) == 1
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_the_end_has_its_status_and_time(uri: str, run: RunInfo, status: Status) -> None:
+    opened(uri, run).end(status)
+
+    (held,) = mlflow_reading.runs_of(uri, run)
+    assert held.info.status == status.value.upper()
+    assert held.info.end_time >= held.info.start_time

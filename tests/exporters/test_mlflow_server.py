@@ -20,8 +20,14 @@ exporter = otel_bridge_mlflow.exporter
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with mlflow_server(tmp_path_factory.mktemp("server")) as url:
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The server's database; what arrived is read there, by MLflow's own client, since a server is slow to read."""
+    return mlflow_reading.database(tmp_path_factory.mktemp("server"), "server.db")
+
+
+@pytest.fixture(scope="module")
+def server(store: str) -> Iterator[str]:
+    with mlflow_server(Path(store.removeprefix("sqlite:///")).parent) as url:
         yield url
 
 
@@ -54,8 +60,8 @@ class TestServer(WriterContract):
         return {"MLFLOW_TRACKING_URI": server}
 
     @pytest.fixture
-    def read_back(self, server: str) -> ReadBack:
-        return lambda run: mlflow_reading.contents(server, run)
+    def read_back(self, store: str) -> ReadBack:
+        return lambda run: mlflow_reading.contents(store, run)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +69,7 @@ class TestServer(WriterContract):
     [(500, RetryableError), (503, RetryableError), (429, RetryableError), (401, BlockedError), (403, BlockedError)],
 )
 def test_a_status_of_the_server_is_retried_or_blocks_and_names_the_first_row_not_done(
-    proxy: FaultProxy, server: str, run: RunInfo, status: int, expected: type[Exception]
+    proxy: FaultProxy, store: str, run: RunInfo, status: int, expected: type[Exception]
 ) -> None:
     writer, rows = opened(proxy.url, run), samples.placed(samples.rows(300))
     proxy.status, proxy.path, proxy.after, proxy.headers = status, "log-batch", 1, {"Retry-After": "7"}
@@ -75,7 +81,7 @@ def test_a_status_of_the_server_is_retried_or_blocks_and_names_the_first_row_not
 
     assert raised.value.position == 101
     assert getattr(raised.value, "retry_after_s", 7.0) == 7.0
-    same_scalars(mlflow_reading.contents(server, run), rows)
+    same_scalars(mlflow_reading.contents(store, run), rows)
 
 
 @pytest.mark.parametrize("status", [500, 401])
@@ -97,7 +103,7 @@ def test_a_server_that_is_down_is_tried_again_later_and_not_by_mlflow(run: RunIn
 
 
 def test_a_server_that_hangs_is_left_after_the_timeout_and_nothing_is_doubled(
-    proxy: FaultProxy, server: str, run: RunInfo
+    proxy: FaultProxy, store: str, run: RunInfo
 ) -> None:
     writer, rows = opened(proxy.url, run), samples.placed(samples.rows(20))
     proxy.hang, proxy.path = True, "log-batch"
@@ -107,10 +113,10 @@ def test_a_server_that_hangs_is_left_after_the_timeout_and_nothing_is_doubled(
     proxy.heal()
     writer.write_rows(rows)
 
-    same_scalars(mlflow_reading.contents(server, run), rows)
+    same_scalars(mlflow_reading.contents(store, run), rows)
 
 
-def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, server: str, run: RunInfo) -> None:
+def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, store: str, run: RunInfo) -> None:
     writer = opened(proxy.url, run)
     rollouts = [samples.rollout(n, seed=run.id) for n in range(3)]
     records = samples.placed([*samples.rows(20), *rollouts, samples.late_value(rollouts[0])])
@@ -122,7 +128,7 @@ def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, server: str, ru
         proxy.heal()
     deliver(writer, records)
 
-    contents = mlflow_reading.contents(server, run)
+    contents = mlflow_reading.contents(store, run)
     same_scalars(contents, records)
     assert sorted(held.id for held in contents.rollouts) == sorted(rollout.id for rollout in rollouts)
     assert [held.reward for held in contents.rollouts] == [0.75] * 3
@@ -130,7 +136,7 @@ def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, server: str, ru
 
 
 def test_rollouts_behind_a_failing_request_are_named_and_written_when_they_come_again(
-    proxy: FaultProxy, server: str, run: RunInfo
+    proxy: FaultProxy, store: str, run: RunInfo
 ) -> None:
     writer = opened(proxy.url, run)
     rollouts = samples.placed([samples.rollout(n, reward=None, rewards={}, seed=run.id) for n in range(60)])
@@ -141,7 +147,7 @@ def test_rollouts_behind_a_failing_request_are_named_and_written_when_they_come_
     proxy.heal()
     writer.write_rollouts(rollouts)
 
-    contents = mlflow_reading.contents(server, run)
+    contents = mlflow_reading.contents(store, run)
     assert raised.value.position == 51
     assert sorted(held.id for held in contents.rollouts) == sorted(rollout.id for rollout in rollouts)
 
@@ -161,7 +167,7 @@ def test_basic_auth_and_tokens_reach_every_request_and_never_the_destination(
     assert "secret" not in str(exporter.settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder).destination)
 
 
-def test_two_writers_on_one_run_lose_and_double_nothing(server: str, run: RunInfo) -> None:
+def test_two_writers_on_one_run_lose_and_double_nothing(server: str, store: str, run: RunInfo) -> None:
     first, second = opened(server, run), opened(server, run)
     mine, theirs = samples.rows(30), samples.rows(30, role="explorer")
 
@@ -171,7 +177,7 @@ def test_two_writers_on_one_run_lose_and_double_nothing(server: str, run: RunInf
     first.end(Status.FINISHED)
 
     assert first.url == second.url
-    same_scalars(mlflow_reading.contents(server, run), [*mine, *theirs])
+    same_scalars(mlflow_reading.contents(store, run), [*mine, *theirs])
 
 
 def test_the_url_shows_the_run(server: str, run: RunInfo) -> None:
@@ -190,7 +196,9 @@ def test_something_that_is_no_mlflow_server_blocks(run: RunInfo, proxy: FaultPro
     assert "MLFLOW_TRACKING_URI" in raised.value.help
 
 
-def test_a_run_deleted_while_it_is_written_blocks_with_the_command_that_restores_it(server: str, run: RunInfo) -> None:
+def test_a_run_deleted_while_it_is_written_blocks_with_the_command_that_restores_it(
+    server: str, store: str, run: RunInfo
+) -> None:
     writer = opened(server, run)
     api, (held,) = mlflow_reading.client(server), mlflow_reading.runs_of(server, run)
     api.delete_run(held.info.run_id)
@@ -202,7 +210,7 @@ def test_a_run_deleted_while_it_is_written_blocks_with_the_command_that_restores
 
     assert raised.value.help == f"MLFLOW_TRACKING_URI={server} mlflow runs restore --run-id {held.info.run_id}"
     assert raised.value.position == 1
-    same_scalars(mlflow_reading.contents(server, run), samples.rows(2))
+    same_scalars(mlflow_reading.contents(store, run), samples.rows(2))
 
 
 def test_a_late_value_of_a_deleted_trace_is_refused_alone(server: str, run: RunInfo) -> None:
