@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
+from otel_bridge_mlflow.read_back import held
 from otel_bridge_mlflow.settings import MlflowSettings
 from otel_bridge_mlflow.writer import open_writer
 
@@ -14,4 +15,5 @@ exporter = Exporter(
     open=open_writer,
     requires=("mlflow",),
     extra="mlflow",
+    held=held,
 )

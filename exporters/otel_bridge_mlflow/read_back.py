@@ -1,0 +1,43 @@
+"""What MLflow shows of a run, counted through its own client."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from otel_bridge import semconv
+from otel_bridge.errors import PermanentError
+from otel_bridge.exporter import ExporterSettings, Held, RunInfo
+from otel_bridge_mlflow.connection import connect
+from otel_bridge_mlflow.errors import Refused, as_bridge_errors
+from otel_bridge_mlflow.settings import mlflow_settings
+
+_TRACES: Final = 500
+
+
+def held(run: RunInfo, settings: ExporterSettings) -> Held:
+    """Count the points and traces of *run*; none when MLflow does not know it.
+
+    Raises:
+        RetryableError: The store cannot be reached now.
+        BlockedError: A person must act.
+        PermanentError: MLflow refuses the search.
+    """
+    connection = connect(mlflow_settings(settings))
+    try:
+        with as_bridge_errors(f"reading run {run.name!r} back from {connection.shown}"):
+            return _held(connection.client, run)
+    except Refused as exc:
+        raise PermanentError(str(exc)) from exc
+
+
+def _held(client: Any, run: RunInfo) -> Held:  # MLflow's client is untyped
+    project = run.identity.get(semconv.MLFLOW_EXPERIMENT) or run.project
+    experiment = client.get_experiment_by_name(project)
+    if experiment is None:
+        return Held(0, 0)
+    place = [experiment.experiment_id]
+    numbers = rollouts = 0
+    for one in client.search_runs(place, f"tags.`{semconv.RUN_ID}` = '{run.id}'"):
+        numbers += sum(len(client.get_metric_history(one.info.run_id, key)) for key in one.data.metrics)
+        rollouts += len(client.search_traces(locations=place, run_id=one.info.run_id, max_results=_TRACES))
+    return Held(numbers, rollouts)
