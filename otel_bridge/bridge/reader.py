@@ -103,6 +103,8 @@ class Reader:
             if tail is None:
                 tail = self.tails[file.instance_id] = Tail(self._folder, file.instance_id, file.number)
             tail.last_number = max(tail.last_number, file.number)
+            # Read long ago, and its bridge was killed before it had deleted it.
+            tail.first_number = min(tail.first_number, file.number)
 
     def read(self) -> Read:
         """Use what is there, up to one batch, and commit it.

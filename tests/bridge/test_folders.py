@@ -336,3 +336,21 @@ def test_a_folder_that_another_host_serves_is_left_to_it_while_its_heart_beats(t
 
     assert "on node2" in refused.progress()[RUN].reason
     assert written(recorder) == process.row_ids
+
+
+def test_segments_that_a_killed_bridge_had_read_and_not_yet_deleted_go_with_the_rest(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory", segment_bytes=2_000)
+    with serving(tmp_path, options(("memory", recorder))):
+        process.log(5)
+        left = process.writer.path
+        data = left.read_bytes()
+        process.log(30)
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 35)
+        until(lambda: not left.exists())
+    left.write_bytes(data)
+    process.end()
+
+    served(tmp_path, options(("memory", recorder)))
+
+    assert [folder.segments(), folder.processes(), recorder.run(RUN).repeated] == [[], [], 0]
