@@ -7,7 +7,6 @@ Pure and deterministic: no clock, no random numbers. What the rollouts hold deci
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -111,7 +110,7 @@ def choose_columns(
 
 def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
     """Return those with the best reward and, when it is another, those with the worst."""
-    known = [value for value in rewards if value is not None and not math.isnan(value)]
+    known = [value for value in rewards if value is not None and value == value]  # noqa: PLR0124  # NaN is not itself
     if not known:
         return []
     high, low = max(known), min(known)
@@ -137,7 +136,8 @@ class _Order:
         digests = self.digests
         if count == 1:
             lowest = min(digests[index] for index in indices)
-            return self._members([index for index in indices if digests[index] == lowest])[:1]
+            tied = [index for index in indices if digests[index] == lowest]
+            return [min(tied, key=self._own_hash)] if len(tied) > 1 else tied
         ranked = sorted(indices, key=digests.__getitem__)
         last = digests[ranked[count - 1]]
         sure = [index for index in ranked[:count] if digests[index] != last]
@@ -146,7 +146,10 @@ class _Order:
 
     def _members(self, indices: list[int]) -> list[int]:
         """Sort the members of one group; only a group that is cut pays for a hash of each."""
-        return sorted(indices, key=lambda index: self._hash(self._key(index))) if len(indices) > 1 else indices
+        return sorted(indices, key=self._own_hash) if len(indices) > 1 else indices
+
+    def _own_hash(self, index: int) -> bytes:
+        return self._hash(self._key(index))
 
     def _hash(self, name: str) -> bytes:
         return hashlib.md5(self._seed + name.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()

@@ -53,16 +53,8 @@ def log_rollouts(
     entries = _entries(run, rollouts)
     if not entries:
         return
-    buckets: dict[Defaults, Columns] = {}
     own = place_of(run, *defaults)
-    for index, entry in enumerate(entries):
-        get = entry.get if isinstance(entry, dict) else vars(entry).get
-        step, split = get("step"), get("split")
-        place = own if step is None and split is None else _place(run, step, split, own)
-        columns = buckets.get(place)
-        if columns is None:
-            columns = buckets[place] = Columns()
-        _add(run, columns, index, get)
+    told = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
 
     def build(index: int) -> Rollout:
         entry = entries[index]
@@ -74,7 +66,8 @@ def log_rollouts(
         given = facts.name(entry.get("id") if isinstance(entry, dict) else entry.id)
         return given or str(index)
 
-    for place, columns in buckets.items():
+    for place, indices in _places(run, told, own).items():
+        columns = _columns(run, [told[index] for index in indices], indices)
         emit(run, options, place, columns, build=build, key=key)
 
 
@@ -94,12 +87,19 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
     return entries
 
 
-def _place(run: EmitRun, step: object, split: object, own: Defaults) -> Defaults:
-    number = own.step if step is None else facts.integer(step)
-    if step is not None and number is None:
-        run.count_drop("rollout_step")
-        number = own.step
-    return Defaults(number, facts.name(split) or own.split, own.role)
+def _places(run: EmitRun, told: Sequence[Mapping[str, Any]], own: Defaults) -> dict[Defaults, list[int]]:
+    """Part the rollouts of a call by step and split; most calls have one of each."""
+    if all(one.get("step") is None and one.get("split") is None for one in told):
+        return {own: list(range(len(told)))}
+    places: dict[Defaults, list[int]] = {}
+    for index, one in enumerate(told):
+        given = one.get("step")
+        step = own.step if given is None else facts.integer(given)
+        if given is not None and step is None:
+            run.count_drop("rollout_step")
+            step = own.step
+        places.setdefault(Defaults(step, facts.name(one.get("split")) or own.split, own.role), []).append(index)
+    return places
 
 
 def place_of(run: EmitRun, step: object, split: object, role: object) -> Defaults:
@@ -111,27 +111,41 @@ def place_of(run: EmitRun, step: object, split: object, role: object) -> Default
     return Defaults(run.last_step(named) if number is None else number, facts.name(split), named)
 
 
-def _add(run: EmitRun, columns: Columns, index: int, get: Callable[[str], Any]) -> None:
-    reward = get("reward")
-    if reward is not None and (type(reward) is not float or reward - reward != 0):
-        reward = facts.number(given := reward)
-        if reward is None and given is not None:
-            run.count_drop("rollout_reward")
-    group = get("group")
-    place = len(columns.indices)
-    columns.indices.append(index)
-    columns.rewards.append(reward)
-    columns.groups.append(group if group is None or type(group) is str else facts.name(group))
-    if get("error") is not None:
-        columns.failed.append(place)
-    reason = get("finish_reason")
-    if reason is not None and reason != "stop" and str(reason) in TRUNCATED_REASONS:
-        columns.truncated.append(place)
+def _columns(run: EmitRun, told: Sequence[Mapping[str, Any]], indices: list[int]) -> Columns:
+    # One pass a column: this is what a left-out rollout costs.
+    groups = [one.get("group") for one in told]
+    return Columns(
+        indices,
+        finite_rewards(run, [one.get("reward") for one in told]),
+        [(group or None) if group is None or type(group) is str else facts.name(group) for group in groups],
+        [place for place, one in enumerate(told) if one.get("error") is not None],
+        truncated([one.get("finish_reason") for one in told]),
+    )
+
+
+def finite_rewards(run: EmitRun, given: Sequence[object]) -> list[float | None]:
+    """Return rewards as numbers; those that are none are counted."""
+    # x - x is 0 but for infinities and NaN.
+    rewards = [one if type(one) is float and one - one == 0 else facts.number(one) for one in given]
+    if None in rewards:
+        bad = sum(reward is None and one is not None for reward, one in zip(rewards, given, strict=True))
+        if bad:
+            run.count_drop("rollout_reward", bad)
+    return rewards
+
+
+def truncated(reasons: Sequence[object]) -> list[int]:
+    """Return the places of finish reasons that say so."""
+    return [
+        place
+        for place, reason in enumerate(reasons)
+        if reason is not None and reason != "stop" and str(reason) in TRUNCATED_REASONS
+    ]
 
 
 def _with_index(rollout: Rollout, index: int) -> Rollout:
     """Return a copy with its place in the call: the user's object stays as it is."""
-    copy = Rollout()
+    copy = object.__new__(Rollout)  # its fields are all there: no default need be made
     copy.__dict__.update(vars(rollout), batch_index=index)
     return copy
 

@@ -6,7 +6,7 @@ gone. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -67,11 +67,9 @@ def _encoded(entries: Sequence[object], limits: Limits, max_chars: int) -> Conte
 
 def _fair_length(entries: Sequence[object], budget: int) -> int:
     """Return the length to which texts are cut so that together they fit."""
-    sizes = [
-        len(text) if isinstance(text := cast("Mapping[str, object]", entry).get("content"), str) else 0
-        for entry in entries
-        if isinstance(entry, Mapping)
-    ]
+    # Plain messages only: what else is long is found when it is encoded.
+    dicts = [cast("dict[str, object]", entry) for entry in entries if type(entry) is dict]
+    sizes = [len(text) for message in dicts if type(text := message.get("content")) is str]
     if sum(sizes) <= budget:
         return budget
     left = budget

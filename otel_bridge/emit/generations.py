@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from otel_bridge.emit import batch, facts
 from otel_bridge.emit.generation_columns import Column, Decoder, Rewards, ToolFacts, is_blank, token_ids
 from otel_bridge.emit.generation_layout import Layout, PromptGroups, folded, places_in_groups
-from otel_bridge.emit.rollout import TRUNCATED_REASONS, Rollout, mapping_or
+from otel_bridge.emit.rollout import Rollout, mapping_or
 from otel_bridge.emit.rollout_options import RolloutOptions
 from otel_bridge.emit.turns import Turn, conversation_of
 
@@ -113,21 +113,15 @@ class Generations:
         """Return what the choice looks at; samples whose prompt is empty are left out and counted."""
         places = self._with_prompt()
         lasts = [self._turns[rollout][-1] for rollout in places]
-        given = [self._rewards.at(last) for last in lasts]
-        rewards = [value if type(value) is float and value - value == 0 else facts.number(value) for value in given]
-        bad_rewards = sum(reward is None and value is not None for reward, value in zip(rewards, given, strict=True))
-        for name, number in (("rollout_reward", bad_rewards), ("rollout_empty_prompt", len(self._turns) - len(places))):
-            if number:
-                self._run.count_drop(name, number)
+        if len(places) < len(self._turns):
+            self._run.count_drop("rollout_empty_prompt", len(self._turns) - len(places))
         errors, reasons = self._lists["errors"], self._lists["finish_reasons"]
         return batch.Columns(
             places,
-            rewards,
+            batch.finite_rewards(self._run, [self._rewards.at(last) for last in lasts]),
             [self._groups[rollout] for rollout in places],
             [place for place, last in enumerate(lasts) if errors.at(last) is not None] if errors.given else [],
-            [place for place, last in enumerate(lasts) if str(reasons.at(last)) in TRUNCATED_REASONS]
-            if reasons.given
-            else [],
+            batch.truncated([reasons.at(last) for last in lasts]) if reasons.given else [],
         )
 
     def _with_prompt(self) -> list[int]:
@@ -147,8 +141,10 @@ class Generations:
     def key(self, rollout: int) -> str:
         """Return a stable id of *rollout*."""
         entry = self._turns[rollout][0]
-        named = facts.name(self._at("ids", entry)) or facts.name(self._at("trajectory_ids", entry))
-        return named or f"{self._groups[rollout]}/{self._places[rollout]}"
+        for column in (self._lists["ids"], self._lists["trajectory_ids"]):
+            if column.given and (named := facts.name(column.at(entry))) is not None:
+                return named
+        return f"{self._groups[rollout]}/{self._places[rollout]}"
 
     def _at(self, name: str, entry: int) -> Any:  # whatever the user put there
         return self._lists[name].at(entry)

@@ -6,6 +6,7 @@ Packed by hand: a call may leave out a thousand of a hundred groups.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final
@@ -37,24 +38,20 @@ def left_out_event(
         place: Step, split, and the role where it differs from the resource's.
         event_seq: Number of the event.
     """
-    members: dict[str, list[float]] = {}
-    held = frozenset(kept)
-    for index, (reward, group) in enumerate(zip(rewards, groups, strict=True)):
-        if index in held:
-            continue
-        name = group or ""
-        known = members.get(name)
-        if known is None:
-            known = members[name] = []
+    left = list(rewards)
+    for index in kept:
+        left[index] = None
+    members: defaultdict[str | None, list[float]] = defaultdict(list)
+    for reward, group in zip(left, groups, strict=True):
         if reward is not None:
-            known.append(reward)
-    body = b"".join([_entry(name, values) for name, values in members.items() if values])
+            members[group].append(reward)
+    body = b"".join([_entry(name or "", values) for name, values in members.items()])
     step, split, role = place
     pairs: list[tuple[str, Attribute]] = [
         (semconv.STEP, step),
         (semconv.SPLIT, split),
         (semconv.ROLE, role),
-        (semconv.ROLLOUTS_COUNT, len(rewards) - len(held)),
+        (semconv.ROLLOUTS_COUNT, len(rewards) - len(kept)),
         (semconv.EVENT_SEQ, event_seq),
     ]
     now = time.time_ns()

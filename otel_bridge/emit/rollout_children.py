@@ -87,6 +87,8 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int) -> Pairs:
     if (model := facts.name(rollout.model)) is not None:
         pairs.append((semconv.GEN_AI_REQUEST_MODEL, model))
     turns = rollout.turns or ()
+    if not turns and turn < answers - 1:
+        return pairs
     told = facts.mapping(turns[turn] if turn < len(turns) else None)
     only = facts.mapping(vars(rollout) if answers == 1 else None)
     reason: object = told.get("finish_reason") or (rollout.finish_reason if turn == answers - 1 else None)

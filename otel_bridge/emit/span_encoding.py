@@ -107,13 +107,13 @@ def _key(name: str) -> bytes:
 
 
 def _add_text(parts: list[bytes], name: str, pieces: Sequence[bytes]) -> None:
-    key = _key(name)
-    length = sum(map(len, pieces))
+    key = _KEYS.get(name) or _key(name)
+    length = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
     size = varint(length)
     inner = 1 + len(size) + length
     inner_size = varint(inner)
     outer = varint(len(key) + 1 + len(inner_size) + inner)
-    parts.append(b"".join((b"\x4a", outer, key, b"\x12", inner_size, b"\x0a", size)))
+    parts.append(b"\x4a%b%b\x12%b\x0a%b" % (outer, key, inner_size, size))
     parts += pieces
 
 
