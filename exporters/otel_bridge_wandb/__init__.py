@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
 from otel_bridge_wandb.opening import open_writer
+from otel_bridge_wandb.reading import held
 from otel_bridge_wandb.settings import WandbSettings
 
 __all__ = ["exporter"]
@@ -14,4 +15,5 @@ exporter = Exporter(
     open=open_writer,
     requires=("wandb",),
     extra="wandb",
+    held=held,
 )

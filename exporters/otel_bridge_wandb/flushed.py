@@ -1,21 +1,17 @@
 """Wait until an offline run's file is whole: ``run.finish()`` returns before wandb's service has flushed and closed it.
 
-Source: ``handleInformFinish`` in core/pkg/server/connection.go (no answer is sent); the file is a LevelDB log of 32 KiB
-blocks (``core/pkg/leveldb``), whose last records are looked at here.
+Source: ``handleInformFinish`` in core/pkg/server/connection.go, which sends no answer.
 """
 
 from __future__ import annotations
 
 import importlib
-import struct
 import time
 from pathlib import Path
 from typing import Any, Final
 
-_BLOCK_BYTES: Final = 32 << 10
-_HEADER_BYTES: Final = 7
-_CHUNK: Final = struct.Struct("<IHB")
-_FULL: Final = 1
+from otel_bridge_wandb.log_file import BLOCK_BYTES, HEADER_BYTES, LogReader
+
 _PAUSE_S: Final = 0.005
 
 
@@ -32,28 +28,12 @@ def wait_for_exit(directory: Path, timeout_s: float) -> bool:
 
 def has_exit(file: Path) -> bool:
     """Tell whether an exit record stands in the last two blocks of *file*."""
-    records: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     try:
         with file.open("rb") as opened:
-            size_bytes = opened.seek(0, 2)
-            start = max(size_bytes // _BLOCK_BYTES - 1, 0) * _BLOCK_BYTES
+            start = max(opened.seek(0, 2) // BLOCK_BYTES - 1, 0) * BLOCK_BYTES
             opened.seek(start)
-            data = opened.read()
+            reader = LogReader(opened.read(), 0 if start else HEADER_BYTES)
     except OSError:
         return False
-    return any(records.Record.FromString(body).HasField("exit") for body in _whole(data, 0 if start else _HEADER_BYTES))
-
-
-def _whole(data: bytes, at: int) -> list[bytes]:
-    bodies: list[bytes] = []
-    while at + _CHUNK.size <= len(data):
-        left = _BLOCK_BYTES - at % _BLOCK_BYTES
-        if left < _CHUNK.size:
-            at += left
-            continue
-        _, size, kind = _CHUNK.unpack_from(data, at)
-        end = at + _CHUNK.size + size
-        if kind == _FULL and end <= len(data):
-            bodies.append(data[at + _CHUNK.size : end])
-        at = end if kind else at + left
-    return bodies
+    return any(messages.Record.FromString(record).HasField("exit") for record in reader.records())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from otel_bridge.records import Position
 
 _PREFIX: Final = "line/"
 _HELD: Final = "held"
-MAX_SENT: Final = 3
+MAX_SENT: Final = 10
 """How often an increment is sent before its artifact, never seen, is no longer asked for."""
 _log: Final = logging.getLogger("otel_bridge.wandb")
 
@@ -34,7 +35,8 @@ class Entry:
         start: First line.
         positions: Record of each line; of a table's one line all its records.
         table: Key of the table, empty for rows.
-        at_unix_ms: Before the increment was logged; its file is named by a later time.
+        at_unix_ms: Before the increment was logged; its file is named by the time of the logging.
+        until_unix_ms: After it was logged; 0: its process died while it logged.
         sent: How often these rollouts were sent, this time included.
     """
 
@@ -42,12 +44,17 @@ class Entry:
     positions: tuple[Position, ...]
     table: str = ""
     at_unix_ms: int = 0
+    until_unix_ms: int = 0
     sent: int = 1
 
     @property
     def end(self) -> int:
         """The line behind the last one."""
         return self.start + (1 if self.table else len(self.positions))
+
+    def may_have(self, file_unix_ms: int) -> bool:
+        """Tell whether a file named by this time is this increment's."""
+        return self.at_unix_ms <= file_unix_ms <= (self.until_unix_ms or math.inf)
 
 
 class Lines:
@@ -62,7 +69,8 @@ class Lines:
         self._memory = memory
         self._entries: deque[Entry] = deque()
         self._pending: list[Entry] = []
-        self._lost: dict[Position, int] = {}
+        self._stale: list[Entry] = []  # increments to be replaced by ones that are sent again
+        self._lost: dict[Position, int] = {}  # their records, until logged again, and how often they were sent
         self._held, self._position = _read_held(memory)
         if held == 0 or held < self._held:
             self._forget_more_than(held)
@@ -84,9 +92,9 @@ class Lines:
 
     def safe(self) -> Position:
         """Return the last position up to which all is in the store."""
-        open_positions = [*self._lost, *(entry.positions[0] for entry in self._pending)]
-        if open_positions:
-            return min(min(open_positions) - 1, self._position)
+        waiting = [entry.positions[0] for entry in (*self._pending, *self._stale)]
+        if waiting:
+            return min(min(waiting) - 1, self._position)
         return max(self._position, self._tail) if self.outstanding <= 0 else self._position
 
     def due(self, positions: Sequence[Position]) -> Sequence[Position]:
@@ -102,7 +110,13 @@ class Lines:
     def announce_table(self, key: str, positions: Sequence[Position], at_unix_ms: int) -> None:
         """Put the next line, an increment of table *key*, into the memory."""
         sent = 1 + max(self._lost.get(position, 0) for position in positions)
-        self._put(Entry(self.next, tuple(positions), key, at_unix_ms, sent))
+        self._put(Entry(self.next, tuple(positions), key, at_unix_ms, sent=sent))
+
+    def logged_table(self, until_unix_ms: int) -> None:
+        """The increment just announced was logged."""
+        entry = dataclasses.replace(self._entries.pop(), until_unix_ms=until_unix_ms)
+        self._put(entry)
+        self.logged(1)
 
     def logged(self, count: int) -> None:
         """*count* of the lines just announced were logged; the rest never will be."""
@@ -113,14 +127,13 @@ class Lines:
             self._logged = max(self._logged, done[-1])
             self._tail = max(self._tail, done[-1])
             for position in done if self._lost else ():
-                self._found(position)
+                self._lost.pop(position, None)
         if self.next < entry.end:
             self._cut(entry, self.next)
 
     def passed(self, position: Position) -> None:
         """The record at *position* has no line."""
         self._tail = max(self._tail, position)
-        self._lost.pop(position, None)
 
     def advance(self, held: int) -> None:
         """The server holds *held* lines."""
@@ -141,27 +154,38 @@ class Lines:
             self._memory.put(_HELD, json.dumps([self._held, self._position]).encode())
         self._logged = max(self._logged, self._position)
 
+    def awaited_tables(self) -> dict[str, int]:
+        """Return the tables with pending increments and the time (Unix milliseconds) of the oldest."""
+        since: dict[str, int] = {}
+        for entry in self._pending:
+            since[entry.table] = min(entry.at_unix_ms, since.get(entry.table, entry.at_unix_ms))
+        return since
+
     def committed(self, seen: Callable[[str], Iterable[int]]) -> None:
         """Drop pending increments whose file is there.
 
         Args:
             seen: From a table's key to the times (Unix milliseconds) in the names of its committed files.
         """
-        for key in {entry.table for entry in self._pending}:
-            times = sorted(seen(key))
-            ours = [entry for entry in self._pending if entry.table == key]
-            for entry, following in zip(ours, [*ours[1:], None], strict=True):
-                until = following.at_unix_ms if following else None
-                if any(entry.at_unix_ms <= at and (until is None or at < until) for at in times):
-                    self._drop(entry)
-                elif entry.sent >= MAX_SENT:
-                    _log.warning("W&B: table %s: its artifact was not seen %d times; not sent again", key, entry.sent)
+        for key in self.awaited_tables():
+            times = list(seen(key))
+            for start in [entry.start for entry in self._pending if entry.table == key]:
+                entry = next((found for found in self._pending if found.start == start), None)
+                if entry is not None and any(entry.may_have(at) for at in times):
                     self._drop(entry)
 
-    def lose_pending(self) -> None:
+    def lose_pending(self, now_unix_ms: int) -> None:
         """The writer of the pending increments is gone: what is not committed now has to be sent again."""
-        for entry in self._pending:
-            self._lost |= dict.fromkeys(entry.positions, entry.sent)
+        for entry in list(self._pending):
+            if entry.sent >= MAX_SENT:
+                _log.warning("W&B: table %s: its artifact was not seen %d times; not sent again", entry.table, entry.sent)
+                self._drop(entry)
+            else:
+                self._lost |= dict.fromkeys(entry.positions, entry.sent)
+                # Its process is gone: a file with a later time is another increment's.
+                until = entry.until_unix_ms or now_unix_ms
+                self._stale.append(dataclasses.replace(entry, until_unix_ms=until))
+                self._memory.put(_key(entry.start), _encode(self._stale[-1]))
         self._pending = []
 
     def _put(self, entry: Entry) -> None:
@@ -174,18 +198,25 @@ class Lines:
         if end > entry.start and not entry.table:
             self._put(dataclasses.replace(entry, positions=entry.positions[: end - entry.start]))
 
-    def _found(self, position: Position) -> None:
-        """A lost rollout was logged again: the memory's older entry of it is of no more use."""
-        if self._lost.pop(position, None) is None or self._lost:
-            return
-        for key, value in list(self._memory.items(_PREFIX)):
-            entry = _decode(key, value)
-            if entry.table and entry.start < self._entries[-1].start and entry.end <= self._held:
-                self._memory.delete(key)
-
     def _drop(self, entry: Entry) -> None:
+        """An increment is in the store: it and older ones of the same records need no more remembering."""
         self._pending.remove(entry)
         self._memory.delete(_key(entry.start))
+        self._pending = self._without(entry, self._pending)
+        self._stale = self._without(entry, self._stale)
+
+    def _without(self, done: Entry, entries: list[Entry]) -> list[Entry]:
+        left: list[Entry] = []
+        for entry in entries:
+            rest = tuple(position for position in entry.positions if position not in done.positions)
+            if len(rest) == len(entry.positions):
+                left.append(entry)
+            elif rest:
+                left.append(dataclasses.replace(entry, positions=rest))
+                self._memory.put(_key(entry.start), _encode(left[-1]))
+            else:
+                self._memory.delete(_key(entry.start))
+        return left
 
     def _load(self, held: int) -> None:
         """Take up what the writer before announced, up to the lines that arrived; the rest is void."""
@@ -223,7 +254,7 @@ def _encode(entry: Entry) -> bytes:
             runs.append([position, 1])
     value: dict[str, object] = {"p": runs}
     if entry.table:
-        value |= {"t": entry.table, "ms": entry.at_unix_ms, "n": entry.sent}
+        value |= {"t": entry.table, "ms": [entry.at_unix_ms, entry.until_unix_ms], "n": entry.sent}
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -231,7 +262,8 @@ def _decode(key: str, value: bytes) -> Entry:
     stored = json.loads(value)
     positions = tuple(first + at for first, count in stored["p"] for at in range(count))
     start = int(key.removeprefix(_PREFIX))
-    return Entry(start, positions, stored.get("t", ""), stored.get("ms", 0), stored.get("n", 1))
+    at_unix_ms, until_unix_ms = stored.get("ms", (0, 0))
+    return Entry(start, positions, stored.get("t", ""), at_unix_ms, until_unix_ms, stored.get("n", 1))
 
 
 def _read_held(memory: Memory) -> tuple[int, Position]:

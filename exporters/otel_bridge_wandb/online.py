@@ -51,7 +51,7 @@ class OnlineStore:
     def announce_table(self, key: str, positions: Sequence[Position]) -> None:
         """Remember that the next line is an increment of table *key*."""
         self._make_room(positions[0], 1)
-        self._lines.announce_table(key, positions, time.time_ns() // 1_000_000)
+        self._lines.announce_table(key, positions, _now_unix_ms())
 
     def log_table(self, log: Callable[[], None]) -> None:
         """Log the increment just announced."""
@@ -60,7 +60,8 @@ class OnlineStore:
         except BaseException:
             self._lines.logged(0)
             raise
-        self.logged(1)
+        self._lines.logged_table(_now_unix_ms())
+        self._expect()
 
     def safe(self) -> Position | None:
         """Return how far the server holds our records; raises when no more will arrive."""
@@ -122,4 +123,8 @@ class OnlineStore:
             self._expect()
 
     def _expect(self) -> None:
-        self._uploads.expect(self._lines.next, {entry.table for entry in self._lines.pending})
+        self._uploads.expect(self._lines.next, self._lines.awaited_tables())
+
+
+def _now_unix_ms() -> int:
+    return time.time_ns() // 1_000_000

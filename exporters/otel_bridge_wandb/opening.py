@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import shutil
+import time
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -85,14 +86,13 @@ def _settle(lines: Lines, server: Server) -> None:
     """Find out which increments of the writer before are committed; the others are sent again."""
     if lines.pending:
         with as_bridge_errors("asking for the tables"):
-            lines.committed(server.committed)
-        lines.lose_pending()
+            seen = {key: server.committed(key, since) for key, since in lines.awaited_tables().items()}
+        lines.committed(lambda key: seen.get(key, ()))
+        lines.lose_pending(time.time_ns() // 1_000_000)
 
 
 def _server(wandb: Any, settings: WandbSettings, project: str, run_id: str, entity: str) -> Server:
-    overrides = {"base_url": settings.base_url} if settings.base_url else {}
-    api = wandb.Api(overrides=overrides, timeout=max(1, int(settings.limits.init_timeout_s)))
-    return Server(api, entity=entity, project=project, run_id=run_id)
+    return Server(sdk.api(wandb, settings), entity=entity, project=project, run_id=run_id)
 
 
 def _own_folder(run: RunInfo, settings: WandbSettings) -> Path | None:

@@ -102,6 +102,12 @@ def init(
         return wandb.init(settings=_settings(wandb, values))
 
 
+def api(wandb: Wandb, settings: WandbSettings) -> Any:
+    """Return ``wandb.Api`` for the server of *settings*."""
+    overrides = {"base_url": settings.base_url} if settings.base_url else {}
+    return wandb.Api(overrides=overrides, timeout=max(1, int(settings.limits.init_timeout_s)))
+
+
 def define(run: WandbRun, name: str, axis: str | None) -> None:
     """Bind *name* to *axis*, or declare *name* a hidden axis; by its exact name, a ``*`` in it included."""
     if "*" not in name:

@@ -8,12 +8,14 @@ a resume goes by). A count that stands still at a server that answers means that
 from __future__ import annotations
 
 import base64
+import inspect
 import re
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +25,7 @@ from otel_bridge_wandb.settings import Limits
 
 _ENTRY: Final = re.compile(r"^(?:\d+|None)-(\d+)\.")
 _FATAL: Final = re.compile(r"filestream: fatal error[^\n]*")
+_MAX_VERSIONS: Final = 200
 _TAIL_BYTES: Final = 256 << 10
 _TABLE_TYPE: Final = "wandb-run-incremental-table"
 _MISSING: Final = re.compile(r"not found|could not find|does not exist|no artifact", re.IGNORECASE)
@@ -64,16 +67,36 @@ class Server:
             raise
         return None
 
-    def committed(self, key: str) -> list[int]:
-        """Return the times (Unix milliseconds) in the names of the committed increments of table *key*."""
-        name = f"{self._entity}/{self._project}/{artifact_name(self._run_id, key)}:latest"
+    def history(self, lines: int) -> list[dict[str, object]]:
+        """Return the run's history, *lines* lines of it."""
+        path = f"{self._entity}/{self._project}/{self._run_id}"
+        return list(self._api.run(path).history(samples=max(1, lines), pandas=False))
+
+    def committed(self, key: str, since_unix_ms: int) -> list[int]:
+        """Return the times (Unix milliseconds) in the names of committed increments of table *key*, new ones first.
+
+        Each increment is a version of one artifact. Versions may be made side by side, so that a later one need not
+        list the files of an earlier one: all are looked at, back to one that holds nothing since *since_unix_ms*.
+        """
+        name = f"{self._entity}/{self._project}/{artifact_name(self._run_id, key)}"
+        times: set[int] = set()
         try:
-            entries: Iterable[str] = self._api.artifact(name, type=_TABLE_TYPE).manifest.entries
+            for version in islice(self._versions(name), _MAX_VERSIONS):
+                entries: Iterable[str] = version.manifest.entries
+                held = [int(found[1]) for found in map(_ENTRY.match, entries) if found]
+                times.update(held)
+                if held and max(held) < since_unix_ms:
+                    break
         except Exception as exc:
             if _MISSING.search(str(exc)):
-                return []
+                return sorted(times)
             raise
-        return [int(found[1]) for found in map(_ENTRY.match, entries) if found]
+        return sorted(times)
+
+    def _versions(self, name: str) -> Iterable[Any]:
+        listing: Callable[..., Iterable[Any]] = self._api.artifacts
+        order = {"order": "-createdAt"} if "order" in inspect.signature(listing).parameters else {}
+        return listing(_TABLE_TYPE, name, per_page=20, **order)
 
 
 @dataclass(slots=True)
@@ -111,19 +134,19 @@ class Uploads:
         self._changed = threading.Condition()
         self._news = News(lines)
         self._expected = lines
-        self._tables: tuple[str, ...] = ()
+        self._tables: dict[str, int] = {}
         self._grown_s = time.monotonic()
         self._fatal = ""
         self._closing = False
         self._thread = threading.Thread(target=self._watch, name=f"wandb-uploads-{log_file.parent.name}", daemon=True)
         self._thread.start()
 
-    def expect(self, lines: int, tables: Iterable[str]) -> None:
-        """So many lines were logged; *tables* have increments that were not seen."""
+    def expect(self, lines: int, tables: Mapping[str, int]) -> None:
+        """So many lines were logged; *tables* have increments that were not seen, from these times on."""
         with self._changed:
             if self._expected <= self._news.lines and not self._tables:
                 self._grown_s = time.monotonic()  # nothing was awaited till now
-            self._expected, self._tables = lines, tuple(tables)
+            self._expected, self._tables = lines, dict(tables)
 
     def news(self) -> News:
         """Return what the server said last."""
@@ -175,7 +198,7 @@ class Uploads:
             try:
                 server = server or self._connect()
                 found = server.find()
-                news = News(found.lines if found else 0, {key: server.committed(key) for key in tables})
+                news = News(found.lines if found else 0, {key: server.committed(key, since) for key, since in tables.items()})
             except Exception as exc:  # noqa: BLE001  # whatever it is: the server did not say
                 news = News(before.lines, before.committed, error=outcome(exc, "asking which lines it holds"))
             self._publish(before, news)

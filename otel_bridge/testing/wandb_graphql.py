@@ -44,6 +44,7 @@ class Resolver:
             "Run": self._run,
             "GetRun": self._run,
             "RunHistoryKeys": self._run,
+            "RunFullHistory": self._run,
             "Runs": self._runs,
             "CreateRunFiles": self._create_run_files,
             "CreateArtifact": self._create_artifact,
@@ -56,6 +57,7 @@ class Resolver:
             "ArtifactByID": self._artifact_by_id,
             "ArtifactMembershipByName": self._membership,
             "ProjectArtifact": self._membership,
+            "ProjectArtifacts": self._versions,
             "ArtifactType": self._artifact_type,
             "FetchArtifactManifest": self._manifest_of,
         }
@@ -187,6 +189,19 @@ class Resolver:
         }  # fmt: skip
         return {"project": {"artifactCollectionMembership": membership, "artifact": whole}}
 
+    def _versions(self, given: Variables) -> Answer:
+        name, first = str(given["collection"]), int(given.get("perPage") or 50)
+        committed = [artifact for artifact in self._store.sequence(name) if artifact.committed]
+        if not committed:
+            return {"project": {"artifactType": {"artifactCollection": None}}}
+        newest = sorted(committed, key=lambda artifact: -artifact.version)
+        after = int(given.get("cursor") or 0)
+        edges = [{"version": f"v{found.version}", "node": _artifact(found)} for found in newest[after : after + first]]
+        page = {"__typename": "PageInfo", "endCursor": str(after + first), "hasNextPage": after + first < len(newest)}
+        held = {"__typename": "ArtifactSequence", "artifacts": {"totalCount": len(newest), "edges": edges}}
+        held["artifacts"]["pageInfo"] = page
+        return {"project": {"artifactType": {"artifactCollection": held}}}
+
     def _artifact_type(self, given: Variables) -> Answer:
         found = self._store.sequence(str(given.get("name", "")).partition(":")[0])
         artifact = {"artifactType": {"name": found[0].type}} if found else None
@@ -229,6 +244,7 @@ def _bucket(run: WandbRun) -> Answer:
         "historyLineCount": len(run.lines),
         "logLineCount": 0,
         "eventsLineCount": 0,
+        "history": lines,
         "historyTail": json.dumps(lines[-1:]),
         "eventsTail": "[]",
         "historyKeys": {"lastStep": len(run.lines) - 1, "sets": [], "keys": {key: {} for key in keys}},

@@ -1,29 +1,20 @@
 """Read an offline W&B run back: rows, config, axes, tables and exit code, as the SDK wrote them.
 
-The file is ``run-<id>.wandb``: seven bytes of header, then LevelDB log blocks of 32 KiB whose records are
-``wandb_internal_pb2.Record``. The package wandb must be installed for its message types; nothing of it runs.
-Source: ``core/internal/transactionlog`` of wandb-core and LevelDB's log format.
+The package wandb must be installed for its message types (``wandb_internal_pb2.Record``); nothing of it runs.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import Json
-
-MAGIC: Final = b":W&B"
-HEADER_BYTES: Final = 7
-BLOCK_BYTES: Final = 32 << 10
-_CHUNK: Final = struct.Struct("<IHB")
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+from otel_bridge_wandb.log_file import MAGIC, LogReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +67,13 @@ def read_offline_run(directory: Path) -> OfflineRun:
     files = sorted(directory.glob("run-*.wandb"))
     if not files:
         raise InvalidRecordError(f"{directory} holds no run-*.wandb; expected the folder of an offline run")
-    reading = _Reading(directory)
-    for payload in _payloads(files[0].read_bytes(), reading):
-        reading.add(payload)
-    return reading.result()
+    data = files[0].read_bytes()
+    if data[: len(MAGIC)] != MAGIC:
+        raise InvalidRecordError(f"{files[0]} begins with {data[:4]!r}; a file of wandb begins with {MAGIC!r}")
+    reading, reader = _Reading(directory), LogReader(data)
+    for record in reader.records():
+        reading.add(record)
+    return reading.result(torn=reader.torn)
 
 
 def offline_directories(root: Path, run_id: str) -> list[Path]:
@@ -98,7 +92,6 @@ class _Reading:
         self._config: dict[str, Json] = {}
         self._metrics: dict[str, MetricDefinition] = {}
         self._exit: tuple[int | None, bool] = (None, False)
-        self.torn = False
 
     def add(self, payload: bytes) -> None:
         """Take one record."""
@@ -118,7 +111,7 @@ class _Reading:
             case _:
                 pass
 
-    def result(self) -> OfflineRun:
+    def result(self, *, torn: bool) -> OfflineRun:
         """Return what was read."""
         exit_code, left_open = self._exit
         return OfflineRun(
@@ -129,7 +122,7 @@ class _Reading:
             metrics=self._metrics,
             exit_code=exit_code,
             left_open=left_open,
-            torn=self.torn,
+            torn=torn,
         )
 
     def _take_run(self, run: Any) -> None:
@@ -181,33 +174,3 @@ def _put(config: dict[str, Json], path: list[str], value: Json) -> None:
     for key in path[:-1]:
         inner = cast("dict[str, Json]", inner.setdefault(key, {}))
     inner[path[-1]] = value
-
-
-def _payloads(data: bytes, reading: _Reading) -> Iterator[bytes]:
-    """Yield the records of the log in *data*; stops at a cut-off end."""
-    if data[: len(MAGIC)] != MAGIC:
-        raise InvalidRecordError(f"a .wandb file begins with {MAGIC!r}, this one with {data[:4]!r}")
-    at, parts = HEADER_BYTES, list[bytes]()
-    while at + _CHUNK.size <= len(data):
-        left = BLOCK_BYTES - at % BLOCK_BYTES
-        if left < _CHUNK.size:
-            at += left
-            continue
-        crc, size, kind = _CHUNK.unpack_from(data, at)
-        if (crc, size, kind) == (0, 0, 0):
-            at += left
-            continue
-        body = data[at + _CHUNK.size : at + _CHUNK.size + size]
-        if len(body) < size or _crc(kind, body) != crc:
-            break
-        at += _CHUNK.size + size
-        parts = [body] if kind in {_FULL, _FIRST} else [*parts, body]
-        if kind in {_FULL, _LAST}:
-            yield b"".join(parts)
-            parts = []
-    reading.torn = bool(parts) or at < len(data)
-
-
-def _crc(kind: int, body: bytes) -> int:
-    # Plain CRC-32, neither LevelDB's polynomial nor its mask (pkg/leveldb/crc.go).
-    return zlib.crc32(body, zlib.crc32(bytes([kind])))
