@@ -64,7 +64,7 @@ def choose(argument: object, env: Mapping[str, str], cwd: Path, *, launched: boo
         MissingExtraError: An exporter's package is not installed.
     """
     asked = _asked(argument)
-    by_signal = launcher_exporters(env) if launched else _by_environment(asked, env)
+    by_signal = _by_launcher(asked, env) if launched else _by_environment(asked, env)
     refused = any(NONE in chosen for chosen in by_signal.values())
     kept = {signal: tuple(n for n in chosen if n != NONE) for signal, chosen in by_signal.items()}
     used = dict.fromkeys(name for chosen in kept.values() for name in chosen)
@@ -73,6 +73,12 @@ def choose(argument: object, env: Mapping[str, str], cwd: Path, *, launched: boo
     if OTLP in used:
         destinations[OTLP] = {key: _without_user(env[key]) for key in _OTLP_VARIABLES if env.get(key)}
     return Choice(kept, destinations, refused, settings)
+
+
+def _by_launcher(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return what the launcher chose; where it chose nothing, what this process asks for."""
+    by_signal = launcher_exporters(env)
+    return by_signal if any(by_signal.values()) else dict.fromkeys(SIGNALS, asked)
 
 
 def _by_environment(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

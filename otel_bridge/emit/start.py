@@ -80,7 +80,7 @@ def begin(asked: Asked, exporters: object, env: Mapping[str, str], cwd: Path, ha
     base = find_base(env, cwd)
     told = _told_to_children(identity, choice, env, base, launched=launched)
     facts = RunFacts(identity, choice, settings, env, cwd, told)
-    if not (choice.names or launched or (hold and not choice.refused)):
+    if not (choice.names or ((launched or hold) and not choice.refused)):
         lines.say(lines.NONE_CHOSEN if choice.refused else lines.NOTHING_CHOSEN)
         return Run(facts, None)
     folder = RunFolder(base.path, identity.id)

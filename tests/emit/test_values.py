@@ -190,9 +190,11 @@ def test_a_dict_changed_by_another_thread_is_read_as_it_was_at_one_instant() -> 
 
     changing = threading.Thread(target=change)
     changing.start()
-    sizes = [len(flatten({"a": values}, drops)) for _ in range(500)]
-    stop.set()
-    changing.join()
+    try:
+        sizes = [len(flatten({"a": values}, drops)) for _ in range(500)]
+    finally:
+        stop.set()
+        changing.join()
 
     assert min(sizes) >= 50
     assert dict(drops) == {}

@@ -85,6 +85,10 @@ def test_otlp_is_waited_for_by_what_it_forwarded(folder: RunFolder) -> None:
     assert waited(folder, report(exporters=exporters, processes=forwarded)).written
 
 
+def test_an_exporter_that_has_ended_the_run_is_not_waited_for(folder: RunFolder) -> None:
+    assert waited(folder, report(exporters={"trackio": ExporterReport(written=6, state="ended")})).written
+
+
 def test_under_a_launcher_its_exporters_count(folder: RunFolder) -> None:
     assert waited(folder, report(exporters={"file": ExporterReport(written=7)}, launcher=True)).written
 
