@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from otel_bridge.bridge.memory import LedgerMemory
 from otel_bridge.bridge.tables import Destination, Source, destinations_of, put_source
 from otel_bridge.bridge.view import View
 from otel_bridge.errors import LedgerDamagedError
-from otel_bridge.records import Position, Record
+from otel_bridge.records import Position, Record, Row
 
 DEAD_LETTERS_KEPT: Final = 10_000
 """Dead letters whose content is kept for each destination; older ones are only counted."""
@@ -51,6 +52,7 @@ class Ledger:
         position: The last position given.
         rows: Rows committed so far.
         rollouts: Rollouts committed so far.
+        rows_by_axis: Axis to the rows committed so far; those without a step under an empty one.
     """
 
     def __init__(self, path: Path, *, exclusive: bool = False) -> None:
@@ -58,6 +60,8 @@ class Ledger:
         view = self.view()
         self.position: Position = view.position()
         self.rows, self.rollouts = int(str(view.meta("rows") or 0)), int(str(view.meta("rollouts") or 0))
+        rows_by_axis = cast("dict[str, int] | None", view.meta("rows_by_axis"))
+        self.rows_by_axis: Mapping[str, int] = rows_by_axis or {}
         view.close()
 
     def view(self) -> View:
@@ -81,14 +85,20 @@ class Ledger:
             The last position.
         """
         first = self.position + 1
-        rows, rollouts = self.rows, self.rollouts
+        rows, rollouts, rows_by_axis = self.rows, self.rollouts, self.rows_by_axis
         encoded = [(position, *encode(record)) for position, record in enumerate(records, first)]
         with self.database.transaction() as sql:
             if encoded:
                 sql.executemany("INSERT INTO records VALUES (?, ?, ?)", encoded)
                 rows += sum(1 for _, kind, _ in encoded if kind == ROW)
                 rollouts += sum(1 for _, kind, _ in encoded if kind == ROLLOUT)
-                facts = (("position", encoded[-1][0]), ("rows", rows), ("rollouts", rollouts))
+                rows_by_axis = _counted(rows_by_axis, records)
+                facts = (
+                    ("position", encoded[-1][0]),
+                    ("rows", rows),
+                    ("rollouts", rollouts),
+                    ("rows_by_axis", json.dumps(rows_by_axis)),
+                )
                 sql.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts)
             if changes:
                 kept = [(key, value) for key, value in changes if value is not None]
@@ -98,6 +108,7 @@ class Ledger:
                 put_source(sql, source)
         if encoded:
             self.position, self.rows, self.rollouts = encoded[-1][0], rows, rollouts
+            self.rows_by_axis = rows_by_axis
         return self.position
 
     def forget_source(self, instance_id: str) -> None:
@@ -205,6 +216,12 @@ class Ledger:
     def close(self) -> None:
         """Close; what was committed stays. May be called twice."""
         self.database.close()
+
+
+def _counted(rows_by_axis: Mapping[str, int], records: Sequence[Record]) -> dict[str, int]:
+    counts = Counter(rows_by_axis)
+    counts.update(record.axis or "" for record in records if isinstance(record, Row))
+    return dict(counts)
 
 
 def open_or_rebuild(path: Path, *, exclusive: bool = False) -> tuple[Ledger, Path | None]:

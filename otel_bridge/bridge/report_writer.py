@@ -105,6 +105,7 @@ class ReportWriter:
             steps={key.removeprefix(_AXIS): _int(value) for key, value in state.items(_AXIS)},
             rows=self._ledger.rows,
             rollouts=self._ledger.rollouts,
+            rows_by_axis=dict(self._ledger.rows_by_axis),
             waiting=dataclasses.asdict(translator.waiting()),
             status=translator.status(),
             ended=ended,

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_bridge.journal.report import ExporterReport, Report
-from otel_bridge.records import AXIS
+from otel_bridge.records import AXIS, axis_of
 
 _STYLES = {"blocked": "bold red", "retrying": "yellow", "ended": "green"}
 
@@ -61,7 +61,7 @@ def _status(report: Report, *, live: bool) -> Text:
 
 def _roles(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("role", "last step", "processes"):
+    for column in ("role", "last step", "rows", "processes"):
         table.add_column(column, justify="left" if column == "role" else "right")
     roles = {axis.removesuffix(f"/{AXIS}") if axis != AXIS else "-": step for axis, step in report.steps.items()}
     for process in report.processes.values():
@@ -70,7 +70,8 @@ def _roles(report: Report) -> Table:
     for role, step in sorted(roles.items()):
         own = [process for process in report.processes.values() if (process.role or "-") == role]
         alive = sum(process.alive for process in own)
-        table.add_row(role, str(step), f"{alive} of {len(own)} alive" if own else "")
+        rows = report.rows_by_axis.get(axis_of(None if role == "-" else role), 0)
+        table.add_row(role, str(step), str(rows), f"{alive} of {len(own)} alive" if own else "")
     return table
 
 

@@ -82,6 +82,7 @@ class Report:
         drops: Reason to count.
         missing_rows: Rows that the sequence numbers say are missing.
         steps: Axis to the last step.
+        rows_by_axis: Axis to the rows so far; those without a step under an empty one.
         waiting: ``rows``, ``traces`` and ``rollouts`` that wait for their rest or their step.
         status: ``running``, ``finished``, ``failed`` or ``killed``.
         ended: Everything of the run is delivered and ended in every tracker.
@@ -98,6 +99,7 @@ class Report:
     drops: dict[str, int] = field(default_factory=dict[str, int])
     missing_rows: int = 0
     steps: dict[str, int] = field(default_factory=dict[str, int])
+    rows_by_axis: dict[str, int] = field(default_factory=dict[str, int])
     rows: int = 0
     rollouts: int = 0
     waiting: dict[str, int] = field(default_factory=dict[str, int])
