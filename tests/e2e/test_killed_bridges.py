@@ -1,4 +1,4 @@
-"""SIGKILL of the bridge at any instant loses nothing and doubles nothing, in a tracker of the test and in the real ones.
+"""SIGKILL of the bridge at any instant loses nothing and doubles nothing, in a test tracker and in the real ones.
 
 What the trackers hold is asked of each through its own interface.
 """
