@@ -79,6 +79,8 @@ class Host:
         self._snapshot: dict[str, Remaining] = {}
         self._snapshot_s = self._discovered_s = self._discover_again_s = self._polled_s = float("-inf")
         self._hanging: list[str] = []
+        self._spared_pid = 0
+        self._finish_as: Status | None = None
         self._thread = threading.Thread(target=self.serve, name="otel-bridge", daemon=True)
 
     # --- for others ---------------------------------------------------------------------------------------------------
@@ -90,8 +92,12 @@ class Host:
         """Look for new folders and try what failed, now."""
         self._errand(self._poke)
 
+    def spare(self, pid: int) -> None:
+        """Leave the end of process *pid* to `finish`: whoever calls that has waited for it and knows how it ended."""
+        self._errand(lambda: self._spare(pid))
+
     def finish(self, status: Status) -> None:
-        """End, in every folder served now, the processes that did not end themselves; what waits is let go."""
+        """End the processes that did not end themselves, also in folders found later; what waits is let go."""
         self._errand(lambda: self._finish(status))
 
     def progress(self) -> dict[str, Remaining]:
@@ -253,6 +259,9 @@ class Host:
             return False
         self._closed.pop(folder.path, None)
         self._runs[folder.path] = run
+        run.spare(self._spared_pid)
+        if self._finish_as is not None:
+            run.finish(self._finish_as)
         return True
 
     def _rebuild(self, run: RunBridge, exc: LedgerDamagedError) -> None:
@@ -313,7 +322,13 @@ class Host:
     def _say_idle(self, answer: list[bool]) -> None:
         answer.append(not self._runs and not self._due())
 
+    def _spare(self, pid: int) -> None:
+        self._spared_pid = pid
+        for run in self._runs.values():
+            run.spare(pid)
+
     def _finish(self, status: Status) -> None:
+        self._finish_as = status
         for run in self._runs.values():
             run.finish(status)
 

@@ -55,17 +55,20 @@ class Lives:
         tails = self._reader.tails.values()
         return [tail.header for tail in tails if tail.header is not None and tail.header.kind != KIND]
 
-    def say_ends(self) -> bool:
+    def say_ends(self, spared_pid: int = 0) -> bool:
         """Say the end of each process that died without a word; say whether any was said.
 
         Only when everything has been read: the word may stand in what has not.
+
+        Args:
+            spared_pid: A process whose end somebody else will say.
 
         Raises:
             JournalError: It cannot be appended now.
         """
         said = False
         for tail in self._reader.tails.values():
-            if tail.ended or not tail.used_up:
+            if tail.ended or not tail.used_up or _is_spared(tail, spared_pid):
                 continue
             if tail.header is not None and self._is_open(tail):
                 self._own.end(tail.header, Status.KILLED, tail.last_append_ns or tail.header.created_unix_ns)
@@ -78,10 +81,15 @@ class Lives:
         tails = self._reader.tails.values()
         return any(tail.dead and not tail.refused and not (tail.ended and tail.used_up) for tail in tails)
 
-    def end_open(self, status: Status) -> None:
-        """Say the end of every process that has not ended, dead or alive; raises `JournalError`."""
+    def end_open(self, status: Status, spared_pid: int = 0) -> None:
+        """Say the end of every living process that has not ended, and of *spared_pid*; raises `JournalError`.
+
+        A process that died without a word is left to `say_ends`: it was killed.
+        """
         for tail in self._reader.tails.values():
-            if tail.header is not None and self._is_open(tail):
+            if tail.header is None or not self._is_open(tail):
+                continue
+            if not tail.dead or _is_spared(tail, spared_pid):
                 self._own.end(tail.header, status, time.time_ns())
 
     def sign(self, now_unix_ns: int) -> None:
@@ -99,3 +107,8 @@ class Lives:
             return False
         facts = cast("Mapping[str, object] | None", self._reader.state.get(f"proc/{tail.instance_id}"))
         return facts is not None and facts.get("status") is None
+
+
+def _is_spared(tail: Tail, pid: int) -> bool:
+    header = tail.header
+    return pid > 0 and header is not None and header.pid == pid and header.boot_id == this_host().boot_id

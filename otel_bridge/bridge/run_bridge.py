@@ -58,6 +58,8 @@ class RunBridge:
         self.closing = options.closing
         self._let_go = False
         self._finish_as: Status | None = None
+        self._spared_pid = 0
+        self._finished = False
 
     # --- begin --------------------------------------------------------------------------------------------------------
     def open(self) -> None:
@@ -130,8 +132,9 @@ class RunBridge:
         if any(lane.progress.damaged for lane in self.lanes.by_name.values()):
             raise LedgerDamagedError(f"{self.folder.ledger_path}: an exporter found the ledger damaged")
         if self._finish_as is not None and self.reader.caught_up:
-            self.lives.end_open(self._finish_as)
-            self._finish_as, self.closing = None, True
+            self.lives.look(time.time_ns())
+            self.lives.end_open(self._finish_as, self._spared_pid)
+            self._finish_as, self._spared_pid, self.closing, self._finished = None, 0, True, True
         self.reader.look(now=self.closing)
         found = self.reader.read()
         if found.frames or found.records:
@@ -139,7 +142,7 @@ class RunBridge:
             self._let_go = False
         if found.frames or found.records:
             self.lanes.poke(retry=found.flush)
-        if self.reader.caught_up and self.lives.say_ends():
+        if self.reader.caught_up and self.lives.say_ends(self._spared_pid):
             self.reader.look(now=True)
             return True
         now_s = time.monotonic()
@@ -154,8 +157,15 @@ class RunBridge:
         """Try at once what failed."""
         self.lanes.poke(retry=retry)
 
+    def spare(self, pid: int) -> None:
+        """Leave the end of process *pid* to `finish`; 0: of none."""
+        self._spared_pid = pid
+
     def finish(self, status: Status) -> None:
-        """End every process that has not ended, with *status*, at the next turn; what waits is let go, the run ends."""
+        """End every process that has not ended, with *status*, at the next turn; what waits is let go, the run ends.
+
+        A process that died without a word was killed, whatever *status*; but for the one that `spare` named.
+        """
         self._finish_as = status
 
     def write_report(self, *, now: bool = False) -> None:
@@ -169,7 +179,7 @@ class RunBridge:
         """Say what is left to do."""
         if self._rest is not None:
             return self._rest
-        if not self.reader.caught_up or self.lives.living() or self.lives.unsaid() or not self._run_ended():
+        if not self.reader.caught_up or self._waited_for() or not self._run_ended():
             return Rest.BUSY
         done, parked = self._delivered()
         if done:
@@ -200,6 +210,10 @@ class RunBridge:
             self.reader.translator.status() != "running" or next(iter(self.reader.state.items("proc/")), None) is None
         )
 
+    def _waited_for(self) -> bool:
+        """Say whether a process may still say something that counts; after `finish` those that live on may not."""
+        return self.lives.unsaid() or bool(not self._finished and self.lives.living())
+
     def _delivered(self) -> tuple[bool, bool]:
         return self.lanes.rest(self.ledger.position, self.options.park_s)
 
@@ -216,13 +230,7 @@ class RunBridge:
         self._choose_exporters()
         if OTLP in self.lanes.names:
             self.lives.sign(now_ns)
-        if (
-            self.closing
-            and not self._let_go
-            and self.reader.caught_up
-            and not self.lives.unsaid()
-            and not self.lives.living()
-        ):
+        if self.closing and not self._let_go and self.reader.caught_up and not self._waited_for():
             self._let_go = True
             if self.reader.close_translation():
                 self.lanes.poke()

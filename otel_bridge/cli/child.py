@@ -40,7 +40,13 @@ class Child:
             self._process = subprocess.Popen(list(command), env=dict(env))
         except OSError as exc:
             raise NotStartedError(f"{command[0]}: {exc.strerror}; expected a program that can be run") from exc
-        self._former = {number: signal.signal(number, self._forward) for number in _FORWARDED}
+        for number in _FORWARDED:
+            signal.signal(number, self._forward)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     def wait(self) -> int:
         """Wait for its end; returns a shell's exit code: 128 + n when signal n ended it."""
@@ -53,11 +59,6 @@ class Child:
         if code is not None and code < 0:
             return Status.KILLED
         return Status.FAILED if code else Status.FINISHED
-
-    def restore_signals(self) -> None:
-        """Let signals do again what they did before."""
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         if number in _FROM_TERMINAL and _in_foreground():

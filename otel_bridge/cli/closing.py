@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.status import Status as Spinner
 
-from otel_bridge.bridge.run_bridge import Remaining, Rest
+from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.cli.tables import show
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report

@@ -18,7 +18,7 @@ from rich.console import Console
 from otel_bridge import settings
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.run_bridge import Remaining, Rest
+from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.cli.closing import remains
 from otel_bridge.cli.status import folders_of
 from otel_bridge.cli.tables import show

@@ -22,16 +22,18 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.cli.child import Child, NotStartedError
 from otel_bridge.cli.closing import DeliveryLine, print_runs
 from otel_bridge.cli.launched_runs import LaunchedRuns
-from otel_bridge.emit.exporters import choose
+from otel_bridge.emit.exporters import Choice, choose
 from otel_bridge.emit.identity import Asked, Identity, identify, resource_attributes
 from otel_bridge.emit.launch import bridge_environment
 from otel_bridge.emit.launcher import launcher_environment
 from otel_bridge.errors import ConfigError, OtelBridgeError
-from otel_bridge.exporter import SIGNALS
+from otel_bridge.exporter import NONE, SIGNALS
 from otel_bridge.journal.folder import base_dir
 
 DRAIN_S: Final = 300.0
 _STOP_S: Final = 10.0
+_LAST_WORDS_S: Final = 0.5
+"""Time in which what the command's processes said last is read and their ends are said."""
 _BY_SIGNAL: Final = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER)
 
 
@@ -52,12 +54,12 @@ def command(exporters: str, new_run: bool, directory: str, listen: str, cmd: tup
     env = _own_environment(exporters=exporters, new_run=new_run, directory=directory)
     cwd = Path.cwd()
     base = base_dir(env, cwd)
-    by_signal = choose(None, env, cwd).by_signal
+    choice = choose(None, env, cwd)
     identity = identify(Asked(), env, cwd)
     bridge_env = {**bridge_environment(env)}
     options = dataclasses.replace(
         BridgeOptions.read(bridge_env, cwd),
-        exporters=by_signal if any(by_signal.values()) else None,
+        exporters=choice.by_signal if choice.names or choice.refused else None,
         launcher=True,
         takeover=True,
     )
@@ -66,20 +68,21 @@ def command(exporters: str, new_run: bool, directory: str, listen: str, cmd: tup
     host = Host(base, options, folders=runs.folders, say=_say)
     receiver = _Receiver(env, base, listen)
     host.start()
-    child_env = _child_environment(env, identity, by_signal, base, receiver)
+    child_env = _child_environment(env, identity, choice, base, receiver)
     try:
         child = Child(cmd, child_env)
     except NotStartedError:
         receiver.stop()
         host.stop()
         raise
+    host.spare(child.pid)
     code = child.wait()
-    child.restore_signals()
+    give_up = _GiveUp(host)
     receiver.stop()
     runs.folders()  # what came in the last moment
     runs.end(child.status())
     host.finish(child.status())
-    _drain(host, settings.DRAIN_TIMEOUT_S.read(env))
+    _drain(host, give_up, settings.DRAIN_TIMEOUT_S.read(env))
     print_runs(Console(highlight=False, stderr=True), runs.folders())
     # A writer that hangs must not keep the command's end from those who wait for it.
     sys.stdout.flush()
@@ -106,7 +109,7 @@ def _own_environment(*, exporters: str, new_run: bool, directory: str) -> dict[s
 def _child_environment(
     env: Mapping[str, str],
     identity: Identity,
-    by_signal: Mapping[str, tuple[str, ...]],
+    choice: Choice,
     base: Path,
     receiver: _Receiver,
 ) -> dict[str, str]:
@@ -121,10 +124,11 @@ def _child_environment(
     }
     if identity.id_given:
         child[settings.RUN_ID.name] = identity.id
-    if any(by_signal.values()):
-        child |= launcher_environment(by_signal)
-    else:
-        child |= {**launcher_environment({}), settings.LAUNCHER_EXPORTERS.name: ""}
+    child |= launcher_environment(choice.by_signal)
+    if choice.refused and not choice.names:
+        child |= launcher_environment(dict.fromkeys(SIGNALS, (NONE,)))
+    elif not choice.names:  # what a child asks for itself counts
+        child[settings.LAUNCHER_EXPORTERS.name] = ""
     attributes = {
         **resource_attributes(env),
         semconv.PROJECT: identity.project,
@@ -181,17 +185,37 @@ def _address(listen: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _drain(host: Host, timeout_s: float | None) -> None:
-    """Deliver what is left, with a line of progress; Ctrl-C or SIGTERM ends it, and the rest stays in the folders."""
+class _GiveUp:
+    """What Ctrl-C or SIGTERM does once the command has ended: it ends the delivery, and the rest stays in the folders.
 
-    def give_up(_number: int, _frame: object) -> None:
-        host.request_stop(_STOP_S)
+    It waits for `allow`: until then the ends of the command's processes are not said yet.
+    """
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, give_up)
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._asked = self._allowed = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def allow(self) -> None:
+        """From now on at once."""
+        self._allowed = True
+        if self._asked:
+            self._host.request_stop(_STOP_S)
+
+    def _ask(self, _number: int, _frame: object) -> None:
+        self._asked = True
+        if self._allowed:
+            self._host.request_stop(_STOP_S)
+
+
+def _drain(host: Host, give_up: _GiveUp, timeout_s: float | None) -> None:
+    """Deliver what is left, with a line of progress."""
     line = DeliveryLine(Console(highlight=False, stderr=True))
     with line:
-        host.wait(DRAIN_S if timeout_s is None else timeout_s, on_progress=line.update)
+        if not host.wait(_LAST_WORDS_S, on_progress=line.update):
+            give_up.allow()
+            host.wait(DRAIN_S if timeout_s is None else timeout_s, on_progress=line.update)
     host.stop(_STOP_S)
 
 

@@ -1,0 +1,393 @@
+"""``otel-bridge run``: exit codes, ends, signals, names, exporters."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+from command_runs import (
+    BIN,
+    PYTHON,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    records,
+    report_of,
+    started,
+    statuses,
+    until,
+    values,
+)
+from gated_tracker import gated_lines, install
+
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import read_report
+
+RUN = str(BIN / "otel-bridge")
+TRAIN = """
+    import sys
+    import otel_bridge
+    run = otel_bridge.init(role=sys.argv[1])
+    for step in (1, 2, 3):
+        run.log({"loss": step / 2}, step=step)
+"""
+LOSS = [(1, 0.5), (2, 1.0), (3, 1.5)]
+
+
+def runs(folder: Path) -> Path:
+    return folder / ".otel-bridge"
+
+
+def test_a_command_that_ends_well_leaves_a_finished_run(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", TRAIN)
+
+    done = otel_bridge(
+        "run", "--exporters", "file", "--", "python", train, "trainer", cwd=tmp_path, env=environment(tmp_path)
+    )
+
+    folder = only_folder(runs(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (values(folder), statuses(folder)) == ({"trainer/loss": LOSS}, ["finished"])
+    assert f"cat {folder.path}/file/*.jsonl" in done.stderr
+    assert (folder.segments(), folder.processes(), report_of(runs(tmp_path)).ended) == ([], [], True)
+
+
+@pytest.mark.parametrize(
+    ("last_line", "code", "status"),
+    [
+        ("sys.exit(3)", 3, "failed"),
+        ("raise RuntimeError('no memory')", 1, "failed"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 128 + signal.SIGTERM, "killed"),
+        ("import os; os._exit(0)", 0, "finished"),
+    ],
+)
+def test_the_exit_code_is_the_commands_and_its_end_is_the_runs(
+    tmp_path: Path, last_line: str, code: int, status: str
+) -> None:
+    train = program(tmp_path, "train.py", TRAIN + "    " + last_line)
+
+    done = otel_bridge(
+        "run", "--exporters", "file", "--", "python", train, "trainer", cwd=tmp_path, env=environment(tmp_path)
+    )
+
+    folder = only_folder(runs(tmp_path))
+    assert done.returncode == code, done.stderr
+    assert (values(folder), statuses(folder)) == ({"trainer/loss": LOSS}, [status])
+
+
+def test_an_unknown_command_is_said_in_one_line_and_leaves_no_run(tmp_path: Path) -> None:
+    done = otel_bridge("run", "--exporters", "file", "--", "no-such-program", cwd=tmp_path, env=environment(tmp_path))
+
+    assert (done.returncode, done.stdout) == (127, "")
+    assert done.stderr == "Error: no-such-program: No such file or directory; expected a program that can be run\n"
+    assert run_folders(runs(tmp_path)) == []
+
+
+def test_an_unknown_exporter_is_an_error_before_the_command_begins(tmp_path: Path) -> None:
+    done = otel_bridge("run", "--exporters", "trakio", "--", "touch", "begun", cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == 1
+    assert (
+        "exporter 'trakio' is not known; choose from console, file, mlflow, otlp, trackio, wandb, none" in done.stderr
+    )
+    assert not (tmp_path / "begun").exists()
+
+
+def test_what_the_command_reads_and_prints_passes_through(tmp_path: Path) -> None:
+    command = [RUN, "run", "--exporters", "file", "--", "sh", "-c", "read line; echo got $line; echo bad >&2"]
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path), input="hello\n", capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (0, "got hello\n")
+    assert "bad\n" in done.stderr
+
+
+SIGNALLED = """
+    import pathlib, signal, sys, time
+    import otel_bridge
+    seen = []
+    def note(number, frame):
+        seen.append(number)
+        with open("seen", "a") as file:
+            file.write(f"{number}\\n")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, note)
+    with otel_bridge.init(role="trainer") as run:
+        run.log({"loss": 0.5}, step=1)
+        pathlib.Path("ready").touch()
+        while not seen:
+            time.sleep(0.01)
+        time.sleep(0.5)  # a second signal would come meanwhile
+        run.log({"checkpoint": 1.0}, step=2)
+    sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_command_once_and_what_it_logs_then_is_delivered(tmp_path: Path, number: int) -> None:
+    train = program(tmp_path, "train.py", SIGNALLED)
+    command = [RUN, "run", "--exporters", "file", "--", "python", train]
+    with started(command, cwd=tmp_path, env=environment(tmp_path)) as process:
+        until((tmp_path / "ready").exists, "the command's beginning")
+
+        process.send_signal(number)
+
+        code = process.wait(60)
+    folder = only_folder(runs(tmp_path))
+    assert code == 7
+    assert (tmp_path / "seen").read_text() == f"{int(number)}\n"
+    assert (values(folder), statuses(folder)) == (
+        {"trainer/loss": [(1, 0.5)], "trainer/checkpoint": [(2, 1.0)]},
+        ["failed"],
+    )
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", SIGNALLED)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        command = [RUN, "run", "--exporters", "file", "--", PYTHON, train]
+        os.execve(RUN, command, environment(tmp_path))
+    until((tmp_path / "ready").exists, "the command's beginning")
+
+    os.write(terminal, b"\x03")
+    _read_to_end(terminal)
+
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert (tmp_path / "seen").read_text() == f"{int(signal.SIGINT)}\n"
+    assert statuses(only_folder(runs(tmp_path))) == ["failed"]
+
+
+def _read_to_end(terminal: int) -> None:
+    try:
+        while os.read(terminal, 4096):
+            pass
+    except OSError:  # how Linux says that the other side is closed
+        os.close(terminal)
+
+
+def test_ctrl_c_during_the_drain_leaves_the_rest_in_the_folder_and_drain_delivers_it(tmp_path: Path) -> None:
+    env = environment(tmp_path, **install(tmp_path))
+    train = program(tmp_path, "train.py", TRAIN)
+    command = [RUN, "run", "--exporters", "gated", "--", "python", train, "trainer"]
+    with started(command, cwd=tmp_path, env=env) as process:
+        until(lambda: _rows_read(tmp_path) == 3 and not psutil.Process(process.pid).children(), "the drain")
+
+        process.send_signal(signal.SIGINT)
+
+        _, errors = process.communicate(timeout=60)
+    folder = only_folder(runs(tmp_path))
+    assert process.returncode == 0, errors
+    assert gated_lines(tmp_path) == []
+    assert "gated is retrying: the gate is shut" in errors
+    assert f"not all is delivered; go on with: otel-bridge drain {folder.path}" in errors
+
+    (tmp_path / "gate").touch()
+    drained = otel_bridge("drain", str(folder.path), cwd=tmp_path, env=env)
+
+    assert drained.returncode == 0, drained.stdout + drained.stderr
+    assert gated_lines(tmp_path) == ["trainer/loss 1", "trainer/loss 2", "trainer/loss 3", "end finished"]
+
+
+def _rows_read(folder: Path) -> int:
+    found = run_folders(runs(folder))
+    report = read_report(found[0]) if found else None
+    return 0 if report is None else report.rows
+
+
+def test_a_blocked_exporter_does_not_keep_the_command_waiting(tmp_path: Path) -> None:
+    env = environment(tmp_path, GATED_BLOCKED="1", **install(tmp_path))
+    train = program(tmp_path, "train.py", TRAIN)
+
+    done = otel_bridge("run", "--exporters", "gated,file", "--", "python", train, "trainer", cwd=tmp_path, env=env)
+
+    folder = only_folder(runs(tmp_path))
+    assert done.returncode == 0
+    assert f"gated is blocked: the gate is shut; touch {tmp_path}/gate" in done.stderr
+    assert values(folder) == {"trainer/loss": LOSS}
+    assert f"otel-bridge drain {folder.path}" in done.stderr
+
+
+def test_children_that_name_nothing_share_one_run(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", TRAIN)
+    both = f"python {train} trainer & python {train} explorer & wait"
+
+    done = otel_bridge("run", "--exporters", "file", "--", "sh", "-c", both, cwd=tmp_path, env=environment(tmp_path))
+
+    folder = only_folder(runs(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert values(folder) == {"trainer/loss": LOSS, "explorer/loss": LOSS}
+    assert statuses(folder) == ["finished"]
+
+
+def test_a_child_that_names_another_run_is_served_too(tmp_path: Path) -> None:
+    program(tmp_path, "train.py", TRAIN)
+    code = "import sys, otel_bridge; run = otel_bridge.init(name=sys.argv[1]); run.log({'loss': 1.0}, step=1)"
+    both = f'python -c "{code}" one; python -c "{code}" two'
+
+    done = otel_bridge("run", "--exporters", "file", "--", "sh", "-c", both, cwd=tmp_path, env=environment(tmp_path))
+
+    folders = run_folders(runs(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert sorted(read_report(folder).name for folder in folders) == ["one", "two"]
+    assert [(values(folder), statuses(folder)) for folder in folders] == [({"loss": [(1, 1.0)]}, ["finished"])] * 2
+
+
+def test_the_same_name_is_the_same_run_and_new_starts_another(tmp_path: Path) -> None:
+    env = environment(tmp_path, OTEL_BRIDGE_RUN_NAME="ppo")
+    train = program(tmp_path, "train.py", TRAIN)
+    command = ["run", "--exporters", "file", "--", "python", train, "trainer"]
+    first = otel_bridge(*command, cwd=tmp_path, env=env)
+    again = otel_bridge(*command, cwd=tmp_path, env=env)
+
+    new = otel_bridge("run", "--new", *command[1:], cwd=tmp_path, env=env)
+
+    assert [first.returncode, again.returncode, new.returncode] == [0, 0, 0]
+    assert "resuming, last trainer step 3" in again.stderr
+    assert "resuming" not in first.stderr + new.stderr
+    names = sorted(read_report(folder).name for folder in run_folders(runs(tmp_path)))
+    assert (names[0], len(names), names[1].startswith("ppo-")) == ("ppo", 2, True)
+
+
+def test_a_child_s_own_exporters_count_where_the_launcher_chose_none(tmp_path: Path) -> None:
+    code = "import otel_bridge; otel_bridge.init(role='trainer', exporters='file').log({'loss': 0.5}, step=1)"
+
+    done = otel_bridge("run", "--", "python", "-c", code, cwd=tmp_path, env=environment(tmp_path))
+
+    folder = only_folder(runs(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (values(folder), statuses(folder)) == ({"trainer/loss": [(1, 0.5)]}, ["finished"])
+    assert report_of(runs(tmp_path)).launcher
+
+
+def test_the_launchers_exporters_go_before_those_of_a_child(tmp_path: Path) -> None:
+    code = "import otel_bridge; otel_bridge.init(role='trainer', exporters='mlflow').log({'loss': 0.5}, step=1)"
+
+    done = otel_bridge(
+        "run", "--exporters", "file", "--", "python", "-c", code, cwd=tmp_path, env=environment(tmp_path)
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert set(report_of(runs(tmp_path)).exporters) == {"file"}
+
+
+def test_none_for_the_launcher_is_none_for_its_children(tmp_path: Path) -> None:
+    code = "import otel_bridge; otel_bridge.init(role='trainer', exporters='file').log({'loss': 0.5}, step=1)"
+
+    done = otel_bridge(
+        "run", "--exporters", "none", "--", "python", "-c", code, cwd=tmp_path, env=environment(tmp_path)
+    )
+
+    assert (done.returncode, run_folders(runs(tmp_path))) == (0, [])
+    assert "nothing is recorded" in done.stderr
+
+
+KILLED_WORKER = """
+    import os, signal
+    if os.fork() == 0:
+        import otel_bridge
+        otel_bridge.init(role="trainer").log({"loss": 0.5}, step=1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.wait()
+"""
+
+
+def test_a_trainer_killed_below_a_command_that_ends_well_was_killed(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", KILLED_WORKER)
+
+    done = otel_bridge("run", "--exporters", "file", "--", "python", train, cwd=tmp_path, env=environment(tmp_path))
+
+    folder = only_folder(runs(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (values(folder), statuses(folder)) == ({"trainer/loss": [(1, 0.5)]}, ["killed"])
+
+
+def test_a_process_that_outlives_the_command_ends_with_it(tmp_path: Path) -> None:
+    waiting = """
+    import os, time
+    print("logged", flush=True)
+    while not os.path.exists("over"):
+        time.sleep(0.05)
+    """
+    train = program(tmp_path, "train.py", TRAIN + waiting)
+    command = f"python {train} trainer > logged 2>&1 & while ! grep -q ^logged logged; do sleep 0.05; done"
+
+    done = otel_bridge("run", "--exporters", "file", "--", "sh", "-c", command, cwd=tmp_path, env=environment(tmp_path))
+
+    (tmp_path / "over").touch()
+    folder = only_folder(runs(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (values(folder), statuses(folder)) == ({"trainer/loss": LOSS}, ["finished"])
+
+
+def test_a_leftover_bridge_of_the_same_run_hands_over(tmp_path: Path) -> None:
+    env = environment(tmp_path, OTEL_BRIDGE_RUN_NAME="ppo", OTEL_BRIDGE_EXPORTERS="gated", **install(tmp_path))
+    train = program(tmp_path, "train.py", TRAIN)
+    plain = program(tmp_path, "plain.py", TRAIN + "    run.finish(timeout_s=0)")
+    with started(["python", plain, "trainer"], cwd=tmp_path, env=env) as process:
+        process.wait(60)
+        leftover = until(lambda: _bridge_of(tmp_path), "the plain bridge")
+        (tmp_path / "gate").touch()
+
+        done = otel_bridge("run", "--exporters", "gated", "--", "python", train, "explorer", cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stderr
+    assert not psutil.pid_exists(leftover)
+    assert gated_lines(tmp_path)[:3] == [f"trainer/loss {step}" for step in (1, 2, 3)]
+    assert set(gated_lines(tmp_path)) == {
+        f"{role}/loss {step}" for role in ("trainer", "explorer") for step in (1, 2, 3)
+    } | {"end finished"}
+    assert report_of(runs(tmp_path)).launcher
+
+
+def test_another_jobs_plain_bridge_in_the_same_folder_is_left_alone(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    other = program(
+        tmp_path,
+        "other.py",
+        """
+        import pathlib, time
+        import otel_bridge
+        with otel_bridge.init(name="other", role="trainer", exporters="file") as run:
+            run.log({"loss": 1.0}, step=1)
+            run.flush()
+            while not pathlib.Path("go").exists():
+                time.sleep(0.01)
+            run.log({"loss": 2.0}, step=2)
+        """,
+    )
+    train = program(tmp_path, "train.py", TRAIN)
+    with started(["python", other], cwd=tmp_path, env=env) as process:
+        bridge = until(lambda: _bridge_of(tmp_path), "the plain bridge")
+
+        done = otel_bridge("run", "--exporters", "file", "--", "python", train, "trainer", cwd=tmp_path, env=env)
+
+        assert done.returncode == 0, done.stderr
+        assert psutil.pid_exists(bridge)
+        (tmp_path / "go").touch()
+        process.wait(60)
+    by_name = {read_report(folder).name: folder for folder in run_folders(runs(tmp_path))}
+    others = by_name.pop("other")
+    (ours,) = by_name.values()
+    assert (values(others), statuses(others)) == ({"trainer/loss": [(1, 1.0), (2, 2.0)]}, ["finished"])
+    assert (values(ours), statuses(ours)) == ({"trainer/loss": LOSS}, ["finished"])
+    assert not any("launcher" in record.get("id", "") for record in records(others))
+
+
+def _bridge_of(folder: Path) -> int | None:
+    """The process that holds the lock of the one run folder, once it has read something."""
+    found = run_folders(runs(folder))
+    if len(found) != 1 or _rows_read(folder) == 0:
+        return None
+    holder = found[0].holder()
+    return holder.pid if holder is not None and psutil.pid_exists(holder.pid) else None

@@ -1,0 +1,96 @@
+"""A third party's exporter, ``gated``: a file that takes nothing until a person makes another file, its gate.
+
+`install` puts it where the commands find it, as ``pip install`` would; a line a value or rollout, ``<key> <step>``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_bridge.errors import BlockedError, RetryableError
+from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo
+from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+
+
+@dataclass(frozen=True)
+class GatedSettings:
+    file: Path
+    gate: Path
+    blocked: bool
+
+    @property
+    def destination(self) -> Mapping[str, str]:
+        return {"GATED_FILE": str(self.file)}
+
+    def view(self, run: RunInfo) -> str:
+        return f"cat {self.file}"
+
+
+class GatedWriter:
+    url = None
+
+    def __init__(self, settings: GatedSettings) -> None:
+        self._settings = settings
+        if not settings.gate.exists():
+            if settings.blocked:
+                raise BlockedError("the gate is shut", help=f"touch {settings.gate}")
+            raise RetryableError("the gate is shut")
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        self._write(*(f"{key} {row.step}" for row in rows for key in row.values))
+
+    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+        self._write(*(f"{rollout.key} {rollout.step}" for rollout in rollouts))
+
+    def write_late(self, values: Sequence[LateValue]) -> None:
+        pass
+
+    def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
+        pass
+
+    def safe(self) -> Position | None:
+        return None
+
+    def end(self, status: Status) -> None:
+        self._write(f"end {status.value}")
+
+    def close(self) -> None:
+        pass
+
+    def _write(self, *lines: str) -> None:
+        with self._settings.file.open("a") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+
+def _settings(env: Mapping[str, str], cwd: Path) -> GatedSettings:
+    file = cwd / env.get("GATED_FILE", "gated.txt")
+    return GatedSettings(file, file.with_name("gate"), env.get("GATED_BLOCKED") == "1")
+
+
+def _open(run: RunInfo, settings: ExporterSettings, memory: Memory) -> GatedWriter:
+    assert isinstance(settings, GatedSettings)
+    return GatedWriter(settings)
+
+
+exporter = Exporter(settings=_settings, ordered=True, open=_open)
+
+
+def install(folder: Path) -> dict[str, str]:
+    """Install it into a folder below *folder*; returns the variables that bring it, writing to *folder*/gated.txt."""
+    site = folder / "site"
+    info = site / "gated_tracker-1.0.dist-info"
+    info.mkdir(parents=True)
+    shutil.copy(__file__, site)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gated-tracker\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[otel_bridge.exporters]\ngated = gated_tracker:exporter\n")
+    return {"PYTHONPATH": os.fspath(site), "GATED_FILE": str(folder / "gated.txt")}
+
+
+def gated_lines(folder: Path) -> list[str]:
+    """What it took."""
+    file = folder / "gated.txt"
+    return file.read_text().splitlines() if file.exists() else []
