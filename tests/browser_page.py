@@ -75,7 +75,8 @@ class Page:
 
     def click(self, selector: str, text: str = "") -> None:
         """Click the first element of *selector* that holds *text*, once it is there."""
-        found = f"[...document.querySelectorAll({json.dumps(selector)})].find(e => e.innerText.includes({json.dumps(text)}))"
+        holds = f"e => e.innerText.includes({json.dumps(text)})"
+        found = f"[...document.querySelectorAll({json.dumps(selector)})].find({holds})"
         self.until(f"!!({found})", f"{selector} with {text!r}")
         self.js(f"({found}).click()")
 

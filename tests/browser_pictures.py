@@ -23,7 +23,10 @@ from browser_page import Page, open_page
 
 PROJECT = "otel-bridge-demo"
 _BIN = Path(sys.executable).parent
-_CHARTS = "^(evaluator/(accuracy|policy_version)|explorer/(accuracy|policy_version|rollouts_per_s)|trainer/(loss|entropy|staleness))$"
+_CHARTS = (
+    "^(evaluator/(accuracy|policy_version)|explorer/(accuracy|policy_version|rollouts_per_s)"
+    "|trainer/(loss|entropy|staleness))$"
+)
 _WAIT_S = 120.0
 
 
@@ -123,11 +126,13 @@ def _mlflow(demo: Path, pictures: Path, folder: Path) -> None:
         page.go(f"{address}/#/experiments/{experiment}/runs/{run}/model-metrics")
         page.until("document.querySelectorAll('.js-plotly-plot').length > 0", "charts")
         page.js(
-            "[...document.querySelectorAll('button')].filter(b => /close/i.test(b.ariaLabel || '')).forEach(b => b.click())"
+            "[...document.querySelectorAll('button')].filter(b => /close/i.test(b.ariaLabel || ''))"
+            ".forEach(b => b.click())"
         )
         # Without a pointer Chromium shows the tools of every chart; with one only those of the chart below it.
         page.js(
-            "document.head.append(Object.assign(document.createElement('style'), {textContent: '.modebar {display: none}'}))"
+            "document.head.append(Object.assign(document.createElement('style'),"
+            " {textContent: '.modebar {display: none}'}))"
         )
         page.js("document.querySelector('input[placeholder*=\"Search metric\"]').focus()")
         page.call("Input.insertText", text=_CHARTS)
