@@ -8,11 +8,16 @@ Source: OpenTelemetry metrics data model, "ExponentialHistogram"; opentelemetry-
 from __future__ import annotations
 
 import math
+import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_bridge.emit.wire import double, fixed64, message, varint, zigzag
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_SCALE: Final = 20
 MAX_BUCKETS: Final = 160
@@ -55,7 +60,8 @@ def distribution_of(numbers: Sequence[float]) -> Distribution:
     """Count *numbers* (finite, at least one) into buckets."""
     positive = [number for number in numbers if number > 0]
     negative = [-number for number in numbers if number < 0]
-    scale = min(_scale_of(positive), _scale_of(negative))
+    sides = [(min(side), max(side)) for side in (positive, negative) if side]
+    scale = min((_scale_of(*side) for side in sides), default=MAX_SCALE)
     return Distribution(
         count=len(numbers),
         sum=sum(numbers),
@@ -68,17 +74,29 @@ def distribution_of(numbers: Sequence[float]) -> Distribution:
     )
 
 
+def distribution_of_array(numbers: np.ndarray[Any, np.dtype[np.float64]]) -> Distribution:
+    """Count a flat numpy array (finite, at least one) into buckets; the sum is numpy's, in its own order."""
+    positive, negative = numbers[numbers > 0], -numbers[numbers < 0]
+    sides = [(float(side.min()), float(side.max())) for side in (positive, negative) if len(side)]
+    scale = min((_scale_of(*side) for side in sides), default=MAX_SCALE)
+    with sys.modules["numpy"].errstate(all="ignore"):  # a sum beyond a double is an infinity, no warning
+        total = float(numbers.sum())
+    return Distribution(
+        count=len(numbers),
+        sum=total,
+        min=float(numbers.min()),
+        max=float(numbers.max()),
+        scale=scale,
+        zero_count=len(numbers) - len(positive) - len(negative),
+        positive=_buckets_of_array(positive, scale),
+        negative=_buckets_of_array(negative, scale),
+    )
+
+
 def bucket_index(number: float, scale: int) -> int:
-    """Return the index of the bucket that holds *number* (above zero)."""
-    mantissa, exponent = math.frexp(number)
-    if mantissa == 0.5:  # a power of two is the closed upper end of its bucket
-        exponent -= 1
-        return (exponent << scale) - 1 if scale > 0 else (exponent - 1) >> -scale
-    if scale <= 0:
-        return (exponent - 1) >> -scale
-    low, high = (exponent - 1) << scale, (exponent << scale) - 1
-    # log2 is not exact next to a boundary: stay within the buckets of this power of two.
-    return min(max(math.ceil((exponent - 1 + math.log2(2 * mantissa)) * (1 << scale)) - 1, low), high)
+    """Return the index of the bucket that holds *number* (above zero), within the exactness of a logarithm."""
+    # log2 is exact for powers of two, which are the closed upper ends of their buckets.
+    return math.ceil(math.ldexp(math.log2(number), scale)) - 1
 
 
 def encode_point(point: Distribution, time_unix_ns: int, attributes: bytes) -> bytes:
@@ -111,11 +129,10 @@ def _encode_buckets(field: int, buckets: Buckets) -> bytes:
     return message(field, offset + message(2, b"".join(map(varint, buckets.counts))))
 
 
-def _scale_of(numbers: Sequence[float]) -> int:
-    if not numbers:
-        return MAX_SCALE
-    low, high = min(numbers), max(numbers)
-    scale = MAX_SCALE
+def _scale_of(low: float, high: float) -> int:
+    """Return the finest scale at which the buckets from *low* to *high* are not too many."""
+    span = math.log2(high) - math.log2(low)
+    scale = min(MAX_SCALE, math.frexp(MAX_BUCKETS / span)[1]) if span > 0 else MAX_SCALE
     while bucket_index(high, scale) - bucket_index(low, scale) >= MAX_BUCKETS:
         scale -= 1
     return scale
@@ -124,8 +141,16 @@ def _scale_of(numbers: Sequence[float]) -> int:
 def _buckets(numbers: Sequence[float], scale: int) -> Buckets:
     if not numbers:
         return Buckets(0, ())
-    offset = bucket_index(min(numbers), scale)
-    counts = [0] * (bucket_index(max(numbers), scale) - offset + 1)
-    for number in numbers:
-        counts[bucket_index(number, scale) - offset] += 1
-    return Buckets(offset, tuple(counts))
+    factor, log2, ceil = 2.0**scale, math.log2, math.ceil
+    found = Counter([ceil(log2(number) * factor) for number in numbers])
+    first, last = min(found), max(found)
+    return Buckets(first - 1, tuple(found[index] for index in range(first, last + 1)))
+
+
+def _buckets_of_array(numbers: np.ndarray[Any, np.dtype[np.float64]], scale: int) -> Buckets:
+    if not len(numbers):
+        return Buckets(0, ())
+    numpy = sys.modules["numpy"]
+    indices = numpy.ceil(numpy.log2(numbers) * 2.0**scale).astype(numpy.int64)
+    first = int(indices.min())
+    return Buckets(first - 1, tuple(numpy.bincount(indices - first).tolist()))

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
+from otel_bridge.emit.arrays import Value
 from otel_bridge.emit.histogram import Distribution, encode_point
-from otel_bridge.emit.values import Value
 from otel_bridge.emit.wire import MASK_64, attributes, key_value, message, pack_double, pack_int64, text, varint
 from otel_bridge.semconv import ROLE, ROW, SCOPE_NAME, SEQ, STEP
 
@@ -141,10 +141,9 @@ class RowEncoder:
             suffix += self._roles.get(role) or self._learn_role(role)
         sizes = len(suffix), len(row)
         pack, arguments = template.variants.get(sizes) or template.compile(*sizes)
-        count = len(numbers) + 1
-        arguments[1::4] = [_timed(time_unix_ns, _AS_DOUBLE)] * count
+        # Times and attributes are every second argument; the row's own point then gets its integer's time.
+        arguments[1::2] = [_timed(time_unix_ns, _AS_DOUBLE), suffix] * (len(numbers) + 1)
         arguments[2:-5:4] = numbers
-        arguments[3::4] = [suffix] * count
         arguments[-4], arguments[-1] = _timed(time_unix_ns, _AS_INT), row
         return pack(*arguments)
 

@@ -130,10 +130,10 @@ class Sink:
             try:
                 self._busy = True
                 now = now or time_ns()
-                if not self._checked_at <= now < self._check_again:
-                    self._check(now)
+                if now >= self._check_again or now <= self._last_ns:
+                    now = self._irregular(now)
                     seq = self._seq
-                self._last_ns = now = now if now > self._last_ns else self._last_ns + 1
+                self._last_ns = now
                 if role is not None and role == self._role:
                     role = None
                 if type(step) is not int:
@@ -313,6 +313,12 @@ class Sink:
 
     # --- once a second ------------------------------------------------------------------------------------------------
 
+    def _irregular(self, now: int) -> int:
+        """Check what is due; return the time of a row, which is behind the last one also when the clock is set back."""
+        if not self._checked_at <= now < self._check_again:
+            self._check(now)
+        return max(now, self._last_ns + 1)
+
     def _check(self, now: int) -> None:
         self._checked_at, self._check_again = now, now + _CHECK_EVERY_NS
         if self._ended:
@@ -341,6 +347,9 @@ class Sink:
         self._let_go()
         self._seq = self._event_seq = 0
         say(f"{self.folder.path} was deleted; going on in a new folder", always=True)
+        # Before a bridge is looked for: it needs a folder. One that cannot be made is tried again with the next record.
+        with contextlib.suppress(JournalError):
+            self._open()
 
     # --- the segment --------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.emit.histogram import MAX_BUCKETS, Buckets, Distribution, bucket_index, distribution_of
+from otel_bridge.emit.histogram import (
+    MAX_BUCKETS,
+    Buckets,
+    Distribution,
+    bucket_index,
+    distribution_of,
+    distribution_of_array,
+)
 
 _NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -40,6 +49,19 @@ def test_a_number_lies_between_the_ends_of_its_bucket(number: float, scale: int)
     exponent = math.log2(number)
     slack = 1e-9 * max(abs(exponent), 1)
     assert index * 2.0**-scale - slack <= exponent <= (index + 1) * 2.0**-scale + slack
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=100))
+def test_an_array_is_counted_as_a_list_is(numbers: list[float]) -> None:
+    by_array, by_list = distribution_of_array(np.array(numbers)), distribution_of(numbers)
+
+    assert (by_array.count, by_array.min, by_array.max, by_array.zero_count) == (
+        by_list.count, by_list.min, by_list.max, by_list.zero_count,
+    )  # fmt: skip
+    assert by_array.sum == pytest.approx(by_list.sum, rel=1e-9, abs=1e290)
+    for one, other in ((by_array.positive, by_list.positive), (by_array.negative, by_list.negative)):
+        assert sum(one.counts) == sum(other.counts)
+        assert abs(one.offset - other.offset) <= 1
 
 
 def test_a_power_of_two_is_the_closed_end_of_its_bucket() -> None:

@@ -21,9 +21,9 @@ from opentelemetry.sdk.metrics.export import ScopeMetrics as SdkScopeMetrics
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from otel_bridge.emit.arrays import Value
 from otel_bridge.emit.histogram import Distribution, distribution_of
 from otel_bridge.emit.rows import RowEncoder
-from otel_bridge.emit.values import Value
 
 _KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 _NUMBERS = st.floats() | st.integers(-(1 << 63), (1 << 63) - 1) | st.booleans()
