@@ -16,7 +16,8 @@ from otel_bridge.errors import BlockedError, ExporterError, PermanentError, Retr
 
 LOGIN_HELP: Final = "wandb login, or WANDB_MODE=offline"
 _STATUS: Final = re.compile(
-    r"(?:returned error|status(?: code)?:?|HTTP(?: error)?|Response \[|code:?|error:?)\s*(\d{3})\b", re.IGNORECASE
+    r"(?:returned error|status(?: code)?:?|HTTP(?: error)?|Response \[|code:?|error:?)\s*(\d{3})\b|\b([45]\d\d) [A-Z][a-z]",
+    re.IGNORECASE,
 )
 _LOST_ACCESS: Final = re.compile(
     r"permission denied|unauthori[sz]ed|forbidden|api key|not logged in|invalid credentials", re.IGNORECASE
@@ -79,13 +80,25 @@ def refused(message: str, position: int) -> PermanentError:
 def status_of(text: str) -> int | None:
     """Return the HTTP status (400 and above) that *text* names."""
     for found in _STATUS.finditer(text):
-        if int(found[1]) >= 400:
-            return int(found[1])
+        status = int(found[1] or found[2])
+        if status >= 400:
+            return status
     return None
 
 
 def _unreachable(text: str) -> bool:
-    words = ("connection", "timeout", "timed out", "refused", "reach", "network", "deadline", "no such host", "EOF")
+    words = (
+        "connection",
+        "timeout",
+        "timed out",
+        "refused",
+        "reach",
+        "network",
+        "deadline",
+        "no such host",
+        "eof",
+        "in time",
+    )
     return any(word.lower() in text.lower() for word in words)
 
 

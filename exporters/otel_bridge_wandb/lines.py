@@ -176,16 +176,15 @@ class Lines:
 
     def lose_pending(self, now_unix_ms: int) -> None:
         """The writer of the pending increments is gone: what is not committed now has to be sent again."""
-        for entry in list(self._pending):
-            if entry.sent >= MAX_SENT:
-                _log.warning("W&B: table %s: its artifact was not seen %d times; not sent again", entry.table, entry.sent)
-                self._drop(entry)
-            else:
-                self._lost |= dict.fromkeys(entry.positions, entry.sent)
-                # Its process is gone: a file with a later time is another increment's.
-                until = entry.until_unix_ms or now_unix_ms
-                self._stale.append(dataclasses.replace(entry, until_unix_ms=until))
-                self._memory.put(_key(entry.start), _encode(self._stale[-1]))
+        for entry in [entry for entry in self._pending if entry.sent >= MAX_SENT]:
+            _log.warning("W&B: table %s: its artifact was not seen %d times; not sent again", entry.table, entry.sent)
+            self._drop(entry)
+        for entry in self._pending:
+            self._lost |= {position: max(entry.sent, self._lost.get(position, 0)) for position in entry.positions}
+            # Its process is gone: a file with a later time is another increment's.
+            until = entry.until_unix_ms or now_unix_ms
+            self._stale.append(dataclasses.replace(entry, until_unix_ms=until))
+            self._memory.put(_key(entry.start), _encode(self._stale[-1]))
         self._pending = []
 
     def _put(self, entry: Entry) -> None:

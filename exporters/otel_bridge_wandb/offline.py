@@ -112,14 +112,15 @@ class OfflineStore:
     def passed(self, _position: Position) -> None:
         """Nothing to remember."""
 
-    def ended(self) -> None:
+    def ended(self) -> Position | None:
         """Wait until the directory is whole; it may still be replaced by a later one."""
         if self._current is not None and not wait_for_exit(self._current.path, _FLUSH_S):
             raise RetryableError(f"W&B did not write the end of {self._current.path}")
+        return self.safe()
 
-    def left(self) -> None:
+    def left(self) -> Position | None:
         """As `ended`."""
-        self.ended()
+        return self.ended()
 
     def close(self) -> None:
         """Nothing is held."""

@@ -71,7 +71,7 @@ class OnlineStore:
             raise dead
         return self._lines.safe()
 
-    def ended(self) -> None:
+    def ended(self) -> Position | None:
         """The run was finished: check that the server holds every line."""
         self._expect()
         deadline = time.monotonic() + _END_S + self._limits.poll_s
@@ -85,9 +85,12 @@ class OnlineStore:
                 raise self._missing(news)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+        return self._lines.safe()
 
-    def left(self) -> None:
+    def left(self) -> Position | None:
         """What did not arrive is seen when the run is opened again."""
+        self._apply(self._uploads.news())
+        return self._lines.safe()
 
     def _missing(self, news: News) -> RetryableError | BlockedError:
         dead = self._uploads.dead() or news.error

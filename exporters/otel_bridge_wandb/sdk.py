@@ -42,7 +42,8 @@ def load() -> Wandb:
         if not _own_service():
             os.environ.pop("WANDB_SERVICE", None)
         wandb = importlib.import_module("wandb")
-        wandb.setup(settings=_settings(wandb, _QUIET))
+        session = wandb.setup(settings=_settings(wandb, _QUIET))
+        wandb.termsetup(session.settings, None)  # silent also where somebody else began the session
         return wandb
 
 
@@ -51,9 +52,10 @@ def credentials_missing(wandb: Wandb, settings: WandbSettings) -> bool:
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return False
     known = wandb.setup().settings
-    if getattr(known, "api_key", None):
+    base_url = str(getattr(known, "base_url", "")).rstrip("/")
+    if getattr(known, "api_key", None) and settings.base_url in {"", base_url}:
         return False
-    return not _in_netrc(settings.base_url or str(getattr(known, "base_url", "")))
+    return not _in_netrc(settings.base_url or base_url)
 
 
 def require_credentials(wandb: Wandb, settings: WandbSettings) -> None:

@@ -24,11 +24,11 @@ from otel_bridge_wandb.errors import outcome
 from otel_bridge_wandb.settings import Limits
 
 _ENTRY: Final = re.compile(r"^(?:\d+|None)-(\d+)\.")
-_FATAL: Final = re.compile(r"filestream: fatal error[^\n]*")
+_FATAL: Final = re.compile(r"filestream: fatal error:? *([^\n\"]*?)(?: url=[^\n]*|[\"\n])")
 _MAX_VERSIONS: Final = 200
 _TAIL_BYTES: Final = 256 << 10
 _TABLE_TYPE: Final = "wandb-run-incremental-table"
-_MISSING: Final = re.compile(r"not found|could not find|does not exist|no artifact", re.IGNORECASE)
+_MISSING: Final = re.compile(r"not found|could not find|does not exist|unable to parse", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,9 @@ class Uploads:
             try:
                 server = server or self._connect()
                 found = server.find()
-                news = News(found.lines if found else 0, {key: server.committed(key, since) for key, since in tables.items()})
+                news = News(
+                    found.lines if found else 0, {key: server.committed(key, since) for key, since in tables.items()}
+                )
             except Exception as exc:  # noqa: BLE001  # whatever it is: the server did not say
                 news = News(before.lines, before.committed, error=outcome(exc, "asking which lines it holds"))
             self._publish(before, news)

@@ -52,12 +52,12 @@ class Store(Protocol):
         """Return the last position up to which all is in the store; raises when no more will arrive."""
         ...
 
-    def ended(self) -> None:
-        """The run was finished; raises unless all that was logged is in the store."""
+    def ended(self) -> Position | None:
+        """The run was finished: return what `safe` would; raises unless all that was logged is in the store."""
         ...
 
-    def left(self) -> None:
-        """The run was finished, but not marked complete."""
+    def left(self) -> Position | None:
+        """The run was finished, but not marked complete: return what `safe` would."""
         ...
 
     def close(self) -> None:
@@ -169,14 +169,13 @@ class WandbRunWriter:
             self._opened.let_go(self._opened.run)
         self._finish("closing the run", 0, self._opened.store.left)
 
-    def _finish(self, doing: str, exit_code: int, check: Callable[[], None]) -> None:
+    def _finish(self, doing: str, exit_code: int, check: Callable[[], Position | None]) -> None:
         opened = self._open()
         self._opened = None
         try:
             with as_bridge_errors(doing):
                 opened.run.finish(exit_code)
-            check()
-            self._safe = opened.store.safe()
+            self._safe = check()
         finally:
             opened.tables.forget()
             opened.store.close()

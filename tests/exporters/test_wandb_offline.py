@@ -1,0 +1,181 @@
+"""Offline directories: one a run, written anew; what they hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_bridge.errors import BlockedError
+from otel_bridge.exporter import Held, RunInfo
+from otel_bridge.records import Row, Status
+from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
+from otel_bridge.testing.child import ChildJob, run_child
+from otel_bridge.testing.samples import run_info
+from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
+from otel_bridge_wandb import exporter
+from otel_bridge_wandb.settings import WandbSettings
+
+OFFLINE = {"WANDB_MODE": "offline"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunInfo:
+    run = run_info(tmp_path, tags=("a", "b"), group="g", notes="n", job_type="j", entity="e")
+    run.folder.mkdir()
+    return run
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> WandbSettings:
+    return WandbSettings.from_environment(OFFLINE, tmp_path)
+
+
+def rows(count: int) -> list[Row]:
+    return samples.placed([samples.row(n, {"loss": float(n)}) for n in range(1, count + 1)])
+
+
+def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(run: RunInfo, settings: WandbSettings) -> None:
+    writer = open_writer(exporter, run, settings, MemoryTable())
+    deliver(writer, [*rows(2), *samples.placed([samples.config("trainer", lr=0.1)], 3)])
+    writer.end(Status.KILLED)
+
+    (directory,) = offline_directories(run.folder, run.id)
+    held = read_offline_run(directory)
+    lines = [{key: value for key, value in row.items() if key != "_runtime"} for row in held.rows]
+    assert lines == [
+        {"_step": n - 1, "trainer/loss": n, "trainer/step": n, "_timestamp": samples.START_UNIX_NS / 1e9 + n}
+        for n in (1, 2)
+    ]
+    assert {name: (metric.axis, metric.hidden) for name, metric in held.metrics.items()} == {
+        "trainer/step": ("", True),
+        "trainer/loss": ("trainer/step", False),
+    }
+    assert (held.run_id, held.project, held.name, held.entity) == (run.id, run.project, run.name, "e")
+    assert (held.group, held.job_type, held.notes, held.tags) == ("g", "j", "n", ("a", "b"))
+    assert (held.config, held.exit_code, held.torn) == ({"trainer": {"lr": 0.1}}, 255, False)
+    assert exporter.held is not None
+    assert exporter.held(run, settings) == Held(numbers=2, rollouts=0)
+
+
+def test_after_a_kill_the_directory_is_replaced_by_one_written_anew(
+    run: RunInfo, settings: WandbSettings, tmp_path: Path
+) -> None:
+    calls = [[row] for row in rows(5)]
+    run_child(ChildJob("otel_bridge_wandb:exporter", OFFLINE, tmp_path, run, tmp_path / "memory.db", calls), tmp_path)
+    (killed,) = offline_directories(run.folder, run.id)
+
+    memory = MemoryTable()
+    memory.put("offline/directories", f'[{{"path": "{killed}", "first": 1, "kept": false}}]'.encode())
+    writer = open_writer(exporter, run, settings, memory)
+    held = writer.safe()
+    beside = offline_directories(run.folder, run.id)
+    deliver(writer, rows(8), held=held)
+    writer.end(Status.FINISHED)
+
+    (whole,) = offline_directories(run.folder, run.id)
+    assert (held, len(beside), killed in beside, whole != killed) == (0, 2, True, True)
+    assert [row["trainer/loss"] for row in read_offline_run(whole).rows] == list(range(1, 9))
+
+
+def test_a_directory_that_was_made_and_not_remembered_is_replaced_too(run: RunInfo, settings: WandbSettings) -> None:
+    memory = MemoryTable()
+    stray = run.folder / "wandb" / f"offline-run-20260101_000000-{run.id}"
+    memory.put("offline/opening", b"[]")  # killed between wandb.init() and the next put
+    stray.mkdir(parents=True)
+
+    writer = open_writer(exporter, run, settings, memory)
+    deliver(writer, rows(1))
+    writer.end(Status.FINISHED)
+
+    assert len(offline_directories(run.folder, run.id)) == 1
+    assert not stray.exists()
+
+
+@pytest.mark.parametrize("reason", ["synced", "taken"])
+def test_a_second_directory_follows_one_that_was_synced_or_cannot_be_written_anew(
+    run: RunInfo, settings: WandbSettings, caplog: pytest.LogCaptureFixture, reason: str, tmp_path: Path
+) -> None:
+    memory = MemoryTable()
+    first = open_writer(exporter, run, settings, memory)
+    deliver(first, rows(2))
+    first.end(Status.FINISHED)
+    (before,) = offline_directories(run.folder, run.id)
+    if reason == "synced":
+        (before / f"run-{run.id}.wandb.synced").touch()
+    later = run_info(tmp_path, oldest=3 if reason == "taken" else 1)
+
+    for _ in range(2):
+        second = open_writer(exporter, later, settings, memory)
+        deliver(second, rows(3)[2:])
+        second.end(Status.FINISHED)
+
+    said = [record.getMessage() for record in caplog.records if record.name == "otel_bridge.wandb"]
+    assert len(said) == 1
+    assert "a second directory of the run follows" in said[0]
+    assert [len(read_offline_run(directory).rows) for directory in offline_directories(run.folder, run.id)] == [2, 1]
+
+
+def test_nothing_is_left_in_the_users_home_and_nothing_is_printed(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, sys; from otel_bridge_wandb import exporter; "
+        "from otel_bridge.testing import samples, MemoryTable, deliver; "
+        "run = samples.run_info(pathlib.Path(sys.argv[1])); run.folder.mkdir(); "
+        "writer = exporter.open(run, exporter.settings({'WANDB_MODE': 'offline'}, run.folder), MemoryTable()); "
+        "deliver(writer, samples.job())"
+    )
+    home = tmp_path / "home"
+    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(filter(None, sys.path))}
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, check=True, cwd=tmp_path
+    )
+
+    assert (done.stdout, done.stderr) == (b"", b"")
+    left = [path.relative_to(home) for path in home.rglob("*") if path.is_file()]
+    assert {path.parent for path in left} <= {Path(".cache/wandb/logs")}  # the log of wandb's own service
+
+
+def test_a_folder_that_cannot_be_used_is_blocked(tmp_path: Path, run: RunInfo) -> None:
+    (tmp_path / "file").touch()
+    settings = WandbSettings.from_environment({**OFFLINE, "WANDB_DIR": "file"}, tmp_path)
+
+    with pytest.raises(BlockedError, match="cannot be used") as blocked:
+        exporter.open(run, settings, MemoryTable())
+
+    assert blocked.value.help == "set WANDB_DIR to a folder you may write"
+
+
+def test_the_table_is_rolled_over_before_its_lines_grow_long(
+    run: RunInfo, settings: WandbSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otel_bridge_wandb.table.INCREMENTS", 3)
+    writer = open_writer(exporter, run, settings, MemoryTable())
+
+    for rollout in samples.placed([samples.rollout(n, step=n) for n in range(7)]):
+        writer.write_rollouts([rollout])
+    writer.end(Status.FINISHED)
+
+    (directory,) = offline_directories(run.folder, run.id)
+    tables = read_offline_run(directory).tables
+    assert {key: [row["step"] for row in rows] for key, rows in tables.items()} == {
+        "explorer/rollouts": [0, 1, 2],
+        "explorer/rollouts_2": [3, 4, 5],
+        "explorer/rollouts_3": [6],
+    }
+    assert exporter.held is not None
+    assert exporter.held(run, settings) == Held(numbers=0, rollouts=7)
+
+
+def test_a_text_beyond_the_cell_limit_is_cut_and_says_so(run: RunInfo, tmp_path: Path) -> None:
+    settings = WandbSettings.from_environment({**OFFLINE, "OTEL_BRIDGE_WANDB_CELL_CHARS": "10"}, tmp_path)
+    writer = open_writer(exporter, run, settings, MemoryTable())
+
+    writer.write_rollouts(samples.placed([samples.rollout(1)]))
+    writer.end(Status.FINISHED)
+
+    (directory,) = offline_directories(run.folder, run.id)
+    (row,) = read_offline_run(directory).tables["explorer/rollouts"]
+    assert (row["answer"], row["prompt"]) == ("It is 2.", "system: Us… (179 more characters)")

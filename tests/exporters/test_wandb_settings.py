@@ -1,0 +1,62 @@
+"""Where W&B is, by its own variables; nothing of it is imported."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from otel_bridge.errors import ConfigError
+from otel_bridge.testing.samples import run_info
+from otel_bridge_wandb.settings import WandbSettings, entity_of, project_of, run_id_of
+
+CWD = Path("/work/job")
+
+
+def test_offline_and_its_folder_are_the_destination_and_wandb_sync_is_the_view() -> None:
+    settings = WandbSettings.from_environment({"WANDB_MODE": "offline", "WANDB_DIR": "out", "WANDB_API_KEY": "k"}, CWD)
+
+    assert dict(settings.destination) == {"WANDB_MODE": "offline", "WANDB_DIR": "/work/job/out"}
+    run = run_info(Path("/runs"))
+    assert settings.view(run) == f"wandb sync /work/job/out/wandb/offline-run-*-{run.id}*"
+
+
+def test_online_names_the_server_without_the_key_and_shows_the_page() -> None:
+    environment = {"WANDB_BASE_URL": "https://api.wandb.example/", "WANDB_ENTITY": "team", "WANDB_API_KEY": "secret"}
+
+    settings = WandbSettings.from_environment(environment, CWD)
+
+    assert dict(settings.destination) == {
+        "WANDB_MODE": "online", "WANDB_BASE_URL": "https://api.wandb.example", "WANDB_ENTITY": "team",
+    }  # fmt: skip
+    run = run_info(Path("/runs"))
+    assert settings.view(run) == f"https://wandb.example/team/gsm8k/runs/{run.id}"
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"WANDB_MODE": "disabled"}, "WANDB_MODE=disabled: .* choose none"),
+        ({"WANDB_MODE": "shared"}, "WANDB_MODE=shared: .* expected online or offline"),
+        ({"WANDB_MODE": "sideways"}, "WANDB_MODE='sideways': expected online or offline"),
+        ({"WANDB_RESUME": "perhaps"}, "WANDB_RESUME='perhaps': expected one of allow, must, never, auto"),
+        ({"OTEL_BRIDGE_WANDB_POLL_S": "soon"}, "OTEL_BRIDGE_WANDB_POLL_S='soon': expected a number of seconds"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_the_start(environment: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        WandbSettings.from_environment(environment, CWD)
+
+    assert re.match(said, str(refused.value))
+
+
+def test_identity_is_the_emitters_and_each_further_machine_has_a_run_of_its_own() -> None:
+    settings = WandbSettings.from_environment({"WANDB_ENTITY": "of-the-bridge"}, CWD)
+    plain = run_info(Path("/runs"), project="a/b:c")
+    named = run_info(Path("/runs"), identity={"rl.wandb.run_id": "mine", "rl.wandb.entity": "ours"}, node_rank=2)
+    gathered = run_info(Path("/runs"), node_rank=2, local=False, entity="argument")
+
+    assert (run_id_of(plain), project_of(plain), entity_of(plain, settings)) == (plain.id, "a-b-c", "of-the-bridge")
+    assert (run_id_of(named), project_of(named), entity_of(named, settings)) == ("mine-n2", "gsm8k", "ours")
+    assert (run_id_of(gathered), entity_of(gathered, settings)) == (gathered.id, "argument")
