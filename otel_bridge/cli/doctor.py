@@ -70,7 +70,7 @@ def _settings(console: Console, env: Mapping[str, str]) -> list[str]:
 def _shown(value: object, *, secret: bool) -> str:
     if secret and value:
         return "set"
-    if value is None or value == "" or value == ():  # noqa: PLC1901  # 0 and False are values
+    if value is None or value == "" or value == ():
         return "-"
     if isinstance(value, bool):
         return str(int(value))
