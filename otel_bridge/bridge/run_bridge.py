@@ -127,6 +127,8 @@ class RunBridge:
             JournalError: Something on disk failed; nothing is lost, call it again later.
             LedgerDamagedError: The ledger is damaged: close this object and open a new one.
         """
+        if self._lost():
+            return False
         for asked in take_asks(self.folder):
             self._answer(asked)
         if any(lane.progress.damaged for lane in self.lanes.by_name.values()):
@@ -153,6 +155,15 @@ class RunBridge:
             self._do_chores()
         return found.more
 
+    def _lost(self) -> bool:
+        """Say whether the folder was deleted; what comes at its path now is for another bridge and its new ledger."""
+        if self._lock is not None and self._lock.held():
+            return False
+        if self._rest is not Rest.GONE:
+            self._say(f"{self.folder.path} was deleted or is another bridge's; this one ends")
+        self._rest = Rest.GONE
+        return True
+
     def poke(self, *, retry: bool = True) -> None:
         """Try at once what failed."""
         self.lanes.poke(retry=retry)
@@ -170,6 +181,8 @@ class RunBridge:
 
     def write_report(self, *, now: bool = False) -> None:
         """Write the report when it is due."""
+        if self._rest is Rest.GONE:
+            return
         with contextlib.suppress(JournalError):  # a full disk: the next one may fit
             delivered, _ = self._delivered()
             settled = delivered or now
@@ -219,11 +232,7 @@ class RunBridge:
 
     def _do_chores(self) -> None:
         now_ns = time.time_ns()
-        if self._lock is None or not self._lock.held():
-            self._say(f"{self.folder.path} was deleted or is another bridge's; this one ends")
-            self._rest = Rest.GONE
-            return
-        if time.monotonic() - self._beat_s >= BEAT_S:
+        if self._lock is not None and time.monotonic() - self._beat_s >= BEAT_S:
             self.folder.beat(self._lock, now_ns)
             self._beat_s = time.monotonic()
         self.lives.look(now_ns)
