@@ -26,6 +26,8 @@ MAX_NUMBERS: Final = 4_000_000
 _SEQUENCES: Final = (list, tuple, range, deque, array.array, Set)
 _scalar_types: dict[type, bool] = {}
 _MAX_TYPES: Final = 256
+_DOUBLE_BITS: Final = 1000
+"""Integers of so few bits have a double."""
 
 
 class HasItem(Protocol):
@@ -49,8 +51,9 @@ class Array(HasItem, Protocol):
         ...
 
 
-def is_scalar_type(kind: type) -> bool:
-    """Tell whether values of *kind* are numpy scalars."""
+def is_scalar(value: object) -> TypeGuard[HasItem]:
+    """Tell whether *value* is a numpy scalar, by its type."""
+    kind = type(value)
     known = _scalar_types.get(kind)
     if known is None:
         known = any(base.__name__ == "generic" and base.__module__ == "numpy" for base in kind.__mro__)
@@ -132,8 +135,8 @@ def _collect(
 ) -> bool:
     """Append the numbers of nested *values*; false when they are too many."""
     for value in values:
-        if type(value) is float:
-            numbers.append(value)
+        if type(value) is float or (type(value) is int and value.bit_length() < _DOUBLE_BITS):
+            numbers.append(float(value))
         elif is_sequence(value):
             if depth >= MAX_DEPTH:  # also what holds itself
                 drop("too_deep", 1)

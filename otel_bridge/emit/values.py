@@ -13,11 +13,10 @@ from typing import Final, cast
 from otel_bridge.emit.arrays import (
     MAX_DEPTH,
     CountDrop,
-    HasItem,
     Value,
     distribution,
     is_array,
-    is_scalar_type,
+    is_scalar,
     is_sequence,
 )
 from otel_bridge.emit.histogram import Histogram
@@ -50,6 +49,8 @@ def _flatten_into(
         if key is None:
             continue
         number: Value | None
+        if type(value) is not float and is_scalar(value):
+            value = value.item()  # noqa: PLW2901  # from here on a plain number
         if type(value) is float:
             number = value
         elif type(value) is dict or (type(value) not in _FLAT and isinstance(value, Mapping)):
@@ -98,8 +99,8 @@ def _key(prefix: str, raw: object, drop: CountDrop) -> str | None:
 def to_value(value: object, drop: CountDrop) -> Value | None:
     """Return *value* as a number or a distribution; ``None``, counted, when it is neither."""
     try:
-        if is_scalar_type(type(value)):
-            value = cast("HasItem", value).item()
+        if is_scalar(value):
+            value = value.item()
         if isinstance(value, float):
             return float(value)
         if isinstance(value, int):
