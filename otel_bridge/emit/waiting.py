@@ -51,6 +51,7 @@ class Waiting:
         self._mark = mark
         self._end = end
         self._position: int | None = None
+        self._gone_ns: int | None = None
 
     def wait(self, timeout_s: float) -> Outcome:
         """Wait at most *timeout_s*."""
@@ -68,10 +69,9 @@ class Waiting:
 
     def _done(self, report: Report) -> bool:
         mine = report.processes.get(self._mark.instance_id)
-        if mine is None:
-            # Its segments were read, delivered and deleted with the whole folder's end.
-            return report.ended and self._position is not None
-        if (mine.segment, mine.offset) < (self._mark.number, self._mark.offset):
+        if mine is None and report.ended and self._position is not None:
+            return True  # delivered, and deleted with the run's end
+        if not self._is_read(mine, report):
             return False
         if not report.launcher and any(name not in report.exporters for name in self._exporters):
             return False
@@ -82,11 +82,23 @@ class Waiting:
             return False
         return not self._end or self._ended(report)
 
-    def _written(self, name: str, one: ExporterReport, mine: ProcessReport, position: int) -> bool:
+    def _is_read(self, mine: ProcessReport | None, report: Report) -> bool:
+        """Tell whether the bridge has read all that was appended."""
+        if mine is not None:
+            return (mine.segment, mine.offset) >= (self._mark.number, self._mark.offset)
+        if any(file.instance_id == self._mark.instance_id for file in self._folder.segments()):
+            return False
+        # Read and deleted, before a report named this process. One written from here on knows what was in them.
+        if self._gone_ns is None:
+            self._gone_ns = time.time_ns()
+        return report.time_unix_ns > self._gone_ns
+
+    def _written(self, name: str, one: ExporterReport, mine: ProcessReport | None, position: int) -> bool:
         if one.state in _NOT_WAITED_FOR or one.state == "ended":
             return True
-        if name == OTLP:
-            return (mine.forwarded_segment, mine.forwarded_offset) >= (self._mark.number, self._mark.offset)
+        if name == OTLP:  # segments are deleted when they are forwarded too
+            there = (self._mark.number, self._mark.offset)
+            return mine is None or (mine.forwarded_segment, mine.forwarded_offset) >= there
         return one.written >= position
 
     def _ended(self, report: Report) -> bool:
@@ -100,7 +112,7 @@ class Waiting:
         )
 
     def _given_up(self, report: Report | None) -> Outcome:
-        if report is None or self._mark.instance_id not in report.processes:
+        if report is None or (self._mark.instance_id not in report.processes and self._position is None):
             return Outcome(False, None, ("not delivered yet",))
         return Outcome(False, report, (*_remains(report), "not all of it is written yet"))
 

@@ -78,6 +78,16 @@ def test_an_exporter_that_cannot_write_now_is_not_waited_for_and_said(folder: Ru
     assert outcome == Outcome(True, report(exporters=exporters), (f"wandb is {state}: no key; wandb login",))
 
 
+def test_segments_that_were_read_and_deleted_before_a_report_named_them_count_as_read(folder: RunFolder) -> None:
+    blocked = {"trackio": ExporterReport(written=0, state="blocked", reason="no key")}
+    of_before, of_after = (report(processes={}, exporters=blocked, time_unix_ns=at) for at in (1, 1 << 62))
+
+    assert not waited(folder, of_before, end=True).written
+    assert waited(folder, of_after, end=True) == Outcome(True, of_after, ("trackio is blocked: no key",))
+    folder.segment_path("me", 1).write_bytes(b"not read yet")
+    assert not waited(folder, of_after, end=True).written
+
+
 def test_otlp_is_waited_for_by_what_it_forwarded(folder: RunFolder) -> None:
     exporters = {"trackio": ExporterReport(written=7), "otlp": ExporterReport()}
     forwarded = {"me": ProcessReport(segment=1, offset=500, forwarded_segment=1, forwarded_offset=500)}
