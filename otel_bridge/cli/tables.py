@@ -38,9 +38,10 @@ def complaints(report: Report) -> Sequence[str]:
 
 
 def place_commands(report: Report) -> Sequence[str]:
-    """Return one line a tracker: its name and the command or address that opens the run."""
+    """Return one line a tracker: its name and the command or address that opens the run; ``otlp`` has none."""
     width = max((len(name) for name in report.exporters), default=0)
-    return [f"{name:<{width}}  {exporter.url or exporter.view}" for name, exporter in report.exporters.items()]
+    places = {name: exporter.url or exporter.view for name, exporter in report.exporters.items()}
+    return [f"{name:<{width}}  {place}" for name, place in places.items() if place]
 
 
 def show(console: Console, run_id: str, report: Report, *, live: bool = False) -> None:
