@@ -16,7 +16,8 @@ from otel_bridge.errors import BlockedError, ExporterError, PermanentError, Retr
 
 LOGIN_HELP: Final = "wandb login, or WANDB_MODE=offline"
 _STATUS: Final = re.compile(
-    r"(?:returned error|status(?: code)?:?|HTTP(?: error)?|Response \[|code:?|error:?)\s*(\d{3})\b|\b([45]\d\d) [A-Z][a-z]",
+    r"(?:returned error|status(?: code)?:?|HTTP(?: error)?|Response \[|code:?|error:?)\s*(\d{3})\b"
+    r"|\b([45]\d\d) [A-Z][a-z]",
     re.IGNORECASE,
 )
 _LOST_ACCESS: Final = re.compile(

@@ -198,8 +198,8 @@ class Resolver:
         after = int(given.get("cursor") or 0)
         edges = [{"version": f"v{found.version}", "node": _artifact(found)} for found in newest[after : after + first]]
         page = {"__typename": "PageInfo", "endCursor": str(after + first), "hasNextPage": after + first < len(newest)}
-        held = {"__typename": "ArtifactSequence", "artifacts": {"totalCount": len(newest), "edges": edges}}
-        held["artifacts"]["pageInfo"] = page
+        listed = {"totalCount": len(newest), "edges": edges, "pageInfo": page}
+        held = {"__typename": "ArtifactSequence", "artifacts": listed}
         return {"project": {"artifactType": {"artifactCollection": held}}}
 
     def _artifact_type(self, given: Variables) -> Answer:

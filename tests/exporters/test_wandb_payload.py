@@ -94,5 +94,6 @@ def test_each_key_is_bound_once_to_a_hidden_axis_declared_first() -> None:
     axes.bind({"z": 1}, "step")
 
     assert defined == [
-        ("a/step", None), ("a/x", "a/step"), ("a/step_value", "a/step"), ("a/y", "a/step"), ("step", None), ("z", "step"),
+        ("a/step", None), ("a/x", "a/step"), ("a/step_value", "a/step"), ("a/y", "a/step"),
+        ("step", None), ("z", "step"),
     ]  # fmt: skip

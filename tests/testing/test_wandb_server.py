@@ -65,7 +65,7 @@ def test_it_records_what_the_sdk_sends(server: WandbServer, init: Callable[..., 
         "x/*": MetricDefinition("x/*", "x/step", hidden=False, glob=True),
     }
     assert (held.state, held.exit_code) == ("failed", 3)
-    assert [upsert.metrics for upsert in held.upserts][0] == {}
+    assert held.upserts[0].metrics == {}
 
 
 def test_a_resumed_run_goes_on_at_the_line_count(server: WandbServer, init: Callable[..., Any]) -> None:
