@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         log_rollouts,
         rollout,
     )
+    from otel_bridge.emit.content import redact_with
     from otel_bridge.emit.context import attach_context, get_context
     from otel_bridge.emit.histogram import Histogram
     from otel_bridge.emit.live import chat, tool
@@ -51,6 +52,7 @@ __all__ = [
     "log_reward",
     "log_rewards",
     "log_rollouts",
+    "redact_with",
     "rollout",
     "tool",
 ]
@@ -65,6 +67,7 @@ _HOMES: Final = {
     "attach_context": "otel_bridge.emit.context",
     "chat": "otel_bridge.emit.live",
     "get_context": "otel_bridge.emit.context",
+    "redact_with": "otel_bridge.emit.content",
     "tool": "otel_bridge.emit.live",
 }
 

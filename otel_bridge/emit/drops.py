@@ -28,8 +28,20 @@ MEANING: Mapping[str, str] = {
     "not_finite_in_distribution": "nan and inf within a distribution",
     "not_written": "records that could not be appended",
     "object": "values that are no number: log media with the tracker's own call",
+    "late_not_a_mapping": "calls of log_rewards() with something else than a dict",
+    "late_value": "rewards that are no number",
     "reentered": "records of a signal handler beyond 10,000",
     "reserved_key": "keys named rl.row",
+    "rollout_decode": "texts whose decode function raised: the rollout goes without them",
+    "rollout_empty_prompt": "rollouts without a prompt",
+    "rollout_message": "entries that are no message",
+    "rollout_no_mapping": "rollouts that are neither Rollout nor a dict",
+    "rollout_reward": "rewards that are no number: the rollout goes without them",
+    "rollout_short_list": "entries that a parallel list was too short for",
+    "rollout_span": "spans of a rollout that could not be encoded",
+    "rollout_step": "steps of rollouts that are no number",
+    "rollout_unknown_column": "columns of log_generations() that are not known",
+    "rollout_unreadable": "rollouts that raised when they were read",
     "same_key": "values whose flattened key came twice: the last one holds",
     "text": "texts: put them into log_config(), or messages into a rollout",
     "too_deep": "values nested deeper than 32",
@@ -39,7 +51,7 @@ MEANING: Mapping[str, str] = {
     "unreadable_mapping": "mappings that could not be read",
     "unreadable_value": "values that raised when they were read",
 }
-"""Reason to what the user is told. Rollouts add reasons of their own."""
+"""Reason to what the user is told."""
 
 
 class Drops:

@@ -5,11 +5,10 @@ Each resource is told which run it is in, so that a request lands there also whe
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from google.protobuf.message import Message
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
@@ -37,10 +36,6 @@ Request: TypeAlias = "ExportMetricsServiceRequest | ExportTraceServiceRequest | 
 _log = logging.getLogger("otel_bridge")
 
 
-class _TakesWhole(Protocol):
-    def append(self, signal: int, payload: bytes, *, whole: bool) -> None: ...
-
-
 class SdkAppender:
     """Appends what SDK processors, readers and exporters hand over. Thread-safe, never raises.
 
@@ -51,7 +46,6 @@ class SdkAppender:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._pid = os.getpid()
-        self._whole = "whole" in inspect.signature(run.append).parameters
 
     def spans(self, spans: Sequence[ReadableSpan]) -> None:
         """Append *spans*."""
@@ -87,14 +81,9 @@ class SdkAppender:
         entries = _entries(request)
         if not any(scopes for _, scopes in entries):
             return
-        if not self._whole:
-            for _, scopes in entries:
-                for scope in scopes:
-                    self.run.append(signal, scope.SerializeToString())
-            return
         for resource, _ in entries:
             self._tell_run(resource)
-        cast("_TakesWhole", self.run).append(signal, request.SerializeToString(), whole=True)
+        self.run.append(signal, request.SerializeToString(), whole=True)
 
     def _tell_run(self, resource: Resource) -> None:
         known = {pair.key for pair in resource.attributes}

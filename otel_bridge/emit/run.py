@@ -219,10 +219,10 @@ class Run:
 
     # --- for the modules of emission ----------------------------------------------------------------------------------
 
-    def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None) -> None:
-        """Append one encoded record. Thread-safe, never raises; drops are counted."""
+    def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False) -> None:
+        """Append one encoded record (a *whole* one: a request with its own resources). Thread-safe, never raises."""
         if self._sink is not None:
-            self._sink.append(signal, payload, time_unix_ns)
+            self._sink.append(signal, payload, time_unix_ns, whole=whole)
 
     def count_drop(self, reason: str, n: int = 1) -> None:
         """Count *n* drops by *reason*; said at most once a minute."""

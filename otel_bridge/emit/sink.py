@@ -166,9 +166,9 @@ class Sink:
             role = None if role == self._role else role
             self._steps[role] = self._step_of(step, role)
 
-    def append(self, signal: int, payload: bytes, time_unix_ns: int | None = None) -> None:
-        """Append one encoded record."""
-        self._do(self._record, signal, payload, time_unix_ns)
+    def append(self, signal: int, payload: bytes, time_unix_ns: int | None = None, *, whole: bool = False) -> None:
+        """Append one encoded record; a *whole* one is a request with resources of its own."""
+        self._do(self._record, signal, payload, time_unix_ns, whole)
 
     def event(self, name: str, pairs: Mapping[str, Attribute], body: Attribute = None) -> None:
         """Append an event of ours, numbered."""
@@ -251,14 +251,14 @@ class Sink:
         numbers = flatten(values, self._drop)
         return self._encoder.encode(numbers, now, step, role, seq) if numbers else None
 
-    def _record(self, signal: int, payload: bytes, time_unix_ns: int | None) -> None:
+    def _record(self, signal: int, payload: bytes, time_unix_ns: int | None, whole: bool) -> None:
         if self._ended:  # an SDK that shuts down behind the run collects once more: nobody's mistake
             self._drop("ended", 1)
             return
         now = time_ns()
         if not self._checked_at <= now < self._check_again:
             self._check(now)
-        self._append(signal, payload, now if time_unix_ns is None else time_unix_ns)
+        self._append(signal, payload, now if time_unix_ns is None else time_unix_ns, whole=whole)
 
     def _say_end(self, status: str) -> None:
         self._tell_drops()
@@ -270,11 +270,11 @@ class Sink:
         numbered = {**pairs, semconv.EVENT_SEQ: self._event_seq}
         self._append(int(Signal.LOGS), event(name, time_unix_ns=now, body=body, pairs=numbered), now)
 
-    def _append(self, signal: int, payload: bytes, now: int) -> bool:
+    def _append(self, signal: int, payload: bytes, now: int, *, whole: bool = False) -> bool:
         if self._closed and self._refuses(signal):
             return False
         try:
-            (self._writer or self._open()).append(signal, payload, now)
+            (self._writer or self._open()).append(signal, payload, now, whole=whole)
         except JournalError as exc:
             self._failed(exc, payload)
             return False
