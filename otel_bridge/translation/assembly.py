@@ -61,6 +61,7 @@ class Facts:
     failed: bool
     truncated: bool
     start_unix_ns: int
+    end_unix_ns: int
     run_id: str = ""
 
 
@@ -103,6 +104,7 @@ class Assembler:
             failed=reading.error_of(subject) is not None,
             truncated=reason in _TRUNCATED,
             start_unix_ns=subject.start_time_unix_nano,
+            end_unix_ns=max(subject.end_time_unix_nano, subject.start_time_unix_nano),
             run_id=producer.run_id,
         )
 

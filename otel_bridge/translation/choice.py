@@ -49,6 +49,7 @@ class Step:
         number: ``None``: rollouts without a step.
         first_ns: When its first rollout came.
         last_ns: When its last rollout came.
+        said_ns: When, by what their senders say, its last rollout ended: the time of its statistics.
         kept: Seats taken.
         closed: The choice is made.
         changed_ns: When a rollout came after the statistics were sent; ``None``: none did.
@@ -61,6 +62,7 @@ class Step:
     number: int | None
     first_ns: int
     last_ns: int
+    said_ns: int = 0
     run_id: str = ""
     kept: int = 0
     closed: bool = False
@@ -112,7 +114,7 @@ class Steps:
         for trace_id, facts, came_ns in waiting:
             step = self._step(facts.role, facts.split, facts.step, came_ns)
             step.waiting[trace_id] = facts
-            step.run_id = step.run_id or facts.run_id
+            step.run_id, step.said_ns = step.run_id or facts.run_id, max(step.said_ns, facts.end_unix_ns)
             step.first_ns, step.last_ns = min(step.first_ns, came_ns), max(step.last_ns, came_ns)
 
     def passed(self, role: str | None, split: str, number: int | None) -> list[Step]:
@@ -125,7 +127,7 @@ class Steps:
     def take(self, trace_id: str, facts: Facts, now_unix_ns: int) -> Verdict:
         """Decide on a complete rollout, or let it wait for its step."""
         step = self._step(facts.role, facts.split, facts.step, now_unix_ns)
-        step.last_ns = max(step.last_ns, now_unix_ns)
+        step.last_ns, step.said_ns = max(step.last_ns, now_unix_ns), max(step.said_ns, facts.end_unix_ns)
         step.run_id = step.run_id or facts.run_id
         cap = self.cap(facts.split)
         if not step.closed and self._options.selection != FIRST and cap > 0:
@@ -138,7 +140,12 @@ class Steps:
         return Verdict.KEEP if kept else Verdict.LEAVE_OUT
 
     def left_out(
-        self, step_of: tuple[str | None, str, int | None], event: tuple[str, int, Mapping[str, Json]], now_unix_ns: int
+        self,
+        step_of: tuple[str | None, str, int | None],
+        event: tuple[str, int, Mapping[str, Json]],
+        now_unix_ns: int,
+        *,
+        said_ns: int,
     ) -> int:
         """Merge statistics that an emitter sent; return how many rollouts were new.
 
@@ -146,6 +153,7 @@ class Steps:
             step_of: Role, split and step.
             event: Its id, the number of rollouts, and the statistics by group.
             now_unix_ns: When it came.
+            said_ns: When it was said.
         """
         identity, rollouts, body = event
         step = self._step(*step_of, now_unix_ns)
@@ -153,7 +161,7 @@ class Steps:
             return 0
         before = step.statistics.total
         step.events = [*step.events, identity]
-        step.last_ns = max(step.last_ns, now_unix_ns)
+        step.last_ns, step.said_ns = max(step.last_ns, now_unix_ns), max(step.said_ns, said_ns)
         step.statistics.add_left_out(rollouts, body)
         self._touched(step, now_unix_ns)
         return step.statistics.total - before
@@ -205,7 +213,7 @@ class Steps:
             role=step.role,
             step=step.number,
             axis=axis,
-            time_unix_ns=step.last_ns,
+            time_unix_ns=step.said_ns or step.last_ns,
             values={key_of(step.role, key): value for key, value in values.items()},
             steps=steps,
         )
@@ -293,6 +301,7 @@ class Steps:
                 "number": step.number,
                 "first": step.first_ns,
                 "last": step.last_ns,
+                "said": step.said_ns,
                 "run": step.run_id,
                 "kept": step.kept,
                 "closed": step.closed,
@@ -321,6 +330,7 @@ def _loaded(value: object) -> Step:
         number=cast("int | None", fields["number"]),
         first_ns=cast("int", fields["first"]),
         last_ns=cast("int", fields["last"]),
+        said_ns=cast("int", fields["said"]),
         run_id=cast("str", fields["run"]),
         kept=cast("int", fields["kept"]),
         closed=cast("bool", fields["closed"]),

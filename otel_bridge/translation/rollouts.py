@@ -119,7 +119,8 @@ class Rollouts:
         seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
         records += self._pass(role, split, step)
         event = f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}"
-        new = self._steps.left_out((role, split, step), (event, number or 0, body), now_unix_ns)
+        said_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
+        new = self._steps.left_out((role, split, step), (event, number or 0, body), now_unix_ns, said_ns=said_ns)
         if new:
             self._left("rollout", new)
         return records

@@ -220,7 +220,7 @@ def _open_trace(trace_id: str, value: object) -> OpenTrace:
 def _packed(facts: Facts) -> list[Json]:
     return [
         facts.role, facts.split, facts.step, facts.group, facts.reward, facts.failed, facts.truncated,
-        facts.start_unix_ns, facts.run_id,
+        facts.start_unix_ns, facts.end_unix_ns, facts.run_id,
     ]  # fmt: skip
 
 
@@ -234,7 +234,8 @@ def _unpacked(fields: list[Json]) -> Facts:
         failed=cast("bool", fields[5]),
         truncated=cast("bool", fields[6]),
         start_unix_ns=cast("int", fields[7]),
-        run_id=cast("str", fields[8]),
+        end_unix_ns=cast("int", fields[8]),
+        run_id=cast("str", fields[9]),
     )
 
 

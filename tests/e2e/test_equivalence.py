@@ -24,7 +24,6 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
-from otel_bridge.translation.options import Options
 from otel_bridge_collector import Receiver, ReceiverSettings
 from otel_bridge_collector.ingest import Ingest, IngestSettings
 
@@ -190,7 +189,7 @@ def _requests(base: Path) -> list[Request]:
 
 
 def _recut(requests: list[Request], choice: random.Random) -> Iterator[Request]:
-    """Merge neighbours of one signal and cut the sum anywhere between points and spans, as a Collector's batcher does."""
+    """Merge neighbours of one signal and cut the sum between any points or spans, as a Collector's batcher does."""
     while requests:
         signal = requests[0][0]
         count = 1

@@ -55,7 +55,16 @@ def test_every_attribute_of_our_root_finds_its_field() -> None:
     facts, rollout = assembled(spans)
 
     assert facts == Facts(
-        "explorer", "eval", 7, "p17", 1.0, failed=False, truncated=True, start_unix_ns=sample.NOW + 1, run_id="r1"
+        "explorer",
+        "eval",
+        7,
+        "p17",
+        1.0,
+        failed=False,
+        truncated=True,
+        start_unix_ns=sample.NOW + 1,
+        end_unix_ns=sample.NOW + 101,
+        run_id="r1",
     )
     call = {"id": "c1", "type": "function", "function": {"name": "calc", "arguments": '{"x":"1+1"}'}}
     messages = [

@@ -55,7 +55,7 @@ def test_the_statistics_of_a_closed_step_are_over_all_its_rollouts() -> None:
             role="explorer",
             step=1,
             axis="explorer/step",
-            time_unix_ns=sample.NOW,
+            time_unix_ns=sample.NOW + 101,  # when its last rollout ended, not when it came
             values={
                 "explorer/rollouts/total": 5,
                 "explorer/rollouts/kept": 1,

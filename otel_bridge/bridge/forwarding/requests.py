@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -47,24 +48,23 @@ def parts_of(frame: Frame, resource: bytes) -> list[Part]:
 
 
 def bodies(parts: Iterable[Part]) -> Iterator[tuple[Signal, Sequence[bytes]]]:
-    """Put *parts* together to requests under `REQUEST_BYTES`: rows first, then rollouts, then events.
+    """Put *parts* together to requests under `REQUEST_BYTES`: rows first, then rollouts and events as they come.
 
-    Events come last because one of them may be the end of the process.
+    An event may be the statistics of a step, which the next step's rollouts would close, or the end of the process.
     """
-    by_signal: dict[Signal, list[bytes]] = {Signal.METRICS: [], Signal.TRACES: [], Signal.LOGS: []}
-    for part in parts:
-        by_signal[part.signal].append(part.data)
-    for signal, datas in by_signal.items():
+    given = list(parts)
+    ordered = [part for part in given if part.signal is Signal.METRICS]
+    ordered += [part for part in given if part.signal is not Signal.METRICS]
+    for signal, neighbours in groupby(ordered, key=lambda part: part.signal):
         body: list[bytes] = []
         size = 0
-        for data in datas:
-            if body and size + len(data) > REQUEST_BYTES:
+        for part in neighbours:
+            if body and size + len(part.data) > REQUEST_BYTES:
                 yield signal, body
                 body, size = [], 0
-            body.append(data)
-            size += len(data)
-        if body:
-            yield signal, body
+            body.append(part.data)
+            size += len(part.data)
+        yield signal, body
 
 
 def _in_request(head: bytes, payload: bytes) -> bytes:

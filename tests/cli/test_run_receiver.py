@@ -1,0 +1,139 @@
+"""``otel-bridge run``: what children with a stock OpenTelemetry SDK send lands in the same run."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from command_runs import PYTHON, call, environment, only_folder, otel_bridge, program, records, statuses, values
+from stock_programs import GLOBAL_API, OTLP_BY_ITSELF
+
+from otel_bridge.journal.folder import run_folders
+
+TRAIN = "import otel_bridge; otel_bridge.init(role='trainer').log({'loss': 0.5}, step=7)"
+
+
+def rollouts(folder: Path) -> list[tuple[str, int, float]]:
+    found = [record for record in records(only_folder(folder)) if record["kind"] == "rollout"]
+    return [(record["key"], record["step"], record["reward"]) for record in found]
+
+
+@pytest.mark.parametrize(
+    ("code", "start"), [(OTLP_BY_ITSELF, "python"), (GLOBAL_API, "opentelemetry-instrument python")]
+)
+def test_a_stock_sdk_lands_in_the_run_of_the_others_under_its_service_name(
+    tmp_path: Path, code: str, start: str
+) -> None:
+    train, reward = program(tmp_path, "train.py", TRAIN), program(tmp_path, "reward.py", code)
+    both = f"python {train} & OTEL_SERVICE_NAME=reward-server {start} {reward}; wait"
+
+    done = otel_bridge("run", "--exporters", "file", "--", "sh", "-c", both, cwd=tmp_path, env=environment(tmp_path))
+
+    folder = only_folder(tmp_path / ".otel-bridge")
+    assert done.returncode == 0, done.stderr
+    assert values(folder) == {
+        "trainer/loss": [(7, 0.5)],
+        "reward-server/queue": [(7, 3.0)],
+        "reward-server/requests": [(None, 5)],
+        **_statistics(folder),
+    }
+    assert rollouts(tmp_path / ".otel-bridge") == [("reward-server/rollouts", 7, 0.5)]
+    assert statuses(folder) == ["finished"]
+
+
+def _statistics(folder) -> dict[str, object]:
+    """What the bridge itself makes of the rollout."""
+    return {key: found for key, found in values(folder).items() if "/rollouts/" in key}
+
+
+def test_variables_for_the_users_own_collector_do_not_reach_the_children(tmp_path: Path) -> None:
+    reward = program(tmp_path, "reward.py", OTLP_BY_ITSELF)
+    env = environment(
+        tmp_path,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+        OTEL_EXPORTER_OTLP_METRICS_ENDPOINT="http://127.0.0.1:9/v1/metrics",
+        OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20mine",
+        OTEL_SERVICE_NAME="reward",
+    )
+
+    done = otel_bridge("run", "--exporters", "file", "--", "python", reward, cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stderr
+    assert values(only_folder(tmp_path / ".otel-bridge"))["reward/queue"] == [(7, 3.0)]
+
+
+def test_listen_takes_its_ports_and_says_where_one_is_taken(tmp_path: Path) -> None:
+    reward, port = program(tmp_path, "reward.py", OTLP_BY_ITSELF), _two_free_ports()
+    command = ["run", "--exporters", "file", "--listen", f"127.0.0.1:{port}", "--"]
+    said = otel_bridge(
+        *command, "sh", "-c", "echo $OTEL_EXPORTER_OTLP_ENDPOINT", cwd=tmp_path, env=environment(tmp_path)
+    )
+    answers = []
+    for number, what in ((port, "gRPC"), (port + 1, "HTTP")):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", number))
+            taken.listen()
+
+            answers.append((what, otel_bridge(*command, "python", reward, cwd=tmp_path, env=environment(tmp_path))))
+
+    assert (said.returncode, said.stdout) == (0, f"http://127.0.0.1:{port + 1}\n")
+    for what, done in answers:
+        assert (done.returncode, done.stdout) == (1, "")
+        # gRPC's core writes a line of its own before.
+        assert done.stderr.strip().splitlines()[-1].startswith(f"Error: {what} cannot listen on 127.0.0.1:")
+    assert run_folders(tmp_path / ".otel-bridge") == []
+
+
+def _two_free_ports() -> int:
+    """A port that is free, and the one behind it too."""
+    while True:
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+            try:
+                two.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def test_an_address_that_others_reach_gets_a_token_which_the_children_know(tmp_path: Path) -> None:
+    reward, port = program(tmp_path, "reward.py", OTLP_BY_ITSELF), _two_free_ports()
+    command = f"env | grep -c OTEL_BRIDGE_TOKEN=; OTEL_SERVICE_NAME=reward python {reward}"
+    listen = ["--listen", f"0.0.0.0:{port}"]
+
+    done = otel_bridge(
+        "run", "--exporters", "file", *listen, "--", "sh", "-c", command, cwd=tmp_path, env=environment(tmp_path)
+    )
+
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert values(only_folder(tmp_path / ".otel-bridge"))["reward/queue"] == [(7, 3.0)]
+
+
+WITHOUT_GRPC = """
+    import sys
+    from importlib.machinery import PathFinder
+
+    find = PathFinder.find_spec
+    def without_grpc(name, *where):
+        return None if name.partition(".")[0] == "grpc" else find(name, *where)
+    PathFinder.find_spec = without_grpc
+
+    from otel_bridge.cli import main
+    main(sys.argv[1:])
+"""
+
+
+def test_without_the_extra_it_runs_without_a_receiver_and_says_so(tmp_path: Path) -> None:
+    bare, train = program(tmp_path, "bare.py", WITHOUT_GRPC), program(tmp_path, "train.py", TRAIN)
+    command = [PYTHON, bare, "run", "--exporters", "file"]
+    env = environment(tmp_path)
+    listening = call([*command, "--listen", "127.0.0.1:4317", "--", "python", train], cwd=tmp_path, env=env)
+
+    done = call([*command, "--", "python", train], cwd=tmp_path, env=env)
+
+    assert (done.returncode, done.stderr.count("pip install 'otel-bridge[collector]'")) == (0, 1), done.stderr
+    assert values(only_folder(tmp_path / ".otel-bridge")) == {"trainer/loss": [(7, 0.5)]}
+    assert listening.returncode == 1
+    assert listening.stderr == "Error: --listen needs the receiver: pip install 'otel-bridge[collector]'\n"
