@@ -57,10 +57,10 @@ def print_runs(console: Console, folders: Iterable[RunFolder]) -> bool:
 
 def remains(report: Report | None, remaining: Remaining | None) -> str:
     """Return in one line why a folder is not done; empty when it is."""
+    if remaining is not None and remaining.reason:  # it could not be served: an older report says nothing of it
+        return remaining.reason
     if report is not None and report.ended:
         return ""
-    if remaining is not None and remaining.reason:
-        return remaining.reason
     return "nothing could be read" if report is None else _unfinished(report, remaining)
 
 
