@@ -212,7 +212,13 @@ class RunBridge:
             rows=self.ledger.rows,
             rollouts=self.ledger.rollouts,
             exporters=self.progress(),
+            reason=self._left_as_it_is(),
         )
+
+    def _left_as_it_is(self) -> str:
+        """Say which processes' segments a newer version wrote; empty when all can be read."""
+        refused = sorted(name for name, tail in self.reader.tails.items() if tail.refused)
+        return f"a newer version wrote the segments of {', '.join(refused)}; upgrade otel-bridge" if refused else ""
 
     def progress(self) -> dict[str, Progress]:
         """Return how far each exporter is."""
