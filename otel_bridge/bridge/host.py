@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from otel_bridge.bridge.database import set_aside
+from otel_bridge.bridge.exporters import by_exporter
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.errors import LedgerDamagedError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, run_folders
-from otel_bridge.journal.report import read_report
+from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import Status
 
 DISCOVER_S: Final = 0.25
@@ -236,12 +237,16 @@ class Host:
                 self._looked[folder.path] = changed_ns
             if closed is None or closed.run is None:
                 report = read_report(folder)
-                if folder.segments() or (report is not None and not report.ended):
+                if folder.segments() or (report is not None and (not report.ended or self._names_more(report))):
                     return True
             elif closed.run.anything_new():
                 return True
         parked = closed is not None and closed.remaining.rest is Rest.PARKED
         return parked and not self._until_done and time.monotonic() >= (closed.again_s if closed is not None else 0.0)
+
+    def _names_more(self, report: Report) -> bool:
+        """Say whether an exporter is given that has got nothing of an ended run yet: its ledger may hold records."""
+        return bool(by_exporter(self._options.exporters or {}).keys() - report.exporters.keys())
 
     def _open(self, folder: RunFolder) -> bool:
         def say(line: str) -> None:

@@ -257,8 +257,8 @@ class RunBridge:
         delete_read_segments(self.folder, self.ledger, self.reader, forwarding)
 
     def _choose_exporters(self) -> None:
-        # The last processes count where none lives: a program may be over before its bridge has begun.
-        headers = self.lives.living() or self.lives.headers()
+        # The last processes count where none that names any lives: a program may be over before its bridge has begun.
+        headers = [one for one in self.lives.living() if any(one.exporters.values())] or self.lives.headers()
         names = chosen(self.options.exporters, headers, self._last_names)
         if self.lanes.choose(names, headers):
             self._report.set_due()

@@ -19,12 +19,15 @@ from otel_bridge.journal.report import ExporterReport, Report, read_report
 
 _PROJECT: Final = "otel-bridge-doctor"
 _WAIT_S: Final = 60.0
+_NOTHING_CHOSEN: Final = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"
 
 
 def send(console: Console, env: Mapping[str, str]) -> list[str]:
     """Send to the exporters that *env* chooses; returns one line for each thing that did not come back."""
     name = f"check-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     run = otel_bridge.init(project=_PROJECT, name=name, role="doctor")
+    if not run.recording:
+        return [_NOTHING_CHOSEN]
     folder = RunFolder(base_dir(env, Path.cwd()), run.id)
     run.log({"check": 1.0}, step=1)
     messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
@@ -34,7 +37,7 @@ def send(console: Console, env: Mapping[str, str]) -> list[str]:
     if report is None:
         return [f"no bridge has read the row after {_WAIT_S:.0f} s; look at {folder.log_path}"]
     if not report.exporters:
-        return ["no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"]
+        return [_NOTHING_CHOSEN]
     info = RunInfo(id=run.id, project=_PROJECT, name=name, folder=folder.path)
     wrong: list[str] = []
     for chosen, state in report.exporters.items():

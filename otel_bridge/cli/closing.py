@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
+from typing import Final
 
 from rich.console import Console
 from rich.status import Status as Spinner
@@ -12,6 +13,8 @@ from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.cli.tables import show
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
+
+NO_EXPORTER: Final = "no exporter is chosen; pass --exporters"
 
 
 class DeliveryLine:
@@ -49,7 +52,10 @@ def print_runs(console: Console, folders: Iterable[RunFolder]) -> bool:
             whole = False
             continue
         show(console, folder.run_id, report)
-        if not report.ended:
+        if report.ended and report.position and not report.exporters:
+            whole = False
+            console.print(f"{NO_EXPORTER}: otel-bridge drain --exporters NAME {folder.path}", soft_wrap=True)
+        elif not report.ended:
             whole = False
             console.print(f"not all is delivered; go on with: otel-bridge drain {folder.path}", soft_wrap=True)
     return whole
@@ -60,7 +66,7 @@ def remains(report: Report | None, remaining: Remaining | None) -> str:
     if remaining is not None and remaining.reason:  # it could not be served: an older report says nothing of it
         return remaining.reason
     if report is not None and report.ended:
-        return ""
+        return "" if report.exporters or not report.position else NO_EXPORTER
     return "nothing could be read" if report is None else _unfinished(report, remaining)
 
 
@@ -69,7 +75,7 @@ def _unfinished(report: Report, remaining: Remaining | None) -> str:
     if stuck:
         return "; ".join(stuck)
     if not report.exporters:
-        return "no exporter is chosen; pass --exporters"
+        return NO_EXPORTER
     if remaining is not None and remaining.living:
         return f"{remaining.living} of its processes still run"
     return "its delivery was ended early" if remaining is None or remaining.rest is Rest.BUSY else remaining.rest.value

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_bridge import exporter, settings
+from otel_bridge.bridge.forwarding.endpoint import endpoint_for
 from otel_bridge.cli.check import send
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.journal.base import find_base
@@ -70,7 +71,7 @@ def _settings(console: Console, env: Mapping[str, str]) -> list[str]:
 def _shown(value: object, *, secret: bool) -> str:
     if secret and value:
         return "set"
-    if value is None or value == "" or value == ():
+    if value is None or value in ("", ()):  # no set: a table cannot be hashed
         return "-"
     if isinstance(value, bool):
         return str(int(value))
@@ -109,7 +110,7 @@ def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
 
 def _destination(name: str, env: Mapping[str, str]) -> list[str]:
     if name == exporter.OTLP:
-        return [env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4317")]
+        return [f"{signal}={endpoint_for(signal, env).address}" for signal in exporter.SIGNALS]
     chosen = exporter.load(name).settings(env, Path.cwd())
     return [f"{key}={value}" for key, value in chosen.destination.items()]
 

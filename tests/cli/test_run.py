@@ -292,6 +292,19 @@ def test_none_for_the_launcher_is_none_for_its_children(tmp_path: Path) -> None:
     assert "nothing is recorded" in done.stderr
 
 
+def test_where_nobody_chose_an_exporter_all_is_kept_and_said(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", TRAIN)
+
+    done = otel_bridge("run", "--", "python", train, "trainer", cwd=tmp_path, env=environment(tmp_path))
+    folder = only_folder(runs(tmp_path))
+    drained = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    assert f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters NAME {folder.path}" in done.stderr
+    assert drained.returncode == 0, drained.stdout
+    assert (values(folder), statuses(folder)) == ({"trainer/loss": LOSS}, ["finished"])
+
+
 KILLED_WORKER = """
     import os, signal
     if os.fork() == 0:
@@ -342,7 +355,7 @@ def test_a_leftover_bridge_of_the_same_run_hands_over(tmp_path: Path) -> None:
         done = otel_bridge("run", "--exporters", "gated", "--", "python", train, "explorer", cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stderr
-    assert not psutil.pid_exists(leftover)
+    until(lambda: not psutil.pid_exists(leftover), "the leftover's end")
     assert gated_lines(tmp_path)[:3] == [f"trainer/loss {step}" for step in (1, 2, 3)]
     assert set(gated_lines(tmp_path)) == {
         f"{role}/loss {step}" for role in ("trainer", "explorer") for step in (1, 2, 3)

@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from otel_bridge import settings
 from otel_bridge.errors import ConfigError, MissingExtraError
@@ -47,6 +47,12 @@ class Endpoint:
     certificate: str | None = None
     client_certificate: str | None = None
     client_key: str | None = None
+
+    @property
+    def address(self) -> str:
+        """The url less user, password and query: what may be shown."""
+        parts = urlsplit(self.url)
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
 
 
 def endpoint_for(signal: str, env: Mapping[str, str]) -> Endpoint:
@@ -101,7 +107,8 @@ def _url(signal: str, protocol: Protocol, env: Mapping[str, str]) -> str:
         url = f"http://{url}"
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError(f"{_PREFIX}ENDPOINT={url!r}: expected http://host:port or https://host:port")
+        seen = url.rpartition("@")[2]
+        raise ConfigError(f"{_PREFIX}ENDPOINT={seen!r}: expected http://host:port or https://host:port")
     if protocol == "grpc":
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     return url if own else f"{url.rstrip('/')}/v1/{signal}"

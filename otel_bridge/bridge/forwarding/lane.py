@@ -220,7 +220,7 @@ def _place(env: Mapping[str, str]) -> dict[str, str]:
     places: dict[str, str] = {}
     for signal in _SIGNALS.values():
         try:
-            places[signal] = endpoint_for(signal, env).url
+            places[signal] = endpoint_for(signal, env).address
         except ConfigError:  # noqa: PERF203  # three signals
             continue
     return places

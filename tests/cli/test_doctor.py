@@ -1,0 +1,99 @@
+"""``otel-bridge doctor``: settings, packages, trackers, and a test row that comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_runs import environment, otel_bridge
+from gated_tracker import install
+
+
+def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path) -> None:
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_POLL_S="0.1")
+
+    done = otel_bridge("doctor", cwd=tmp_path, env=env)
+
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, done.stdout
+    assert "OTEL_BRIDGE_POLL_S 0.1 environment How often the bridge looks at the segments." in lines
+    assert "OTEL_BRIDGE_ROW_WAIT_S 10.0 default How long a row waits for its missing pieces." in lines
+    assert "file yes" in lines
+    assert lines[-1] == "✓ nothing is wrong"
+    assert not (tmp_path / ".otel-bridge").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        (
+            {"OTEL_BRIDGE_POLL_S": "soon"},
+            "✗ OTEL_BRIDGE_POLL_S='soon': expected a number of seconds; unset it to use the default, 0.05",
+        ),
+        ({"OTEL_BRIDGE_EXPORTERS": "trakio"}, "✗ exporter 'trakio' is not known; choose from"),
+        ({"OTEL_BRIDGE_EXPORTERS": "wandb", "WANDB_MODE": "disabled"}, "✗ WANDB_MODE=disabled"),
+    ],
+)
+def test_what_is_wrong_is_said_once_and_the_exit_code_says_so(
+    tmp_path: Path, variables: dict[str, str], said: str
+) -> None:
+    done = otel_bridge("doctor", "--send", cwd=tmp_path, env=environment(tmp_path, **variables))
+
+    assert done.returncode == 1
+    assert [line.startswith(said) for line in done.stdout.splitlines() if line.startswith("✗")] == [True], done.stdout
+    assert not (tmp_path / ".otel-bridge").exists()
+
+
+def test_no_secret_is_printed(tmp_path: Path) -> None:
+    secrets = {
+        "OTEL_BRIDGE_TOKEN": "hunter2-token",
+        "WANDB_API_KEY": "hunter2-wandb",
+        "MLFLOW_TRACKING_URI": "https://me:hunter2-mlflow@mlflow.example",
+        "MLFLOW_TRACKING_TOKEN": "hunter2-token",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:hunter2-otlp@collector.example:4317",
+        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=hunter2-header",
+        "TRACKIO_SERVER_URL": "http://trackio.example/?write_token=hunter2-trackio",
+    }
+
+    done = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path, **secrets))
+
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "hunter2" not in done.stdout + done.stderr
+    assert any(line.startswith("OTEL_BRIDGE_TOKEN set environment") for line in lines)
+
+
+def test_a_secret_that_cannot_be_read_is_not_printed_either(tmp_path: Path) -> None:
+    env = environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="me:hunter2-otlp@", OTEL_BRIDGE_EXPORTERS="otlp")
+
+    done = otel_bridge("doctor", cwd=tmp_path, env=env)
+
+    assert "hunter2" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_row_and_a_rollout_are_sent_and_read_back_from_each_tracker(tmp_path: Path) -> None:
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file,trackio", TRACKIO_DIR=str(tmp_path / "trackio"))
+
+    done = otel_bridge("doctor", "--send", cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "file: the row and the rollout came back" in done.stdout
+    assert "trackio: the row and the rollout came back" in done.stdout
+    assert (tmp_path / "trackio" / "otel-bridge-doctor.db").exists()
+
+
+def test_a_tracker_that_takes_nothing_is_named_with_what_helps(tmp_path: Path) -> None:
+    extra = {"OTEL_BRIDGE_EXPORTERS": "file,gated", "GATED_BLOCKED": "1", **install(tmp_path)}
+
+    done = otel_bridge("doctor", "--send", cwd=tmp_path, env=environment(tmp_path, **extra))
+
+    assert done.returncode == 1
+    assert "file: the row and the rollout came back" in done.stdout
+    assert f"✗ gated: blocked: the gate is shut; touch {tmp_path}/gate" in done.stdout
+
+
+def test_nothing_chosen_is_said_when_something_should_be_sent(tmp_path: Path) -> None:
+    done = otel_bridge("doctor", "--send", cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == 1
+    assert "✗ no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio" in done.stdout

@@ -1,0 +1,254 @@
+"""``otel-bridge drain``: what held, blocked and left folders hold is delivered, or it says why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import shown_runs
+from command_runs import (
+    call,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    report_of,
+    run_info,
+    started,
+    statuses,
+    until,
+    values,
+)
+from gated_tracker import gated_lines, install
+
+from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.journal.report import read_report
+
+TRAIN = """
+    import sys, time
+    import otel_bridge
+    with otel_bridge.init("maths", sys.argv[1], role="trainer", exporters=sys.argv[2]) as run:
+        for step in (1, 2, 3):
+            run.log({"loss": step / 2, "bad": float("inf")}, step=step)
+            messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+            run.log_rollouts([{"messages": messages, "reward": step}], step=step)
+            time.sleep(0.02)
+"""
+LOSS = [(1, 0.5), (2, 1.0), (3, 1.5)]
+
+
+def held(tmp_path: Path, name: str, exporters: str, **variables: str) -> Path:
+    """Run the program where only segments are kept; returns the directory of run folders."""
+    train = program(tmp_path, "train.py", TRAIN)
+    done = call(
+        ["python", train, name, exporters],
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_HOLD="1", **variables),
+    )
+    assert done.returncode == 0, done.stderr
+    return tmp_path / ".otel-bridge"
+
+
+def test_a_held_folder_is_delivered_to_where_its_program_wanted_it(tmp_path: Path) -> None:
+    base = held(tmp_path, "ppo", "file")
+    before = only_folder(base).segments()
+
+    done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
+
+    folder = only_folder(base)
+    assert (done.returncode, len(before)) == (0, 1), done.stdout
+    assert (values(folder)["trainer/loss"], statuses(folder)) == (LOSS, ["finished"])
+    assert (folder.segments(), report_of(base).ended) == ([], True)
+
+
+@pytest.mark.slow
+def test_a_held_run_stands_in_every_tracker_with_the_time_it_happened(tmp_path: Path) -> None:
+    places = {
+        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(tmp_path),
+    }
+    base = held(tmp_path, "ppo", "wandb,mlflow,trackio", **places)
+    over_ms = time.time() * 1000
+
+    done = otel_bridge("drain", str(base), cwd=tmp_path / "home", env=environment(tmp_path))
+
+    run = run_info(base)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wandb = shown_runs.wandb_offline(tmp_path, run.id)
+    mlflow = shown_runs.mlflow(places["MLFLOW_TRACKING_URI"], run)
+    trackio = shown_runs.trackio(tmp_path / "trackio", run)
+    assert wandb.scalars == mlflow.scalars == trackio.scalars
+    assert ("trainer/bad", 2, "inf") in trackio.scalars
+    assert wandb.rollouts == mlflow.rollouts == trackio.rollouts
+    assert [len(wandb.rollouts), wandb.steps("trainer")] == [3, [1, 2, 3]]
+    for shown in (wandb, mlflow, trackio):
+        times = [shown.times_ms["trainer/loss", step] or 0 for step in (1, 2, 3)]
+        assert times[0] + 20 <= times[1] <= times[2] - 20 < over_ms
+        assert max(when or 0 for when in shown.times_ms.values()) < over_ms
+
+
+def test_several_folders_are_delivered_and_named_exporters_go_before_those_of_the_programs(tmp_path: Path) -> None:
+    held(tmp_path, "one", "trackio")
+    base = held(tmp_path, "two", "mlflow")
+
+    done = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == 0, done.stdout
+    assert [values(folder)["trainer/loss"] for folder in run_folders(base)] == [LOSS, LOSS]
+    assert [set(read_report(folder).exporters) for folder in run_folders(base)] == [{"file"}] * 2
+    assert "maths/one" in done.stdout
+    assert "maths/two" in done.stdout
+
+
+def test_the_folders_named_are_drained_and_no_others(tmp_path: Path) -> None:
+    held(tmp_path, "one", "file")
+    base = held(tmp_path, "two", "file")
+    one, two = run_folders(base)
+
+    done = otel_bridge("drain", str(two.path), cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == 0, done.stdout
+    assert (len(one.segments()), two.segments()) == (1, [])
+    assert values(two)["trainer/loss"] == LOSS
+
+
+def test_drained_again_nothing_comes_twice(tmp_path: Path) -> None:
+    base = held(tmp_path, "ppo", "file")
+    first = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
+
+    again = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
+
+    assert (first.returncode, again.returncode) == (0, 0)
+    assert values(only_folder(base))["trainer/loss"] == LOSS
+
+
+def test_a_blocked_exporter_is_said_with_what_helps_and_the_others_get_all(tmp_path: Path) -> None:
+    extra = {"GATED_BLOCKED": "1", **install(tmp_path)}
+    base = held(tmp_path, "ppo", "gated,file", **extra)
+
+    blocked = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path, **extra))
+    (tmp_path / "gate").touch()
+    free = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path, **extra))
+
+    folder = only_folder(base)
+    assert blocked.returncode == 1
+    assert f"{folder.path}: not all is delivered: gated is blocked: the gate is shut" in blocked.stdout
+    assert f"touch {tmp_path}/gate" in blocked.stdout
+    assert values(folder)["trainer/loss"] == LOSS
+    assert free.returncode == 0, free.stdout
+    assert [line for line in gated_lines(tmp_path) if "loss" in line] == [f"trainer/loss {step}" for step in (1, 2, 3)]
+    assert gated_lines(tmp_path)[-1] == "end finished"
+
+
+def test_without_any_exporter_it_says_what_to_pass(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", "import otel_bridge; otel_bridge.init('maths', 'ppo').log({'loss': 1.0})")
+    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_HOLD="1"))
+
+    done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
+    named = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == 1
+    assert "not all is delivered: no exporter is chosen; pass --exporters" in done.stdout
+    assert named.returncode == 0, named.stdout
+    assert values(only_folder(tmp_path / ".otel-bridge")) == {"loss": [(0, 1.0)]}
+
+
+def test_a_killed_trainers_folder_is_delivered_and_its_run_was_killed(tmp_path: Path) -> None:
+    code = """
+        import os, signal
+        import otel_bridge
+        run = otel_bridge.init("maths", "ppo", role="trainer", exporters="file")
+        run.log({"loss": 0.5}, step=1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    train = program(tmp_path, "train.py", code)
+    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_HOLD="1"))
+
+    done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
+
+    folder = only_folder(tmp_path / ".otel-bridge")
+    assert done.returncode == 0, done.stdout
+    assert (values(folder), statuses(folder)) == ({"trainer/loss": [(1, 0.5)]}, ["killed"])
+
+
+def test_a_run_that_still_goes_on_is_delivered_so_far_and_said_to_go_on(tmp_path: Path) -> None:
+    code = """
+        import pathlib, time
+        import otel_bridge
+        with otel_bridge.init("maths", "ppo", role="trainer", exporters="file") as run:
+            run.log({"loss": 0.5}, step=1)
+            pathlib.Path("ready").touch()
+            while not pathlib.Path("go").exists():
+                time.sleep(0.01)
+            run.log({"loss": 1.0}, step=2)
+    """
+    train, env = program(tmp_path, "train.py", code), environment(tmp_path, OTEL_BRIDGE_HOLD="1")
+    with started(["python", train], cwd=tmp_path, env=env) as process:
+        until((tmp_path / "ready").exists, "the program's beginning")
+
+        so_far = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
+
+        folder = only_folder(tmp_path / ".otel-bridge")
+        assert (so_far.returncode, values(folder)) == (1, {"trainer/loss": [(1, 0.5)]})
+        assert "not all is delivered: 1 of its processes still run" in so_far.stdout
+        (tmp_path / "go").touch()
+        process.wait(60)
+    done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
+    assert (done.returncode, values(folder), statuses(folder)) == (
+        0,
+        {"trainer/loss": [(1, 0.5), (2, 1.0)]},
+        ["finished"],
+    )
+
+
+def test_a_folder_that_another_machine_serves_is_refused_until_its_heart_stops(tmp_path: Path) -> None:
+    base = held(tmp_path, "ppo", "file")
+    folder = only_folder(base)
+    _hold_elsewhere(folder, time.time_ns())
+    refused = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
+    _hold_elsewhere(folder, time.time_ns() - 90 * 10**9)
+
+    done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
+
+    assert refused.returncode == 1
+    assert "a bridge on elsewhere serves it; run drain there, or wait until that bridge has ended" in refused.stdout
+    assert done.returncode == 0, done.stdout
+    assert values(folder)["trainer/loss"] == LOSS
+
+
+def _hold_elsewhere(folder: RunFolder, heartbeat_unix_ns: int) -> None:
+    content = {"pid": 1, "host": "elsewhere", "boot_id": "another", "heartbeat_unix_ns": heartbeat_unix_ns}
+    folder.lock_path.write_text(json.dumps(content))
+    os.chmod(folder.lock_path, 0o600)
+
+
+def test_a_plain_bridge_of_the_folder_hands_over(tmp_path: Path) -> None:
+    extra = install(tmp_path)
+    env = environment(tmp_path, **extra)
+    train = program(tmp_path, "train.py", TRAIN)
+    left = call(["python", train, "ppo", "gated"], cwd=tmp_path, env={**env, "OTEL_BRIDGE_DRAIN_TIMEOUT_S": "1"})
+    (tmp_path / "gate").touch()
+
+    done = otel_bridge("drain", cwd=tmp_path, env=env)
+
+    assert (left.returncode, done.returncode) == (0, 0), done.stdout
+    assert [line for line in gated_lines(tmp_path) if "loss" in line] == [f"trainer/loss {step}" for step in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nowhere"], 0, "no run folder here: nothing to deliver"),
+        (["--exporters", "trakio"], 1, "exporter 'trakio' is not known"),
+    ],
+)
+def test_what_cannot_be_drained_is_said(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+    done = otel_bridge("drain", *arguments, cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr

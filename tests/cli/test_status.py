@@ -1,0 +1,90 @@
+"""``otel-bridge status``: what a person and a program are told of run folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from command_runs import call, environment, only_folder, otel_bridge, program, started, until
+from gated_tracker import install
+
+TRAIN = """
+    import pathlib, sys, time
+    import otel_bridge
+    with otel_bridge.init("maths", "ppo", role="trainer") as run:
+        for step in (1, 2, 3):
+            run.log({"loss": step / 2}, step=step)
+        pathlib.Path("ready").touch()
+        while len(sys.argv) > 1 and not pathlib.Path("go").exists():
+            time.sleep(0.01)
+"""
+
+
+def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_path: Path) -> None:
+    extra = {"OTEL_BRIDGE_EXPORTERS": "gated,file", "GATED_BLOCKED": "1", **install(tmp_path)}
+    env, train = environment(tmp_path, **extra), program(tmp_path, "train.py", TRAIN)
+    with started(["python", train, "wait"], cwd=tmp_path, env=env) as process:
+        shown = until(lambda: _shown(tmp_path, "gated is blocked"), "the blocked tracker")
+
+        line = otel_bridge("status", "--json", cwd=tmp_path, env=environment(tmp_path))
+
+        (tmp_path / "go").touch()
+        process.wait(60)
+    run_id = only_folder(tmp_path / ".otel-bridge").run_id
+    lines = [text.split() for text in shown.splitlines()]
+    assert lines[0] == ["maths/ppo", f"({run_id})", "running"]
+    assert ["trainer", "3", "3", "1", "of", "1", "alive"] in lines
+    assert ["file", "idle", "3", "0", "0"] in lines
+    assert f"gated is blocked: the gate is shut; touch {tmp_path}/gate" in shown
+    told = json.loads(line.stdout)
+    assert (told["run_id"], told["bridge_alive"], told["report"]["status"]) == (run_id, True, "running")
+    assert told["report"]["steps"] == {"trainer/step": 3}
+    assert told["report"]["exporters"]["gated"]["state"] == "blocked"
+
+
+def _shown(folder: Path, wanted: str) -> str | None:
+    done = otel_bridge("status", cwd=folder, env=environment(folder))
+    return done.stdout if done.returncode == 0 and wanted in done.stdout and "file" in done.stdout else None
+
+
+def test_an_ended_run_says_how_it_ended_and_where_it_is(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", TRAIN + "        raise RuntimeError")
+    otel_bridge("run", "--exporters", "file", "--", "python", train, cwd=tmp_path, env=environment(tmp_path))
+    folder = only_folder(tmp_path / ".otel-bridge")
+
+    here = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path))
+    by_name = otel_bridge("status", str(folder.path), cwd=tmp_path / "home", env=environment(tmp_path))
+
+    assert here.stdout == by_name.stdout
+    assert here.stdout.splitlines()[0] == f"maths/ppo ({folder.run_id}) failed"
+    assert f"file  cat {folder.path}/file/*.jsonl" in here.stdout
+
+
+def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", TRAIN)
+    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_HOLD="1", OTEL_BRIDGE_EXPORTERS="file"))
+    folder = only_folder(tmp_path / ".otel-bridge")
+    size_bytes = sum(segment.size_bytes for segment in folder.segments())
+
+    done = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path))
+    line = otel_bridge("status", "--json", cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.stdout.splitlines() == [
+        f"{folder.run_id}: no bridge has read it yet, {size_bytes:,} bytes wait",
+        f"  otel-bridge drain {folder.path}",
+    ]
+    assert json.loads(line.stdout) == {
+        "run_id": folder.run_id,
+        "folder": str(folder.path),
+        "bridge_alive": False,
+        "report": None,
+    }
+
+
+def test_without_run_folders_it_says_where_it_looked(tmp_path: Path) -> None:
+    done = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_DIR="there"))
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"Error: {tmp_path}/there: no run folder here; pass the folder that holds them, or set OTEL_BRIDGE_DIR\n"
+    )
