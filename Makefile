@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 
-.PHONY: help demo test test-fast check format bench clean
+.PHONY: help demo test test-fast check format bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -42,6 +42,9 @@ format: $(VENV)/.developers ## Format the code
 
 bench: $(VENV)/.developers ## Measure speed against the real peers, as ratios in one run
 	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.developers ## Write the pages that are made of the code
+	PYTHONPATH=.:exporters:collector $(BIN)/python tests/settings_page.py > docs/settings.md
 
 clean: ## Remove the environment and what the tools left
 	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

@@ -291,7 +291,10 @@ PARK_S = Setting(
     "OTEL_BRIDGE_PARK_S", 60.0, seconds, "How long a bridge without processes keeps trying a failing tracker."
 )
 DRAIN_TIMEOUT_S = Setting(
-    "OTEL_BRIDGE_DRAIN_TIMEOUT_S", None, _optional(seconds), "How long shutdown delivers; default 30, under `run` 300."
+    "OTEL_BRIDGE_DRAIN_TIMEOUT_S",
+    None,
+    _optional(seconds),
+    "How long `otel-bridge run` delivers after its command's end; default 300.",
 )
 
 # --- service ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,127 @@
+"""The pages say what the code does: settings, options, reasons, links, code."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import click
+import pytest
+import settings_page
+
+from otel_bridge import settings
+from otel_bridge.emit.drops import MEANING
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+SOURCES = sorted(path for root in ("otel_bridge", "exporters", "collector") for path in (ROOT / root).rglob("*.py"))
+NO_REASONS = {"drop/", "replace"}
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def test_the_page_of_settings_is_fresh() -> None:
+    assert page("docs/settings.md") == settings_page.page(), "run `make docs`"
+
+
+def test_every_variable_of_ours_that_a_page_names_is_declared() -> None:
+    named = {name for path in PAGES for name in re.findall(r"OTEL_BRIDGE_[A-Z_]*[A-Z]", path.read_text("utf-8"))}
+    declared = set(re.findall(r"OTEL_BRIDGE_[A-Z_]*[A-Z]", settings_page.page()))
+    of_the_example = {"OTEL_BRIDGE_CSV_DIR"}
+
+    assert named - declared - of_the_example == set()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(path: Path) -> None:
+    text = path.read_text("utf-8")
+    missing: list[str] = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        file, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        there = path if not file else (path.parent / file)
+        if not there.exists() or (anchor and anchor not in _anchors(there.read_text("utf-8"))):
+            missing.append(target)
+
+    assert missing == []
+
+
+def _anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_script_of_the_readme_is_the_example() -> None:
+    (shown,) = re.findall(r"```python\n# train\.py\n(.*?)```", page("README.md"), re.DOTALL)
+    example = ast.parse(page("examples/train.py"))
+    example.body = example.body[1:]  # its docstring
+
+    assert ast.unparse(ast.parse(shown)) == ast.unparse(example)
+
+
+def test_the_exporter_on_the_page_is_the_example() -> None:
+    assert f"```python\n{page('examples/exporter_csv/otel_bridge_csv.py')}```\n" in page("docs/exporters.md")
+
+
+@pytest.mark.parametrize("name", ["run", "drain", "status", "doctor", "demo"])
+def test_the_page_of_commands_names_every_option(name: str) -> None:
+    command = importlib.import_module(f"otel_bridge.cli.{name}").command
+    (section,) = re.findall(
+        rf"^## `otel-bridge {name}.*?(?=^## |\Z)", page("docs/commands.md"), re.DOTALL | re.MULTILINE
+    )
+
+    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    assert [option.opts[0] for option in options if option.opts[0] not in section] == []
+
+
+def test_every_reason_of_a_drop_is_on_the_page_and_every_reason_on_the_page_is_counted() -> None:
+    documented = page("docs/emitting.md").partition("## Bad input")[2]
+    counted = set(MEANING) | {reason for path in SOURCES for reason in _reasons(path)} | _constants()
+
+    assert sorted(reason for reason in counted if f"`{reason}`" not in documented) == []
+    named = set(re.findall(r"`([a-z]+[_/][a-z_/]+)`", documented)) - {
+        "clipped_bytes",
+        "missing_rows",
+        "log_generations",
+    }
+    assert sorted(named - counted) == []
+
+
+def _reasons(path: Path) -> set[str]:
+    """The first text given to whatever counts drops."""
+    found: set[str] = set()
+    for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(call, ast.Call):
+            continue
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name in {"drop", "_drop", "count_drop", "count"}:
+            values = [
+                value for argument in call.args[:2] for value in ast.walk(argument) if isinstance(value, ast.Constant)
+            ]
+            found |= {str(value.value) for value in values if isinstance(value.value, str)}
+    return {reason for reason in found if re.fullmatch(r"[a-z]+[a-z_/]*", reason)} - NO_REASONS
+
+
+def _constants() -> set[str]:
+    modules = ("rows", "configs", "translator")
+    loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
+    names = ("INCOMPLETE", "TOO_LARGE", "UNDECODABLE", "OTHER_RUN")
+    return {str(getattr(module, name)) for module in loaded for name in names if hasattr(module, name)} | {
+        "rollout_empty_prompt"  # counted in a loop over names
+    }
+
+
+def test_the_defaults_that_pages_name_are_those_declared() -> None:
+    bounds = {"16 GiB": settings.MAX_BYTES, "64 MiB": settings.REQUEST_BYTES, "4 MiB": settings.ROLLOUT_BYTES}
+    shown = page("docs/guarantees.md")
+
+    for text, setting in bounds.items():
+        number, unit = text.split()
+        assert (text in shown, setting.default) == (True, settings.size_bytes(f"{number}{unit}"))
+    assert f"`{settings.MAX_ROLLOUTS_PER_STEP.name}`, {settings.MAX_ROLLOUTS_PER_STEP.default}" in shown
