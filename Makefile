@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
+PYTEST_ARGS ?=
 
 .PHONY: help demo test test-fast check format bench docs clean
 .DEFAULT_GOAL := help
@@ -24,10 +25,10 @@ demo: $(VENV)/.users ## Run a small real RL job into W&B (offline), MLflow and T
 	$(BIN)/otel-bridge demo $(DEMO_ARGS)
 
 test: $(VENV)/.developers ## Run every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.developers ## Run the tests that take no real tracker
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' $(PYTEST_ARGS)
 
 check: $(VENV)/.developers ## Lint, types, import contracts
 	$(BIN)/ruff format --check .

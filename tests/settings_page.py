@@ -22,10 +22,11 @@ settings, in the environment of the process that started it.
 _OTLP = """\
 ## Others that are read
 
-`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_*`, `RANK`, `WORLD_SIZE`, `GROUP_RANK`, `SLURM_NODEID`, `SLURM_JOB_ID` of
-batch jobs, `TORCHELASTIC_RUN_ID`; for the run's identity in the trackers
+`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_*`, `RANK`, `WORLD_SIZE`, `GROUP_RANK`, `SLURM_NODEID`, `SLURM_JOB_ID`
+of batch jobs, `TORCHELASTIC_RUN_ID`; for the run's identity in the trackers
 `WANDB_{RUN_ID,ENTITY,PROJECT,NAME,RUN_GROUP,TAGS,NOTES,JOB_TYPE}`, `MLFLOW_{RUN_ID,EXPERIMENT_NAME}` and
-`TRACKIO_{PROJECT,SPACE_ID}`. Credentials of trackers are left to their own libraries; none is written into a run folder.
+`TRACKIO_{PROJECT,SPACE_ID}`. Credentials of trackers are left to their own libraries; none is written into a run
+folder.
 """
 
 

@@ -33,7 +33,8 @@ BAD = """
         deep = {"d": deep}
     bad = [
         {Raises(): 1.0}, {"": 1.0}, {"k" * 5000: 1.0}, {"rl.row": 1.0}, {"a": {"b": 1.0}, "a/b": 2.0},
-        {"v": None}, {"v": "text"}, {"v": object()}, {"v": 1j}, {"v": Raises()}, {"v": [1.0, float("nan")]}, {"v": []}, {"v": np.zeros(4_000_001)},
+        {"v": None}, {"v": "text"}, {"v": object()}, {"v": 1j}, {"v": Raises()}, {"v": [1.0, float("nan")]},
+        {"v": []}, {"v": np.zeros(4_000_001)},
         {"v": 10**400}, {"v": RaisingMapping()}, cyclic, deep,
     ]
     for step, values in enumerate(bad):
