@@ -96,14 +96,14 @@ def mlflow(uri: str, run: RunInfo) -> Shown:
     for found in mlflow_reading.runs_of(uri, run):
         for trace in _pages(api, found):
             root = next(span for span in trace.data.spans if span.parent_id is None)
-            given, choices = root.inputs["messages"], (root.outputs or {}).get("choices", [])
+            given, choices = (root.inputs or {}).get("messages", []), (root.outputs or {}).get("choices", [])
             messages = [*given, *(choice["message"] for choice in choices)]
             trace_id = trace.info.trace_id.removeprefix("tr-")
             tags = trace.info.tags
             cell = {
                 "step": int(tags["step"]),
                 "reward": float(tags["reward"]) if "reward" in tags else None,
-                "answer": messages[-1]["content"],
+                "answer": messages[-1]["content"] if messages else "",
             }
             tools = sum(span.name.startswith("execute_tool") for span in trace.data.spans)
             assert trace_id not in rollouts
@@ -148,7 +148,7 @@ def _trackio_here(run: RunInfo) -> Shown:
             continue
         metadata, messages = trace["metadata"], trace["messages"]
         tools = sum(span["kind"] == "tool" for span in trace["spans"])
-        cell = {**metadata, "answer": messages[-1]["content"]}
+        cell = {**metadata, "answer": messages[-1]["content"] if messages else ""}
         assert metadata["trace_id"] not in rollouts
         rollouts[metadata["trace_id"]] = _rollout(trace["key"], cell, len(messages), tools)
         conversations[metadata["trace_id"]] = messages

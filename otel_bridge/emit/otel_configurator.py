@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+import logging
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from typing import Any, Final
 
 from opentelemetry.sdk._configuration import (  # distros are to subclass it, says its docstring
     _initialize_components,  # pyright: ignore[reportPrivateUsage]
@@ -14,7 +17,12 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, SimpleLogRec
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 
 from otel_bridge.emit import otel_run
+from otel_bridge.emit.handover import Handover
+from otel_bridge.exporter import NONE
 from otel_bridge.settings import environment
+
+_BUILT_IN: Final = frozenset({"otlp", NONE})  # names that the SDK itself turns into others
+_log = logging.getLogger("otel_bridge")
 
 
 class OtelBridgeConfigurator(_OTelSDKConfigurator):
@@ -24,7 +32,31 @@ class OtelBridgeConfigurator(_OTelSDKConfigurator):
         if otel_run.named(environment()):
             otel_run.start()
             kwargs = {**_processors(), **kwargs}
-        super()._configure(**kwargs)  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]
+            with _without_unknown(environment()):
+                super()._configure(**kwargs)  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]
+        else:
+            super()._configure(**kwargs)  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]
+
+
+@contextmanager
+def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
+    """Hide the exporters that nobody offers: for one such name the SDK would configure no signal at all."""
+    hidden = Handover()
+    for signal, setting in otel_run.VARIABLES.items():
+        names = setting.read(env)
+        known = [name for name in names if name in _BUILT_IN or _is_offered(name, signal)]
+        if len(known) < len(names):
+            unknown = ", ".join(name for name in names if name not in known)
+            _log.warning("%s: no exporter of %s is called so; the others go on", unknown, signal)
+            hidden.hand_over({setting.name: ",".join(known) or NONE})
+    try:
+        yield
+    finally:
+        hidden.take_back()
+
+
+def _is_offered(name: str, signal: str) -> bool:
+    return bool(entry_points(group=f"opentelemetry_{signal}_exporter", name=name))
 
 
 def _processors() -> dict[str, Callable[..., object]]:

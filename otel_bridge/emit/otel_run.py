@@ -22,7 +22,7 @@ from otel_bridge.settings import LOGS_EXPORTER, METRICS_EXPORTER, TRACES_EXPORTE
 
 NAMES: Final = ("wandb", "mlflow", "trackio", "file")
 """Exporters of ours that SDKs know by name; ``otlp`` and ``console`` stay the SDK's own."""
-_VARIABLES: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
+VARIABLES: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
 _log = logging.getLogger("otel_bridge")
 
 
@@ -40,7 +40,7 @@ _process = _Process()
 
 def named(env: Mapping[str, str]) -> bool:
     """Tell whether one of our exporters is named for any signal."""
-    return any(name in NAMES for setting in _VARIABLES.values() for name in setting.read(env))
+    return any(name in NAMES for setting in VARIABLES.values() for name in setting.read(env))
 
 
 def appender_for(name: str, signal: str) -> SdkAppender | None:
@@ -101,7 +101,7 @@ def _begun() -> Run | None:
 def _own_exporters(env: Mapping[str, str]) -> dict[str, str]:
     """Return *env* with those exporters only that are ours and work: the SDK itself serves ``otlp`` and the like."""
     own = dict(env)
-    for setting in _VARIABLES.values():
+    for setting in VARIABLES.values():
         names = [name for name in setting.read(env) if name in NAMES and name in available() and _works(name)]
         own[setting.name] = ",".join(names) or NONE
     return own
