@@ -117,6 +117,13 @@ def _constants() -> set[str]:
     }
 
 
+def test_pictures_are_small_enough_for_a_checkout() -> None:
+    sizes = {path.name: path.stat().st_size for path in ROOT.glob("docs/pictures/*.png")}
+
+    assert set(sizes) == {"mlflow.png", "trackio.png", "trackio-rollout.png"}
+    assert max(sizes.values()) < 300_000
+
+
 def test_the_defaults_that_pages_name_are_those_declared() -> None:
     bounds = {"16 GiB": settings.MAX_BYTES, "64 MiB": settings.REQUEST_BYTES, "4 MiB": settings.ROLLOUT_BYTES}
     shown = page("docs/guarantees.md")
