@@ -187,9 +187,6 @@ NEW_RUN = Setting("OTEL_BRIDGE_NEW_RUN", False, flag, "Start another run althoug
 NODE_RANK = Setting("OTEL_BRIDGE_NODE_RANK", None, _optional(non_negative_int), "Number of this machine in the job.")
 ATTEMPT = Setting("OTEL_BRIDGE_ATTEMPT", None, _optional(positive_int), "Which start of the job this is, from 1.")
 OWNER_ROLE = Setting("OTEL_BRIDGE_OWNER_ROLE", "trainer", text, "The role whose end decides the run's status.")
-ROLES = Setting(
-    "OTEL_BRIDGE_ROLES", _NO_NAMES, names, "All roles of the job, where writers cannot learn them (shared mode)."
-)
 
 # --- which exporters --------------------------------------------------------------------------------------------------
 EXPORTERS = Setting("OTEL_BRIDGE_EXPORTERS", _NO_NAMES, names, "Exporters of all signals, e.g. trackio,otlp.")
@@ -307,8 +304,6 @@ TOKEN = Setting(
 )
 FSYNC = Setting("OTEL_BRIDGE_FSYNC", True, flag, "The receiver syncs to disk before it acknowledges.")
 
-# --- trackers ---------------------------------------------------------------------------------------------------------
-WANDB_SHARED = Setting("OTEL_BRIDGE_WANDB_SHARED", False, flag, "W&B's shared mode, for machines that share no bridge.")
 
 
 def declared() -> tuple[Setting[object], ...]:

@@ -11,6 +11,7 @@ from typing import Final
 from otel_bridge import semconv
 from otel_bridge.emit.identity import Identity
 from otel_bridge.emit.wire import Attribute, attributes
+from otel_bridge.settings import ATTEMPT, Setting, non_negative_int
 
 # A service takes the trackers' identity only from here: its own environment is another job's.
 _TRACKER_VARIABLES: Final = {
@@ -26,6 +27,13 @@ _TRACKER_VARIABLES: Final = {
     semconv.TRACKIO_PROJECT: "TRACKIO_PROJECT",
     semconv.TRACKIO_SPACE: "TRACKIO_SPACE_ID",
 }
+
+_NO_COUNT: int | None = None
+# Counted from 0 by both: the first start has had no restart.
+_RESTARTS: Final = (
+    Setting("TORCHELASTIC_RESTART_COUNT", _NO_COUNT, non_negative_int, "Restarts, as torchrun counts them."),
+    Setting("SLURM_RESTART_COUNT", _NO_COUNT, non_negative_int, "Restarts, as Slurm counts them."),
+)
 
 
 def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, str]:
@@ -65,6 +73,14 @@ def encode_resource(identity: Identity, env: Mapping[str, str], instance_id: str
         semconv.RUN_NOTES: asked.notes,
         semconv.RUN_JOB_TYPE: asked.job_type,
         semconv.FORKED: forked or None,
+        semconv.ATTEMPT: _attempt(env),
         **tracker_identity(identity, env),
     }
     return attributes(1, [(key, value) for key, value in values.items() if value is not None])
+
+
+def _attempt(env: Mapping[str, str]) -> int | None:
+    """Return which start of the job this is, from 1, where the environment knows; else the bridge counts."""
+    told = ATTEMPT.read(env)
+    restarts = next((count for count in (setting.read(env) for setting in _RESTARTS) if count is not None), None)
+    return told if told is not None or restarts is None else restarts + 1

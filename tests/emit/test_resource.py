@@ -67,3 +67,14 @@ def test_other_resource_attributes_are_kept() -> None:
     seen = resource_of(Asked(name="n"), {"OTEL_RESOURCE_ATTRIBUTES": "service.name=me,deployment=prod"})
 
     assert (seen["service.name"], seen["deployment"]) == ("me", "prod")
+
+
+def test_the_number_of_the_start_is_told_where_the_environment_knows_it() -> None:
+    known = [
+        {"OTEL_BRIDGE_ATTEMPT": "4", "TORCHELASTIC_RESTART_COUNT": "1"},
+        {"TORCHELASTIC_RESTART_COUNT": "0", "SLURM_RESTART_COUNT": "7"},
+        {"SLURM_RESTART_COUNT": "2"},
+        {},
+    ]
+
+    assert [resource_of(Asked(name="n"), env).get("rl.attempt") for env in known] == [4, 1, 3, None]
