@@ -305,7 +305,6 @@ TOKEN = Setting(
 FSYNC = Setting("OTEL_BRIDGE_FSYNC", True, flag, "The receiver syncs to disk before it acknowledges.")
 
 
-
 def declared() -> tuple[Setting[object], ...]:
     """Return every setting of this module, in the order declared."""
     return tuple(cast("Setting[object]", value) for value in globals().values() if isinstance(value, Setting))

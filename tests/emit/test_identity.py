@@ -10,7 +10,7 @@ from otel_bridge.emit.identity import Asked, identify, node_rank
 from otel_bridge.errors import ConfigError
 from otel_bridge.records import run_id_of
 
-_CWD = Path("/work/gsm8k")
+_CWD = Path("/home/ada/gsm8k")
 
 
 def test_an_argument_goes_before_every_variable() -> None:
@@ -70,7 +70,7 @@ def test_the_name_falls_back_to_the_job(env: dict[str, str], name: str) -> None:
 
 
 def test_scripts_of_an_interactive_allocation_get_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/work/my train.py"])
+    monkeypatch.setattr(sys, "argv", ["/home/ada/my train.py"])
 
     names = {identify(Asked(), {"SLURM_JOB_ID": "17"}, _CWD).name for _ in range(8)}
 

@@ -10,7 +10,7 @@ from otel_bridge.emit.resource import encode_resource
 
 
 def resource_of(asked: Asked, env: dict[str, str], *, forked: bool = False) -> dict[str, object]:
-    packed = encode_resource(identify(asked, env, Path("/work/gsm8k")), env, "1a2b", forked=forked)
+    packed = encode_resource(identify(asked, env, Path("/home/ada/gsm8k")), env, "1a2b", forked=forked)
     parsed = Resource.FromString(packed)
     assert parsed.SerializeToString() == packed
     return {pair.key: any_value(pair.value) for pair in parsed.attributes}

@@ -11,15 +11,15 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb.settings import WandbSettings, entity_of, project_of, run_id_of
 
-CWD = Path("/work/job")
+CWD = Path("/home/ada/job")
 
 
 def test_offline_and_its_folder_are_the_destination_and_wandb_sync_is_the_view() -> None:
     settings = WandbSettings.from_environment({"WANDB_MODE": "offline", "WANDB_DIR": "out", "WANDB_API_KEY": "k"}, CWD)
 
-    assert dict(settings.destination) == {"WANDB_MODE": "offline", "WANDB_DIR": "/work/job/out"}
+    assert dict(settings.destination) == {"WANDB_MODE": "offline", "WANDB_DIR": "/home/ada/job/out"}
     run = run_info(Path("/runs"))
-    assert settings.view(run) == f"wandb sync /work/job/out/wandb/offline-run-*-{run.id}*"
+    assert settings.view(run) == f"wandb sync /home/ada/job/out/wandb/offline-run-*-{run.id}*"
 
 
 def test_online_names_the_server_without_the_key_and_shows_the_page() -> None:
