@@ -109,7 +109,8 @@ def _metadata(rollout: Rollout) -> Payload:
 
 
 def _staleness(rollout: Rollout) -> int | None:
-    if rollout.step is None or rollout.policy_version is None:
+    # An evaluator counts its own steps, which say nothing about the policy's version.
+    if rollout.step is None or rollout.policy_version is None or rollout.split not in {None, "train"}:
         return None
     return rollout.step - rollout.policy_version
 

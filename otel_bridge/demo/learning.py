@@ -71,7 +71,7 @@ def train(weights: Floats, episodes: Sequence[Episode], advantages: Floats, *, l
     push = np.where(clipped, 0.0, ratio * weight)
     entropy_score = -np.einsum("na,naf->nf", probs * (finite + entropy[:, None]), features)
     gradient = (push[:, None] * score + ENTROPY_BONUS * entropy_score).mean(axis=0)
-    surrogate = np.minimum(ratio * weight, np.clip(ratio, 1 - CLIP, 1 + CLIP) * weight)
+    surrogate = np.minimum(ratio * weight, np.minimum(np.maximum(ratio, 1 - CLIP), 1 + CLIP) * weight)
     return weights + lr * gradient, Update(
         loss=-float(surrogate.mean()),
         entropy=float(entropy.mean()),

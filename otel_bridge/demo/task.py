@@ -65,11 +65,15 @@ def problems(count: int, rng: np.random.Generator) -> list[Expression]:
     """Draw *count* expressions of `OPERANDS` numbers from 2 to 9."""
     return [
         Expression(
-            numbers=tuple(int(number) for number in rng.integers(2, 10, size=OPERANDS)),
-            operators=tuple(OPERATORS[index] for index in rng.integers(0, len(OPERATORS), size=OPERANDS - 1)),
+            numbers=tuple(_draw(rng, 2, 10, OPERANDS)),
+            operators=tuple(OPERATORS[index] for index in _draw(rng, 0, len(OPERATORS), OPERANDS - 1)),
         )
         for _ in range(count)
     ]
+
+
+def _draw(rng: np.random.Generator, low: int, high: int, count: int) -> list[int]:
+    return [int(rng.integers(low, high)) for _ in range(count)]
 
 
 def prompt(expression: Expression) -> str:

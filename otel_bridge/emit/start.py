@@ -87,7 +87,7 @@ def begin(asked: Asked, exporters: object, env: Mapping[str, str], cwd: Path, ha
     place = _Place(base, folder, read_report(folder), launched, hold)
     sink = _open(facts, place)
     handover.hand_over({**told, NEW_RUN.name: None})
-    to = ", ".join(choice.names) or ("the launcher's exporters" if launched else "none yet")
+    to = ", ".join(choice.names) or ("the launcher's exporters" if launched else "no exporter yet")
     lines.say(lines.begun(identity, to, _notes(facts, place)))
     return Run(facts, sink)
 
