@@ -86,8 +86,6 @@ TURN_INDEX: Final = "rl.turn.index"
 """Int, on a ``chat`` span of a rollout that was trained turn by turn: from 0."""
 TURN_LAST: Final = "rl.turn.last"
 """Bool, on the ``chat`` span of the last such turn."""
-PRESELECTED: Final = "rl.preselected"
-"""Bool, on a root span that a batch call kept: its step is closed by that call as far as this process goes."""
 
 # --- events (log records) ---------------------------------------------------------------------------------------------
 EVENT_NAME: Final = "event.name"

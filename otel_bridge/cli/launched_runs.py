@@ -7,18 +7,17 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge import semconv
+from otel_bridge.emit.launcher import launcher_mark
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.life import Life, start_ticks, this_host
-from otel_bridge.journal.locks import LockUnsupportedError, probe
 from otel_bridge.journal.segment import SegmentWriter, read_segment
 from otel_bridge.records import Status
 
@@ -41,7 +40,7 @@ class LaunchedRuns:
         """Return the folders that this launcher serves: those that its children or its receiver write to."""
         with self._lock:
             for folder in run_folders(self._base):
-                if folder.path not in self._runs and self._is_ours(folder):
+                if folder.path not in self._runs:
                     self._join(folder)
             return [run.folder for run in self._runs.values()]
 
@@ -53,7 +52,8 @@ class LaunchedRuns:
                 run.end(status)
 
     def _join(self, folder: RunFolder) -> None:
-        header = _newest_header(folder, self._since_ns)
+        """Serve *folder* if one of ours writes to it; another job's in the same directory is left to its own bridge."""
+        header = _header_of_ours(folder, self._since_ns)
         if header is None:
             return
         try:
@@ -63,17 +63,6 @@ class LaunchedRuns:
         self._runs[folder.path] = run
         if self._ended is not None:
             run.end(self._ended)
-
-    def _is_ours(self, folder: RunFolder) -> bool:
-        """Say whether a child writes to it. A folder that a bridge serves must show a living child of ours."""
-        header = _newest_header(folder, self._since_ns)
-        if header is None:
-            return False
-        try:
-            served = probe(folder.lock_path)
-        except LockUnsupportedError:
-            served = False
-        return not served or header.pid == os.getpid() or _is_child(header.pid)
 
 
 class _LauncherSegment:
@@ -136,9 +125,9 @@ class _LauncherSegment:
         return Resource(attributes=attributes).SerializeToString()
 
 
-def _newest_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:
-    """Return the header of the newest segment begun since *since_ns*."""
-    newest: SegmentHeader | None = None
+def _header_of_ours(folder: RunFolder, since_ns: int) -> SegmentHeader | None:
+    """Return the header of a segment begun since *since_ns* by a child of ours, or by our receiver."""
+    mark = launcher_mark()
     for segment in folder.segments():
         if segment.mtime_ns < since_ns:
             continue
@@ -146,17 +135,8 @@ def _newest_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:
             header, _ = read_segment(segment.path, 0, limit_bytes=1, final=False)
         except OtelBridgeError:
             continue
-        if (
-            header
-            and header.created_unix_ns >= since_ns
-            and (not newest or newest.created_unix_ns < header.created_unix_ns)
-        ):
-            newest = header
-    return newest
-
-
-def _is_child(pid: int) -> bool:
-    try:
-        return any(parent.pid == os.getpid() for parent in psutil.Process(pid).parents())
-    except psutil.Error:
-        return False
+        if header is None or header.created_unix_ns < since_ns:
+            continue
+        if header.launcher == mark or (header.kind == "receiver" and header.pid == os.getpid()):
+            return header
+    return None

@@ -80,7 +80,7 @@ def encode_rollout(rollout: Rollout, frame: Frame, now_unix_ns: int) -> Encoded:
     start, end = _times(rollout, children, now_unix_ns)
     pairs = place_attributes(frame, given or trace_id.hex())
     pairs += root_attributes(rollout, content, frame.options.limits)
-    pairs += [(semconv.SPAN_COUNT, children + 1), (semconv.PRESELECTED, True)]
+    pairs.append((semconv.SPAN_COUNT, children + 1))
     kind, text = (None, None) if rollout.error is None else failure(rollout.error, content.cutter)
     root = span_encoding.span(
         (trace_id, root_id, None),

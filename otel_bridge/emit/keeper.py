@@ -31,7 +31,7 @@ class BridgeKeeper:
         self._folder = folder
         self._env = env
         self._hold = hold
-        self._not_before = 0.0
+        self._not_before = self._settled_at = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._startable = True
         self._said = False
@@ -45,10 +45,11 @@ class BridgeKeeper:
     def ensure(self) -> bool:
         """Start a bridge if nobody delivers; false: nobody will.
 
-        One that ends at once again and again is started ever more seldom, at least once a minute.
+        One that ends within a minute again and again is started ever more seldom, at least once a minute.
         """
         if self.delivered_by() is not None:
-            self._not_before, self._pause_s = 0.0, _FIRST_PAUSE_S
+            if time.monotonic() >= self._settled_at:
+                self._not_before, self._pause_s = 0.0, _FIRST_PAUSE_S
             return True
         if self._hold:
             return False
@@ -56,6 +57,7 @@ class BridgeKeeper:
         if now < self._not_before:
             return self._startable
         self._not_before, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._settled_at = now + _LONGEST_PAUSE_S
         try:
             start_bridge(self._folder, self._env)
         except JournalError as exc:

@@ -36,6 +36,7 @@ from otel_bridge.settings import (
     DIR,
     EXPORTERS,
     HOLD,
+    LAUNCHER,
     MAX_BYTES,
     NEW_RUN,
     NO_BRIDGE,
@@ -108,7 +109,7 @@ def _open(facts: RunFacts, place: _Place) -> Sink:
     try:
         sink = Sink(
             place.folder,
-            _header_maker(facts, place.hold),
+            _header_maker(facts, place),
             keeper,
             Quota(place.base.path, settings.read(MAX_BYTES)),
             segment_bytes=settings.read(SEGMENT_BYTES),
@@ -123,7 +124,7 @@ def _open(facts: RunFacts, place: _Place) -> Sink:
     return sink
 
 
-def _header_maker(facts: RunFacts, hold: bool) -> MakeHeader:
+def _header_maker(facts: RunFacts, place: _Place) -> MakeHeader:
     identity, choice, host = facts.identity, facts.choice, this_host()
 
     def make(instance_id: str, forked: bool) -> SegmentHeader:
@@ -142,7 +143,8 @@ def _header_maker(facts: RunFacts, hold: bool) -> MakeHeader:
             start_ticks=start_ticks(os.getpid()),
             created_unix_ns=time.time_ns(),
             role=identity.role,
-            hold=hold,
+            hold=place.hold,
+            launcher=LAUNCHER.read(facts.env) if place.launched else "",
         )
 
     return make

@@ -41,6 +41,7 @@ class SegmentHeader:
         start_ticks: Start of the process as `otel_bridge.journal.life.start_ticks` gives it.
         number: Place among the segments of its process, from 0.
         hold: No bridge is to be started for it; ``otel-bridge drain`` delivers.
+        launcher: Mark of the ``otel-bridge run`` whose child the process is; empty without one.
     """
 
     instance_id: str
@@ -60,6 +61,7 @@ class SegmentHeader:
     format: int = FORMAT
     role: str | None = None
     hold: bool = False
+    launcher: str = ""
 
     def to_bytes(self) -> bytes:
         """Return the whole header frame."""
@@ -84,6 +86,7 @@ class SegmentHeader:
                 "number": self.number,
                 "role": None if self.role is None else _plain(self.role),
                 "hold": self.hold,
+                "launcher": self.launcher,
             }
         )
         crc = crc32(body, crc32(_CHECKED.pack(self.format, len(body))))
@@ -147,6 +150,7 @@ def _from_json(body: dict[str, object], version: int) -> SegmentHeader:
         format=version,
         role=None if role is None else str(role),
         hold=bool(body.get("hold", False)),
+        launcher=str(body.get("launcher", "")),
     )
 
 

@@ -44,8 +44,10 @@ def test_what_is_wrong_is_said_once_and_the_exit_code_says_so(
     assert not (tmp_path / ".otel-bridge").exists()
 
 
-def test_no_secret_is_printed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_no_secret_is_printed(tmp_path: Path, protocol: str) -> None:
     secrets = {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
         "OTEL_BRIDGE_TOKEN": "hunter2-token",
         "WANDB_API_KEY": "hunter2-wandb",
         "MLFLOW_TRACKING_URI": "https://me:hunter2-mlflow@mlflow.example",

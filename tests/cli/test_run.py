@@ -111,13 +111,15 @@ def test_what_the_command_reads_and_prints_passes_through(tmp_path: Path) -> Non
 
 
 SIGNALLED = """
-    import pathlib, signal, sys, time
+    import pathlib, signal, socket, sys, time
     import otel_bridge
     seen = []
     def note(number, frame):
         seen.append(number)
-        with open("seen", "a") as file:
-            file.write(f"{number}\\n")
+    heard, told = socket.socketpair()  # a byte for each signal, where Python's handler runs once for two
+    heard.setblocking(False)
+    told.setblocking(False)
+    signal.set_wakeup_fd(told.fileno())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, note)
     with otel_bridge.init(role="trainer") as run:
@@ -126,6 +128,7 @@ SIGNALLED = """
         while not seen:
             time.sleep(0.01)
         time.sleep(0.5)  # a second signal would come meanwhile
+        pathlib.Path("seen").write_text(" ".join(map(str, heard.recv(100))))
         run.log({"checkpoint": 1.0}, step=2)
     sys.exit(7)
 """
@@ -143,7 +146,7 @@ def test_a_signal_reaches_the_command_once_and_what_it_logs_then_is_delivered(tm
         code = process.wait(60)
     folder = only_folder(runs(tmp_path))
     assert code == 7
-    assert (tmp_path / "seen").read_text() == f"{int(number)}\n"
+    assert (tmp_path / "seen").read_text() == str(int(number))
     assert (values(folder), statuses(folder)) == (
         {"trainer/loss": [(1, 0.5)], "trainer/checkpoint": [(2, 1.0)]},
         ["failed"],
@@ -164,7 +167,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
 
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 7
-    assert (tmp_path / "seen").read_text() == f"{int(signal.SIGINT)}\n"
+    assert (tmp_path / "seen").read_text() == str(int(signal.SIGINT))
     assert statuses(only_folder(runs(tmp_path))) == ["failed"]
 
 
@@ -363,38 +366,44 @@ def test_a_leftover_bridge_of_the_same_run_hands_over(tmp_path: Path) -> None:
     assert report_of(runs(tmp_path)).launcher
 
 
-def test_another_jobs_plain_bridge_in_the_same_folder_is_left_alone(tmp_path: Path) -> None:
-    env = environment(tmp_path)
-    other = program(
-        tmp_path,
-        "other.py",
-        """
-        import pathlib, time
-        import otel_bridge
-        with otel_bridge.init(name="other", role="trainer", exporters="file") as run:
-            run.log({"loss": 1.0}, step=1)
-            run.flush()
-            while not pathlib.Path("go").exists():
-                time.sleep(0.01)
-            run.log({"loss": 2.0}, step=2)
-        """,
+OTHER = """
+    import pathlib, time
+    import otel_bridge
+    with otel_bridge.init(name="other", role="trainer", exporters="file") as run:
+        run.log({"loss": 1.0}, step=1)
+        run.flush()
+        pathlib.Path("flushed").touch()
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+        run.log({"loss": 2.0}, step=2)
+"""
+
+
+@pytest.mark.parametrize("first", ["the other job", "the launcher"])
+def test_another_jobs_plain_run_in_the_same_folder_is_left_alone(tmp_path: Path, first: str) -> None:
+    env, other, train = (
+        environment(tmp_path),
+        program(tmp_path, "other.py", OTHER),
+        program(tmp_path, "train.py", TRAIN),
     )
-    train = program(tmp_path, "train.py", TRAIN)
-    with started(["python", other], cwd=tmp_path, env=env) as process:
-        bridge = until(lambda: _bridge_of(tmp_path), "the plain bridge")
+    command = f"while [ ! -e flushed ]; do sleep 0.05; done; sleep 0.5; python {train} trainer"
+    ours = [RUN, "run", "--exporters", "file", "--", "sh", "-c", command]
+    commands = [["python", other], ours] if first == "the other job" else [ours, ["python", other]]
+    with started(commands[0], cwd=tmp_path, env=env) as one:
+        until((tmp_path / ".otel-bridge").exists, "the first one's folder")
+        with started(commands[1], cwd=tmp_path, env=env) as two:
+            launcher, plain = (two, one) if first == "the other job" else (one, two)
 
-        done = otel_bridge("run", "--exporters", "file", "--", "python", train, "trainer", cwd=tmp_path, env=env)
+            code = launcher.wait(60)
 
-        assert done.returncode == 0, done.stderr
-        assert psutil.pid_exists(bridge)
-        (tmp_path / "go").touch()
-        process.wait(60)
+            (tmp_path / "go").touch()
+            assert (code, plain.wait(60)) == (0, 0)
     by_name = {read_report(folder).name: folder for folder in run_folders(runs(tmp_path))}
     others = by_name.pop("other")
-    (ours,) = by_name.values()
+    (mine,) = by_name.values()
     assert (values(others), statuses(others)) == ({"trainer/loss": [(1, 1.0), (2, 2.0)]}, ["finished"])
-    assert (values(ours), statuses(ours)) == ({"trainer/loss": LOSS}, ["finished"])
-    assert not any("launcher" in record.get("id", "") for record in records(others))
+    assert (values(mine), statuses(mine)) == ({"trainer/loss": LOSS}, ["finished"])
+    assert [read_report(folder).launcher for folder in (others, mine)] == [False, True]
 
 
 def _bridge_of(folder: Path) -> int | None:

@@ -71,7 +71,7 @@ def test_the_root_says_where_a_rollout_belongs_and_what_became_of_it() -> None:
         "rl.prompt.index": 4, "rl.sample.index": 2, "rl.batch.index": 9, "rl.reward": 1.0, "rl.rewards.format": 0.5,
         "rl.advantage": 2.0, "rl.policy.version": 8, "rl.dataset": "gsm8k", "rl.dataset.index": 11,
         "rl.tool.calls": 1, "rl.tool.runtimes": [0.5], "rl.metadata.level": "hard", "rl.metadata.tries": 2,
-        "gen_ai.response.finish_reasons": ["length"], "rl.rollout.spans": 4, "rl.preselected": True,
+        "gen_ai.response.finish_reasons": ["length"], "rl.rollout.spans": 4,
     }  # fmt: skip
 
 

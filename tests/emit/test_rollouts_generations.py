@@ -42,7 +42,7 @@ def test_lists_become_rollouts() -> None:
         "rl.step": 5, "rl.split": "eval", "rl.group.id": "a", "rl.prompt.index": 0, "rl.sample.index": 0,
         "rl.batch.index": 0, "rl.reward": 1.0, "rl.advantage": 0.5, "rl.policy.version": 8, "rl.dataset": "gsm8k",
         "rl.dataset.index": 3, "gen_ai.response.finish_reasons": ["stop"], "rl.metadata.level": 1,
-        "rl.metadata.state": "done", "rl.rollout.spans": 2, "rl.preselected": True,
+        "rl.metadata.state": "done", "rl.rollout.spans": 2,
     }  # fmt: skip
 
 

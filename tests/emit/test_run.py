@@ -311,7 +311,7 @@ def test_the_line_of_init_says_run_role_and_what_is_held(tmp_path: Path, capsys:
         line = capsys.readouterr().err
 
     assert line == (
-        f"otel-bridge: gsm8k/ppo ({run.id[:8]}…) as trainer → none yet"
+        f"otel-bridge: gsm8k/ppo ({run.id[:8]}…) as trainer → no exporter yet"
         f" · held in {tmp_path}; deliver with: otel-bridge drain {tmp_path}\n"
     )
 

@@ -36,7 +36,7 @@ def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.C
     with run_in(tmp_path, _LOUD, role="trainer"):
         line = capsys.readouterr().err
 
-    assert "as trainer → none yet · resuming, last trainer step 154 · view: http://m/#/runs/1 · held in" in line
+    assert "as trainer → no exporter yet · resuming, last trainer step 154 · view: http://m/#/runs/1 · held in" in line
 
 
 def test_a_process_whose_own_variables_name_another_place_says_so(
