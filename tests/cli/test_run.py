@@ -17,7 +17,6 @@ from command_runs import (
     only_folder,
     otel_bridge,
     program,
-    records,
     report_of,
     started,
     statuses,
