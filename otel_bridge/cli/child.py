@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from otel_bridge.records import Status
 
 _FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
+_LOOK_S: Final = 0.2
 
 
 class NotStartedError(click.ClickException):
@@ -50,8 +52,11 @@ class Child:
 
     def wait(self) -> int:
         """Wait for its end; returns a shell's exit code: 128 + n when signal n ended it."""
-        code = self._process.wait()
-        return 128 - code if code < 0 else code
+        while True:
+            # A signal may be taken by another thread; its handler runs here, and only once this thread goes on.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(_LOOK_S)
+                return 128 - code if code < 0 else code
 
     def status(self) -> Status:
         """Return how it ended: killed by a signal, failed by its code, or finished."""

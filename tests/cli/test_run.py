@@ -126,6 +126,9 @@ SIGNALLED = """
         pathlib.Path("ready").touch()
         while not seen:
             time.sleep(0.01)
+        pathlib.Path("first").touch()
+        while not pathlib.Path("go on").exists():
+            time.sleep(0.01)
         time.sleep(0.5)  # a second signal would come meanwhile
         pathlib.Path("seen").write_text(" ".join(map(str, heard.recv(100))))
         run.log({"checkpoint": 1.0}, step=2)
@@ -137,6 +140,7 @@ SIGNALLED = """
 def test_a_signal_reaches_the_command_once_and_what_it_logs_then_is_delivered(tmp_path: Path, number: int) -> None:
     train = program(tmp_path, "train.py", SIGNALLED)
     command = [RUN, "run", "--exporters", "file", "--", "python", train]
+    (tmp_path / "go on").touch()
     with started(command, cwd=tmp_path, env=environment(tmp_path)) as process:
         until((tmp_path / "ready").exists, "the command's beginning")
 
@@ -161,7 +165,11 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
         os.execve(RUN, command, environment(tmp_path))
     until((tmp_path / "ready").exists, "the command's beginning")
 
+    os.kill(pid, signal.SIGSTOP)  # so that a second signal, if it sent one, would come well behind the terminal's
     os.write(terminal, b"\x03")
+    until((tmp_path / "first").exists, "the terminal's signal")
+    os.kill(pid, signal.SIGCONT)
+    (tmp_path / "go on").touch()
     _read_to_end(terminal)
 
     _, status = os.waitpid(pid, 0)
