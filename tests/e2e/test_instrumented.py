@@ -69,7 +69,7 @@ def test_a_program_that_fails_keeps_its_code_and_its_run_failed(tmp_path: Path) 
 
 
 def test_a_tracker_that_is_away_keeps_no_other_signal_and_no_program(tmp_path: Path) -> None:
-    away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "OTEL_BRIDGE_PARK_S": "1"}
 
     done = instrumented(tmp_path, OTEL_METRICS_EXPORTER="file", OTEL_TRACES_EXPORTER="mlflow", **away)
 
