@@ -345,9 +345,13 @@ def test_a_process_that_outlives_the_command_ends_with_it(tmp_path: Path) -> Non
     train = program(tmp_path, "train.py", TRAIN + waiting)
     command = f"python {train} trainer > logged 2>&1 & while ! grep -q ^logged logged; do sleep 0.05; done"
 
-    done = otel_bridge("run", "--exporters", "file", "--", "sh", "-c", command, cwd=tmp_path, env=environment(tmp_path))
+    try:
+        done = otel_bridge(
+            "run", "--exporters", "file", "--", "sh", "-c", command, cwd=tmp_path, env=environment(tmp_path)
+        )
+    finally:
+        (tmp_path / "over").touch()
 
-    (tmp_path / "over").touch()
     folder = only_folder(runs(tmp_path))
     assert done.returncode == 0, done.stderr
     assert (values(folder), statuses(folder)) == ({"trainer/loss": LOSS}, ["finished"])
