@@ -18,6 +18,7 @@ from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import Report, read_report
 
 T = TypeVar("T")
+_jobs: list[subprocess.Popen[bytes]] = []
 
 WAIT_S = 60.0
 _NOT_OURS = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "PYTHONPATH")
@@ -75,7 +76,7 @@ def run(
 def start(file: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
     """Start a script in a session of its own."""
     command = [sys.executable, str(file), *arguments]
-    return subprocess.Popen(
+    job = subprocess.Popen(
         command,
         env=dict(env),
         cwd=file.parent,
@@ -84,6 +85,8 @@ def start(file: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Pop
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+    _jobs.append(job)
+    return job
 
 
 def command(*arguments: str | Path, env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -178,10 +181,14 @@ def threads_of(pid: int) -> int:
 
 @contextmanager
 def no_bridge_left(base: Path) -> Iterator[None]:
-    """End the bridges below *base* when the test is over, whatever became of it."""
+    """End the jobs that were started and the bridges below *base* when the test is over, whatever became of it."""
     try:
         yield
     finally:
+        while _jobs:
+            job = _jobs.pop()
+            job.kill()
+            job.communicate()
         for pid in bridges(base):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -61,6 +61,12 @@ def _rollout_ids(role: str, steps: int) -> list[str]:
     return [trace_id_of(RUN_ID, name) for name in names]
 
 
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    with no_bridge_left(tmp_path):
+        yield
+
+
 # --- a tracker of the test, 300 times --------------------------------------------------------------------------------
 def _bridge(base: Path, how: BridgeOptions) -> int:
     """Begin a bridge in a forked child; return its pid."""
