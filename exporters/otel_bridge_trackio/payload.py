@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from otel_bridge.records import AXIS, Distribution, Json, LateValue, Rollout, Row, Span, Value
 
@@ -18,6 +18,9 @@ Payload: TypeAlias = dict[str, Json]
 
 RESERVED: Final = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
 """Names that the dashboard overwrites when it reads; Trackio's own `Run.log` renames them in the same way."""
+
+
+_NUMBERS: Final = frozenset({float, int})
 
 
 def timestamp(time_unix_ns: int) -> str:
@@ -35,11 +38,21 @@ def _second(unix_s: int) -> str:
 def row_metrics(row: Row) -> Payload:
     """Return the metrics of one row: its values and, so that any of them can be the x axis, every known step axis."""
     metrics: Payload = {axis: step for axis, step in row.steps.items() if axis != AXIS}
-    for key, value in row.values.items():
+    values = row.values
+    if _plain(tuple(values)) and metrics.keys().isdisjoint(values) and {*map(type, values.values())} <= _NUMBERS:
+        metrics.update(cast("Payload", values))
+        return metrics
+    for key, value in values.items():
         # A user's key of an axis' own name stands beside the axis; the others are renamed as Trackio's own log() does.
         taken = key in RESERVED or key.startswith("__") or key in metrics
         metrics[f"__{key}" if taken else key] = histogram(value) if isinstance(value, Distribution) else value
     return metrics
+
+
+@lru_cache(maxsize=256)
+def _plain(keys: tuple[str, ...]) -> bool:
+    # The same few key sets come again and again; asking each key each time would be a fifth of a row's cost.
+    return not any(key in RESERVED or key.startswith("__") for key in keys)
 
 
 def histogram(value: Distribution) -> Payload:

@@ -12,9 +12,8 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.records import Json, Position
@@ -25,8 +24,7 @@ _BUSY: Final = ("locked", "busy", "disk i/o", "full", "interrupted")
 _import_lock = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One row of the store: its metrics or traces, with the step, ISO time and id they are kept under."""
 
     position: Position
@@ -80,7 +78,7 @@ class Store:
             try:
                 self._write([entry], config)
             except (TypeError, ValueError):  # half a surrogate pair in a text, which no JSON can hold
-                self._write([replace(entry, metrics=encodable(entry.metrics))], config)
+                self._write([entry._replace(metrics=encodable(entry.metrics))], config)
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, entry.position) from exc
         except (TypeError, ValueError, OverflowError) as exc:

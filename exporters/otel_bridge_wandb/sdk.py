@@ -41,6 +41,8 @@ def load() -> Wandb:
         # Inherited by a child, it leads to "run ID is in use" of the parent's service.
         if not _own_service():
             os.environ.pop("WANDB_SERVICE", None)
+        # wandb's own telemetry: a fifth of a row's cost, and offline it would still look for api.wandb.ai.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         wandb = importlib.import_module("wandb")
         session = wandb.setup(settings=_settings(wandb, _QUIET))
         wandb.termsetup(session.settings, None)  # silent also where somebody else began the session

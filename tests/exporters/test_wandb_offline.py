@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,24 @@ def test_a_text_beyond_the_cell_limit_is_cut_and_says_so(run: RunInfo, tmp_path:
     (directory,) = offline_directories(run.folder, run.id)
     (row,) = read_offline_run(directory).tables["explorer/rollouts"]
     assert (row["answer"], row["prompt"]) == ("It is 2.", "system: Us… (179 more characters)")
+
+
+def test_wandbs_own_telemetry_is_off_in_the_bridge(tmp_path: Path) -> None:
+    code = """
+    import threading
+    from pathlib import Path
+    from otel_bridge.testing import MemoryTable, open_writer, samples
+    from otel_bridge_wandb import exporter
+    run = samples.run_info(Path.cwd()); run.folder.mkdir()
+    settings = exporter.settings({"WANDB_MODE": "offline"}, Path.cwd())
+    writer = open_writer(exporter, run, settings, MemoryTable())
+    writer.write_rows(samples.placed(samples.rows(3)))
+    print(sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("Otel")))
+    writer.close()
+    """
+
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip().splitlines()[-1] == "[]"
