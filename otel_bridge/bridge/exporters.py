@@ -37,6 +37,15 @@ def together(headers: Iterable[SegmentHeader]) -> Names:
     return by_exporter(by_signal)
 
 
+def places_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str]]:
+    """Return where the processes of *headers* want each exporter to deliver; the first one that says so counts."""
+    places: dict[str, dict[str, str]] = {}
+    for header in headers:
+        for name, place in header.destinations.items():
+            places.setdefault(name, dict(place))
+    return places
+
+
 def chosen(given: Mapping[str, Iterable[str]] | None, living: Iterable[SegmentHeader], last: object) -> Names:
     """Return the exporters of a run.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from otel_bridge.bridge.delivery import Delivery
@@ -12,7 +12,6 @@ from otel_bridge.bridge.ledger import Ledger
 from otel_bridge.bridge.window import Describe, Progress
 from otel_bridge.bridge.worker import Lane, Worker
 from otel_bridge.exporter import OTLP
-from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.records import Position
 
 _NOWHERE: Final[Mapping[str, str]] = {}
@@ -52,12 +51,12 @@ class Lanes:
         """Exporter to signals, as they are now."""
         return self._names
 
-    def choose(self, names: Names, headers: Iterable[SegmentHeader]) -> bool:
+    def choose(self, names: Names, named: Mapping[str, Mapping[str, str]]) -> bool:
         """Make the lanes those of *names*; say whether anything changed.
 
         Args:
             names: Exporter to signals.
-            headers: Of the run's processes, for the places that they name.
+            named: Exporter to the place that the run's processes name for it.
         """
         self._leaving = [lane for lane in self._leaving if not lane.join(0.0)]
         if names == self._names:
@@ -68,7 +67,7 @@ class Lanes:
             self._leaving.append(lane)
         for name, signals in names.items():
             if name not in self.by_name:
-                self.by_name[name] = self._begun(name, signals, headers)
+                self.by_name[name] = self._begun(name, signals, named.get(name, _NOWHERE))
             elif self._names[name] != signals:
                 self.by_name[name].set_signals(signals)
         self._names = names
@@ -106,13 +105,10 @@ class Lanes:
         lanes = {**self.by_name, **{lane.progress.exporter: lane for lane in self._leaving}}
         return [name for name, lane in lanes.items() if not lane.join(deadline_s - time.monotonic())]
 
-    def _begun(self, name: str, signals: tuple[str, ...], headers: Iterable[SegmentHeader]) -> Lane:
+    def _begun(self, name: str, signals: tuple[str, ...], place: Mapping[str, str]) -> Lane:
         if name == OTLP:
             lane = self._forward()
         else:
-            place: Mapping[str, str] = next(
-                (item.destinations[name] for item in headers if name in item.destinations), _NOWHERE
-            )
             delivery = Delivery(
                 name,
                 signals,

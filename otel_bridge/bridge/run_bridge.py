@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from otel_bridge.bridge import bounds
 from otel_bridge.bridge.cleanup import delete_read_segments
-from otel_bridge.bridge.exporters import chosen
+from otel_bridge.bridge.exporters import chosen, places_named
 from otel_bridge.bridge.lanes import Lanes
 from otel_bridge.bridge.ledger import Ledger, open_or_rebuild
 from otel_bridge.bridge.lives import Lives
@@ -100,6 +100,7 @@ class RunBridge:
         )
         self._view = self.ledger.view()
         self._last_names: object = self._view.meta("exporters")
+        self._places = cast("dict[str, dict[str, str]] | None", self._view.meta("places")) or {}
         self._bound = bounds.Bound(folder.base, options.max_bytes, look_s=bounds.LOOK_POLLS * options.poll_s)
 
     def _forward(self) -> Lane:
@@ -260,7 +261,12 @@ class RunBridge:
         # The last processes count where none that names any lives: a program may be over before its bridge has begun.
         headers = [one for one in self.lives.living() if any(one.exporters.values())] or self.lives.headers()
         names = chosen(self.options.exporters, headers, self._last_names)
-        if self.lanes.choose(names, headers):
+        # Kept: a process that is over and read has no segment left, and its records may still wait for its tracker.
+        places = {**self._places, **places_named(headers)}
+        if places != self._places:
+            self.ledger.set_meta("places", places)
+            self._places = places
+        if self.lanes.choose(names, places):
             self._report.set_due()
             self.ledger.set_meta("exporters", names)
             self._last_names = names
