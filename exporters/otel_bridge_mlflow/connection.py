@@ -126,6 +126,7 @@ def connect(settings: MlflowSettings) -> Connection:
         BlockedError: A person must act.
     """
     _prepare_environment(settings)
+    _require_writable(settings)
     doing = f"connecting to {without_credentials(settings.uri)}"
     try:
         with as_bridge_errors(doing), _first_use(settings):
@@ -163,6 +164,19 @@ def _prepare_environment(settings: MlflowSettings) -> None:
     # With OTEL_EXPORTER_OTLP_ENDPOINT MLflow installs a global MeterProvider (tracing/processor/otel_metrics_mixin.py).
     for name in [name for name in os.environ if name.startswith("OTEL_EXPORTER_")]:
         del os.environ[name]
+
+
+def _require_writable(settings: MlflowSettings) -> None:
+    """Raise `BlockedError` when the database cannot be written: MLflow would try for minutes before it says so."""
+    path = settings.database
+    if path is None:
+        return
+    needed = [path.parent, *([path] if path.exists() else [])]
+    for place in needed:
+        if place.exists() and not os.access(place, os.W_OK):
+            raise BlockedError(
+                f"{place} is not writable", help="make it writable for this user, or set MLFLOW_TRACKING_URI"
+            )
 
 
 @contextmanager
