@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +49,8 @@ def command(sending: bool) -> None:
         wrong += send(console, env)
     for line in wrong:
         console.print(Text(f"✗ {line}", style="red"), soft_wrap=True)
+    if not chosen_exporters(env):
+        console.print("no exporter is chosen here; a program may name its own, or set OTEL_BRIDGE_EXPORTERS")
     if not wrong:
         console.print(Text("✓ nothing is wrong", style="green"))
     sys.exit(1 if wrong else 0)
@@ -63,9 +66,24 @@ def _settings(console: Console, env: Mapping[str, str]) -> list[str]:
         except ConfigError as exc:
             wrong.append(str(exc))
             shown = "cannot be read"
-        table.add_row(setting.name, shown, origin, setting.doc)
+        table.add_row(setting.name, Text(shown), origin, Text(setting.doc))
     console.print(table)
-    return wrong
+    return wrong + _misspelt(env)
+
+
+def _misspelt(env: Mapping[str, str]) -> list[str]:
+    """Return a line for each variable that looks like ours and is none; those of an exporter are its own."""
+    known = {setting.name for setting in settings.declared()}
+    own = tuple(f"OTEL_BRIDGE_{name.upper()}_" for name in exporter.available())
+    return [
+        f"{name} is set, and there is no such setting; the nearest is {_nearest(name, known)}"
+        for name in sorted(env)
+        if name.startswith("OTEL_BRIDGE_") and name not in known and not name.startswith(own)
+    ]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(name, known, 1, 0.0)), "unknown")
 
 
 def _shown(value: object, *, secret: bool) -> str:
@@ -89,7 +107,7 @@ def _exporters(console: Console, env: Mapping[str, str]) -> list[str]:
         except OtelBridgeError as exc:
             where = str(exc)
             wrong += [str(exc)] if name in chosen else []
-        table.add_row(name, mark, where)
+        table.add_row(name, mark, Text(where))
     wrong += [
         f"exporter {name!r} is not known; choose from {', '.join((*exporter.available(), exporter.NONE))}"
         for name in chosen

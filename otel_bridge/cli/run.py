@@ -37,7 +37,7 @@ _LAST_WORDS_S: Final = 0.5
 _BY_SIGNAL: Final = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER)
 
 
-@click.command("run", context_settings={"ignore_unknown_options": True})
+@click.command("run", context_settings={"allow_interspersed_args": False})
 @click.option(
     "--exporters", default="", help="Exporters of all signals, e.g. trackio,mlflow; goes before all variables."
 )
