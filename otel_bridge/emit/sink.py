@@ -116,11 +116,7 @@ class Sink:
     def row(self, values: object, step: object = None, *, role: str | None = None, now: int = 0) -> None:
         """Append a row: `Run.log` itself, so one body, in which every call counts.
 
-        Args:
-            values: As `Run.log` takes them.
-            step: As `Run.log` takes it.
-            role: As `Run.log` takes it.
-            now: When it was logged, if that was earlier.
+        Args are those of `Run.log`, and *now*: when it was logged, if that was earlier.
         """
         with self.lock:
             if self._busy:
@@ -159,6 +155,8 @@ class Sink:
                 self._busy = False
             if self._waiting:
                 self._write_waiting()
+
+    row.__qualname__ = "Run.log"  # what a wrong keyword's TypeError names
 
     def pass_row(self, values: object, step: object = None, *, role: str | None = None) -> None:  # noqa: ARG002
         """Take note of the step of a row that is not written: `Run.log` of ranks above 0."""
