@@ -79,6 +79,7 @@ def _translation(env: Mapping[str, str]) -> Options:
         max_open_trace_bytes=settings.MAX_OPEN_TRACE_BYTES.read(env),
         rollout_bytes=settings.ROLLOUT_BYTES.read(env),
         message_content=settings.MESSAGE_CONTENT.read(env),
+        redact_secrets="secrets" in settings.REDACT.read(env),
     )
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from types import FunctionType, SimpleNamespace
 from typing import Final, cast
 
-from otel_bridge.emit.secrets import STRUCK_OUT, secret_by_name, strike_out
 from otel_bridge.emit.wire import Attribute
+from otel_bridge.records import Json
+from otel_bridge.redaction import scrubbed, strike_out
 
 MAX_DEPTH: Final = 16
 MAX_ENTRIES: Final = 10_000
@@ -41,7 +42,8 @@ def config_of(config: object, drop: Callable[[str], None]) -> dict[str, Attribut
     cleaned = cleaner.mapping(mapping, (id(config),))
     if cleaner.clipped:
         drop("config_clipped")
-    return cleaned
+    # The cleaner has looked at every text; names hold for all that lies below them.
+    return cast("dict[str, Attribute]", scrubbed(cast("Json", cleaned), shapes=False))
 
 
 def _as_mapping(value: object) -> Mapping[object, object] | None:
@@ -74,7 +76,7 @@ class _Cleaner:
                 break
             key = self._text(raw_key.name if isinstance(raw_key, enum.Enum) else _name(raw_key))
             if key:
-                out[key] = STRUCK_OUT if secret_by_name(key, value) else self.value(value, parents)
+                out[key] = self.value(value, parents)
         return out
 
     def value(self, value: object, parents: tuple[int, ...]) -> Attribute:

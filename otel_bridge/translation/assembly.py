@@ -16,7 +16,7 @@ from otel_bridge import semconv
 from otel_bridge.records import Json, Message, Rollout, axis_of, key_of
 from otel_bridge.translation import spans as reading
 from otel_bridge.translation.attributes import mapping_of, value_of
-from otel_bridge.translation.content import Limit, is_content, limited, shrunk
+from otel_bridge.translation.content import Limit, is_content, limited, redacted, shrunk
 from otel_bridge.translation.conversation import Turn, in_order, merged
 from otel_bridge.translation.messages import as_text
 from otel_bridge.translation.producer import Producer
@@ -74,11 +74,13 @@ class Assembler:
         limit: Characters a text of a foreign producer may have.
         limit_bytes: Largest rollout.
     """
+        redact: Strike secrets out of what a foreign producer sent.
 
     key: str
     limit: Limit
     limit_bytes: int
 
+    redact: bool = True
     def rollout_key(self, role: str | None, split: str) -> str:
         """Return where trackers show rollouts of this role and split."""
         return key_of(role, self.key.replace("{split}", split))
@@ -156,11 +158,12 @@ class Assembler:
         limit, clipped = self.limit, 0
         kept: list[Span] = []
         for producer, span in ordered:
-            if limit is None or producer.own:
+            if producer.own:
                 kept.append(span)
                 continue
-            kept.append(limited(span, limit))
-            clipped += max(span.ByteSize() - kept[-1].ByteSize(), 0)
+            clean = redacted(span) if self.redact else span
+            kept.append(clean if limit is None else limited(clean, limit))
+            clipped += max(clean.ByteSize() - kept[-1].ByteSize(), 0)
         kept, more = shrunk(kept, self.limit_bytes)
         return kept, clipped + more
 

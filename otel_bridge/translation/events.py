@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
-from otel_bridge.records import Record, Status
+from otel_bridge.records import Json, Record, Status
+from otel_bridge.redaction import scrubbed
 from otel_bridge.translation.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.configs import ConfigEvent, Configs
 from otel_bridge.translation.identity import Speaker
@@ -127,7 +128,8 @@ class Events:
         event.process.dirty = True
 
     def _config(self, event: _Event) -> list[Record]:
-        config = mapping_of(event.record.body.kvlist_value.values)
+        # Ours come scrubbed; who does not know us may send anything.
+        config = cast("dict[str, Json]", scrubbed(mapping_of(event.record.body.kvlist_value.values)))
         role = text_in(event.attributes, semconv.ROLE) or event.process.role
         return [*self._configs.merge(ConfigEvent(event.process.instance, role, event.seq, event.time_unix_ns, config))]
 

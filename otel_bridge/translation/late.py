@@ -17,6 +17,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
 from otel_bridge.records import Json
+from otel_bridge.redaction import strike_out
 from otel_bridge.translation import spans as reading
 from otel_bridge.translation.assembly import Score
 from otel_bridge.translation.attributes import mapping_of
@@ -66,7 +67,7 @@ def read_evaluation(log_record: LogRecord, instance_id: str, role: str | None) -
         name=reading.as_name(attributes.get(semconv.EVALUATION_NAME)) or "",
         value=reading.as_float(attributes.get(semconv.EVALUATION_VALUE)),
         label=reading.as_name(attributes.get(semconv.EVALUATION_LABEL)),
-        explanation=reading.as_name(attributes.get(semconv.EVALUATION_EXPLANATION)),
+        explanation=_explanation(attributes.get(semconv.EVALUATION_EXPLANATION)),
     )
     if not trace_id or not score.name or (score.value is None and score.label is None):
         return None
@@ -82,6 +83,11 @@ def read_evaluation(log_record: LogRecord, instance_id: str, role: str | None) -
         role=reading.as_name(attributes.get(semconv.ROLE)) or role,
         step=reading.as_int(attributes.get(semconv.STEP)),
     )
+
+
+def _explanation(value: Json) -> str | None:
+    text = reading.as_name(value)
+    return None if text is None else strike_out(text)
 
 
 class LateValues:

@@ -31,6 +31,7 @@ class Options:
         max_open_trace_bytes: Bytes that waiting traces may take.
         rollout_bytes: Largest rollout; longer content is clipped and marked.
         message_content: ``full``, ``off`` or ``truncate:N``; applied to foreign producers here.
+        redact_secrets: Strike secrets out of the spans of foreign producers.
         seen_limit: Foreign points whose identity is remembered, so that a point sent again is dropped.
         max_waiting_bytes: Bytes that incomplete rows and rows behind a gap may take; beyond it the oldest is let go.
         max_keys: Keys and axes remembered; beyond it rows still arrive, but `Row.steps` and ``key/`` stop growing.
@@ -51,6 +52,7 @@ class Options:
     max_open_trace_bytes: int = 1 << 30
     rollout_bytes: int = 4 << 20
     message_content: str = "full"
+    redact_secrets: bool = True
     seen_limit: int = 200_000
     max_waiting_bytes: int = 64 << 20
     max_keys: int = 100_000

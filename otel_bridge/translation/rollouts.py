@@ -47,7 +47,8 @@ class Rollouts:
     def __init__(self, state: State, options: Options, axes: Callable[[], Mapping[str, int]] | None = None) -> None:
         self._state, self._options = state, options
         self._axes = axes or self._axes_in_state
-        self._assembler = Assembler(options.rollout_key, limit_of(options.message_content), options.rollout_bytes)
+        limit = limit_of(options.message_content)
+        self._assembler = Assembler(options.rollout_key, limit, options.rollout_bytes, options.redact_secrets)
         self._store = TraceStore(state)
         self._ended = EndedTraces(state, "trace/done/", _ENDED_LIMIT)
         self._other = EndedTraces(state, "trace/other/", _OTHER_LIMIT)

@@ -6,7 +6,7 @@ import pytest
 import trace_samples as sample
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.translation.content import cut, limit_of, limited, shrunk
+from otel_bridge.translation.content import cut, limit_of, limited, redacted, shrunk
 from otel_bridge.translation.spans import read_span
 
 
@@ -95,3 +95,42 @@ def test_a_small_rollout_is_not_copied() -> None:
 
     assert shrunk(spans, 10_000) == (spans, 0)
     assert shrunk(spans, 10_000)[0][0] is spans[0]
+
+
+def test_secrets_go_from_every_text_of_a_span_and_json_stays_json() -> None:
+    key = "sk-" + "A1" * 12
+    span = sample.span(
+        "a",
+        1,
+        "chat m",
+        {
+            "gen_ai.input.messages": json.dumps([sample.text("user", f"my key is {key}")]),
+            "gen_ai.tool.call.arguments": {"url": "https://me:pa55word@host/x", "n": 1},
+            "http.request.header.authorization": "secret words",
+            "rl.reward": 1.0,
+            "raw": b"sk-",
+        },
+        error=f"refused: {key}",
+    )
+    span.events.add(name="exception").attributes.extend(sample.pairs({"exception.message": f"bad {key}"}))
+
+    clean = redacted(span)
+
+    read = read_span(clean)
+    assert read.prompt == [{"role": "user", "content": "my key is [redacted]"}]
+    assert read.attributes["gen_ai.tool.call.arguments"] == {"url": "https://[redacted]@host/x", "n": 1}
+    assert read.attributes["http.request.header.authorization"] == "[redacted]"
+    assert (read.attributes["rl.reward"], read.attributes["raw"], read.error) == (
+        1.0,
+        b"sk-".hex(),
+        "refused: [redacted]",
+    )
+    assert clean.events[0].attributes[0].value.string_value == "bad [redacted]"
+    assert key.encode() not in clean.SerializeToString()
+    assert key.encode() in span.SerializeToString()
+
+
+def test_a_span_without_secrets_is_given_back_itself() -> None:
+    span = chatty()
+
+    assert redacted(span) is span

@@ -1,21 +1,25 @@
-"""Secrets in a run's config: recognised by the name of their key and by their shape, never sent.
+"""Secrets: recognised by the name of their key and by their shape, struck out.
 
-Shapes are those of the issuers' own documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Google, Slack,
-Databricks, NVIDIA, W&B, JWT, PEM). Pure.
+Used where a process emits, before its segment, and at translation for producers that do not know us. Shapes are those
+of the issuers' own documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Google, Slack, Databricks, NVIDIA, W&B,
+JWT, PEM). Pure.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Final
+
+from otel_bridge.records import Json
 
 STRUCK_OUT: Final = "[redacted]"
 
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 # fmt: off
 _SECRET_WORDS: Final = frozenset({
-    "apikey", "authorization", "credential", "credentials", "passphrase", "passwd", "password", "pwd", "secret",
-    "secrets",
+    "apikey", "apikeys", "authorization", "cookie", "credential", "credentials", "jwt", "passphrase", "passwd",
+    "password", "passwords", "pwd", "secret", "secrets",
 })
 _KEY_OWNERS: Final = frozenset({
     "access", "account", "api", "auth", "encryption", "private", "secret", "signing", "ssh",
@@ -58,8 +62,54 @@ def secret_by_name(key: str, value: object) -> bool:
     if last in {"key", "keys"}:
         return owner in _KEY_OWNERS or _looks_opaque(value)
     if last in {"token", "tokens"}:
-        return owner in _TOKEN_OWNERS or _looks_opaque(value)
-    return False
+        return (owner in _TOKEN_OWNERS and not _MARKUP.search(value)) or _looks_opaque(value)
+    return bool(owner) and last == "pass"
+
+
+def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
+    """Return plain *value*, known as *key*, without what is secret in it.
+
+    A name holds for every text of a list or map below it too, and a flag in a list of arguments (``--api-key``) for the
+    one behind it.
+
+    Args:
+        value: What JSON can hold.
+        key: Its name.
+        shapes: Look at the texts too; they were looked at before otherwise.
+    """
+    if isinstance(value, str):
+        return STRUCK_OUT if secret_by_name(key, value) else strike_out(value) if shapes else value
+    if isinstance(value, list):
+        names = _names_of(value, key)
+        return [scrubbed(item, name, shapes=shapes) for item, name in zip(value, names, strict=True)]
+    if isinstance(value, dict):
+        if value and secret_by_name(key, _ANY):
+            return {name: _all_struck(item) for name, item in value.items()}
+        return {
+            strike_out(name) if shapes else name: scrubbed(item, name, shapes=shapes) for name, item in value.items()
+        }
+    return value
+
+
+def _names_of(items: Sequence[object], key: str) -> Iterator[str]:
+    """Yield the name of each entry of a list: the list's own *key*, behind a ``--flag`` that flag's."""
+    name = key
+    for item in items:
+        yield name
+        name = item.lstrip("-") if isinstance(item, str) and item.startswith("--") and "=" not in item else key
+
+
+def _all_struck(value: Json) -> Json:
+    if isinstance(value, list):
+        return [_all_struck(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _all_struck(item) for name, item in value.items()}
+    return STRUCK_OUT if isinstance(value, str) and value else value
+
+
+_ANY: Final = "x"
+_MARKUP: Final = re.compile(r"[<>|\[\]]")
+"""In a chat template's `user_token`, never in a credential."""
 
 
 def strike_out(value: str) -> str:

@@ -1,0 +1,102 @@
+"""Secrets are known by their name and by their shape, wherever in a config they stand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_bridge.emit.config_values import config_of
+from otel_bridge.records import Json
+from otel_bridge.redaction import scrubbed, secret_by_name, strike_out
+
+KEY = "hf_" + "b" * 34
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "password", "db_password", "WANDB_API_KEY", "apiKey", "openai.api-key", "aws_secret_access_key", "hf_token",
+        "auth_token", "AccessToken", "private_key", "credentials", "Authorization", "client_secret", "redis_pass",
+        "session-cookie", "PASSWORDS",
+    ],
+)  # fmt: skip
+def test_a_secret_is_known_by_its_name(key: str) -> None:
+    assert secret_by_name(key, "correct horse")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("pad_token", "<|endoftext|>"),
+        ("user_token", "<|im_start|>user"),
+        ("id_token", "[ID]"),
+        ("pass", "first"),
+        ("eos_token", "</s>"),
+        ("max_new_tokens", 512),
+        ("tokenizer", "gpt2"),
+        ("token_budget", "auto"),
+        ("key", "loss"),
+        ("monitor_key", "eval/reward"),
+        ("secretary", "anna"),
+        ("use_auth_token", True),
+        ("keyboard", "qwerty"),
+    ],
+)
+def test_what_only_sounds_like_a_secret_stays(key: str, value: object) -> None:
+    assert not secret_by_name(key, value)
+
+
+@pytest.mark.parametrize(
+    ("text", "struck"),
+    [
+        ("hf_" + "a" * 34, "[redacted]"),
+        ("use sk-" + "A1" * 12 + " here", "use [redacted] here"),
+        ("ghp_" + "a" * 36, "[redacted]"),
+        ("AKIAIOSFODNN7EXAMPLE", "[redacted]"),
+        ("postgres://me:pa55word@db/x", "postgres://[redacted]@db/x"),
+        ("Authorization: Bearer abcdef0123456789", "Authorization: Bearer [redacted]"),
+        ("https://x/?token=abc123def&a=1", "https://x/?token=[redacted]&a=1"),
+        ("--max_tokens=512000 --lr 1", "--max_tokens=512000 --lr 1"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", "[redacted]"),
+        ("meta-llama/Llama-3-8B", "meta-llama/Llama-3-8B"),
+    ],
+)
+def test_a_secret_is_known_by_its_shape(text: str, struck: str) -> None:
+    assert strike_out(text) == struck
+    assert config_of({"a": [text]}, print) == {"a": [struck]}
+
+
+@pytest.mark.parametrize(
+    ("config", "kept"),
+    [
+        ({"api_keys": ["one", "two"]}, {"api_keys": ["[redacted]", "[redacted]"]}),
+        (
+            {"credentials": {"user": "me", "port": 5, "more": [{"x": "y"}]}},
+            {"credentials": {"user": "[redacted]", "port": 5, "more": [{"x": "[redacted]"}]}},
+        ),
+        ({"argv": ["--api-key", "abc", "--lr", "1"]}, {"argv": ["--api-key", "[redacted]", "--lr", "1"]}),
+        ({"argv": ["--password=swordfish", "x"]}, {"argv": ["--password=[redacted]", "x"]}),
+        ({"env": {"WANDB_API_KEY": "a b", "HOME": "~"}}, {"env": {"WANDB_API_KEY": "[redacted]", "HOME": "~"}}),
+        ({"deep": [[{"note": f"use {KEY}"}]]}, {"deep": [[{"note": "use [redacted]"}]]}),
+        ({KEY: 1}, {"[redacted]": 1}),
+        ({"secrets": {}, "password": None, "token": 7}, {"secrets": {}, "password": None, "token": 7}),
+    ],
+)  # fmt: skip
+def test_names_hold_for_all_below_them_and_flags_for_what_follows(config: dict[str, Json], kept: Json) -> None:
+    assert config_of(config, print) == kept
+    assert scrubbed(config) == kept
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_what_is_scrubbed_once_stays_as_it_is(value: Json) -> None:
+    once = scrubbed(value)
+
+    assert scrubbed(once) == once
