@@ -20,6 +20,8 @@ GROUP: Final = "otel_bridge.exporters"
 OTLP: Final = "otlp"
 """The one exporter without a writer: the bridge forwards the bytes of the segments."""
 NONE: Final = "none"
+NEW_RUN_HINT: Final = "--new or OTEL_BRIDGE_NEW_RUN=1 starts another"
+"""Ends the line that says that a tracker already holds the run."""
 SIGNALS: Final = ("metrics", "traces", "logs")
 
 
@@ -84,6 +86,10 @@ class RunWriter(Protocol):
 
     Every method raises only `RetryableError`, `BlockedError` or `PermanentError`, which name the first record that was
     not done.
+
+    A writer may have two more attributes, read right after open: ``tracker_run_id: str | None``, the tracker's own id
+    of the run (``Run.id_in`` returns it), and ``found: str``, one line on what the tracker already held of the run when
+    this destination first opened it, empty otherwise.
     """
 
     @property
@@ -121,6 +127,37 @@ class RunWriter(Protocol):
     def close(self) -> None:
         """Let go of the tracker without ending the run."""
         ...
+
+
+@runtime_checkable
+class CatchesUp(Protocol):
+    """What a `RunWriter` may have besides: work that its calls put off, since rows and rollouts go before it.
+
+    A call that puts something off notes it in `Memory` before it returns, so that it survives a kill and counts as
+    written.
+    """
+
+    def catch_up(self) -> bool:
+        """Do a little of it, at most about 50 ms; return whether nothing is left.
+
+        Called while no record waits, and before `RunWriter.end` until nothing is left. Raises as a writer does.
+        """
+        ...
+
+
+def tracker_run_id_of(writer: RunWriter) -> str | None:
+    """Return the tracker's own id of the run, ``None`` when *writer* says none."""
+    return _text_of(writer, "tracker_run_id") or None
+
+
+def found_of(writer: RunWriter) -> str:
+    """Return what *writer* says the tracker already held of the run, empty when it says nothing."""
+    return _text_of(writer, "found")
+
+
+def _text_of(writer: RunWriter, name: str) -> str:
+    value: object = getattr(writer, name, None)
+    return value if isinstance(value, str) else ""
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ searched again and the oldest run that has it wins in both; the other one, still
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 from otel_bridge import semconv
 from otel_bridge.errors import BlockedError, RetryableError
-from otel_bridge.exporter import Memory, RunInfo
+from otel_bridge.exporter import NEW_RUN_HINT, Memory, RunInfo
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, outcome_of
 
@@ -36,12 +37,14 @@ class OpenRun:
         experiment_id: Of its experiment.
         params: Params it has.
         tags: Tags it has.
+        found: That the store already held it, though this destination had never written to it; else empty.
     """
 
     id: str
     experiment_id: str
     params: Mapping[str, str]
     tags: Mapping[str, str]
+    found: str = ""
 
 
 def open_run(connection: Connection, run: RunInfo, memory: Memory) -> OpenRun:
@@ -53,11 +56,20 @@ def open_run(connection: Connection, run: RunInfo, memory: Memory) -> OpenRun:
     """
     try:
         with as_bridge_errors(f"opening run {run.name!r} in {connection.shown}"):
+            ours = memory.get(_RUN_SLOT)
             found = _named(connection, run, memory) or _searched(connection, run)
             memory.put(_RUN_SLOT, str(found.info.run_id).encode())
-            return _reopened(connection, found, run)
+            opened = _reopened(connection, found, run)
+            known = ours or run.identity.get(semconv.MLFLOW_RUN_ID)
+            return opened if known else dataclasses.replace(opened, found=_said(found))
     except Refused as exc:
         raise BlockedError(str(exc), help="rename the run or its project") from exc
+
+
+def _said(found: Any) -> str:
+    if not found.data.metrics and not found.data.params:
+        return ""
+    return f"MLflow already holds this run ({found.info.run_id}), going on in it; {NEW_RUN_HINT}"
 
 
 def experiment_name(run: RunInfo, limit: int) -> str:

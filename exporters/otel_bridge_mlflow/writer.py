@@ -39,6 +39,8 @@ class MlflowRunWriter:
         self._traces = TraceWriter(connection, opened, Names("trace tag", connection.rules, memory))
         self._assessments = AssessmentWriter(connection)
         self._params = ParamWriter(connection, opened, Names("param", connection.rules, memory))
+        self.tracker_run_id = opened.id
+        self.found = opened.found
 
     @property
     def url(self) -> str | None:

@@ -51,6 +51,19 @@ class Store:
         self._bulk_log = _load(directory, project)
         self._project, self._run_id, self._name = project, run_id, name
 
+    def rows(self) -> int:
+        """Return how many records the store holds of the run.
+
+        Raises:
+            RetryableError: The store is locked.
+            BlockedError: The store cannot be read.
+        """
+        storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
+        try:
+            return int(storage.get_log_count(self._project, self._name, run_id=self._run_id))
+        except (OSError, sqlite3.Error) as exc:
+            raise _as_bridge_error(exc, 0) from exc
+
     def write(self, entries: Sequence[Entry], config: Payload | None = None) -> None:
         """Store *entries* in one transaction, and *config* with them.
 

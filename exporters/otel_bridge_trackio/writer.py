@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from otel_bridge.errors import ExporterError
-from otel_bridge.exporter import ExporterSettings, Held, Memory, RunInfo
+from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, Held, Memory, RunInfo
 from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
 from otel_bridge_trackio.payload import late_trace, rollout_trace, row_metrics, timestamp
 from otel_bridge_trackio.settings import TrackioSettings, project_of
@@ -41,7 +41,8 @@ class TrackioRunWriter:
         self.url: str | None = None
         self._store = Store(settings.directory, project_of(run), run.id, run.name)
         self._memory = memory
-        self._run_id = run.id
+        self.tracker_run_id = self._run_id = run.id
+        self.found = _found(self._store, project_of(run)) if memory.get(_LAST) is None else ""
         self._group = run.group
         self._configs: dict[str | None, Mapping[str, Json]] = {}
         self._config_due = False
@@ -142,6 +143,15 @@ class TrackioRunWriter:
         for key, known in steps.counts.items():
             self._counts[key] = known
             self._memory.put(_COUNT + key, str(known).encode())
+
+
+def _found(store: Store, project: str) -> str:
+    """Say what another run folder has written of this run: the same project and name are the same run."""
+    rows = store.rows()
+    if not rows:
+        return ""
+    what = f"{rows:,} row{'' if rows == 1 else 's'}"
+    return f"the Trackio project {project} already holds this run with {what}, going on in it; {NEW_RUN_HINT}"
 
 
 class _Steps:

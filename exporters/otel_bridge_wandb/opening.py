@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from otel_bridge.errors import BlockedError
-from otel_bridge.exporter import ExporterSettings, Memory, RunInfo
+from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, Memory, RunInfo
 from otel_bridge_wandb import sdk
 from otel_bridge_wandb.axes import Axes
 from otel_bridge_wandb.errors import as_bridge_errors
@@ -75,7 +75,14 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Memo
         log_file = Path(str(opened.settings.log_internal))
         uploads = Uploads(connect, lines.next, settings.limits, log_file)
         store = OnlineStore(lines, uploads, settings.limits, sdk.sync_dir(opened) if folder else None)
-        return _writer(wandb, opened, run, settings, store, memory=memory)
+        writer = _writer(wandb, opened, run, settings, store, memory=memory)
+        lines_found = int(opened.starting_step)
+        if found is not None and not known and lines_found:
+            writer.found = (
+                f"W&B already holds this run ({run_id_of(run)}) with {lines_found:,} history lines, going on in it; "
+                f"{NEW_RUN_HINT}"
+            )
+        return writer
     except BaseException:
         sdk.leave_open(opened)
         opened.finish(0)
@@ -129,6 +136,7 @@ def _writer(
             store=store,
             let_go=sdk.leave_open,
             url=None if settings.offline else str(opened.url or "") or None,
+            run_id=run_id_of(run),
         )
     )
 

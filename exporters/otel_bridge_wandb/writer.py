@@ -77,6 +77,7 @@ class Opened:
         store: What became of its records.
         let_go: Makes the coming ``finish()`` leave the run open.
         url: Where a person sees it; ``None`` offline.
+        run_id: Id of the run in W&B.
     """
 
     run: Any
@@ -86,6 +87,7 @@ class Opened:
     store: Store
     let_go: Callable[[Any], None]
     url: str | None = None
+    run_id: str | None = None
 
 
 class WandbRunWriter:
@@ -94,6 +96,7 @@ class WandbRunWriter:
     def __init__(self, opened: Opened) -> None:
         self._opened: Opened | None = opened
         self._url = opened.url
+        self.tracker_run_id, self.found = opened.run_id, ""
         self._safe: Position | None = opened.store.safe()
         self._ended = False
 

@@ -20,6 +20,8 @@ from otel_bridge.errors import FormatVersionError, JournalError, JournalFullErro
 
 FORMAT: Final = 1
 
+_ADDED: Final = (("tracker_run_id", "TEXT"), ("missed", "INTEGER NOT NULL DEFAULT 0"))
+"""Columns of ``destinations`` that ledgers of this format may lack; older versions read and write without them."""
 _SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE records (position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, data BLOB NOT NULL);
@@ -34,7 +36,7 @@ CREATE TABLE destinations (
     rows INTEGER NOT NULL DEFAULT 0, rollouts INTEGER NOT NULL DEFAULT 0, taken INTEGER NOT NULL DEFAULT 0,
     dead INTEGER NOT NULL DEFAULT 0,
     opened INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0, end_status TEXT NOT NULL DEFAULT '',
-    url TEXT, UNIQUE (exporter, place));
+    url TEXT, tracker_run_id TEXT, missed INTEGER NOT NULL DEFAULT 0, UNIQUE (exporter, place));
 CREATE TABLE memory (
     destination INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (destination, key)) WITHOUT ROWID;
@@ -131,6 +133,10 @@ class Database:
                 for statement in _SCHEMA.split(";\n"):
                     sql.execute(statement)
                 sql.execute(f"PRAGMA user_version = {FORMAT}")
+        columns = {str(row[1]) for row in self._writer.execute("PRAGMA table_info(destinations)")}
+        for name, kind in _ADDED:
+            if columns and name not in columns:
+                self._writer.execute(f"ALTER TABLE destinations ADD COLUMN {name} {kind}")
         # Touches every table once, so that a damaged file shows at open and not in the middle of the night.
         for table in ("meta", "records", "state", "sources", "destinations", "memory", "dead_letters"):
             self._writer.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()  # noqa: S608

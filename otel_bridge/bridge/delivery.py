@@ -30,7 +30,7 @@ from otel_bridge.errors import (
     PermanentError,
     RetryableError,
 )
-from otel_bridge.exporter import Exporter, ExporterSettings, RunWriter
+from otel_bridge.exporter import Exporter, ExporterSettings, RunWriter, found_of, tracker_run_id_of
 from otel_bridge.records import Config, End, Json, Position, Rollout, Row
 
 BATCH_RECORDS: Final = 1_000
@@ -79,6 +79,7 @@ class Delivery:
         self._window: Window | None = None
         self._strange = self._strange_letters = 0
         self._passed_end: Position = 0
+        self._found = ""
 
     @property
     def destination_id(self) -> int | None:
@@ -199,7 +200,12 @@ class Delivery:
             self._close_writer()
             raise
         opened.tells_safe, moved = held is not None, False
-        at = dataclasses.replace(at, opened=True, ended=0, end_status=None, url=writer.url)
+        if found := found_of(writer):
+            self._found = found
+            self._say(f"{self._name}: {found}")
+        at = dataclasses.replace(
+            at, opened=True, ended=0, end_status=None, url=writer.url, tracker_run_id=tracker_run_id_of(writer)
+        )
         if held is not None:
             start = max(min(held, self._ledger.position), self._view.oldest() - 1)
             moved = start != at.written
@@ -390,5 +396,5 @@ class Delivery:
         self.progress = Progress(
             self._name, state, reason, help_, url=at.url, destination=self._target[1].destination, written=at.written,
             safe=at.safe, rows=at.rows, rollouts=at.rollouts, dead_letters=at.dead_letters, taken=at.taken,
-            failing_since_s=since, resolved=True, settings=self._target[1],
+            failing_since_s=since, resolved=True, settings=self._target[1], found=self._found,
         )  # fmt: skip

@@ -136,8 +136,9 @@ class Ledger:
             oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
             start = self.position if oldest is None else oldest - 1
             sql.execute(
-                "INSERT OR IGNORE INTO destinations (exporter, place, written, safe, counted) VALUES (?, ?, ?, ?, ?)",
-                (exporter, text, start, start, start),
+                "INSERT OR IGNORE INTO destinations (exporter, place, written, safe, counted, missed) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (exporter, text, start, start, start, start),
             )
             sql.execute("UPDATE destinations SET named = 1 WHERE exporter = ? AND place = ?", (exporter, text))
             found = [
@@ -157,10 +158,11 @@ class Ledger:
         with self.database.transaction() as sql:
             sql.execute(
                 "UPDATE destinations SET written = ?, safe = ?, counted = ?, rows = ?, rollouts = ?, opened = ?, "
-                "ended = ?, end_status = ?, url = ? WHERE id = ?",
+                "ended = ?, end_status = ?, url = ?, tracker_run_id = ? WHERE id = ?",
                 (
                     destination.written, destination.safe, destination.counted, destination.rows, destination.rollouts,
-                    int(destination.opened), destination.ended, status, destination.url, destination.id,
+                    int(destination.opened), destination.ended, status, destination.url, destination.tracker_run_id,
+                    destination.id,
                 ),
             )  # fmt: skip
 

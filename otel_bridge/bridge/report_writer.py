@@ -127,10 +127,12 @@ def _exporter(progress: Progress, at: Destination | None, run: RunInfo) -> Expor
         url=progress.url,
         destination=dict(progress.destination),
         view="" if progress.settings is None else progress.settings.view(run),
+        found=progress.found,
     )
     if at is not None:
         report.written, report.safe, report.url = min(at.written, progress.written), at.safe, at.url
         report.rows, report.rollouts, report.dead_letters = at.rows, at.rollouts, at.dead_letters
+        report.tracker_run_id, report.missed = at.tracker_run_id, at.missed
     return report
 
 

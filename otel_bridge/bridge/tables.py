@@ -36,6 +36,8 @@ class Destination:
         taken: Records that the bound took before they were safe here.
         opened: A writer was opened at least once.
         ended: Position of the last end acted on, 0 for none.
+        tracker_run_id: The tracker's own id of the run, where its writer says it.
+        missed: Records that were deleted before this destination was first named.
     """
 
     id: int
@@ -53,6 +55,8 @@ class Destination:
     end_status: Status | None = None
     url: str | None = None
     dead_letters: int = 0
+    tracker_run_id: str | None = None
+    missed: int = 0
 
 
 def after_prefix(prefix: str) -> str:
@@ -92,17 +96,19 @@ def destinations_of(sql: sqlite3.Connection) -> list[Destination]:
     """Return every destination."""
     found = sql.execute(
         "SELECT id, exporter, place, named, written, safe, counted, rows, rollouts, taken, dead, opened, ended, "
-        "end_status, url FROM destinations ORDER BY id"
+        "end_status, url, tracker_run_id, missed FROM destinations ORDER BY id"
     )
     return [_destination(tuple(row)) for row in found]
 
 
 def _destination(row: tuple[Any, ...]) -> Destination:
-    number, exporter, place, named, written, safe, counted, rows, rollouts, taken, dead, opened, ended, status, url = (
-        row
-    )
+    number, exporter, place, named, written, safe, counted, rows, rollouts, taken, dead, opened, ended, status = row[
+        :14
+    ]
+    url, tracker_run_id, missed = row[14:]
     return Destination(
         id=number, exporter=exporter, place=json.loads(place), named=bool(named), written=written, safe=safe,
         counted=counted, rows=rows, rollouts=rollouts, taken=taken, dead_letters=dead, opened=bool(opened),
         ended=ended, end_status=Status(status) if status else None, url=url,
+        tracker_run_id=tracker_run_id, missed=missed,
     )  # fmt: skip

@@ -32,6 +32,7 @@ class Progress:
         resolved: Its settings could be read, so `destination` and the numbers mean something.
     """
 
+        found: What the tracker already held of the run when it was first opened, one line; empty: nothing.
     exporter: str
     state: str = "idle"
     reason: str = ""
@@ -50,6 +51,7 @@ class Progress:
     damaged: bool = False
 
 
+    found: str = ""
 @dataclass(slots=True)
 class Window:
     """Records read and not yet all written, as calls.

@@ -29,6 +29,8 @@ def complaints(report: Report) -> Sequence[str]:
         if exporter.state in {"blocked", "retrying"}:
             help_text = f"; {exporter.help}" if exporter.help else ""
             lines.append(f"{name} is {exporter.state}: {exporter.reason}{help_text}")
+        if exporter.missed:
+            lines.append(f"{name} was named later: {exporter.missed} records had been deleted by then, they are not in it")
         if exporter.dead_letters:
             lines.append(f"{name} refused {exporter.dead_letters} records for good")
     lines += [f"dropped {count}: {reason}" for reason, count in sorted(report.drops.items()) if count]
@@ -55,7 +57,9 @@ def _status(report: Report, *, live: bool) -> Text:
     if report.ended:
         return Text(report.status, style="green" if report.status == "finished" else "red")
     if live:
-        return Text("running", style="cyan")
+        # A process that died without a word may be started again; until then its run is neither running nor over.
+        speaking = any(process.alive for process in report.processes.values())
+        return Text("running" if speaking or not report.processes else "ending, no process of it lives", style="cyan")
     age_s = max(time.time() - report.time_unix_ns / 1e9, 0)
     return Text(f"{report.status}, no bridge, last seen {_age(age_s)} ago", style="yellow")
 

@@ -35,25 +35,38 @@ def begun(identity: Identity, to: str, notes: Sequence[str]) -> str:
     return " · ".join((line, *notes))
 
 
-def ended(identity: Identity, status: str, report: Report | None, remains: Sequence[str]) -> str:
+def ended(identity: Identity, status: str, own_rows: int, report: Report | None, remains: Sequence[str]) -> str:
     """Return the line of ``finish()``.
 
     Args:
         identity: The run.
         status: How this process ended.
-        report: The bridge's last report, if there is one.
+        own_rows: Rows that this process logged.
+        report: The bridge's last report, if there is one: of the whole run.
         remains: What is not delivered, and why; empty: all is.
     """
-    parts = [f"{identity.project}/{identity.name} {status}"]
+    parts = [f"{identity.project}/{identity.name} {status}", f"{_number(own_rows, 'row')} logged by this process"]
     if report is not None:
-        parts.append(f"{_number(report.rows, 'row')}, {_number(report.rollouts, 'rollout')}")
+        parts.append(f"the run has {_number(report.rows, 'row')}, {_number(report.rollouts, 'rollout')}")
+        parts += found(report)
         parts += [f"{name}: {place}" for name, place in places(report).items()]
         waiting = [f"{number} {what}" for what, number in report.waiting.items() if number]
         if waiting:
-            parts.append(f"waiting: {', '.join(waiting)}")
+            # A finished rollout waits for the rest of its trace, or for the last of its step, and is written then.
+            parts.append(f"waiting: {', '.join(waiting)}, which come by themselves")
         if report.drops:
             parts.append(f"dropped: {', '.join(f'{number} {reason}' for reason, number in report.drops.items())}")
     return " · ".join((*parts, *remains))
+
+
+def found(report: Report) -> Sequence[str]:
+    """Return what trackers already held of the run when the bridge first opened it, and what later ones never get."""
+    missed = [
+        f"{name} was named later: {_number(one.missed, 'record')} had been deleted by then"
+        for name, one in report.exporters.items()
+        if one.missed
+    ]
+    return [*(one.found for one in report.exporters.values() if one.found), *missed]
 
 
 def places(report: Report) -> Mapping[str, str]:

@@ -19,7 +19,7 @@ from otel_bridge.emit.run_settings import RunSettings
 from otel_bridge.emit.sink import Mark, Sampler, Sink
 from otel_bridge.emit.tracker_ids import tracker_run_id
 from otel_bridge.emit.waiting import Outcome, Waiting
-from otel_bridge.journal.report import read_report
+from otel_bridge.journal.report import Report, read_report
 from otel_bridge.settings import RANKS
 
 if TYPE_CHECKING:
@@ -108,12 +108,17 @@ class Run:
     @property
     def urls(self) -> dict[str, str]:
         """Exporter to the address of the run, as far as they are known by now."""
-        report = None if self._sink is None else read_report(self._sink.folder)
+        report = self._report()
         return {} if report is None else {name: one.url for name, one in report.exporters.items() if one.url}
 
     def id_in(self, exporter: str) -> str | None:
-        """Return the id that the run has in a tracker, e.g. ``"mlflow"``; ``None`` while it is not known."""
-        return tracker_run_id(exporter, self.id, self.facts.env, self.urls.get(exporter))
+        """Return the id that the run has in a tracker, e.g. ``"mlflow"``; ``None`` while it is not known.
+
+        Waits for nothing: MLflow names its runs itself, and it opens one when the first row or rollout is written, so
+        that it is known after `flush`.
+        """
+        identity = self.facts.identity
+        return tracker_run_id(exporter, self.id, self.facts.env, self._report(), node_rank=identity.node_rank)
 
     def env(self, role: str | None = None) -> dict[str, str]:
         """Return the variables that put a worker elsewhere into this run, e.g. for Ray's ``runtime_env``."""
@@ -279,7 +284,7 @@ class Run:
         remains = outcome.remains
         if not outcome.written:
             remains = (*remains, f"the rest is kept; deliver it with: otel-bridge drain {sink.folder.base}")
-        lines.say(lines.ended(self.facts.identity, status, outcome.report, remains))
+        lines.say(lines.ended(self.facts.identity, status, mark.rows, outcome.report, remains))
 
     def __enter__(self) -> Run:
         return self
@@ -295,6 +300,9 @@ class Run:
         interactive = hasattr(sys, "ps1")
         failed = getattr(sys, "last_value", None) is not None and not interactive
         self.finish("failed" if failed else "finished")
+
+    def _report(self) -> Report | None:
+        return None if self._sink is None else read_report(self._sink.folder)
 
     def _wait(self, sink: Sink, mark: Mark, timeout_s: float, *, end: bool) -> Outcome:
         return Waiting(sink.folder, sink.keeper, self.facts.choice.names, mark, end=end).wait(timeout_s)

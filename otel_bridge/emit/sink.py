@@ -39,11 +39,12 @@ _REFUSED_WHEN_FULL: Final = frozenset({int(Signal.METRICS), int(Signal.TRACES)})
 
 
 class Mark(NamedTuple):
-    """A place in a process's segments: all before it was appended."""
+    """A place in a process's segments: all before it was appended, and that are `rows` rows."""
 
     instance_id: str
     number: int
     offset: int
+    rows: int = 0
 
 
 class Sampler(Protocol):
@@ -373,7 +374,7 @@ class Sink:
 
     def _mark(self) -> Mark | None:
         writer = self._writer
-        return None if writer is None else Mark(writer.instance_id, writer.number, writer.offset)
+        return None if writer is None else Mark(writer.instance_id, writer.number, writer.offset, self._seq)
 
     def _let_go(self) -> None:
         writer, life = self._writer, self._life

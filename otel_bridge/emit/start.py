@@ -169,6 +169,7 @@ def _notes(facts: RunFacts, place: _Place) -> list[str]:
         who = f" {identity.role}" if identity.role else ""
         notes.append("resuming" if last is None else f"resuming, last{who} step {last}")
         notes += _elsewhere(before, facts.choice)
+        notes += lines.found(before)
     notes += [f"view: {where}" for where in _views(facts, place).values()]
     if place.base.instead_of is not None:
         notes.append(f"{place.base.instead_of} is on {place.base.file_system}, so run folders are in {place.base.path}")
@@ -184,7 +185,8 @@ def _views(facts: RunFacts, place: _Place) -> dict[str, str]:
     identity = facts.identity
     info = RunInfo(identity.id, identity.project, identity.name, place.folder.path)
     views: dict[str, str] = {}
-    for name, settings in facts.choice.settings.items():
+    # What is held shows nowhere yet, but for what was delivered before.
+    for name, settings in () if place.hold else facts.choice.settings.items():
         with contextlib.suppress(Exception):  # an exporter's own code: no reason not to train
             views[name] = settings.view(info)
     return {**views, **(lines.places(place.before) if place.before else {})}

@@ -58,6 +58,9 @@ class ExporterReport:
         help: The command or step that mends it.
         destination: The variables that say where it delivers.
         view: Command or address that shows the run.
+        tracker_run_id: The tracker's own id of the run, once its writer has said it.
+        missed: Records that were deleted before this exporter was first named: it never gets them.
+        found: What the tracker already held of the run when this bridge first opened it, one line.
     """
 
     written: int = 0
@@ -71,6 +74,9 @@ class ExporterReport:
     dead_letters: int = 0
     destination: dict[str, str] = field(default_factory=dict[str, str])
     view: str = ""
+    tracker_run_id: str | None = None
+    missed: int = 0
+    found: str = ""
 
 
 @dataclass(slots=True)

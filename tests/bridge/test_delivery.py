@@ -31,6 +31,8 @@ class Tracker:
     kept: list[int] = field(default_factory=list)
     infos: list[RunInfo] = field(default_factory=list)
     url: str | None = None
+    tracker_run_id: str | None = None
+    found: str = ""
 
     @property
     def exporter(self) -> Exporter:
@@ -323,6 +325,17 @@ def test_what_a_tracker_holds_beyond_the_note_is_not_sent_again(tmp_path: Path) 
 
     assert tracker.calls == [("open", (False,)), ("rows", (5, 6))]
     assert (bench.delivery.progress.rows, bench.delivery.progress.written) == (6, 6)
+
+
+def test_the_trackers_own_id_and_what_it_held_are_told(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Tracker(tracker_run_id="m1", found="it holds 3 rows already"))
+    bench.ledger.commit([row(1)])
+
+    bench.run()
+
+    (at,) = bench.ledger.view().destinations()
+    assert (at.tracker_run_id, bench.delivery.progress.found) == ("m1", "it holds 3 rows already")
+    assert bench.lines == ["memory: it holds 3 rows already"]
 
 
 def test_what_is_written_counts_as_safe_only_when_the_tracker_says_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,38 @@ def test_state_in_the_ledger_is_state_in_memory_over_commits_restarts_and_failed
             assert list(state.items(prefix)) == memory.items(prefix)
         assert {key: state.get(key) for key in memory.snapshot()} == memory.snapshot()
     ledger.close()
+
+
+def test_a_destination_named_later_knows_how_many_records_were_gone_by_then(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.commit(rows(5))
+    first = ledger.destination("file", {})
+    ledger.prune(3)
+
+    second = ledger.destination("trackio", {"TRACKIO_DIR": "/t"})
+
+    assert (first.missed, second.missed, second.written) == (0, 3, 3)
+    assert ledger.destination("trackio", {"TRACKIO_DIR": "/t"}) == second
+
+
+def test_the_trackers_own_id_of_the_run_is_kept(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.save(replace(ledger.destination("mlflow", {}), tracker_run_id="m1"))
+    ledger.close()
+
+    again = Ledger(tmp_path / "ledger.sqlite")
+
+    assert again.destination("mlflow", {}).tracker_run_id == "m1"
+
+
+def test_a_ledger_without_the_later_columns_is_read_on(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = Ledger(path)
+    ledger.commit(rows(2))
+    made = ledger.destination("file", {})
+    with ledger.database.transaction() as sql:
+        sql.execute("ALTER TABLE destinations DROP COLUMN tracker_run_id")
+        sql.execute("ALTER TABLE destinations DROP COLUMN missed")
+    ledger.close()
+
+    assert Ledger(path).destination("file", {}) == made

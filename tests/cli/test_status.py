@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
+import pytest
 from command_runs import call, environment, only_folder, otel_bridge, program, started, until
 from gated_tracker import install
+from rich.console import Console
+
+from otel_bridge.cli.tables import complaints, show
+from otel_bridge.journal.report import ExporterReport, ProcessReport, Report
 
 TRAIN = """
     import pathlib, sys, time
@@ -89,3 +95,25 @@ def test_without_run_folders_it_says_where_it_looked(tmp_path: Path) -> None:
     assert done.stderr == (
         f"Error: {tmp_path}/there: no run folder here; pass the folder that holds them, or set OTEL_BRIDGE_DIR\n"
     )
+
+
+def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
+    report = Report(exporters={"file": ExporterReport(), "trackio": ExporterReport(missed=7)})
+
+    assert complaints(report) == ["trackio was named later: 7 records had been deleted by then, they are not in it"]
+
+
+@pytest.mark.parametrize(
+    ("processes", "said"),
+    [
+        ({}, "running"),
+        ({"a": ProcessReport(alive=True), "b": ProcessReport(alive=False)}, "running"),
+        ({"a": ProcessReport(alive=False)}, "ending, no process of it lives"),
+    ],
+)
+def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(processes: dict[str, ProcessReport], said: str) -> None:
+    console = Console(file=io.StringIO(), width=200)
+
+    show(console, "r1", Report(project="maths", name="ppo", processes=processes), live=True)
+
+    assert console.file.getvalue().splitlines()[0] == f"maths/ppo (r1) {said}"

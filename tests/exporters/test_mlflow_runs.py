@@ -10,7 +10,7 @@ import pytest
 import otel_bridge_mlflow
 from otel_bridge import semconv
 from otel_bridge.errors import BlockedError
-from otel_bridge.exporter import RunInfo
+from otel_bridge.exporter import RunInfo, found_of, tracker_run_id_of
 from otel_bridge.records import Status
 from otel_bridge.testing import MemoryTable, open_writer, samples
 from otel_bridge.testing.contract import same_scalars
@@ -138,9 +138,14 @@ def test_a_resumed_run_is_said_in_one_line_and_runs_again(
     first.end(Status.FINISHED)
 
     with caplog.at_level(logging.INFO, "otel_bridge_mlflow"):
-        opened(uri, run)
+        second = opened(uri, run)
 
-    assert caplog.messages == [f"resuming MLflow run {tagged(uri, run)} ({run.name!r}) in {uri}"]
+    run_id = tagged(uri, run)
+    assert caplog.messages == [f"resuming MLflow run {run_id} ({run.name!r}) in {uri}"]
+    assert (found_of(first), tracker_run_id_of(first), tracker_run_id_of(second)) == ("", run_id, run_id)
+    assert found_of(second) == (
+        f"MLflow already holds this run ({run_id}), going on in it; --new or OTEL_BRIDGE_NEW_RUN=1 starts another"
+    )
     assert mlflow_reading.contents(uri, run).status is None
 
 

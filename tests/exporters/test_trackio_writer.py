@@ -14,7 +14,7 @@ import pytest
 from trackio_store import DIRECTORY, ENVIRONMENT
 
 from otel_bridge.errors import BlockedError, ConfigError, PermanentError, RetryableError
-from otel_bridge.exporter import RunInfo, RunWriter
+from otel_bridge.exporter import RunInfo, RunWriter, found_of, tracker_run_id_of
 from otel_bridge.records import Distribution, LateValue, Rollout, Row, Span
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.payload import histogram, row_metrics, timestamp
@@ -292,3 +292,18 @@ def test_rows_written_before_a_kill_are_all_there(run: RunInfo, tmp_path: Path) 
     subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ, "TRACKIO_TEST_DIR": str(DIRECTORY)})
 
     assert [row["step"] for row in logs(run)] == list(range(1, 501))
+
+
+def test_a_run_that_another_folder_wrote_is_said_when_it_is_opened_and_only_then(run: RunInfo) -> None:
+    first, mine = opened(run), DictMemory()
+    first.write_rows([loss(1), loss(2)])
+
+    second = opened(run, mine)
+    second.write_rows([loss(3)])
+
+    assert (found_of(first), tracker_run_id_of(first)) == ("", run.id)
+    assert found_of(second) == (
+        f"the Trackio project {run.project} already holds this run with 2 rows, going on in it; "
+        "--new or OTEL_BRIDGE_NEW_RUN=1 starts another"
+    )
+    assert found_of(opened(run, mine)) == ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, found_of, tracker_run_id_of
 from otel_bridge.records import Json, Status
 from otel_bridge.testing import samples
 from otel_bridge.testing.contents import flat_configs
@@ -50,6 +50,28 @@ class LifeContract(ContractFixtures):
         written(opened(configs=grown), [])
 
         same(read_back(run).config, flat_configs(grown.items()), "config")
+
+    def test_the_trackers_own_id_of_the_run_stays_the_same(self, opened: Open) -> None:
+        first = opened()
+        told = tracker_run_id_of(first)
+        if told is None:
+            pytest.skip("the writer says no id")
+        written(first, samples.placed([samples.row(1)]))
+
+        again = opened()
+
+        same(tracker_run_id_of(again), told, "tracker_run_id")
+        again.close()
+
+    def test_what_this_folder_wrote_itself_is_not_said_as_found(self, opened: Open) -> None:
+        first = opened()
+        same(found_of(first), "", "found in an empty tracker")
+        written(first, samples.placed([samples.row(1)]))
+
+        again = opened()
+
+        same(found_of(again), "", "found by a writer that goes on")
+        again.close()
 
     def test_a_config_of_odd_keys_and_values_is_no_error(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
         odd: dict[str, Json] = {
