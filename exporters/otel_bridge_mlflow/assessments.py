@@ -7,63 +7,68 @@ that for minutes, which is why its retries are off.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
+from otel_bridge.exporter import Memory
 from otel_bridge.records import LateValue, Rollout
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
-from otel_bridge_mlflow.spans import clean_text, trace_id_of
+from otel_bridge_mlflow.feedback import Feedback, Waiting, feedback_of, rewards_of
+from otel_bridge_mlflow.spans import trace_id_of
 
 _log = logging.getLogger(__name__)
-REWARD = "reward"
-_SOURCE = "otel-bridge"
-_THERE_ALREADY = "constraint violation"
-_NAME_LENGTH = 250
-
-
-@dataclass(frozen=True, slots=True)
-class _Feedback:
-    rollout_id: str
-    name: str
-    value: float | str
-    time_unix_ns: int
-    rationale: str | None = None
-    metadata: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def id(self) -> str:
-        text = f"{self.rollout_id}\0{self.name}"
-        return f"a-{hashlib.md5(text.encode('utf-8', 'surrogatepass'), usedforsecurity=False).hexdigest()}"
+_SOURCE: Final = "otel-bridge"
+_THERE_ALREADY: Final = "constraint violation"
+_SLICE: Final = 4
+"""Requests of one `AssessmentWriter.catch_up`: a row that comes meanwhile waits for no more than these, about 30 ms."""
+_MOST_WAITING: Final = 20_000
+"""Values that may wait, about 2 MB of memory; beyond it rollouts wait for their rewards."""
 
 
 class AssessmentWriter:
-    """Writes assessments to the traces of one store; they must be there."""
+    """Writes assessments to the traces of one store; they must be there.
 
-    def __init__(self, connection: Connection) -> None:
+    Args:
+        connection: The store.
+        memory: Where rewards wait.
+    """
+
+    def __init__(self, connection: Connection, memory: Memory) -> None:
         self._connection = connection
+        self._waiting = Waiting(memory)
 
-    def write(self, rollouts: Sequence[Rollout]) -> None:
-        """Give each of *rollouts* its reward and its parts; what is there already stays.
+    def put_off(self, rollouts: Sequence[Rollout]) -> None:
+        """Let the rewards of *rollouts*, and their parts, wait for `catch_up`.
+
+        Raises:
+            RetryableError: As `Connection.request`, when too many wait.
+            BlockedError: As `Connection.request`, when too many wait.
+        """
+        self._waiting.add([feedback for rollout in rollouts for feedback in rewards_of(rollout)])
+        while len(self._waiting) > _MOST_WAITING:
+            self.catch_up()
+
+    def catch_up(self) -> bool:
+        """Write a few of those that wait; what is there already stays. Return whether none is left.
 
         Raises:
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
-        for rollout in rollouts:
-            try:
-                for feedback in _rewards(rollout):
+        done: list[Feedback] = []
+        try:
+            for feedback in self._waiting.first(_SLICE):
+                try:
                     self._create(feedback)
-            except Refused as exc:  # noqa: PERF203  # a request each; the trace was deleted meanwhile
-                _log.warning("rollout %s: %s", rollout.id, exc)
-            except ExporterError as exc:
-                exc.position = rollout.position
-                raise
+                except Refused as exc:  # the trace was deleted meanwhile
+                    _log.warning("%s of rollout %s: %s", feedback.name, feedback.rollout_id, exc)
+                done.append(feedback)
+        finally:
+            self._waiting.forget(done)
+        return not len(self._waiting)
 
     def write_late(self, values: Sequence[LateValue]) -> None:
         """Set *values*; a later one of a name replaces the earlier.
@@ -74,8 +79,9 @@ class AssessmentWriter:
             BlockedError: As `Connection.request`.
         """
         for value in values:
-            feedback = _late(value)
+            feedback = feedback_of(value)
             try:
+                self._waiting.forget([feedback])
                 if not self._create(feedback):
                     self._update(feedback)
             except Refused as exc:
@@ -85,7 +91,7 @@ class AssessmentWriter:
                 exc.position = value.position
                 raise
 
-    def _create(self, feedback: _Feedback) -> bool:
+    def _create(self, feedback: Feedback) -> bool:
         """Create an assessment; return whether it was not there before."""
         made = self._entity(feedback)
         try:
@@ -102,7 +108,7 @@ class AssessmentWriter:
             return False
         return True
 
-    def _update(self, feedback: _Feedback) -> None:
+    def _update(self, feedback: Feedback) -> None:
         made = self._entity(feedback)
         with as_bridge_errors(f"assessing trace {made.trace_id}", missing_is_refused=True):
             self._connection.store.update_assessment(
@@ -113,7 +119,7 @@ class AssessmentWriter:
                 metadata=made.metadata,
             )
 
-    def _entity(self, feedback: _Feedback) -> Any:
+    def _entity(self, feedback: Feedback) -> Any:
         entities = self._connection.entities
         made = entities.Feedback(
             name=feedback.name,
@@ -127,34 +133,3 @@ class AssessmentWriter:
         )
         made.assessment_id = feedback.id
         return made
-
-
-def _rewards(rollout: Rollout) -> Iterator[_Feedback]:
-    if rollout.reward is not None:
-        yield _Feedback(rollout.id, REWARD, _value(rollout.reward), rollout.end_unix_ns)
-    for part, value in rollout.rewards.items():
-        name = part if part and part != REWARD else f"rewards.{part}"
-        yield _Feedback(rollout.id, _name(name), _value(value), rollout.end_unix_ns)
-
-
-def _late(late: LateValue) -> _Feedback:
-    metadata = [("late", late.id)]
-    if late.value is not None and late.label:
-        metadata.append(("label", clean_text(late.label)))
-    return _Feedback(
-        rollout_id=late.rollout_id,
-        name=_name(late.name or "value"),
-        value=clean_text(late.label or "") if late.value is None else _value(late.value),
-        time_unix_ns=late.time_unix_ns,
-        rationale=None if late.explanation is None else clean_text(late.explanation),
-        metadata=tuple(metadata),
-    )
-
-
-def _value(value: float) -> float | str:
-    # A protobuf Value refuses what is not finite.
-    return value if math.isfinite(value) else str(value)
-
-
-def _name(name: str) -> str:
-    return clean_text(name)[:_NAME_LENGTH]

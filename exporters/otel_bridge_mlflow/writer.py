@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
-from otel_bridge.errors import BlockedError, PermanentError
+from otel_bridge.errors import BlockedError, ExporterError, PermanentError
 from otel_bridge.exporter import ExporterSettings, Memory, RunInfo
 from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
 from otel_bridge_mlflow.assessments import AssessmentWriter
@@ -37,7 +37,7 @@ class MlflowRunWriter:
         self._run = opened
         self._metrics = MetricWriter(connection, opened.id, Names("metric", connection.rules, memory, run.keys), memory)
         self._traces = TraceWriter(connection, opened, Names("trace tag", connection.rules, memory))
-        self._assessments = AssessmentWriter(connection)
+        self._assessments = AssessmentWriter(connection, memory)
         self._params = ParamWriter(connection, opened, Names("param", connection.rules, memory))
         self.tracker_run_id = opened.id
         self.found = opened.found
@@ -55,10 +55,19 @@ class MlflowRunWriter:
             self._metrics.write(rows)
 
     def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
-        """Store *rollouts* as traces linked to the run, then their rewards as assessments."""
+        """Store *rollouts* as traces linked to the run; their rewards wait for `catch_up`."""
         with self._outcomes():
-            self._traces.write(rollouts)
-            self._assessments.write(rollouts)
+            try:
+                self._traces.write(rollouts)
+            except ExporterError as exc:
+                self._assessments.put_off([each for each in rollouts if each.position < (exc.position or 0)])
+                raise
+            self._assessments.put_off(rollouts)
+
+    def catch_up(self) -> bool:
+        """Write a few rewards that wait as assessments; return whether none is left."""
+        with self._outcomes():
+            return self._assessments.catch_up()
 
     def write_late(self, values: Sequence[LateValue]) -> None:
         """Set *values* as assessments of their traces."""
@@ -71,11 +80,13 @@ class MlflowRunWriter:
             self._params.write(role, config)
 
     def safe(self) -> Position | None:
-        """Return ``None``: a call that returned is committed."""
+        """Return ``None``: what a call that returned has not stored in MLflow lies in the destination's memory."""
         return None
 
     def end(self, status: Status) -> None:
-        """Set the run's status and its end time."""
+        """Write what waits, then set the run's status and its end time."""
+        while not self.catch_up():
+            pass
         with self._outcomes(), as_bridge_errors(f"ending MLflow run {self._run.id}"):
             self._connection.client.set_terminated(self._run.id, status=_STATUS[status])
 

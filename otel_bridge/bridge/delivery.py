@@ -19,7 +19,7 @@ from otel_bridge.bridge.backoff import Backoff
 from otel_bridge.bridge.calls import Call, calls_of, kinds_of, needs_writer
 from otel_bridge.bridge.ledger import DeadLetter, Ledger
 from otel_bridge.bridge.tables import Destination
-from otel_bridge.bridge.window import Describe, OpenWriter, Progress, Window
+from otel_bridge.bridge.window import Describe, OpenWriter, Progress, Window, counted
 from otel_bridge.errors import (
     BlockedError,
     ConfigError,
@@ -148,6 +148,8 @@ class Delivery:
             if window.end is not None:
                 # While the writer is open: only it can say whether what it wrote is safe.
                 self._advance(window.end.position - 1, window)
+                if self._ledger.position <= window.end.position and not self._caught_up(opened):
+                    return 0.0
             self._act_on_end(opened, window)
         self._advance(window.through, window)
         self._window = None
@@ -209,7 +211,7 @@ class Delivery:
         if held is not None:
             start = max(min(held, self._ledger.position), self._view.oldest() - 1)
             moved = start != at.written
-            at = dataclasses.replace(self._counted(at, start), written=start, safe=start)
+            at = dataclasses.replace(counted(self._view, self._kinds, at, start), written=start, safe=start)
         self._save(at)
         return None if moved else opened
 
@@ -218,15 +220,6 @@ class Delivery:
             writer.write_config(role, config)
         except PermanentError as exc:
             self._say(f"{self._name}: the config of role {role!r} is refused for good: {exc}")
-
-    def _counted(self, at: Destination, through: Position) -> Destination:
-        """Count the records up to *through* that the tracker turns out to hold."""
-        if through <= at.counted:
-            return at
-        found = self._view.count(at.counted, through)
-        rows = found.get(codec.ROW, 0) if codec.ROW in self._kinds else 0
-        rollouts = found.get(codec.ROLLOUT, 0) if codec.ROLLOUT in self._kinds else 0
-        return dataclasses.replace(at, counted=through, rows=at.rows + rows, rollouts=at.rollouts + rollouts)
 
     def _write(self, opened: OpenWriter, window: Window, *, ordered: bool) -> None:
         call = window.calls.popleft()
@@ -317,7 +310,7 @@ class Delivery:
 
     def _rest(self) -> float | None:
         at = self._now()
-        if self._ledger.position > at.written:
+        if self._ledger.position > at.written or (self._open is not None and not self._caught_up(self._open)):
             return 0.0
         # A run that was never opened, for want of a row, has ended too once its end is passed.
         self._show("ended" if at.ended or (self._passed_end and self._passed_end == at.written) else "idle")
@@ -326,6 +319,13 @@ class Delivery:
         if time.monotonic() - self._open.looked_s >= SAFE_POLL_S:
             self._look_at_safe(self._open, at)
         return SAFE_POLL_S
+
+    def _caught_up(self, opened: OpenWriter) -> bool:
+        """Let the writer do a little of what it put off; say whether nothing is left of it."""
+        done = opened.caught_up()
+        if self.progress.failing_since_s is not None:
+            self._succeeded()
+        return done
 
     def _look_at_safe(self, opened: OpenWriter, at: Destination) -> None:
         opened.looked_s = time.monotonic()

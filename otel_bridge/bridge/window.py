@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from otel_bridge.bridge import codec
 from otel_bridge.bridge.calls import Call
+from otel_bridge.bridge.tables import Destination
 from otel_bridge.bridge.view import View
-from otel_bridge.exporter import ExporterSettings, RunInfo, RunWriter
+from otel_bridge.exporter import CatchesUp, ExporterSettings, RunInfo, RunWriter
 from otel_bridge.records import End, Position
 
 
@@ -30,9 +32,9 @@ class Progress:
         failing_since_s: `time.monotonic` when it began to fail, ``None`` when it does not.
         damaged: It found the ledger damaged and waits for a new one.
         resolved: Its settings could be read, so `destination` and the numbers mean something.
+        found: What the tracker already held of the run when it was first opened, one line; empty: nothing.
     """
 
-        found: What the tracker already held of the run when it was first opened, one line; empty: nothing.
     exporter: str
     state: str = "idle"
     reason: str = ""
@@ -49,9 +51,9 @@ class Progress:
     resolved: bool = False
     settings: ExporterSettings | None = None
     damaged: bool = False
-
-
     found: str = ""
+
+
 @dataclass(slots=True)
 class Window:
     """Records read and not yet all written, as calls.
@@ -84,3 +86,17 @@ class OpenWriter:
     tells_safe: bool
     last: Position = 0
     looked_s: float = 0.0
+
+    def caught_up(self) -> bool:
+        """Let the writer do a little of what it put off; say whether nothing is left of it."""
+        return self.writer.catch_up() if isinstance(self.writer, CatchesUp) else True
+
+
+def counted(view: View, kinds: Sequence[int], at: Destination, through: Position) -> Destination:
+    """Return *at* with the records up to *through* counted, which the tracker turns out to hold."""
+    if through <= at.counted:
+        return at
+    found = view.count(at.counted, through)
+    rows = found.get(codec.ROW, 0) if codec.ROW in kinds else 0
+    rollouts = found.get(codec.ROLLOUT, 0) if codec.ROLLOUT in kinds else 0
+    return replace(at, counted=through, rows=at.rows + rows, rollouts=at.rollouts + rollouts)

@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 import otel_bridge_mlflow
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Rollout
-from otel_bridge.testing import MemoryTable, open_writer, samples
+from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge_mlflow.spans import spans_of
 
 exporter = otel_bridge_mlflow.exporter
@@ -31,7 +31,7 @@ def written(uri: str, run: RunInfo, *rollouts: Rollout):
     """Write *rollouts*, return the writer and the traces MLflow links to the run."""
     settings = exporter.settings({"MLFLOW_TRACKING_URI": uri}, run.folder)
     writer = open_writer(exporter, run, settings, MemoryTable())
-    writer.write_rollouts(samples.placed(rollouts))
+    deliver(writer, samples.placed(rollouts))
     return writer, traces(uri, run)
 
 

@@ -1,0 +1,160 @@
+"""Rewards wait until nothing else does: they survive a kill, come once, and never keep a row or rollout waiting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlflow_reading
+import pytest
+
+import otel_bridge_mlflow
+from otel_bridge.errors import RetryableError
+from otel_bridge.exporter import CatchesUp, RunInfo
+from otel_bridge.records import Rollout, Status
+from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
+from otel_bridge_mlflow import assessments
+from otel_bridge_mlflow.feedback import Waiting, rewards_of
+
+exporter = otel_bridge_mlflow.exporter
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return mlflow_reading.database(tmp_path_factory.mktemp("rewards"))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunInfo:
+    return samples.run_info(tmp_path, tmp_path.name, project="rewards")
+
+
+def opened(uri: str, run: RunInfo, memory: MemoryTable):
+    return open_writer(exporter, run, exporter.settings({"MLFLOW_TRACKING_URI": uri}, run.folder), memory)
+
+
+def rollouts(run: RunInfo, count: int) -> list[Rollout]:
+    return samples.placed([samples.rollout(n, seed=run.id) for n in range(count)])
+
+
+def shown(uri: str, run: RunInfo) -> dict[str, list[tuple[str, object]]]:
+    """The assessments MLflow shows, by rollout."""
+    api, (held,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
+    traces = api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id)
+    return {
+        trace.info.trace_id.removeprefix("tr-"): sorted((each.name, each.value) for each in trace.info.assessments)
+        for trace in traces
+    }
+
+
+ALL = [("answer", 0.5), ("format", 0.25), ("reward", 0.75)]
+
+
+def test_a_rollout_is_shown_before_its_rewards_which_come_once_the_writer_is_asked_to_catch_up(
+    uri: str, run: RunInfo
+) -> None:
+    memory = MemoryTable()
+    writer, (one, two) = opened(uri, run, memory), rollouts(run, 2)
+
+    writer.write_rollouts([one, two])
+    before = shown(uri, run)
+    assert isinstance(writer, CatchesUp)
+    finished = [writer.catch_up(), writer.catch_up(), writer.catch_up()]
+
+    assert before == {one.id: [], two.id: []}
+    assert finished == [False, True, True]
+    assert shown(uri, run) == {one.id: ALL, two.id: ALL}
+    assert list(memory.items("feedback/")) == []
+
+
+def test_rewards_that_waited_when_the_bridge_was_killed_are_written_by_the_next_one(uri: str, run: RunInfo) -> None:
+    memory, (one, two) = MemoryTable(), rollouts(run, 2)
+    first = opened(uri, run, memory)
+    first.write_rollouts([one])
+    first.write_rollouts([two])
+    left = memory.snapshot()
+    first.catch_up()
+
+    second = opened(uri, run, left)
+    second.write_rollouts([two])
+    deliver(second, [])
+
+    assert shown(uri, run) == {one.id: ALL, two.id: ALL}
+
+
+def test_the_end_of_the_run_waits_for_the_rewards(uri: str, run: RunInfo) -> None:
+    writer, (one,) = opened(uri, run, MemoryTable()), rollouts(run, 1)
+    writer.write_rollouts([one])
+
+    writer.end(Status.FINISHED)
+
+    assert shown(uri, run) == {one.id: ALL}
+
+
+def test_a_later_reward_goes_before_the_one_that_waits(uri: str, run: RunInfo) -> None:
+    writer, (one,) = opened(uri, run, MemoryTable()), rollouts(run, 1)
+    writer.write_rollouts([one])
+
+    writer.write_late([samples.late_value(one, 0.125, name="reward")])
+    deliver(writer, [])
+
+    assert shown(uri, run) == {one.id: [("answer", 0.5), ("format", 0.25), ("reward", 0.125)]}
+
+
+def test_rollouts_before_a_failing_one_get_their_rewards_too(
+    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, (one, two) = opened(uri, run, MemoryTable()), rollouts(run, 2)
+
+    def fails_at_the_second(given: list[Rollout]) -> None:
+        write([each for each in given if each is one])
+        if two in given:
+            raise RetryableError("down", position=two.position)
+
+    write = writer._traces.write
+    monkeypatch.setattr(writer._traces, "write", fails_at_the_second)
+    with pytest.raises(RetryableError):
+        writer.write_rollouts([one, two])
+    monkeypatch.undo()
+    deliver(writer, [two])
+
+    assert shown(uri, run) == {one.id: ALL, two.id: ALL}
+
+
+def test_the_rewards_of_a_deleted_trace_cost_no_others(uri: str, run: RunInfo) -> None:
+    writer, (one, two) = opened(uri, run, MemoryTable()), rollouts(run, 2)
+    writer.write_rollouts([one, two])
+    (held,) = mlflow_reading.runs_of(uri, run)
+    mlflow_reading.client(uri).delete_traces(held.info.experiment_id, trace_ids=[f"tr-{one.id}"])
+
+    deliver(writer, [])
+
+    assert shown(uri, run) == {two.id: ALL}
+
+
+def test_beyond_a_limit_rollouts_wait_for_their_rewards(
+    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assessments, "_MOST_WAITING", 4)
+    memory = MemoryTable()
+    writer, many = opened(uri, run, memory), rollouts(run, 4)
+
+    writer.write_rollouts(many)
+
+    assert sum(len(values) for values in shown(uri, run).values()) == 8
+    assert len(Waiting(memory)) == 4
+
+
+def test_what_waits_is_remembered_by_batch_and_forgotten_when_done(run: RunInfo) -> None:
+    memory = MemoryTable()
+    waiting, (one, two) = Waiting(memory), rollouts(run, 2)
+    waiting.add(list(rewards_of(one)))
+    waiting.add(list(rewards_of(two)))
+
+    waiting.forget(waiting.first(4))
+    again = Waiting(memory)
+    again.add(list(rewards_of(one))[:1])
+
+    assert [(value.rollout_id, value.name) for value in again.first(9)] == [
+        (two.id, "format"), (two.id, "answer"), (one.id, "reward"),
+    ]  # fmt: skip
+    assert [key for key, _ in memory.items()] == ["feedback/000000000002", "feedback/000000000003"]
