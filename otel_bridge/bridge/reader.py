@@ -19,6 +19,7 @@ from otel_bridge.bridge.tail import Tail
 from otel_bridge.errors import FormatVersionError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Frame, Signal
+from otel_bridge.journal.life import alive
 from otel_bridge.records import Record
 from otel_bridge.translation.options import Options
 from otel_bridge.translation.state import count
@@ -179,6 +180,9 @@ class Reader:
             if frame.append_unix_ns - self._ticked_ns > _TICK_NS and now - frame.append_unix_ns > _LATE_NS:
                 self._tick(frame.append_unix_ns, records)
             now = frame.append_unix_ns
+        if not tail.used:
+            tail.used = True
+            self.translator.gone(self._gone(tail))
         if tail.gaps:
             count(self.state, "segment_gaps", tail.gaps)
             self._say(f"{tail.gaps} unreadable stretches in the segments of {tail.instance_id}")
@@ -190,6 +194,16 @@ class Reader:
         except Exception as exc:  # noqa: BLE001  # one frame must not stop the run
             count(self.state, "translation_errors")
             self._say(f"a frame of {tail.instance_id} cannot be translated: {type(exc).__name__}: {exc}")
+
+    def _gone(self, new: Tail) -> list[str]:
+        """Return the processes that died and have nothing left to be read as *new* begins to speak."""
+        gone: list[str] = []
+        for name, tail in self.tails.items():
+            if tail is new or tail.frames or tail.header is None or tail.header.kind != "process":
+                continue
+            if tail.dead or not alive(self._folder, tail.header, time.time_ns(), silence_ns=self._options.silence_ns):
+                gone.append(name)
+        return gone
 
     def _tick(self, now_unix_ns: int, records: list[Record]) -> None:
         self._ticked_ns = now_unix_ns

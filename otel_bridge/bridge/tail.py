@@ -32,6 +32,7 @@ class Tail:
         data_end: Number and offset behind the last readable frame.
         moved: How far it is used has changed since the last commit.
         newly_opened: A header was read that translation has not been told of.
+        used: A frame of it was used.
         speaker: Who speaks in these frames, for translation.
         gaps: Stretches of bytes that hold no readable frame, found since the last look.
     """
@@ -53,7 +54,7 @@ class Tail:
         self._path, self._path_of = "", -1
         self._final_read = False
         self.first_number = number
-        self.moved = self.newly_opened = False
+        self.moved = self.newly_opened = self.used = False
         self.speaker = Speaker(instance_id, "process", b"")
 
     @classmethod

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from otel_bridge.records import Config, Json
+from otel_bridge.translation.keys import ATTEMPT
 from otel_bridge.translation.state import State, count
 
 TOO_LARGE = "config/too_large"
 _MAX_LEAVES = 20_000
 _SEPARATOR = "\x1f"
+_OURS = "otel_bridge"
+"""Stands for the instance of a leaf that no process sent."""
 
 _Leaf: TypeAlias = list[object]
 """Value, time, instance, event number."""
@@ -63,8 +66,17 @@ class Configs:
         self._state.set(f"config/{role}", merged)
         return [Config(_id(event), event.role, merged, event.time_unix_ns)]
 
+    def attempt(self, role: str | None, number: int, time_unix_ns: int) -> list[Config]:
+        """Say in the role's config which start of it this is, unless the user's own config has that entry."""
+        leaf = cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {}).get(ATTEMPT)
+        if leaf is not None and leaf[2] != _OURS:
+            return []
+        return self.merge(ConfigEvent(_OURS, role, number, time_unix_ns, {ATTEMPT: number}))
+
 
 def _id(event: ConfigEvent) -> str:
+    if event.instance == _OURS:
+        return f"c:{_OURS}:{event.role or ''}:{event.seq}"
     if event.seq:
         return f"c:{event.instance}:{event.seq}"
     parts = repr((event.instance, event.role, event.time_unix_ns, event.config))

@@ -82,6 +82,10 @@ class Events:
             return []
         return self._act(name, event, now_unix_ns)
 
+    def restarted(self, role: str | None, attempt: int, time_unix_ns: int) -> list[Record]:
+        """Tell in the config that *role* began another attempt."""
+        return [*self._configs.attempt(role, attempt, time_unix_ns)]
+
     def _act(self, name: str, event: _Event, now_unix_ns: int) -> list[Record]:
         if name in _DATA:
             self._life.data(event.process, now_unix_ns, event=event.seq)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
 
-from otel_bridge.records import axis_of, key_of
+from otel_bridge.records import Value, axis_of, key_of
 from otel_bridge.translation.process import Process
 from otel_bridge.translation.state import State
 
@@ -18,6 +20,13 @@ _MAX_SUFFIX = 120
 """Longest attribute part of a key: MLflow takes 250 characters in all (mlflow.utils.validation)."""
 MAX_AXES = 256
 """Axes carried by every record; roles beyond it are still written, on their own axis."""
+QUIET_NS: Final = 90_000_000_000
+"""Silence after which a process behind a receiver is no obstacle to a new attempt: life signs come each minute."""
+NO_PROCESSES: Final[Mapping[str, Process]] = MappingProxyType({})
+
+
+ATTEMPT: Final = "attempt"
+"""Key and entry of the config that tell the second start of a role, and later ones, from the first."""
 
 
 def full_key(role: str | None, key: str, *, rank: int = 0, suffix: str = "") -> str:
@@ -68,15 +77,23 @@ def _short_hash(text: str, size: int) -> str:
 
 
 class Axes:
-    """Last step of every axis, axis of every key, attempt of every role: hot, flushed once a batch."""
+    """Last step of every axis, axis of every key, attempt of every role: hot, flushed once a batch.
 
-    def __init__(self, state: State, max_keys: int) -> None:
-        self._state = state
+    Args:
+        state: Where they are kept.
+        max_keys: How many keys are known at most.
+        processes: All processes of the run, as they are added.
+    """
+
+    def __init__(self, state: State, max_keys: int, processes: Mapping[str, Process] = NO_PROCESSES) -> None:
+        self._state, self._processes = state, processes
         self._max_keys = max_keys
         self._changed: set[str] = set()
         self._attempts = _integers(state, "attempt/")
         self._known = {key.removeprefix("key/") for key, _ in state.items("key/")}
         self._last: dict[str, int] = {}
+        self.restarted: dict[str, int] = {}
+        """Axes whose role began its second or a later attempt, to its number; emptied by whoever tells of it."""
         self.reload()
 
     def reload(self) -> None:
@@ -110,14 +127,17 @@ class Axes:
     def attempt(self, process: Process, axis: str, step: int) -> int:
         """Return which start of the axis's role *process* is, and remember it.
 
-        The emitter's own word holds; else a new process that starts at or below the last step is the next attempt.
-        Forked children and ranks above 0 belong to the attempt of their parent.
+        The emitter's own word holds; else a new process that starts at or below the last step is the next attempt, if
+        no other of the axis is still there: then they are workers side by side. Forked children and ranks above 0
+        belong to the attempt of their parent.
         """
         current = self._attempts.get(axis, 1)
         if process.attempt is not None:
             current = process.attempt
-        elif process.decides and step <= self._last.get(axis, step - 1):
+        elif process.decides and step <= self._last.get(axis, step - 1) and not self._beside(process, axis):
             current += 1
+        if current > max(self._attempts.get(axis, 1), 1):
+            self.restarted[axis] = current
         if self._attempts.get(axis) != current and len(self._attempts) < MAX_AXES:
             self._attempts[axis] = current
             self._state.set(f"attempt/{axis}", current)
@@ -125,6 +145,26 @@ class Axes:
             process.attempts[axis] = current
             process.dirty = True
         return current
+
+    def _beside(self, process: Process, axis: str) -> bool:
+        """Tell whether another process of the axis still speaks."""
+        return any(
+            other.status is None
+            and not other.gone
+            and other.decides
+            and axis in other.attempts
+            and (not other.remote or process.seen_ns - other.seen_ns < QUIET_NS)
+            for other in self._processes.values()
+            if other is not process
+        )
+
+    def with_attempt(
+        self, values: Mapping[str, Value], process: Process, role: str | None, attempt: int
+    ) -> Mapping[str, Value]:
+        """Return the *values* of a row with the number of the start they are of; a user's own by that name stays."""
+        key = full_key(role, ATTEMPT, rank=process.rank)
+        self.register((key,), axis_of(role))
+        return {key: attempt, **values}
 
     def flush(self) -> None:
         """Write what changed to the state."""

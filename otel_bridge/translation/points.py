@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -124,9 +124,12 @@ class Points:
             return Row(f"f:{digest}", group.role, None, None, group.time_ns, group.values, steps)
         axis = axis_of(group.role)
         attempt = group.process.attempts.get(axis) or self._axes.attempt(group.process, axis, group.step)
-        self._axes.register(group.values, axis)
+        values: Mapping[str, Value] = group.values
+        if attempt > 1:
+            values = self._axes.with_attempt(values, group.process, group.role, attempt)
+        self._axes.register(values, axis)
         steps = self._axes.advance(axis, group.step)
-        return Row(f"f:{digest}", group.role, group.step, axis, group.time_ns, group.values, steps, attempt)
+        return Row(f"f:{digest}", group.role, group.step, axis, group.time_ns, values, steps, attempt)
 
 
 def _identity(point: Point) -> bytes:

@@ -92,6 +92,7 @@ class Process:
         ready: Those of `waiting` that are whole, by number.
         written: Rows written before they were whole, by time.
         row_prefix: What the id of its rows begins with.
+        gone: It lives no more and all of it is read, though its end is not said yet; not kept in the state.
     """
 
     instance: str
@@ -120,6 +121,7 @@ class Process:
     ready: dict[int, Waiting] = field(default_factory=dict[int, Waiting])
     written: dict[int, Waiting] = field(default_factory=dict[int, Waiting])
     row_prefix: str = ""
+    gone: bool = False
     dirty: bool = True
 
     def __post_init__(self) -> None:

@@ -48,13 +48,16 @@ class Rows:
 
     def next(self, process: Process, learned: Learned, read: Read) -> Row:
         """Make the record of an expected row. This is the hot path."""
-        time_ns, step, seq, values = read
+        time_ns, step, seq, sent = read
+        values: Mapping[str, Value] = sent
         numbers, axis = process.rows, learned.axis
         numbers.high = seq
         if time_ns > numbers.high_ns:  # noqa: PLR1730  # max() would take a tenth of the whole row's time
             numbers.high_ns = time_ns
         process.dirty = True
         attempt = process.attempts.get(axis) or self._axes.attempt(process, axis, step)
+        if attempt > 1:
+            values = self._axes.with_attempt(values, process, learned.role, attempt)
         steps = self._axes.advance(axis, step)
         return Row(process.row_prefix + str(seq), learned.role, step, axis, time_ns, values, steps, attempt)
 
@@ -219,6 +222,8 @@ class Rows:
         process.dirty = True
         axis = axis_of(row.role)
         attempt = process.attempts.get(axis) or self._axes.attempt(process, axis, row.step)
+        if attempt > 1:
+            values = self._axes.with_attempt(values, process, row.role, attempt)
         steps = self._axes.beside(axis, row.step) if late else self._axes.advance(axis, row.step)
         self._axes.register(values, axis)
         return Row(id_, row.role, row.step, axis, row.time_ns, values, steps, attempt)

@@ -22,7 +22,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge import semconv
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge.records import Record
+from otel_bridge.records import Record, Row
 from otel_bridge.translation.events import Events
 from otel_bridge.translation.identity import Speaker
 from otel_bridge.translation.keys import Axes
@@ -82,7 +82,7 @@ class Translator:
         self._state = state
         self._life = Life(state, options)
         self._voices = Voices(RunFacts(state, options.run_id), self._life)
-        self._axes = Axes(state, options.max_keys)
+        self._axes = Axes(state, options.max_keys, self._life.processes)
         self._rows = Rows(state, options, self._axes, self._life.processes)
         self._seen = Seen(state, options.seen_limit)
         self._points = Points(state, self._axes, self._seen, options.max_keys)
@@ -98,6 +98,12 @@ class Translator:
             if voice is not None:
                 self._life.heard(voice.process, now_unix_ns)
         return []
+
+    def gone(self, instances: Iterable[str]) -> None:
+        """Take these processes for dead and wholly read: whoever comes after them goes on from them."""
+        for instance in instances:
+            if instance in self._life.processes:
+                self._life.processes[instance].gone = True
 
     def frame(  # noqa: PLR0917  # called for every row: keywords would cost
         self, source: Source, signal: int, payload: bytes, whole: bool, append_unix_ns: int, now_unix_ns: int
@@ -124,9 +130,9 @@ class Translator:
                 record = self._rows.next(process, *found)
                 if process.status is not None or self._life.ended:
                     self._life.data(process, now_unix_ns)
-                return [record]
+                return self._told([record]) if self._axes.restarted else [record]
         records = self._slow(signal, _Frame(source, payload, whole, append_unix_ns, now_unix_ns))
-        return records + self._end_if_due(now_unix_ns)
+        return self._told(records + self._end_if_due(now_unix_ns))
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Let time pass: rows, traces, steps, silence, the end of the run."""
@@ -136,7 +142,7 @@ class Translator:
         self._life.silence(now_unix_ns)
         for process in self._life.excess():
             records += self._forget(process)
-        return records + self._end_if_due(now_unix_ns)
+        return self._told(records + self._end_if_due(now_unix_ns))
 
     def close(self, now_unix_ns: int) -> list[Record]:
         """Nothing more will come: release all that waits; remote processes end, and the run, if none is open then."""
@@ -144,7 +150,7 @@ class Translator:
         if records and self._life.ended:
             self._life.more(now_unix_ns)
         self._life.close(now_unix_ns)
-        return records + self._end_if_due(now_unix_ns, closing=True)
+        return self._told(records + self._end_if_due(now_unix_ns, closing=True))
 
     def flush(self) -> None:
         """Write all that is kept hot to the state; call it before the state is committed with the records."""
@@ -267,6 +273,19 @@ class Translator:
         if voice is None:
             count(self._state, OTHER_RUN)
         return voice
+
+    def _told(self, records: list[Record]) -> list[Record]:
+        """Put before the first row of a role's further attempt the config that names it."""
+        if not self._axes.restarted:
+            return records
+        told: list[Record] = []
+        for record in records:
+            if isinstance(record, Row) and record.axis in self._axes.restarted:
+                del self._axes.restarted[record.axis]
+                told += self._events.restarted(record.role, record.attempt, record.time_unix_ns)
+            told.append(record)
+        self._axes.restarted.clear()
+        return told
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def _end_if_due(self, now_unix_ns: int, *, closing: bool = False) -> list[Record]:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import math
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
-from otlp_samples import RUN, SCOPE, T0, Bench, gauge, metrics_request, pairs, row, source, who
+from otlp_samples import RUN, SCOPE, T0, Bench, end, gauge, metrics_request, pairs, row, source, who
 
-from otel_bridge.records import Distribution, Row
+from otel_bridge.records import Config, Distribution, Row
 from otel_bridge.translation.options import Options
 
 
@@ -260,9 +260,65 @@ def test_attempts_count_the_starts_of_a_role() -> None:
     bench = Bench()
 
     bench.metrics(source("i1"), *(row(seq, {"loss": 1.0}) for seq in (1, 2, 3)))
+    bench.translator.gone(["i1"])
     bench.metrics(source("i2"), row(1, {"loss": 1.0}, step=2), row(2, {"loss": 1.0}, step=3))
     bench.metrics(source("i3"), row(1, {"loss": 1.0}, step=4))
     bench.metrics(source("i4", rl_forked=True), row(1, {"loss": 1.0}, step=1))
     bench.metrics(source("i5", rl_attempt=7), row(1, {"loss": 1.0}, step=9))
 
-    assert [record.attempt for record in bench.records] == [1, 1, 1, 2, 2, 2, 2, 7]
+    rows = [record for record in bench.records if isinstance(record, Row)]
+    assert [record.attempt for record in rows] == [1, 1, 1, 2, 2, 2, 2, 7]
+    assert [record.values.get("trainer/attempt") for record in rows] == [None, None, None, 2, 2, 2, 2, 7]
+    configs = [(record.id, record.role, record.config) for record in bench.records if isinstance(record, Config)]
+    assert configs == [
+        ("c:otel_bridge:trainer:2", "trainer", {"attempt": 2}),
+        ("c:otel_bridge:trainer:7", "trainer", {"attempt": 7}),
+    ]
+    assert bench.records.index(rows[3]) == 4, "the config stands before the first row of its attempt"
+
+
+def test_workers_of_one_role_side_by_side_are_one_attempt() -> None:
+    bench = Bench()
+
+    for instance in ("i1", "i2", "i3"):
+        bench.metrics(source(instance, "explorer"), row(1, {"reward": 1.0}, step=1))
+    bench.logs(source("i1", "explorer"), end("failed", 1))
+    bench.metrics(source("i4", "explorer"), row(1, {"reward": 1.0}, step=1))
+
+    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 1, 1]
+
+
+def test_behind_a_receiver_a_process_that_was_silent_for_long_makes_room_for_the_next_attempt() -> None:
+    bench = Bench()
+
+    for instance, waited_s in (("i1", 0), ("i2", 60), ("i3", 91)):
+        bench.tick(waited_s)
+        scope = row(1, {"loss": 1.0}, step=3)
+        bench.request(metrics_request((who(instance), [scope])))
+
+    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 2]
+
+
+def test_an_attempt_that_the_user_names_himself_is_his() -> None:
+    bench = Bench()
+
+    bench.metrics(source("i1", rl_attempt=3), row(1, {"attempt": 0.5}), row(2, {"loss": 1.0}, step=2))
+
+    rows = [record for record in bench.records if isinstance(record, Row)]
+    assert [dict(record.values) for record in rows] == [
+        {"trainer/attempt": 0.5},
+        {"trainer/attempt": 3, "trainer/loss": 1.0},
+    ]
+
+
+def test_attempts_without_a_role_and_of_further_ranks_have_keys_of_their_own() -> None:
+    bench = Bench()
+
+    bench.metrics(source("i1", rl_role="", rl_attempt=2), row(1, {"loss": 1.0}))
+    bench.metrics(source("i2", rl_rank=1, rl_attempt=2), row(1, {"loss": 1.0}))
+
+    assert [dict(record.values) for record in bench.records if isinstance(record, Row)] == [
+        {"attempt": 2, "loss": 1.0},
+        {"trainer/attempt/rank1": 2, "trainer/loss/rank1": 1.0},
+    ]
+    assert bench.state.get("key/attempt") == "step"

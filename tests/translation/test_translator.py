@@ -47,7 +47,16 @@ Point = tuple[Mapping[str, object], str, pb.Metric]
 def content(records: list[Record]) -> list[tuple[object, ...]]:
     """Rows without what depends on the order between processes (`Row.steps`, `Row.attempt`)."""
     return [
-        (r.id, r.role, r.step, r.axis, r.time_unix_ns, sorted(r.values.items())) for r in records if isinstance(r, Row)
+        (
+            r.id,
+            r.role,
+            r.step,
+            r.axis,
+            r.time_unix_ns,
+            sorted(pair for pair in r.values.items() if "attempt" not in pair[0]),
+        )
+        for r in records
+        if isinstance(r, Row)
     ]
 
 
