@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from otel_bridge.errors import ConfigError, MissingExtraError
 from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge.settings import Setting
 
 GROUP: Final = "otel_bridge.exporters"
 OTLP: Final = "otlp"
@@ -193,6 +194,7 @@ class Exporter:
         requires: Modules that must be installed.
         extra: Extra of otel-bridge that installs them.
         held: Reads back through the tracker's own API, after the writer has closed; ``None``: nothing can be read back.
+        declares: The variables that it reads besides those of its destination, for ``otel-bridge doctor``.
     """
 
     settings: Callable[[Mapping[str, str], Path], ExporterSettings]
@@ -201,6 +203,7 @@ class Exporter:
     requires: tuple[str, ...] = ()
     extra: str | None = None
     held: Callable[[RunInfo, ExporterSettings], Held] | None = None
+    declares: tuple[Setting[Any], ...] = ()
 
 
 def available() -> tuple[str, ...]:

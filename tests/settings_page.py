@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import otel_bridge_mlflow.settings as mlflow
-import otel_bridge_wandb.settings as wandb
-from otel_bridge import settings
+from otel_bridge import exporter, settings
 from otel_bridge.settings import Setting
+
+_TRACKERS = ("wandb", "mlflow", "trackio")
 
 _HEAD = """\
 # Settings
@@ -33,7 +33,7 @@ folder.
 def page() -> str:
     """The page as it should be."""
     core = _table(settings.declared())
-    trackers = _table([*wandb.SETTINGS, wandb.RESUME, mlflow.WAL, mlflow.TIMEOUT_S])
+    trackers = _table(setting for name in _TRACKERS for setting in exporter.load(name).declares)
     return f"{_HEAD}\n{core}\n## Of one exporter\n\n{trackers}\n{_OTLP}"
 
 

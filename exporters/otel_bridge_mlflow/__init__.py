@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
 from otel_bridge_mlflow.read_back import held
-from otel_bridge_mlflow.settings import MlflowSettings
+from otel_bridge_mlflow.settings import TIMEOUT_S, WAL, MlflowSettings
 from otel_bridge_mlflow.writer import open_writer
 
 __all__ = ["exporter"]
@@ -16,4 +16,5 @@ exporter = Exporter(
     requires=("mlflow",),
     extra="mlflow",
     held=held,
+    declares=(WAL, TIMEOUT_S),
 )

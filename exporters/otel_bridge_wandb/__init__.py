@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_bridge.exporter import Exporter
 from otel_bridge_wandb.opening import open_writer
 from otel_bridge_wandb.reading import held
-from otel_bridge_wandb.settings import WandbSettings
+from otel_bridge_wandb.settings import RESUME, SETTINGS, WandbSettings
 
 __all__ = ["exporter"]
 
@@ -16,4 +16,5 @@ exporter = Exporter(
     requires=("wandb",),
     extra="wandb",
     held=held,
+    declares=(*SETTINGS, RESUME),
 )

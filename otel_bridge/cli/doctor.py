@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.metadata
 import os
@@ -9,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -58,23 +59,36 @@ def command(sending: bool) -> None:
 
 def _settings(console: Console, env: Mapping[str, str]) -> list[str]:
     wrong: list[str] = []
-    table = _table("setting", "value", "from", "meaning")
-    for setting in settings.declared():
+    table = _Table("setting", "value", "from", "meaning")
+    for setting in _declared():
         origin = "environment" if env.get(setting.name, "").strip() else "default"
         try:
             shown = _shown(setting.read(env), secret=setting.secret)
         except ConfigError as exc:
             wrong.append(str(exc))
             shown = "cannot be read"
-        table.add_row(setting.name, Text(shown), origin, Text(setting.doc))
-    console.print(table)
+        table.add(setting.name, shown, origin, setting.doc)
+    table.print(console)
     return wrong + _misspelt(env)
 
 
+def _declared() -> list[settings.Setting[Any]]:
+    """Return every setting: the core's own, then those of each exporter that can be loaded."""
+    found: list[settings.Setting[Any]] = [*settings.declared()]
+    for name in exporter.available():
+        with contextlib.suppress(OtelBridgeError):
+            found += exporter.load(name).declares if name != exporter.OTLP else ()
+    return list({setting.name: setting for setting in found}.values())
+
+
 def _misspelt(env: Mapping[str, str]) -> list[str]:
-    """Return a line for each variable that looks like ours and is none; those of an exporter are its own."""
-    known = {setting.name for setting in settings.declared()}
-    own = tuple(f"OTEL_BRIDGE_{name.upper()}_" for name in exporter.available())
+    """Return a line for each variable that looks like ours and is none.
+
+    Those of an exporter that declares none, or cannot be loaded, are its own.
+    """
+    known = {setting.name for setting in _declared()}
+    prefixes = {f"OTEL_BRIDGE_{name.upper()}_" for name in exporter.available()}
+    own = tuple(prefix for prefix in prefixes if not any(name.startswith(prefix) for name in known))
     return [
         f"{name} is set, and there is no such setting; the nearest is {_nearest(name, known)}"
         for name in sorted(env)
@@ -99,7 +113,7 @@ def _shown(value: object, *, secret: bool) -> str:
 def _exporters(console: Console, env: Mapping[str, str]) -> list[str]:
     chosen = chosen_exporters(env)
     wrong: list[str] = []
-    table = _table("exporter", "chosen", "delivers to")
+    table = _Table("exporter", "chosen", "delivers to")
     for name in exporter.available():
         mark = "yes" if name in chosen else ""
         try:
@@ -107,13 +121,13 @@ def _exporters(console: Console, env: Mapping[str, str]) -> list[str]:
         except OtelBridgeError as exc:
             where = str(exc)
             wrong += [str(exc)] if name in chosen else []
-        table.add_row(name, mark, Text(where))
+        table.add(name, mark, where)
     wrong += [
         f"exporter {name!r} is not known; choose from {', '.join((*exporter.available(), exporter.NONE))}"
         for name in chosen
         if name not in {*exporter.available(), exporter.NONE}
     ]
-    console.print(table)
+    table.print(console)
     return wrong
 
 
@@ -149,19 +163,36 @@ def _directory(console: Console, env: Mapping[str, str]) -> list[str]:
 
 
 def _packages(console: Console) -> None:
-    table = _table("package", "version")
-    table.add_row("python", sys.version.split()[0])
+    table = _Table("package", "version")
+    table.add("python", sys.version.split()[0])
     for name in _PACKAGES:
         try:
             found = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found = "not installed"
-        table.add_row(name, found)
-    console.print(table)
+        table.add(name, found)
+    table.print(console)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+class _Table:
+    """Aligned columns: folded on a terminal, one line a row where a program or a file reads it."""
+
+    def __init__(self, *columns: str) -> None:
+        self._rows: list[tuple[str, ...]] = [columns]
+
+    def add(self, *cells: str) -> None:
+        self._rows.append(cells)
+
+    def print(self, console: Console) -> None:
+        if console.is_terminal:
+            table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+            for column in self._rows[0]:
+                table.add_column(column, overflow="fold")
+            for row in self._rows[1:]:
+                table.add_row(*map(Text, row))
+            console.print(table)
+            return
+        widths = [max(map(len, column)) for column in zip(*self._rows, strict=True)]
+        for row in self._rows:
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            console.print(Text(line.rstrip()), soft_wrap=True)

@@ -148,7 +148,12 @@ class _Receiver:
         if any(importlib.util.find_spec(name) is None for name in ("grpc", "starlette", "uvicorn")):
             if listen:
                 raise ConfigError("--listen needs the receiver: pip install 'otel-bridge[collector]'")
-            _say("no OTLP receiver for stock SDKs: pip install 'otel-bridge[collector]' brings it")
+            # Else they would try a collector on localhost for ever, and say so.
+            self.environment = {f"OTEL_{one.upper()}_EXPORTER": NONE for one in SIGNALS}
+            _say(
+                "no OTLP receiver, so the exporters of stock OpenTelemetry SDKs are off in the command's processes "
+                "(OTEL_*_EXPORTER=none): pip install 'otel-bridge[collector]' brings it"
+            )
             return
         from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # an extra
         from otel_bridge_collector.receiver import is_loopback  # noqa: PLC0415

@@ -131,9 +131,11 @@ def test_without_the_extra_it_runs_without_a_receiver_and_says_so(tmp_path: Path
     env = environment(tmp_path)
     listening = call([*command, "--listen", "127.0.0.1:4317", "--", "python", train], cwd=tmp_path, env=env)
 
-    done = call([*command, "--", "python", train], cwd=tmp_path, env=env)
+    off = "echo $OTEL_METRICS_EXPORTER,$OTEL_TRACES_EXPORTER,$OTEL_LOGS_EXPORTER"
+    done = call([*command, "--", "sh", "-c", f"python {train}; {off}"], cwd=tmp_path, env=env)
 
     assert (done.returncode, done.stderr.count("pip install 'otel-bridge[collector]'")) == (0, 1), done.stderr
+    assert done.stdout == "none,none,none\n"
     assert values(only_folder(tmp_path / ".otel-bridge")) == {"trainer/loss": [(7, 0.5)]}
     assert listening.returncode == 1
     assert listening.stderr == "Error: --listen needs the receiver: pip install 'otel-bridge[collector]'\n"
