@@ -303,6 +303,17 @@ TOKEN = Setting(
     secret=True,
 )
 FSYNC = Setting("OTEL_BRIDGE_FSYNC", True, flag, "The receiver syncs to disk before it acknowledges.")
+MAX_REQUESTS = Setting(
+    "OTEL_BRIDGE_MAX_REQUESTS", 256, positive_int, "Requests that the receiver has under way at one time."
+)
+MAX_RATE = Setting(
+    "OTEL_BRIDGE_MAX_RATE", None, _optional(size_bytes), "Bytes a second that the receiver takes; default: all."
+)
+TLS_CERT = Setting("OTEL_BRIDGE_TLS_CERT", "", text, "File of the receiver's certificate with its chain (PEM).")
+TLS_KEY = Setting("OTEL_BRIDGE_TLS_KEY", "", text, "File of the key of that certificate (PEM).")
+TLS_CLIENT_CA = Setting(
+    "OTEL_BRIDGE_TLS_CLIENT_CA", "", text, "File of certificates that a client's own must be signed by (PEM): mTLS."
+)
 
 
 def declared() -> tuple[Setting[object], ...]:

@@ -1,109 +1,282 @@
-"""OTLP over HTTP: ``POST /v1/{metrics,traces,logs}``, protobuf, on starlette and uvicorn in a thread."""
+"""OTLP over HTTP: ``POST /v1/{metrics,traces,logs}``, protobuf and JSON, and the pages for operating it.
+
+On starlette and uvicorn, on the event loop of the receiver.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import socket
-import threading
-from collections.abc import Callable, Sequence
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
+import orjson
 import uvicorn
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
+from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
-from otel_bridge_collector.answers import RETRY_S, TooLargeError, UnsupportedError, answer_to
+from otel_bridge_collector.access import Access, Tls
+from otel_bridge_collector.answers import (
+    RETRY_S,
+    MethodError,
+    NotFoundError,
+    TooLargeError,
+    UnsupportedError,
+    answer_to,
+)
+from otel_bridge_collector.counters import Counters
+from otel_bridge_collector.grpc_server import LARGE_BYTES, Accept
+from otel_bridge_collector.http_protocol import protocol
 from otel_bridge_collector.inflate import inflated
-from otel_bridge_collector.tokens import check
-
-_log = logging.getLogger(__name__)
-
-Accept = Callable[[Signal, bytes], None]
+from otel_bridge_collector.ingest import REQUESTS, Rejected
+from otel_bridge_collector.items import partial_success, partial_success_json
+from otel_bridge_collector.json_request import message_of
+from otel_bridge_collector.limits import Limits
 
 _PATHS: Final = {"/v1/metrics": Signal.METRICS, "/v1/traces": Signal.TRACES, "/v1/logs": Signal.LOGS}
 _PROTOBUF: Final = "application/x-protobuf"
-_CONCURRENCY: Final = 128
-_START_S: Final = 10.0
+_JSON: Final = "application/json"
+_CONNECTIONS: Final = 1024
+_KEEP_ALIVE_S: Final = 75
+_BODY_S: Final = 60.0
+_DISCARD_BYTES: Final = 64 << 20
+_DISCARD_S: Final = 2.0
+_LARGE_JSON_BYTES: Final = 32 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """What the pages for operating it show; called beside the event loop.
+
+    Attributes:
+        unready: Why data cannot be taken, one line a reason; none: it can.
+        metrics: Our own metrics, in the text format of Prometheus.
+    """
+
+    unready: Callable[[], list[str]]
+    metrics: Callable[[], str]
 
 
 class HttpServer:
-    """Listens from construction on, in a thread of its own.
+    """Listens from construction on, answers between `start` and `stop`. Made and used on the event loop.
 
     Args:
         host: Address to bind.
         port: 0: any that is free.
         accept: Stores a request, raises as `Ingest.accept` does.
-        tokens: Bearer tokens, one of which a client must send; none: everybody may.
+        access: Who may send.
+        limits: How much.
+        counters: Counts refusals.
+        tls: Files of TLS; ``None``: plain text.
         request_bytes: Largest body, inflated too.
+        pages: What ``/readyz`` and ``/metrics`` show.
 
     Raises:
         OSError: The address cannot be bound.
     """
 
-    def __init__(self, host: str, port: int, accept: Accept, *, tokens: Sequence[str], request_bytes: int) -> None:
-        self._accept, self._tokens, self._request_bytes = accept, tokens, request_bytes
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        accept: Accept,
+        *,
+        access: Access,
+        limits: Limits,
+        counters: Counters,
+        tls: Tls | None,
+        request_bytes: int,
+        pages: Pages,
+    ) -> None:
+        self._access, self._counters, self._pages = access, counters, pages
         self._headers = {HEADER_SERVER: version("otel-bridge")}
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        app = Starlette(routes=[Route(path, self._export, methods=["POST"]) for path in _PATHS])
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", limit_concurrency=_CONCURRENCY, server_header=False
+        export = _Export(accept, access=access, limits=limits, counters=counters, request_bytes=request_bytes)
+        app = Starlette(
+            routes=[
+                *(Route(path, export, methods=["POST"]) for path in _PATHS),
+                Route("/healthz", self._healthz, methods=["GET"]),
+                Route("/readyz", self._readyz, methods=["GET"]),
+                Route("/metrics", self._metrics, methods=["GET"]),
+            ],
+            exception_handlers={HTTPException: self._no_such_page},
         )
+        config = uvicorn.Config(
+            app,
+            http=protocol(),
+            loop="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            limit_concurrency=_CONNECTIONS,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            server_header=False,
+            ssl_certfile=None if tls is None else tls.certificate,
+            ssl_keyfile=None if tls is None else tls.key,
+            ssl_ca_certs=None if tls is None or tls.client_ca is None else str(tls.client_ca),
+            ssl_cert_reqs=ssl.CERT_NONE if tls is None or tls.client_ca is None else ssl.CERT_REQUIRED,
+        )
+        config.load()
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._serve, name="otlp-http", daemon=True)
-        self._thread.start()
+        self._task: asyncio.Task[None] | None = None
 
-    def stop(self, grace_s: float) -> None:
+    async def start(self) -> None:
+        """Begin to answer."""
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+
+    async def stop(self, grace_s: float) -> None:
         """Take no new request and wait for those under way, at most *grace_s*."""
         self._server.config.timeout_graceful_shutdown = max(int(grace_s), 1)
         self._server.should_exit = True
-        self._thread.join(grace_s + _START_S)
+        if self._task is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._task, grace_s + 2)
         self._socket.close()
 
-    def _serve(self) -> None:
-        asyncio.run(self._server.serve(sockets=[self._socket]))
+    async def _healthz(self, request: Request) -> Response:
+        del request
+        return Response("alive\n", headers=self._headers)
 
-    async def _export(self, request: Request) -> Response:
+    async def _readyz(self, request: Request) -> Response:
+        del request
+        reasons = await asyncio.to_thread(self._pages.unready)
+        text = "\n".join(reasons) or "ready"
+        return Response(f"{text}\n", 503 if reasons else 200, headers=self._headers)
+
+    async def _metrics(self, request: Request) -> Response:
         try:
-            check(self._tokens, request.headers.get("authorization"))
-            _check_type(request.headers.get("content-type", ""))
-            body = await self._body(request)
-            encoding = request.headers.get("content-encoding", "").strip().lower()
-            await run_in_threadpool(self._store, _PATHS[request.url.path], body, encoding)
-        except Exception as exc:  # noqa: BLE001  # a 500 would be final for clients
+            self._access.check(request.headers.get("authorization"), request.headers.get("origin"))
+        except Exception as exc:  # noqa: BLE001  # answered by the table
             answer = answer_to(exc)
-            _log.log(logging.WARNING if answer.retry else logging.INFO, "OTLP/HTTP request refused: %s", exc)
-            headers = {**self._headers, "Retry-After": str(RETRY_S)} if answer.retry else self._headers
-            body = answer.status().SerializeToString()
-            return Response(body, answer.http_status, media_type=_PROTOBUF, headers=headers)
-        return Response(b"", 200, media_type=_PROTOBUF, headers=self._headers)
+            return Response(f"{answer.message}\n", answer.http_status, headers=self._headers)
+        text = await asyncio.to_thread(self._pages.metrics)
+        return Response(text, media_type="text/plain; version=0.0.4", headers=self._headers)
 
-    async def _body(self, request: Request) -> bytes:
+    async def _no_such_page(self, request: Request, exc: Exception) -> Response:
+        status = exc.status_code if isinstance(exc, HTTPException) else 404
+        paths = ", ".join(_PATHS)
+        error: Exception = NotFoundError(f"{request.url.path} is not here; OTLP goes by POST to {paths}")
+        headers = dict(self._headers)
+        if status == 405:
+            error = MethodError(f"{request.method} {request.url.path}: OTLP goes by POST")
+            headers["Allow"] = "POST" if request.url.path in _PATHS else "GET"
+        answer = answer_to(error)
+        self._counters.refuse(answer, "HTTP", error)
+        if _media_type(request.headers) == _JSON:
+            return Response(answer.json(), answer.http_status, media_type=_JSON, headers=headers)
+        return Response(answer.status().SerializeToString(), answer.http_status, media_type=_PROTOBUF, headers=headers)
+
+
+class _Export:
+    """The endpoint of the three signals, bare ASGI: the fast path of HTTP."""
+
+    def __init__(
+        self, accept: Accept, *, access: Access, limits: Limits, counters: Counters, request_bytes: int
+    ) -> None:
+        self._accept, self._access, self._limits, self._counters = accept, access, limits, counters
+        self._request_bytes = request_bytes
+        self._headers = {HEADER_SERVER: version("otel-bridge")}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        is_json = _media_type(headers) == _JSON
+        signal = _PATHS[scope["path"]]
+        try:
+            rejected = await self._store(signal, headers, receive, is_json=is_json)
+        except Exception as exc:  # noqa: BLE001  # a 500 would be final for clients
+            await self._discard(receive)
+            answer = answer_to(exc)
+            self._counters.refuse(answer, "OTLP/HTTP", exc)
+            more = {**self._headers, "Retry-After": str(RETRY_S)} if answer.retry else dict(self._headers)
+            if answer.http_status == 401:
+                more["WWW-Authenticate"] = "Bearer"
+            body = answer.json() if is_json else answer.status().SerializeToString()
+            response = Response(body, answer.http_status, media_type=_JSON if is_json else _PROTOBUF, headers=more)
+        else:
+            response = self._taken(signal, rejected, is_json=is_json)
+        await response(scope, receive, send)
+
+    async def _store(self, signal: Signal, headers: Headers, receive: Receive, *, is_json: bool) -> Rejected | None:
+        self._limits.enter()
+        try:
+            self._access.check(headers.get("authorization"), headers.get("origin"))
+            _check_type(headers)
+            try:
+                body = await asyncio.wait_for(self._body(receive), _BODY_S)
+            except asyncio.TimeoutError as exc:
+                raise InvalidRecordError(f"the body did not come within {_BODY_S:.0f} s") from exc
+            self._limits.charge(len(body))
+            encoding = headers.get("content-encoding", "").strip().lower()
+            if len(body) > (_LARGE_JSON_BYTES if is_json else LARGE_BYTES) and (is_json or encoding):
+                body = await asyncio.to_thread(self._decoded, signal, body, encoding, is_json)
+            else:
+                body = self._decoded(signal, body, encoding, is_json)
+            return await self._accept(signal, body)
+        finally:
+            self._limits.leave()
+
+    async def _body(self, receive: Receive) -> bytes:
+        limit = self._request_bytes
         parts: list[bytes] = []
         size = 0
-        async for part in request.stream():
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise InvalidRecordError("the client closed the connection before the end of its request")
+            part = message.get("body", b"")
             size += len(part)
-            if size > self._request_bytes:
-                raise TooLargeError(f"request is over {self._request_bytes} bytes; send smaller batches")
+            if size > limit:
+                raise TooLargeError(f"request is over {limit} bytes; send smaller batches")
             parts.append(part)
-        return b"".join(parts)
+            more = message.get("more_body", False)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _store(self, signal: Signal, body: bytes, encoding: str) -> None:
-        self._accept(signal, inflated(body, encoding, self._request_bytes))
+    async def _discard(self, receive: Receive) -> None:
+        """Read what is left of a refused body: a client that still sends does not look for the answer."""
+        left = _DISCARD_BYTES
+        with contextlib.suppress(asyncio.TimeoutError):
+            while left > 0:
+                message = await asyncio.wait_for(receive(), _DISCARD_S)
+                left -= len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+
+    def _decoded(self, signal: Signal, body: bytes, encoding: str, is_json: bool) -> bytes:
+        body = inflated(body, encoding, self._request_bytes)
+        return message_of(REQUESTS[signal], body).SerializeToString() if is_json else body
+
+    def _taken(self, signal: Signal, rejected: Rejected | None, *, is_json: bool) -> Response:
+        if is_json:
+            said = {} if rejected is None else partial_success_json(signal, rejected.items, rejected.reason)
+            return Response(orjson.dumps(said), media_type=_JSON, headers=self._headers)
+        body = b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
+        return Response(body, media_type=_PROTOBUF, headers=self._headers)
 
 
-def _check_type(content_type: str) -> None:
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind != _PROTOBUF:
+def _media_type(headers: Headers) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _check_type(headers: Headers) -> None:
+    kind = _media_type(headers)
+    if kind not in {_PROTOBUF, _JSON}:
         raise UnsupportedError(
-            f"Content-Type {kind or 'missing'}; this receiver reads {_PROTOBUF}: "
+            f"Content-Type {kind or 'missing'}; this receiver reads {_PROTOBUF} and {_JSON}: "
             "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
         )
 

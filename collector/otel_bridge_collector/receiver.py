@@ -1,20 +1,31 @@
-"""The receiver as a whole: gRPC and HTTP on one `Ingest`, closed by default."""
+"""The receiver as a whole: gRPC and HTTP on one event loop, in a thread of its own, with one `Ingest`."""
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Mapping, Sequence
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from otel_bridge import settings
 from otel_bridge.errors import ConfigError
+from otel_bridge_collector.access import Access, Tls, is_loopback
+from otel_bridge_collector.counters import Counters
 from otel_bridge_collector.grpc_server import GrpcServer
-from otel_bridge_collector.http_server import HttpServer
+from otel_bridge_collector.http_server import HttpServer, Pages
 from otel_bridge_collector.ingest import Ingest, IngestSettings
+from otel_bridge_collector.limits import Limits, LimitSettings
+from otel_bridge_collector.metrics_text import receiver_lines
+
+__all__ = ["Receiver", "ReceiverSettings", "is_loopback"]
 
 _GRACE_S: Final = 5.0
+_LOOK_S: Final = 10.0
+_START_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,105 +33,203 @@ class ReceiverSettings:
     """Where to listen, whom to let in, and where to keep what comes.
 
     Attributes:
-        host: Address to bind; one that is not loopback needs a token.
-        grpc_port: 0: any that is free.
-        http_port: 0: any that is free.
-        tokens: Bearer tokens; none: everybody on this machine may send.
+        host: Address to bind for gRPC; one that is not loopback needs a token or certificates of clients.
+        grpc_port: 0: any that is free; ``None``: no gRPC.
+        http_host: The same for HTTP.
+        http_port: 0: any that is free; ``None``: no HTTP.
+        tokens: Bearer tokens; none: everybody who reaches the port may send.
         request_bytes: Largest request, inflated too.
+        limits: How much at one time.
         ingest: Where requests are kept.
+        tls: Files of TLS.
     """
 
     host: str
-    grpc_port: int
-    http_port: int
+    grpc_port: int | None
+    http_port: int | None
     tokens: Sequence[str]
     request_bytes: int
+    limits: LimitSettings
     ingest: IngestSettings
+    http_host: str
+    tls: Tls | None = None
 
     @classmethod
     def from_environment(
-        cls, env: Mapping[str, str], base: Path, *, host: str = "127.0.0.1", grpc_port: int = 0, http_port: int = 0
+        cls,
+        env: Mapping[str, str],
+        base: Path,
+        *,
+        host: str = "127.0.0.1",
+        grpc_port: int | None = 0,
+        http_port: int | None = 0,
+        http_host: str | None = None,
     ) -> ReceiverSettings:
         """Read the settings that have a variable.
 
         Raises:
-            ConfigError: A variable cannot be read, or the address needs a token.
+            ConfigError: A variable cannot be read, or an address needs a token or certificates.
         """
         chosen = cls(
             host=host,
             grpc_port=grpc_port,
             http_port=http_port,
+            http_host=http_host or host,
             tokens=settings.TOKEN.read(env),
             request_bytes=settings.REQUEST_BYTES.read(env),
+            limits=LimitSettings(settings.MAX_REQUESTS.read(env), settings.MAX_RATE.read(env)),
             ingest=IngestSettings(
                 base=base,
                 max_bytes=settings.MAX_BYTES.read(env),
                 fsync=settings.FSYNC.read(env),
                 segment_bytes=settings.SEGMENT_BYTES.read(env),
             ),
+            tls=Tls.from_environment(env),
         )
-        if not chosen.tokens and not is_loopback(host):
-            raise ConfigError(f"{host} can be reached from other machines: set OTEL_BRIDGE_TOKEN, or bind 127.0.0.1")
+        for address in {chosen.host, chosen.http_host}:
+            if not is_loopback(address) and not chosen.tokens and (chosen.tls is None or chosen.tls.client_ca is None):
+                raise ConfigError(
+                    f"{address} can be reached from other machines: set OTEL_BRIDGE_TOKEN, or "
+                    f"{settings.TLS_CERT.name}, {settings.TLS_KEY.name} and {settings.TLS_CLIENT_CA.name}, "
+                    "or bind 127.0.0.1"
+                )
         return chosen
+
+    @property
+    def in_clear(self) -> bool:
+        """Tokens and data travel in clear between machines."""
+        return self.tls is None and not (is_loopback(self.host) and is_loopback(self.http_host))
 
 
 class Receiver:
-    """Listens from construction until `stop`.
+    """Listens from construction until `stop`. Its methods are for any thread but the event loop's.
+
+    Args:
+        chosen: Where and whom.
+        metrics: More lines for ``/metrics``; called beside the event loop.
 
     Raises:
         ConfigError: An address cannot be bound.
     """
 
-    def __init__(self, chosen: ReceiverSettings) -> None:
-        self.host = chosen.host
-        self._ingest = Ingest(chosen.ingest)
-        address = f"[{chosen.host}]" if ":" in chosen.host else chosen.host
+    def __init__(self, chosen: ReceiverSettings, *, metrics: Callable[[], Sequence[str]] = lambda: ()) -> None:
+        self.host, self.http_host = chosen.host, chosen.http_host
+        self.counters = Counters()
+        self._chosen, self._more_metrics = chosen, metrics
+        self._scheme = "http" if chosen.tls is None else "https"
+        self._grpc: GrpcServer | None = None
+        self._http: HttpServer | None = None
+        self._stopped = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="otlp-receiver", daemon=True)
+        self._thread.start()
         try:
-            self._grpc = GrpcServer(
-                f"{address}:{chosen.grpc_port}",
-                self._ingest.accept,
-                tokens=chosen.tokens,
-                request_bytes=chosen.request_bytes,
-            )
-        except RuntimeError as exc:
-            raise ConfigError(f"gRPC cannot listen on {address}:{chosen.grpc_port}; is the port taken?") from exc
-        try:
-            self._http = HttpServer(
-                chosen.host,
-                chosen.http_port,
-                self._ingest.accept,
-                tokens=chosen.tokens,
-                request_bytes=chosen.request_bytes,
-            )
-        except OSError as exc:
-            self._grpc.stop(0)
-            raise ConfigError(f"HTTP cannot listen on {address}:{chosen.http_port}: {exc.strerror}") from exc
+            self._on_loop(self._listen()).result(_START_S)
+        except BaseException:
+            self.stop(0)
+            raise
 
     @property
     def grpc_endpoint(self) -> str:
-        """``http://host:port`` of gRPC, as ``OTEL_EXPORTER_OTLP_ENDPOINT`` takes it."""
-        return self._endpoint(self._grpc.port)
+        """``http://host:port`` of gRPC, as ``OTEL_EXPORTER_OTLP_ENDPOINT`` takes it; empty where there is none."""
+        return self._endpoint(self.host, self._grpc.port) if self._grpc is not None else ""
 
     @property
     def http_endpoint(self) -> str:
-        """``http://host:port`` of HTTP."""
-        return self._endpoint(self._http.port)
+        """``http://host:port`` of HTTP; empty where there is none."""
+        return self._endpoint(self.http_host, self._http.port) if self._http is not None else ""
+
+    @property
+    def open_runs(self) -> int:
+        """Runs whose segment is open."""
+        return self._ingest.open_runs
+
+    def refuse(self, reason: str) -> None:
+        """Go on listening but take nothing more: clients are told *reason* and to try again (UNAVAILABLE, 503)."""
+        self._ingest.refuse(reason)
+
+    def unready(self) -> list[str]:
+        """Return why data cannot be taken now, one line a reason."""
+        base = self._chosen.ingest.base
+        reasons = [self._ingest.refusing] if self._ingest.refusing else []
+        if not os.access(base, os.W_OK | os.X_OK):
+            reasons.append(f"{base} is not writable")
+        return reasons
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
         """Refuse new requests (clients try again elsewhere or later), finish those under way, close the segments."""
-        self._grpc.stop(grace_s)
-        self._http.stop(grace_s)
-        self._ingest.close()
+        if self._stopped:
+            return
+        self._stopped = True
+        self._on_loop(self._close(grace_s)).result(grace_s + _START_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_START_S)
+        self._loop.close()
 
-    def _endpoint(self, port: int) -> str:
-        return f"http://[{self.host}]:{port}" if ":" in self.host else f"http://{self.host}:{port}"
+    async def _listen(self) -> None:
+        chosen = self._chosen
+        self._ingest = Ingest(chosen.ingest, self.counters)
+        access, limits = Access(chosen.tokens), Limits(chosen.limits)
+        if chosen.grpc_port is not None:
+            address = f"{_bracketed(chosen.host)}:{chosen.grpc_port}"
+            try:
+                self._grpc = GrpcServer(
+                    address,
+                    self._ingest.accept,
+                    access=access,
+                    limits=limits,
+                    counters=self.counters,
+                    tls=chosen.tls,
+                    request_bytes=chosen.request_bytes,
+                )
+            except RuntimeError as exc:
+                raise ConfigError(f"gRPC cannot listen on {address}; is the port taken?") from exc
+            await self._grpc.start()
+        if chosen.http_port is not None:
+            try:
+                self._http = HttpServer(
+                    chosen.http_host,
+                    chosen.http_port,
+                    self._ingest.accept,
+                    access=access,
+                    limits=limits,
+                    counters=self.counters,
+                    tls=chosen.tls,
+                    request_bytes=chosen.request_bytes,
+                    pages=Pages(self.unready, self._metrics),
+                )
+            except OSError as exc:
+                address = f"{_bracketed(chosen.http_host)}:{chosen.http_port}"
+                raise ConfigError(f"HTTP cannot listen on {address}: {exc.strerror}; is the port taken?") from exc
+            await self._http.start()
+        self._idle = asyncio.create_task(self._close_idle())
+
+    async def _close_idle(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._ingest.close_idle()
+
+    async def _close(self, grace_s: float) -> None:
+        if not hasattr(self, "_ingest"):
+            return
+        self._ingest.refuse(self._ingest.refusing or "the receiver is shutting down; send it again")
+        servers = [server.stop(grace_s) for server in (self._grpc, self._http) if server is not None]
+        await asyncio.gather(*servers, return_exceptions=True)
+        if hasattr(self, "_idle"):
+            self._idle.cancel()
+        await asyncio.to_thread(self._ingest.close)
+
+    def _metrics(self) -> str:
+        syncs = None if self._ingest.sync is None else self._ingest.sync.syncs
+        lines = receiver_lines(self.counters, open_runs=self.open_runs, syncs=syncs)
+        return "\n".join((*lines, *self._more_metrics(), ""))
+
+    def _on_loop(self, work: Coroutine[None, None, None]) -> Future[None]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _endpoint(self, host: str, port: int) -> str:
+        return f"{self._scheme}://{_bracketed(host)}:{port}"
 
 
-def is_loopback(host: str) -> bool:
-    """Say whether *host* can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

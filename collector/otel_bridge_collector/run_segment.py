@@ -1,11 +1,10 @@
-"""The receiver's segment of one run: appended under a lock, synced in groups."""
+"""The receiver's segment of one run: appended on the event loop, synced in groups beside it."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-import threading
 import time
-from typing import Final
 
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
@@ -13,92 +12,101 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.life import Life, start_ticks, this_host
 from otel_bridge.journal.segment import SegmentWriter
 from otel_bridge.translation.identity import RunIdentity
-from otel_bridge_collector.answers import UnavailableError
-
-_FRAME_BYTES: Final = 64
-"""More than a frame adds to its payload."""
+from otel_bridge_collector.group_sync import GroupSync, SyncedFile
 
 
 class RunSegment:
-    """Appends requests of one run. Thread-safe.
+    """Appends requests of one run. For one thread, the event loop's.
 
     Args:
         folder: The run folder; made when it is missing.
         identity: The run.
         instance_id: New for each `RunSegment`.
         segment_bytes: Size at which a segment is closed.
-        fsync: Wait for the disk; one sync serves all requests appended before it.
+        sync: Says when what was appended is on the disk; ``None``: nobody waits for that.
 
     Raises:
         JournalError: The folder cannot be used.
     """
 
     def __init__(
-        self, folder: RunFolder, identity: RunIdentity, *, instance_id: str, segment_bytes: int, fsync: bool
+        self,
+        folder: RunFolder,
+        identity: RunIdentity,
+        *,
+        instance_id: str,
+        segment_bytes: int,
+        sync: GroupSync | None,
     ) -> None:
         folder.create()
-        host, pid = this_host(), os.getpid()
-        header = SegmentHeader(
-            instance_id=instance_id,
-            run_id=identity.id,
-            project=identity.project,
-            run_name=identity.name,
-            kind="receiver",
-            resource=b"",
-            exporters={},
-            destinations={},
-            host=host.name,
-            boot_id=host.boot_id,
-            pid=pid,
-            start_ticks=start_ticks(pid),
-            created_unix_ns=time.time_ns(),
-        )
         self._life = Life.hold(folder, instance_id)
-        self._writer = SegmentWriter(folder, header, segment_bytes=segment_bytes)
-        self._fsync = fsync
-        self._segment_bytes = segment_bytes
-        self._lock = threading.Lock()
-        self._appended = self._synced = 0
+        try:
+            self._writer = SegmentWriter(folder, _header(identity, instance_id), segment_bytes=segment_bytes)
+        except BaseException:
+            self._life.release()
+            raise
+        self.used_s = time.monotonic()
+        self._folder, self._sync = folder, sync
+        self._file: SyncedFile | None = None
+        self._file_number = -1
         self._open = True
 
     def usable(self) -> bool:
         """Say whether it is open and its file still stands in the folder."""
-        with self._lock:
-            return self._open and self._writer.linked()
+        return self._open and self._writer.linked()
 
-    def append(self, signal: Signal, payload: bytes, now_unix_ns: int) -> None:
-        """Append one request; it is in the kernel, and with *fsync* on the disk, when this returns.
+    def append(self, signal: Signal, payload: bytes, now_unix_ns: int) -> asyncio.Future[None] | None:
+        """Append one request; it is in the kernel when this returns.
+
+        Returns:
+            What is done when it is on the disk; ``None`` when nobody waits for that.
 
         Raises:
-            UnavailableError: The segment was closed meanwhile; the request may be sent again.
             JournalError: It could not be stored.
         """
-        with self._lock:
-            if not self._open:
-                raise UnavailableError("the receiver closed this run's segment; send it again")
-            if self._fsync and self._writer.offset + len(payload) + _FRAME_BYTES > self._segment_bytes:
-                self._sync()  # the next append may begin a new segment, and a sync reaches the open one only
-            self._writer.append(signal, payload, now_unix_ns, whole=True)
-            self._appended += 1
-            mine = self._appended
-        if self._fsync:
-            with self._lock:  # whoever waited here is served by the sync of the one before
-                if self._open and self._synced < mine:
-                    self._sync()
+        self.used_s = time.monotonic()
+        self._writer.append(signal, payload, now_unix_ns, whole=True)
+        if self._sync is None:
+            return None
+        if self._file is None or self._file_number != self._writer.number:
+            self._next_file(self._sync)
+        assert self._file is not None  # noqa: S101  # for the type checker: made just above
+        return self._sync.wait(self._file)
 
     def close(self) -> None:
-        """Close the segment and say that nothing more is written."""
-        with self._lock:
-            if not self._open:
-                return
-            self._open = False
-            try:
-                if self._fsync:
-                    self._writer.sync()
-            finally:
-                self._writer.close()
-                self._life.release()
+        """Close the segment and say that nothing more is written; what is waited for is synced all the same."""
+        if not self._open:
+            return
+        self._open = False
+        if self._file is not None and self._sync is not None:
+            self._sync.retire(self._file)
+        self._writer.close()
+        self._life.release()
 
-    def _sync(self) -> None:
-        self._writer.sync()
-        self._synced = self._appended
+    def _next_file(self, sync: GroupSync) -> None:
+        """Sync the segment that is open now from here on; the one before is closed when nobody waits for it."""
+        before, self._file_number = self._file, self._writer.number
+        if before is not None:
+            sync.retire(before)
+        folder = self._folder
+        folders = (folder.segments_dir,) if before else (folder.segments_dir, folder.path, folder.base)
+        self._file = SyncedFile(self._writer.fileno(), folders)
+
+
+def _header(identity: RunIdentity, instance_id: str) -> SegmentHeader:
+    host, pid = this_host(), os.getpid()
+    return SegmentHeader(
+        instance_id=instance_id,
+        run_id=identity.id,
+        project=identity.project,
+        run_name=identity.name,
+        kind="receiver",
+        resource=b"",
+        exporters={},
+        destinations={},
+        host=host.name,
+        boot_id=host.boot_id,
+        pid=pid,
+        start_ticks=start_ticks(pid),
+        created_unix_ns=time.time_ns(),
+    )

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 from dataclasses import dataclass, replace
+from os import write
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -83,6 +84,10 @@ class SegmentWriter:
         """File of the open segment."""
         return self._path
 
+    def fileno(self) -> int:
+        """Return the descriptor of the open segment; another one after each roll, told by `number`."""
+        return self._fd
+
     def append(self, signal: int, payload: bytes, append_unix_ns: int, *, whole: bool = False) -> None:
         """Append one frame; it is in the kernel when this returns, or nothing of it is in a segment's readable part.
 
@@ -90,13 +95,12 @@ class SegmentWriter:
             JournalFullError: Disk, quota or file size limit; the frame was not written.
             JournalError: Anything else; the frame was not written.
         """
-        frame = encode_frame(signal, payload, append_unix_ns, whole=whole, stream=self._stream)
-        size = len(frame)
+        size = HEAD_BYTES + len(payload)
         if self._size + size > self._limit and (self._size > self._first or self._limit < 0):
             self._roll(append_unix_ns)
-            frame = encode_frame(signal, payload, append_unix_ns, whole=whole, stream=self._stream)
+        frame = encode_frame(signal, payload, append_unix_ns, whole, self._stream)
         try:
-            written = os.write(self._fd, frame)
+            written = write(self._fd, frame)
             self._size += written
             if written != size:
                 self._write_rest(frame, written)

@@ -99,7 +99,7 @@ def test_a_request_over_grpc_is_kept(receiver: Receiver, tmp_path: Path) -> None
         answer, call = channel.unary_unary(EXPORT).with_call(request("ppo"), timeout=10)
 
     assert answer == b""
-    assert "otel-bridge-version" in dict(call.initial_metadata())
+    assert "otel-bridge-version" in dict(call.trailing_metadata())
     ((_, frame),) = stored(tmp_path)[run_id_of("maths", "ppo")]
     assert frame.payload == request("ppo")
 

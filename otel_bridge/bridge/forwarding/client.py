@@ -133,7 +133,9 @@ class _GrpcClient:
             answer, call = self._export.with_call(body, timeout=self._endpoint.timeout_s, metadata=metadata)
         except self._rpc_error as exc:
             raise self._error(cast("_Failed", exc)) from exc
-        return Reply(answer, {key: str(value) for key, value in call.initial_metadata() or ()})
+        # Ours names itself in the trailers, with the status: headers of their own would cost it an operation a request.
+        said = (*(call.initial_metadata() or ()), *(call.trailing_metadata() or ()))
+        return Reply(answer, {key: str(value) for key, value in said})
 
     def close(self) -> None:
         self._channel.close()
@@ -150,6 +152,8 @@ class _GrpcClient:
 
 class _Answered(Protocol):
     def initial_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+
+    def trailing_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
 
 
 class _Export(Protocol):

@@ -1,0 +1,128 @@
+"""One ``fdatasync`` for many requests: those that wait for a file while it is being synced share the next one.
+
+A request is told that it is safe by a sync that began after it was appended. Files are synced side by side, so that a
+hundred runs do not wait in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.errors import JournalError
+
+_THREADS: Final = 4
+_sync = getattr(os, "fdatasync", os.fsync)
+
+
+class SyncedFile:
+    """An open file that requests wait for. Made and waited for on the event loop.
+
+    Args:
+        fd: Its descriptor; duplicated, so that whoever writes may close his.
+        folders: Folders in which it was made just now: their entries must be on the disk too.
+    """
+
+    def __init__(self, fd: int, folders: tuple[Path, ...]) -> None:
+        self.fd = os.dup(fd)
+        self.folders = folders
+        self.waiting: list[asyncio.Future[None]] = []
+        self.queued = self.retired = False
+
+
+class GroupSync:
+    """Threads that sync files. `wait` and `retire` are for the event loop."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        self._queue: deque[SyncedFile] = deque()
+        self._news = threading.Condition()
+        self._stopping = False
+        self._threads = [threading.Thread(target=self._run, name="otlp-sync", daemon=True) for _ in range(_THREADS)]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, file: SyncedFile) -> asyncio.Future[None]:
+        """Return what is done when all that was appended to *file* so far is on the disk; fails with `JournalError`."""
+        future = asyncio.get_running_loop().create_future()
+        with self._news:
+            file.waiting.append(future)
+            if not file.queued:
+                file.queued = True
+                self._queue.append(file)
+                self._news.notify()
+        return future
+
+    def retire(self, file: SyncedFile) -> None:
+        """Say that nothing more is appended to *file*; it is closed once nobody waits for it."""
+        with self._news:
+            file.retired = True
+            if not file.queued:
+                os.close(file.fd)
+
+    def stop(self) -> None:
+        """Sync what is waited for and end the threads."""
+        with self._news:
+            self._stopping = True
+            self._news.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                while not self._queue:
+                    if self._stopping:
+                        return
+                    self._news.wait()
+                file = self._queue.popleft()
+                waiting, file.waiting = file.waiting, []
+            error = _synced(file)
+            with self._news:
+                self.syncs += 1
+                if file.waiting:
+                    self._queue.append(file)  # they came while it was being synced
+                    self._news.notify()
+                else:
+                    file.queued = False
+                    if file.retired:
+                        os.close(file.fd)
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                waiting[0].get_loop().call_soon_threadsafe(_tell, waiting, error)
+
+
+def _synced(file: SyncedFile) -> JournalError | None:
+    try:
+        _sync(file.fd)
+        for folder in file.folders:
+            _sync_folder(folder)
+        file.folders = ()
+    except OSError as exc:
+        return JournalError(f"the disk refused to sync: {exc.strerror}; nothing was acknowledged")
+    return None
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # deleted meanwhile, and what was in it
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _tell(waiting: list[asyncio.Future[None]], error: JournalError | None) -> None:
+    for future in waiting:
+        if future.done():  # its request was given up
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
