@@ -22,6 +22,7 @@ from otel_bridge.bridge.exporters import by_exporter
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_bridge import RunBridge
+from otel_bridge.bridge.sleeping import Sleepers, drained
 from otel_bridge.errors import LedgerDamagedError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import Report, read_report
@@ -79,6 +80,8 @@ class Host:
         self._ended = threading.Event()
         self._snapshot: dict[str, Remaining] = {}
         self._snapshot_s = self._discovered_s = self._discover_again_s = self._polled_s = float("-inf")
+        self._sleepers = Sleepers(options.idle_s)
+        self._draining = False
         self._hanging: list[str] = []
         self._spared_pid = 0
         self._finish_as: Status | None = None
@@ -100,6 +103,10 @@ class Host:
     def finish(self, status: Status) -> None:
         """End the processes that did not end themselves, also in folders found later; what waits is let go."""
         self._errand(lambda: self._finish(status))
+
+    def drain(self) -> None:
+        """Let go of all that waits; `wait` then returns when all is written, but for blocked exporters."""
+        self._errand(self._drain)
 
     def progress(self) -> dict[str, Remaining]:
         """Return where every run served since the start stands, by run id; at most 0.1 s old while it serves."""
@@ -199,7 +206,14 @@ class Host:
             return False
         self._said.pop(path, None)
         run.write_report()
-        return self._end(run) if run.rest() is not Rest.BUSY else more
+        if run.rest() is not Rest.BUSY:
+            return self._end(run)
+        if not more and not self._draining and self._sleepers.tired(run):
+            remaining = run.remaining()
+            self._runs.pop(path)
+            self._hanging += self._sleepers.put(run, time.monotonic() + CLOSE_S)
+            self._closed[path] = _Closed(remaining, run, float("inf"))
+        return more
 
     def _end(self, run: RunBridge) -> bool:
         """Close a folder with nothing left to do; say whether it was opened again at once."""
@@ -227,6 +241,8 @@ class Host:
         """Say whether a folder that is not served now has something left to do."""
         if folder.path in self._runs:
             return False
+        if folder.path in self._sleepers:
+            return self._sleepers.wakes(folder, now=self._draining)
         closed = self._closed.get(folder.path)
         if closed is not None and closed.remaining.rest not in {Rest.DONE, Rest.PARKED}:
             return not self._until_done and time.monotonic() >= closed.again_s
@@ -252,7 +268,8 @@ class Host:
         def say(line: str) -> None:
             self._say(f"{folder.run_id}: {line}")
 
-        run = RunBridge(folder, self._options, wake=self._wake.set, say=say)
+        lock = self._sleepers.take(folder.path)
+        run = RunBridge(folder, self._options, wake=self._wake.set, say=say, lock=lock)
         try:
             run.open()
         except OtelBridgeError as exc:
@@ -267,6 +284,8 @@ class Host:
         run.spare(self._spared_pid)
         if self._finish_as is not None:
             run.finish(self._finish_as)
+        if self._draining:
+            run.drain()
         return True
 
     def _rebuild(self, run: RunBridge, exc: LedgerDamagedError) -> None:
@@ -305,6 +324,7 @@ class Host:
             remaining = run.remaining()
             self._close(run, deadline_s)
             self._closed[run.folder.path] = _Closed(replace(remaining, exporters=run.progress()), None, float("inf"))
+        self._sleepers.release()
         self._take_snapshot()
 
     def _take_snapshot(self) -> None:
@@ -325,7 +345,13 @@ class Host:
             run.poke()
 
     def _say_idle(self, answer: list[bool]) -> None:
-        answer.append(not self._runs and not self._due())
+        over = all(map(drained, self._runs.values())) if self._draining else not self._runs
+        answer.append(over and not self._due())
+
+    def _drain(self) -> None:
+        self._draining = True
+        for run in self._runs.values():
+            run.drain()
 
     def _spare(self, pid: int) -> None:
         self._spared_pid = pid

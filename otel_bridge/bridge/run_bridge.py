@@ -44,19 +44,25 @@ class RunBridge:
         options: How.
         wake: Called from any thread when a lane got on: the report is due.
         say: Takes one line for the log.
+        lock: The folder's lock, where this process holds it already.
     """
 
     def __init__(
-        self, folder: RunFolder, options: BridgeOptions, *, wake: Callable[[], None], say: Callable[[str], None]
+        self,
+        folder: RunFolder,
+        options: BridgeOptions,
+        *,
+        wake: Callable[[], None],
+        say: Callable[[str], None],
+        lock: RecordLock | None = None,
     ) -> None:
         self.folder, self.options = folder, options
-        self._wake, self._say = wake, say
-        self._lock: RecordLock | None = None
+        self._wake, self._say, self._lock = wake, say, lock
         self._chores_s = self._beat_s = 0.0
         self._rest: Rest | None = None
         self._known: dict[str, tuple[int, int]] = {}
         self.closing = options.closing
-        self._let_go = False
+        self.let_go = self.draining = False
         self._finish_as: Status | None = None
         self._spared_pid = 0
         self._finished = False
@@ -71,7 +77,8 @@ class RunBridge:
             JournalError: It cannot be used.
         """
         self.folder.check_format()
-        self._lock = take_lock(self.folder, self.options, self._say)
+        if self._lock is None or not self._lock.held():
+            self._lock = take_lock(self.folder, self.options, self._say)
         try:
             self._open_ledger()
         except BaseException:
@@ -142,14 +149,14 @@ class RunBridge:
         found = self.reader.read()
         if found.frames or found.records:
             self._report.set_due()
-            self._let_go = False
+            self.let_go = False
         if found.frames or found.records:
             self.lanes.poke(retry=found.flush)
         if self.reader.caught_up and self.lives.say_ends(self._spared_pid):
             self.reader.look(now=True)
             return True
         now_s = time.monotonic()
-        ending = self.closing or self.reader.translator.status() != "running"
+        ending = self.closing or self.draining or self.reader.translator.status() != "running"
         polls = ENDING_CHORES_POLLS if ending else CHORES_POLLS
         if now_s - self._chores_s >= polls * self.options.poll_s:
             self._chores_s = now_s
@@ -168,6 +175,11 @@ class RunBridge:
     def poke(self, *, retry: bool = True) -> None:
         """Try at once what failed."""
         self.lanes.poke(retry=retry)
+
+    def drain(self) -> None:
+        """Let go of all that waits once everything is read, though processes live; what they say later comes late."""
+        self.draining, self._chores_s = True, 0.0
+        self.lanes.poke(retry=True)
 
     def spare(self, pid: int) -> None:
         """Leave the end of process *pid* to `finish`; 0: of none."""
@@ -239,15 +251,14 @@ class RunBridge:
 
     def _do_chores(self) -> None:
         now_ns = time.time_ns()
-        if self._lock is not None and time.monotonic() - self._beat_s >= BEAT_S:
-            self.folder.beat(self._lock, now_ns)
-            self._beat_s = time.monotonic()
+        self.beat()
         self.lives.look(now_ns)
         self._choose_exporters()
         if OTLP in self.lanes.names:
             self.lives.sign(now_ns)
-        if self.closing and not self._let_go and self.reader.caught_up and not self._waited_for():
-            self._let_go = True
+        ready = self.draining or (self.closing and not self._waited_for())
+        if ready and not self.let_go and self.reader.caught_up:
+            self.let_go = True
             if self.reader.close_translation():
                 self.lanes.poke()
         self._delete_segments()
@@ -303,11 +314,12 @@ class RunBridge:
         """Ask all lanes to end; returns at once."""
         self.lanes.stop()
 
-    def close(self, deadline_s: float) -> list[str]:
+    def close(self, deadline_s: float, *, keep_lock: bool = False) -> list[str]:
         """Close everything; what is committed stays, the rest is delivered by the next bridge.
 
         Args:
             deadline_s: `time.monotonic` until which writers may take to close.
+            keep_lock: This process goes on with it later: nobody else may until then.
 
         Returns:
             Exporters whose writer hangs.
@@ -327,8 +339,21 @@ class RunBridge:
         self._own.close()
         for part in (self._report, self.reader, self._view, self.ledger):
             part.close()
-        self.release()
+        if not keep_lock:
+            self.release()
         return hanging
+
+    def hand_on_lock(self) -> RecordLock | None:
+        """Return the lock that `close` kept, for the one that goes on."""
+        lock, self._lock = self._lock, None
+        return lock
+
+    def beat(self) -> None:
+        """Say from time to time that somebody holds the folder; also while it is closed."""
+        if self._lock is not None and time.monotonic() - self._beat_s >= BEAT_S:
+            self._beat_s = time.monotonic()
+            with contextlib.suppress(JournalError):
+                self.folder.beat(self._lock, time.time_ns())
 
     def anything_new(self) -> bool:
         """After `close`: say whether the folder holds more than was read, or somebody asks for something."""
