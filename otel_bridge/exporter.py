@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from otel_bridge.errors import ConfigError, MissingExtraError
-from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge.records import Json, LateValue, OtherTrace, Position, Rollout, Row, Status
 from otel_bridge.settings import Setting
 
 GROUP: Final = "otel_bridge.exporters"
@@ -146,6 +146,15 @@ class CatchesUp(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesTraces(Protocol):
+    """What a `RunWriter` has whose exporter says `Exporter.takes_traces`."""
+
+    def write_traces(self, traces: Sequence[OtherTrace]) -> None:
+        """Write traces that are no rollouts, in their order."""
+        ...
+
+
 def tracker_run_id_of(writer: RunWriter) -> str | None:
     """Return the tracker's own id of the run, ``None`` when *writer* says none."""
     return _text_of(writer, "tracker_run_id") or None
@@ -195,6 +204,7 @@ class Exporter:
         extra: Extra of otel-bridge that installs them.
         held: Reads back through the tracker's own API, after the writer has closed; ``None``: nothing can be read back.
         declares: The variables that it reads besides those of its destination, for ``otel-bridge doctor``.
+        takes_traces: Its writer is a `TakesTraces`: traces that are no rollouts go to it too.
     """
 
     settings: Callable[[Mapping[str, str], Path], ExporterSettings]
@@ -204,6 +214,7 @@ class Exporter:
     extra: str | None = None
     held: Callable[[RunInfo, ExporterSettings], Held] | None = None
     declares: tuple[Setting[Any], ...] = ()
+    takes_traces: bool = False
 
 
 def available() -> tuple[str, ...]:

@@ -183,6 +183,26 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherTrace:
+    """A trace that is no rollout; for the few exporters that show such ones.
+
+    Attributes:
+        id: The trace id, 32 hex digits.
+        role: Who speaks, of the first span.
+        name: Name of the root, else of the first span.
+        spans: The root first, then by start time.
+    """
+
+    id: str
+    role: str | None
+    name: str
+    start_unix_ns: int
+    end_unix_ns: int
+    spans: Sequence[Span] = ()
+    position: Position = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LateValue:
     """A value for a rollout that was already written: a reward, an advantage, a judgement.
 
@@ -227,7 +247,7 @@ class End:
     position: Position = 0
 
 
-Record: TypeAlias = Row | Rollout | LateValue | Config | End
+Record: TypeAlias = Row | Rollout | OtherTrace | LateValue | Config | End
 
 AXIS: Final = "step"
 

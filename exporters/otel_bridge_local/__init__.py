@@ -8,5 +8,5 @@ from otel_bridge_local.file import FileSettings, held, open_file
 
 __all__ = ["console", "file"]
 
-console = Exporter(settings=ConsoleSettings.from_environment, ordered=True, open=open_console)
-file = Exporter(settings=FileSettings.from_environment, ordered=True, open=open_file, held=held)
+console = Exporter(settings=ConsoleSettings.from_environment, ordered=True, open=open_console, takes_traces=True)
+file = Exporter(settings=FileSettings.from_environment, ordered=True, open=open_file, held=held, takes_traces=True)

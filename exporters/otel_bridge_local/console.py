@@ -15,7 +15,7 @@ from typing import TextIO
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import ExporterSettings, Memory, RunInfo
-from otel_bridge.records import Distribution, Json, LateValue, Position, Rollout, Row, Status, Value
+from otel_bridge.records import Distribution, Json, LateValue, OtherTrace, Position, Rollout, Row, Status, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,16 @@ class ConsoleRunWriter:
             self._print(rollout.position, rollout.end_unix_ns, where, f"{rollout.key} {shown} {_clipped(answer)}")
         self._flush(rollouts)
 
+    def write_traces(self, traces: Sequence[OtherTrace]) -> None:
+        """Print a line for each of *traces*: who, what, how many spans, how long, its first error."""
+        for trace in traces:
+            took_ms = (trace.end_unix_ns - trace.start_unix_ns) / 1e6
+            error = next((span.error for span in trace.spans if span.error), None)
+            shown = f"trace {trace.name} spans={len(trace.spans)} took={took_ms:.1f}ms"
+            failed = f" error={_clipped(error)}" if error else ""
+            self._print(trace.position, trace.end_unix_ns, trace.role or "", shown + failed)
+        self._flush(traces)
+
     def write_late(self, values: Sequence[LateValue]) -> None:
         """Print a line for each of *values*."""
         for late in values:
@@ -99,7 +109,7 @@ class ConsoleRunWriter:
         except (OSError, ValueError) as exc:
             raise RetryableError(f"standard output cannot be written: {exc}", position=position) from exc
 
-    def _flush(self, records: Sequence[Row | Rollout | LateValue]) -> None:
+    def _flush(self, records: Sequence[Row | Rollout | OtherTrace | LateValue]) -> None:
         try:
             self._stream.flush()
         except (OSError, ValueError) as exc:

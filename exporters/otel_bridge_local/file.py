@@ -18,7 +18,7 @@ import orjson
 from otel_bridge import settings as core
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import ExporterSettings, Held, Memory, RunInfo
-from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge.records import Json, LateValue, OtherTrace, Position, Rollout, Row, Status
 from otel_bridge_local.payload import (
     Payload,
     config_payload,
@@ -27,9 +27,10 @@ from otel_bridge_local.payload import (
     late_payload,
     rollout_payload,
     row_payload,
+    trace_payload,
 )
 
-T = TypeVar("T", Row, Rollout, LateValue)
+T = TypeVar("T", Row, Rollout, OtherTrace, LateValue)
 
 _FILES: Final = 8
 """The bound is shared by this many files, so that the oldest to go is a small part."""
@@ -104,6 +105,10 @@ class FileRunWriter:
     def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
         """Append *rollouts*."""
         self._append(rollouts, rollout_payload)
+
+    def write_traces(self, traces: Sequence[OtherTrace]) -> None:
+        """Append *traces*."""
+        self._append(traces, trace_payload)
 
     def write_late(self, values: Sequence[LateValue]) -> None:
         """Append *values*."""

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import orjson
 
-from otel_bridge.records import Distribution, Json, LateValue, Rollout, Row, Span, Status, Value
+from otel_bridge.records import Distribution, Json, LateValue, OtherTrace, Rollout, Row, Span, Status, Value
 
 Payload: TypeAlias = dict[str, Json]
 
@@ -62,6 +62,20 @@ def rollout_payload(rollout: Rollout) -> Payload:
         "clipped_bytes": rollout.clipped_bytes,
         "messages": plain([*rollout.messages]),
         "spans": [_span(span) for span in rollout.spans],
+    }
+
+
+def trace_payload(trace: OtherTrace) -> Payload:
+    """Return *trace*, which is no rollout, and its spans."""
+    return {
+        "kind": "trace",
+        "position": trace.position,
+        "id": trace.id,
+        "role": trace.role,
+        "name": trace.name,
+        "start_unix_ns": trace.start_unix_ns,
+        "end_unix_ns": trace.end_unix_ns,
+        "spans": [_span(span) for span in trace.spans],
     }
 
 

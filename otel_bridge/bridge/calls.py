@@ -9,10 +9,10 @@ from typing import Final, cast
 
 from otel_bridge.bridge import codec
 from otel_bridge.bridge.tables import Destination
-from otel_bridge.exporter import RunWriter
-from otel_bridge.records import Config, End, LateValue, Position, Record, Rollout, Row
+from otel_bridge.exporter import RunWriter, TakesTraces
+from otel_bridge.records import Config, End, LateValue, OtherTrace, Position, Record, Rollout, Row
 
-_ORDER: Final[Mapping[type, int]] = {Config: 0, Row: 1, Rollout: 2, LateValue: 3}
+_ORDER: Final[Mapping[type, int]] = {Config: 0, Row: 1, Rollout: 2, OtherTrace: 2, LateValue: 3}
 """In a window sorted by kind late values come behind the rollouts they belong to."""
 _SIGNAL_KINDS: Final = {"metrics": (codec.ROW,), "traces": (codec.ROLLOUT,), "logs": ()}
 _ALWAYS: Final = (codec.LATE, codec.CONFIG, codec.END)
@@ -48,6 +48,9 @@ class Call:
                 writer.write_late(cast("Sequence[LateValue]", self.records))
             case Config(role=role, config=config):
                 writer.write_config(role, config)
+            case OtherTrace():
+                if isinstance(writer, TakesTraces):
+                    writer.write_traces(cast("Sequence[OtherTrace]", self.records))
             case End():
                 raise AssertionError("an end is not delivered among other records")
 
@@ -65,16 +68,22 @@ def calls_of(records: Sequence[Record], *, ordered: bool) -> list[Call]:
     return calls
 
 
-def kinds_of(signals: Sequence[str]) -> tuple[int, ...]:
-    """Return the kinds of records that an exporter named for *signals* gets; late values, configs and ends always."""
+def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int, ...]:
+    """Return the kinds of records that an exporter named for *signals* gets; late values, configs and ends always.
+
+    Args:
+        signals: What it is named for.
+        takes_traces: With traces it gets those that are no rollouts too.
+    """
     chosen = [kind for signal in signals for kind in _SIGNAL_KINDS[signal]]
-    return (*sorted(set(chosen)), *_ALWAYS)
+    others = (codec.OTHER,) if takes_traces and codec.ROLLOUT in chosen else ()
+    return (*sorted(set(chosen)), *others, *_ALWAYS)
 
 
 def needs_writer(at: Destination, records: Sequence[Record], end: End | None) -> bool:
     """Say whether the tracker's run must be open for these; a row or rollout opens it first, config alone does not."""
     kinds = {type(record) for record in records}
-    if kinds & {Row, Rollout}:
+    if kinds & {Row, Rollout, OtherTrace}:
         return True
     if not at.opened:
         return False

@@ -21,6 +21,7 @@ from otel_bridge.records import (
     End,
     Json,
     LateValue,
+    OtherTrace,
     Position,
     Record,
     Rollout,
@@ -35,6 +36,7 @@ ROLLOUT: Final = 1
 LATE: Final = 2
 CONFIG: Final = 3
 END: Final = 4
+OTHER: Final = 5
 
 _STDLIB: Final = b"J"
 _BYTES: Final = b"B"
@@ -67,6 +69,8 @@ def encode(record: Record) -> tuple[int, bytes]:
         return ROLLOUT, _encode_rollout(record)
     if isinstance(record, LateValue):
         return LATE, _dump(_late_fields(record))
+    if isinstance(record, OtherTrace):
+        return OTHER, _encode_other(record)
     if isinstance(record, Config):
         return CONFIG, _dump([record.id, record.role, record.config, record.time_unix_ns])
     return END, _dump([record.id, record.status.value, record.time_unix_ns])
@@ -83,6 +87,8 @@ def decode(kind: int, data: bytes, position: Position) -> Record:
             return _decode_row(data, position)
         if kind == ROLLOUT:
             return _decode_rollout(data, position)
+        if kind == OTHER:
+            return _decode_other(data, position)
         if kind == LATE:
             late: list[Any] = [*_load(data), position]
             return LateValue(*late)
@@ -147,13 +153,7 @@ def _late_fields(value: LateValue) -> list[object]:
 
 
 def _encode_rollout(rollout: Rollout) -> bytes:
-    spans = [
-        [
-            span.id, span.parent_id, span.name, span.kind, span.start_unix_ns, span.end_unix_ns, span.attributes,
-            span.input, span.output, span.model, span.input_tokens, span.output_tokens, span.error, len(span.otlp),
-        ]
-        for span in rollout.spans
-    ]  # fmt: skip
+    spans = _span_fields(rollout.spans)
     fields = [
         rollout.id, rollout.role, rollout.key, rollout.step, rollout.axis, rollout.start_unix_ns, rollout.end_unix_ns,
         list(rollout.messages), spans, rollout.split, rollout.group, rollout.sample, rollout.trajectory_id,
@@ -161,20 +161,52 @@ def _encode_rollout(rollout: Rollout) -> bytes:
         rollout.finish_reason, rollout.policy_version, rollout.dataset, rollout.dataset_index, rollout.tools,
         rollout.metadata, rollout.error, rollout.incomplete, rollout.clipped_bytes, rollout.steps,
     ]  # fmt: skip
+    return _with_otlp(fields, rollout.spans)
+
+
+def _encode_other(trace: OtherTrace) -> bytes:
+    fields = [
+        trace.id, trace.role, trace.name, trace.start_unix_ns, trace.end_unix_ns, _span_fields(trace.spans),
+    ]  # fmt: skip
+    return _with_otlp(fields, trace.spans)
+
+
+def _span_fields(spans: Iterable[Span]) -> list[list[object]]:
+    return [
+        [
+            span.id, span.parent_id, span.name, span.kind, span.start_unix_ns, span.end_unix_ns, span.attributes,
+            span.input, span.output, span.model, span.input_tokens, span.output_tokens, span.error, len(span.otlp),
+        ]
+        for span in spans
+    ]  # fmt: skip
+
+
+def _with_otlp(fields: object, spans: Iterable[Span]) -> bytes:
     head = _dump(fields)
-    return b"".join((_LENGTH.pack(len(head)), head, *(span.otlp for span in rollout.spans)))
+    return b"".join((_LENGTH.pack(len(head)), head, *(span.otlp for span in spans)))
 
 
-def _decode_rollout(data: bytes, position: Position) -> Rollout:
+def _without_otlp(data: bytes, spans_at: int) -> list[Any]:
+    """Return the fields that `_with_otlp` was given, each span whole again."""
     (length,) = _LENGTH.unpack_from(data)
-    fields = _load(data[4 : 4 + length])
+    fields: list[Any] = _load(data[4 : 4 + length])
     spans: list[Span] = []
     start = 4 + length
-    for *span, size in fields[8]:
+    for *span, size in fields[spans_at]:
         parts: list[Any] = [*span, data[start : start + size]]
         spans.append(Span(*parts))
         start += size
-    fields[8] = spans
+    fields[spans_at] = spans
+    return fields
+
+
+def _decode_other(data: bytes, position: Position) -> OtherTrace:
+    fields: list[Any] = [*_without_otlp(data, 5), position]
+    return OtherTrace(*fields)
+
+
+def _decode_rollout(data: bytes, position: Position) -> Rollout:
+    fields = _without_otlp(data, 8)
     all_fields: list[Any] = [*fields, position]
     return Rollout(*all_fields)
 

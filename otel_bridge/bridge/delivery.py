@@ -69,7 +69,7 @@ class Delivery:
         say: Callable[[str], None],
     ) -> None:
         self.progress = Progress(name)
-        self._name, self._kinds = name, kinds_of(signals)
+        self._name, self._signals = name, signals
         self._ledger, self._resolve, self._describe, self._say = ledger, resolve, describe, say
         self._backoff = Backoff()
         self._view = ledger.view()
@@ -88,7 +88,11 @@ class Delivery:
 
     def set_signals(self, signals: Sequence[str]) -> None:
         """Deliver these from the next window on."""
-        self._kinds = kinds_of(signals)
+        self._signals = signals
+
+    @property
+    def _kinds(self) -> Sequence[int]:
+        return kinds_of(self._signals, takes_traces=self._target is not None and self._target[0].takes_traces)
 
     def step(self) -> float | None:
         """Do one thing. Raises nothing.

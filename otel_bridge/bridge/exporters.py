@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from otel_bridge.exporter import NONE, SIGNALS, Exporter, ExporterSettings, load
+from otel_bridge.errors import OtelBridgeError
+from otel_bridge.exporter import NONE, OTLP, SIGNALS, Exporter, ExporterSettings, load
 from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.translation.options import OtherTraces
 
 Names: TypeAlias = dict[str, tuple[str, ...]]
 """Exporter to the signals it is named for."""
@@ -44,6 +47,22 @@ def places_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str]]:
         for name, place in header.destinations.items():
             places.setdefault(name, dict(place))
     return places
+
+
+def other_traces(names: Names) -> OtherTraces:
+    """Return what becomes of traces that are no rollouts; `OTLP` forwards them with the segments."""
+    takes = {_takes_traces(name) for name, signals in names.items() if "traces" in signals and name != OTLP}
+    if takes == {True}:
+        return OtherTraces.SHOWN
+    return OtherTraces.SHOWN_AND_COUNTED if True in takes else OtherTraces.COUNTED
+
+
+@lru_cache(maxsize=64)
+def _takes_traces(name: str) -> bool:
+    try:
+        return load(name).takes_traces
+    except OtelBridgeError:  # it is blocked, and says why
+        return False
 
 
 def chosen(given: Mapping[str, Iterable[str]] | None, living: Iterable[SegmentHeader], last: object) -> Names:

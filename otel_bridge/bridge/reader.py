@@ -21,7 +21,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Frame, Signal
 from otel_bridge.journal.life import alive
 from otel_bridge.records import Record
-from otel_bridge.translation.options import Options
+from otel_bridge.translation.options import Options, OtherTraces, counted
 from otel_bridge.translation.state import count
 from otel_bridge.translation.translator import Translator
 
@@ -61,11 +61,15 @@ class Reader:
         ledger: Its ledger.
         options: Of translation.
         say: Takes one line for the log.
+
+    Attributes:
+        others: Asked what becomes of a trace that is no rollout.
     """
 
     def __init__(self, folder: RunFolder, ledger: Ledger, options: Options, *, say: Callable[[str], None]) -> None:
         self.tails: dict[str, Tail] = {}
         self.caught_up = False
+        self.others: Callable[[], OtherTraces] = counted
         self._folder, self._ledger, self._options, self._say = folder, ledger, options, say
         self._view = ledger.view()
         self._listed_s = 0.0
@@ -76,7 +80,7 @@ class Reader:
     def _begin(self) -> None:
         """Begin where the ledger stands; also after a commit that failed."""
         self.state = LedgerState(self._view)
-        self.translator = Translator(self.state, self._options)
+        self.translator = Translator(self.state, self._options, others=lambda: self.others())
         before = self.tails
         self.tails = {source.instance_id: Tail.resumed(self._folder, source) for source in self._view.sources()}
         for instance_id, tail in before.items():

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from otel_bridge.bridge import bounds
 from otel_bridge.bridge.cleanup import delete_read_segments
-from otel_bridge.bridge.exporters import chosen, places_named
+from otel_bridge.bridge.exporters import chosen, other_traces, places_named
 from otel_bridge.bridge.lanes import Lanes
 from otel_bridge.bridge.ledger import Ledger, open_or_rebuild
 from otel_bridge.bridge.lives import Lives
@@ -29,6 +29,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.netfs import network_file_system
 from otel_bridge.records import Status
+from otel_bridge.translation.options import OtherTraces
 
 CHORES_POLLS: Final = 20
 """Polls between two looks at who lives, what can be deleted, which exporters are named: a second."""
@@ -65,7 +66,7 @@ class RunBridge:
         self.let_go = self.draining = False
         self._finish_as: Status | None = None
         self._spared_pid = 0
-        self._finished = False
+        self._finished = self._said_others = False
 
     # --- begin --------------------------------------------------------------------------------------------------------
     def open(self) -> None:
@@ -93,6 +94,7 @@ class RunBridge:
         if aside is not None:
             self._say(f"{folder.ledger_path} was damaged; it lies at {aside}, what segments remain are read again")
         self.reader = Reader(folder, self.ledger, options.of_run(folder.run_id), say=self._say)
+        self.reader.others = self._other_traces
         self._own = OwnSegment(folder)
         self.lives = Lives(folder, self.reader, self._own, silence_ns=options.translation.silence_ns)
         describe = RunDescription(folder, local=options.local)
@@ -122,6 +124,17 @@ class RunBridge:
             say=self._say,
             progressed=self._progressed,
         )
+
+    def _other_traces(self) -> OtherTraces:
+        """Say what becomes of a trace that is no rollout; that some exporter leaves them out is said once."""
+        names = self.lanes.names or chosen(
+            self.options.exporters, self.lives.living() or self.lives.headers(), self._last_names
+        )
+        fate = other_traces(names)
+        if fate is not OtherTraces.SHOWN and not self._said_others:
+            self._said_others = True
+            self._say("a trace that is no rollout goes to otlp, console and file only; counted as trace/other")
+        return fate
 
     def _progressed(self) -> None:
         self._report.set_due()

@@ -13,7 +13,7 @@ from typing import Final, TypedDict
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
-from otel_bridge.records import Json, Message, Rollout, axis_of, key_of
+from otel_bridge.records import Json, Message, OtherTrace, Rollout, axis_of, key_of
 from otel_bridge.translation import spans as reading
 from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.content import Limit, is_content, limited, redacted, shrunk
@@ -73,14 +73,14 @@ class Assembler:
         key: Key of the rollouts in trackers; ``{split}`` is replaced.
         limit: Characters a text of a foreign producer may have.
         limit_bytes: Largest rollout.
-    """
         redact: Strike secrets out of what a foreign producer sent.
+    """
 
     key: str
     limit: Limit
     limit_bytes: int
-
     redact: bool = True
+
     def rollout_key(self, role: str | None, split: str) -> str:
         """Return where trackers show rollouts of this role and split."""
         return key_of(role, self.key.replace("{split}", split))
@@ -153,6 +153,15 @@ class Assembler:
             steps=_with_axis(steps, axis, facts.step),
             **_named(attributes),
         )
+
+    def other(self, trace: Trace) -> OtherTrace:
+        """Make the record of a trace that is no rollout; limits and redaction are those of rollouts."""
+        ordered = _ordered(trace.spans)
+        kept, _ = self._limited(ordered)
+        read = [reading.read_span(span).record() for span in kept]
+        starts = [span.start_unix_ns for span in read]
+        ends = [span.end_unix_ns for span in read]
+        return OtherTrace(trace.id, ordered[0][0].role, read[0].name, min(starts), max(ends), read)
 
     def _limited(self, ordered: Sequence[tuple[Producer, Span]]) -> tuple[list[Span], int]:
         limit, clipped = self.limit, 0

@@ -6,8 +6,22 @@ Times are nanoseconds. The defaults are those of the settings of the same names.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 SECOND_NS = 1_000_000_000
+
+
+class OtherTraces(Enum):
+    """What becomes of traces that are no rollouts."""
+
+    COUNTED = "no exporter shows them"
+    SHOWN = "every exporter of traces shows them"
+    SHOWN_AND_COUNTED = "some exporters of traces show them"
+
+
+def counted() -> OtherTraces:
+    """Return `OtherTraces.COUNTED`."""
+    return OtherTraces.COUNTED
 
 
 @dataclass(frozen=True, slots=True)

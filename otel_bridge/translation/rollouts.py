@@ -24,7 +24,7 @@ from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.choice import Step, Steps, Verdict
 from otel_bridge.translation.content import limit_of
 from otel_bridge.translation.late import Evaluation, LateValues, read_evaluation
-from otel_bridge.translation.options import Options
+from otel_bridge.translation.options import Options, OtherTraces, counted
 from otel_bridge.translation.producer import Producer, producer_of, role_of
 from otel_bridge.translation.state import State, count
 from otel_bridge.translation.traces import MAX_SPANS, Ended, EndedTraces, OpenTrace, TraceStore, remembered, unknown
@@ -42,11 +42,19 @@ class Rollouts:
             back, a new object must be made.
         options: Bounds, waiting times, selection.
         axes: Returns every axis known so far to its last step; default: read from ``axis/`` each time.
+        others: Asked for each trace that turns out to be no rollout.
     """
 
-    def __init__(self, state: State, options: Options, axes: Callable[[], Mapping[str, int]] | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        options: Options,
+        axes: Callable[[], Mapping[str, int]] | None = None,
+        *,
+        others: Callable[[], OtherTraces] = counted,
+    ) -> None:
         self._state, self._options = state, options
-        self._axes = axes or self._axes_in_state
+        self._axes, self._others = axes or self._axes_in_state, others
         limit = limit_of(options.message_content)
         self._assembler = Assembler(options.rollout_key, limit, options.rollout_bytes, options.redact_secrets)
         self._store = TraceStore(state)
@@ -295,14 +303,19 @@ class Rollouts:
         """Take a trace as it is: its time is up."""
         if trace.rollout:
             return self._complete(trace, self._store.read(trace), now_unix_ns)
-        count(self._state, "trace/other")
+        fate = self._others()
+        records: list[Record] = []
+        if fate is not OtherTraces.COUNTED:
+            records.append(self._assembler.other(self._store.read(trace)))
+        if fate is not OtherTraces.SHOWN:
+            count(self._state, "trace/other")
         if values := len(self._late.scores(trace.id)):
             count(self._state, "evaluation/other", values)
         self._forget(trace)
         self._store.forget(trace)
         self._late.forget(trace.id)
         self._other.add(trace.id, Ended(False, "", None, None, None))
-        return []
+        return records
 
     def _bounded(self, now_unix_ns: int) -> list[Record]:
         """Keep the bounds: what is no rollout goes first, then steps close early, then rollouts go as they are."""

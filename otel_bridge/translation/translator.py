@@ -7,7 +7,7 @@ committed state goes on exactly where the last one stood.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +27,7 @@ from otel_bridge.translation.events import Events
 from otel_bridge.translation.identity import Speaker
 from otel_bridge.translation.keys import Axes
 from otel_bridge.translation.life import Life
-from otel_bridge.translation.options import Options
+from otel_bridge.translation.options import Options, OtherTraces, counted
 from otel_bridge.translation.own_rows import Piece, pieces_of
 from otel_bridge.translation.points import Found, Points
 from otel_bridge.translation.process import Process
@@ -76,9 +76,10 @@ class Translator:
     Args:
         state: Where everything is kept; this object reads it here, and relies on being its only writer.
         options: Waiting times, bounds, selection.
+        others: Asked what becomes of a trace that is no rollout.
     """
 
-    def __init__(self, state: State, options: Options) -> None:
+    def __init__(self, state: State, options: Options, *, others: Callable[[], OtherTraces] = counted) -> None:
         self._state = state
         self._life = Life(state, options)
         self._voices = Voices(RunFacts(state, options.run_id), self._life)
@@ -86,7 +87,7 @@ class Translator:
         self._rows = Rows(state, options, self._axes, self._life.processes)
         self._seen = Seen(state, options.seen_limit)
         self._points = Points(state, self._axes, self._seen, options.max_keys)
-        self._rollouts = Rollouts(state, options, self._axes.steps)
+        self._rollouts = Rollouts(state, options, self._axes.steps, others=others)
         self._events = Events(state, self._life, self._seen, self._rollouts)
         self._redelivered_before = _number(state, _REDELIVERED)
 

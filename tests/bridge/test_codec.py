@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from otel_bridge.bridge import codec
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge.records import Config, Distribution, End, LateValue, Record, Rollout, Row, Span, Status
+from otel_bridge.records import Config, Distribution, End, LateValue, OtherTrace, Record, Rollout, Row, Span, Status
 
 NUMBERS = st.one_of(st.floats(), st.integers(-(2**70), 2**70))
 TEXTS = st.text(st.characters())
@@ -37,6 +37,10 @@ ROLLOUTS = st.builds(
     rewards=st.dictionaries(TEXTS, st.floats(), max_size=2), metadata=st.dictionaries(TEXTS, JSON, max_size=2),
     position=st.just(7),
 )  # fmt: skip
+OTHERS = st.builds(
+    OtherTrace, TEXTS, st.none() | TEXTS, TEXTS, st.integers(0, 9), st.integers(0, 9), st.lists(SPANS, max_size=3),
+    st.just(7),
+)  # fmt: skip
 LATE = st.builds(
     LateValue, TEXTS, TEXTS, TEXTS, TEXTS, st.none() | st.floats(), st.none() | TEXTS, st.none() | TEXTS,
     st.none() | TEXTS, st.none() | st.integers(0, 9), st.none() | TEXTS, st.integers(0, 9), st.just(7),
@@ -47,7 +51,7 @@ CONFIGS = st.builds(
 ENDS = st.builds(End, TEXTS, st.sampled_from(Status), st.integers(0, 9), st.just(7))
 
 
-@given(st.one_of(ROWS, ROLLOUTS, LATE, CONFIGS, ENDS))
+@given(st.one_of(ROWS, ROLLOUTS, OTHERS, LATE, CONFIGS, ENDS))
 def test_every_record_comes_back_as_it_was(record: Record) -> None:
     kind, data = codec.encode(record)
 

@@ -9,11 +9,12 @@ from bridge_file_tracker import Nowhere
 from journal_samples import header
 from otlp_samples import RUN
 
-from otel_bridge.bridge.exporters import Places, chosen
+from otel_bridge.bridge.exporters import Places, chosen, other_traces
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import Exporter
 from otel_bridge.testing.memory import Recorder
+from otel_bridge.translation.options import OtherTraces
 
 BOTH = header(exporters={"metrics": ("trackio", "none"), "traces": ("mlflow", "trackio"), "logs": ()})
 OTHER = header(exporters={"metrics": ("wandb", "trackio")})
@@ -110,3 +111,22 @@ def test_near_the_limit_a_store_that_vouches_for_nothing_is_taken_at_its_word_wh
         offline.wait_for(lambda recorder: "close" in [call.kind for call in recorder.calls])
 
     assert [call.kind for call in offline.calls][:2] == ["open", "rows"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ({}, OtherTraces.COUNTED),
+        ({"mlflow": ("metrics", "traces")}, OtherTraces.COUNTED),
+        ({"otlp": ("traces",)}, OtherTraces.COUNTED),
+        ({"file": ("metrics",)}, OtherTraces.COUNTED),
+        ({"file": ("traces",), "otlp": ("traces",)}, OtherTraces.SHOWN),
+        ({"file": ("traces",), "mlflow": ("metrics",)}, OtherTraces.SHOWN),
+        ({"console": ("traces",), "mlflow": ("traces",)}, OtherTraces.SHOWN_AND_COUNTED),
+        ({"console": ("traces",), "unknown": ("traces",)}, OtherTraces.SHOWN_AND_COUNTED),
+    ],
+)
+def test_traces_that_are_no_rollouts_are_shown_by_console_and_file(
+    names: dict[str, tuple[str, ...]], expected: OtherTraces
+) -> None:
+    assert other_traces(names) is expected

@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from otel_bridge.errors import BlockedError, ConfigError, RetryableError
-from otel_bridge.exporter import Exporter, RunInfo, RunWriter
-from otel_bridge.records import Status
-from otel_bridge.testing import samples
+from otel_bridge.exporter import Exporter, RunInfo, RunWriter, TakesTraces
+from otel_bridge.records import OtherTrace, Span, Status
+from otel_bridge.testing import MemoryTable, samples
 from otel_bridge.testing.child import FileMemory
 from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
 from otel_bridge.testing.contract import ReadBack, WriterContract
@@ -183,3 +183,32 @@ def test_the_console_follows_the_log_of_the_run(tmp_path: Path) -> None:
     run = samples.run_info(tmp_path / "a b")
 
     assert console_exporter.settings({}, tmp_path).view(run) == f"tail -f '{run.folder}/bridge.log'"
+
+
+def other_trace(position: int) -> OtherTrace:
+    root = Span(f"{1:016x}", None, "GET /health", "span", 1_000_000_000, 1_002_500_000, {"code": 500}, error="boom")
+    return OtherTrace(
+        f"{position:032x}", "server", "GET /health", 1_000_000_000, 1_002_500_000, [root], position=position
+    )
+
+
+def test_a_trace_that_is_no_rollout_is_a_line_of_each(tmp_path: Path) -> None:
+    run, stream = samples.run_info(tmp_path), io.StringIO()
+    written, printed = (
+        file_exporter.open(run, file_exporter.settings({}, run.folder), MemoryTable()),
+        ConsoleRunWriter(run, stream),
+    )
+
+    for writer in (written, printed):
+        assert isinstance(writer, TakesTraces)
+        writer.write_traces([other_trace(1), other_trace(2)])
+
+    (first, second) = lines(run)
+    assert (first["kind"], first["id"], first["role"], first["name"]) == ("trace", f"{1:032x}", "server", "GET /health")
+    assert [(span["name"], span["error"], span["attributes"]) for span in second["spans"]] == [
+        ("GET /health", "boom", {"code": 500})
+    ]
+    assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()] == [
+        f"{run.name} server trace GET /health spans=1 took=2.5ms error=boom"
+    ] * 2
+    assert written.safe() == 2

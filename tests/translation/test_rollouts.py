@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
 
-from otel_bridge.records import Rollout
+from otel_bridge.records import OtherTrace, Rollout
+from otel_bridge.translation.options import OtherTraces
 from otel_bridge.translation.rollouts import Rollouts
 
 
@@ -361,3 +362,26 @@ def test_any_bytes_in_names_values_and_ids_never_raise(left: bytes, right: bytes
     records = bench.send(span, root, resource=sample.FOREIGN, scope=text) + bench.after(1_000) + bench.close()
 
     assert sample.trace_id("a") in {rollout.id for rollout in rollouts_in(records)}
+
+
+@pytest.mark.parametrize(
+    ("fate", "counted", "shown"),
+    [
+        (OtherTraces.COUNTED, {"trace/other": 1}, []),
+        (OtherTraces.SHOWN, {}, [("GET /health", 2)]),
+        (OtherTraces.SHOWN_AND_COUNTED, {"trace/other": 1}, [("GET /health", 2)]),
+    ],
+)
+def test_a_trace_that_is_no_rollout_becomes_a_record_where_somebody_shows_it(
+    fate: OtherTraces, counted: dict[str, int], shown: list[tuple[str, int]]
+) -> None:
+    bench = Bench(trace_grace_ns=2 * SECOND)
+    bench.rollouts = Rollouts(bench.state, bench.options, others=lambda: fate)
+    bench.send(sample.span("w", 2, "SELECT"), sample.span("w", 1, "GET /health", parent=None))
+
+    records = bench.after(3)
+
+    assert [(record.name, len(record.spans)) for record in records if isinstance(record, OtherTrace)] == shown
+    assert len(records) == len(shown)
+    assert bench.counted() == counted
+    assert bench.send(sample.span("w", 1, "GET /health", parent=None)) + bench.after(3) == []
