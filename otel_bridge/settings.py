@@ -291,7 +291,7 @@ DRAIN_TIMEOUT_S = Setting(
     "OTEL_BRIDGE_DRAIN_TIMEOUT_S",
     None,
     _optional(seconds),
-    "How long `otel-bridge run` delivers after its command's end; default 300.",
+    "How long `run` delivers after its command's end (default 300), `serve` after a signal (30).",
 )
 
 # --- service ----------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from otel_bridge_collector.answers import TooLargeError, UnavailableError
 from otel_bridge_collector.counters import Counters
 from otel_bridge_collector.group_sync import GroupSync
 from otel_bridge_collector.items import items_in
+from otel_bridge_collector.metrics_text import SERVICE_MARK
 from otel_bridge_collector.run_segment import RunSegment
 from otel_bridge_collector.wire import parts
 
@@ -39,8 +40,6 @@ REQUESTS: Final[Mapping[Signal, type[Request]]] = {
     Signal.TRACES: ExportTraceServiceRequest,
     Signal.LOGS: ExportLogsServiceRequest,
 }
-SERVICE_MARK: Final = "otel_bridge.service"
-"""Resource attribute of another bridge's own metrics: they belong to no run and are passed over."""
 _OPEN_RUNS: Final = 256
 _IDLE_S: Final = 60.0
 _KNOWN_RESOURCES: Final = 4096

@@ -1,42 +1,41 @@
-"""Our own metrics -> the text format of Prometheus, version 0.0.4."""
+"""Our own metrics: totals of the receiver, of runs by their reports -> the text of Prometheus 0.0.4, or OTLP."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, NumberDataPoint
+
+from otel_bridge.journal.report import Report
 from otel_bridge_collector.counters import Counters
 
 _PREFIX: Final = "otel_bridge_"
+SERVICE_MARK: Final = "otel_bridge.service"
+"""Resource attribute of a bridge's own metrics: they belong to no run; a receiver of ours passes over them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One value of a metric."""
+class Metric:
+    """One metric and its values.
 
-    labels: Mapping[str, str]
-    value: float
-
-
-def metric(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[str]:
-    """Return the lines of one metric.
-
-    Args:
+    Attributes:
         name: Without our prefix.
-        kind: ``counter`` or ``gauge``.
+        kind: A counter only grows while the service lives.
         text: What it is.
-        samples: Its values.
+        samples: Labels and value.
     """
-    full = _PREFIX + name
-    lines = [f"# HELP {full} {text}", f"# TYPE {full} {kind}"]
-    for sample in samples:
-        labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in sample.labels.items())
-        lines.append(f"{full}{{{labels}}} {_number(sample.value)}" if labels else f"{full} {_number(sample.value)}")
-    return lines
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    text: str
+    samples: Sequence[tuple[Mapping[str, str], float]]
 
 
-def receiver_lines(counters: Counters, *, open_runs: int, syncs: int | None) -> Sequence[str]:
+def of_receiver(counters: Counters, *, open_runs: int, syncs: int | None) -> list[Metric]:
     """Return the receiver's own metrics.
 
     Args:
@@ -44,18 +43,129 @@ def receiver_lines(counters: Counters, *, open_runs: int, syncs: int | None) -> 
         open_runs: Runs whose segment is open.
         syncs: Syncs of the disk so far; ``None`` where nobody waits for them.
     """
-    by_signal = [Sample({"signal": name}, count) for name, count in sorted(counters.requests.items())]
-    by_reason = [Sample({"reason": name}, count) for name, count in sorted(counters.refused.items())]
-    lines = [
-        *metric("received_requests_total", "counter", "Requests appended and acknowledged.", by_signal),
-        *metric("refused_requests_total", "counter", "Requests refused.", by_reason),
-        *metric("rejected_items_total", "counter", "Items left out of requests.", [Sample({}, counters.rejected)]),
-        *metric("appended_bytes_total", "counter", "Bytes appended.", [Sample({}, counters.appended_bytes)]),
-        *metric("receiving_runs", "gauge", "Runs whose segment is open.", [Sample({}, open_runs)]),
+    by_signal = [({"signal": name}, count) for name, count in sorted(counters.requests.items())]
+    by_reason = [({"reason": name}, count) for name, count in sorted(counters.refused.items())]
+    found = [
+        Metric("received_requests_total", "counter", "Requests appended and acknowledged.", by_signal),
+        Metric("refused_requests_total", "counter", "Requests refused, by reason.", by_reason),
+        Metric("rejected_items_total", "counter", "Points, spans, records left out.", [({}, counters.rejected)]),
+        Metric("appended_bytes_total", "counter", "Bytes appended to segments.", [({}, counters.appended_bytes)]),
+        Metric("receiving_runs", "gauge", "Runs whose segment is open.", [({}, open_runs)]),
     ]
     if syncs is not None:
-        lines += metric("syncs_total", "counter", "Group syncs of the disk.", [Sample({}, syncs)])
-    return lines
+        found.append(Metric("syncs_total", "counter", "Group syncs of the disk.", [({}, syncs)]))
+    return found
+
+
+def of_runs(reports: Mapping[str, Report], now_unix_ns: int) -> list[Metric]:
+    """Return what the reports of runs say.
+
+    Args:
+        reports: By run id.
+        now_unix_ns: The time now.
+    """
+    runs = [({"run": run_id}, report) for run_id, report in sorted(reports.items())]
+    pairs = [
+        ({**run, "exporter": name}, report, exporter)
+        for run, report in runs
+        for name, exporter in sorted(report.exporters.items())
+    ]
+    drops = [({**run, "reason": name}, count) for run, report in runs for name, count in sorted(report.drops.items())]
+    waiting = [({**run, "what": name}, count) for run, report in runs for name, count in sorted(report.waiting.items())]
+    return [
+        Metric("runs", "gauge", "Run folders with a report.", [({}, len(runs))]),
+        Metric("rows", "gauge", "Rows read.", [(run, report.rows) for run, report in runs]),
+        Metric("rollouts", "gauge", "Rollouts chosen.", [(run, report.rollouts) for run, report in runs]),
+        Metric("missing_rows", "gauge", "Rows never received.", [(run, report.missing_rows) for run, report in runs]),
+        Metric("waiting", "gauge", "Rows, traces and rollouts that wait for their rest.", waiting),
+        Metric("drops", "gauge", "What was left out, by reason.", drops),
+        Metric(
+            "report_age_seconds",
+            "gauge",
+            "Age of the report of a run that has not ended.",
+            [(run, max(now_unix_ns - one.time_unix_ns, 0) / 1e9) for run, one in runs if not one.ended],
+        ),
+        Metric(
+            "exporter_backlog",
+            "gauge",
+            "Records that the exporter has not written.",
+            [(labels, max(report.position - one.written, 0)) for labels, report, one in pairs],
+        ),
+        Metric(
+            "exporter_blocked",
+            "gauge",
+            "1: a person must act.",
+            [(labels, one.state == "blocked") for labels, _, one in pairs],
+        ),
+        Metric(
+            "exporter_failing",
+            "gauge",
+            "1: it is blocked or tries again.",
+            [(labels, one.state in {"blocked", "retrying"}) for labels, _, one in pairs],
+        ),
+        Metric("exporter_rows", "gauge", "Rows written.", [(labels, one.rows) for labels, _, one in pairs]),
+        Metric(
+            "exporter_dead_letters",
+            "gauge",
+            "Records refused for good.",
+            [(labels, one.dead_letters) for labels, _, one in pairs],
+        ),
+    ]
+
+
+def text_of(metrics: Iterable[Metric]) -> str:
+    """Return *metrics* as Prometheus reads them."""
+    lines: list[str] = []
+    for metric in metrics:
+        full = _PREFIX + metric.name
+        lines += [f"# HELP {full} {metric.text}", f"# TYPE {full} {metric.kind}"]
+        for labels, value in metric.samples:
+            shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+            lines.append(f"{full}{{{shown}}} {_number(value)}" if shown else f"{full} {_number(value)}")
+    return "\n".join((*lines, ""))
+
+
+def request_of(
+    metrics: Iterable[Metric], resource: Mapping[str, str], *, start_unix_ns: int, now_unix_ns: int
+) -> bytes:
+    """Return *metrics* as an OTLP export request of this service.
+
+    Args:
+        metrics: Names get dots for the prefix, as OpenTelemetry has them: ``otel_bridge.rows``.
+        resource: Who speaks.
+        start_unix_ns: Since when counters count.
+        now_unix_ns: When this was read.
+    """
+    request = ExportMetricsServiceRequest()
+    part = request.resource_metrics.add()
+    part.resource.attributes.extend(_attributes(resource))
+    part.resource.attributes.append(KeyValue(key=SERVICE_MARK, value=AnyValue(bool_value=True)))
+    scope = part.scope_metrics.add()
+    scope.scope.name = "otel_bridge.service"
+    for metric in metrics:
+        points = [
+            NumberDataPoint(
+                attributes=_attributes(labels),
+                start_time_unix_nano=start_unix_ns if metric.kind == "counter" else 0,
+                time_unix_nano=now_unix_ns,
+                as_double=float(value),
+            )
+            for labels, value in metric.samples
+        ]
+        if not points:
+            continue
+        added = scope.metrics.add(name=f"otel_bridge.{metric.name.removesuffix('_total')}", description=metric.text)
+        if metric.kind == "counter":
+            added.sum.is_monotonic = True
+            added.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+            added.sum.data_points.extend(points)
+        else:
+            added.gauge.data_points.extend(points)
+    return request.SerializeToString()
+
+
+def _attributes(values: Mapping[str, str]) -> list[KeyValue]:
+    return [KeyValue(key=key, value=AnyValue(string_value=value)) for key, value in values.items()]
 
 
 def _number(value: float) -> str:

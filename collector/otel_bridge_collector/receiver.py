@@ -19,7 +19,7 @@ from otel_bridge_collector.grpc_server import GrpcServer
 from otel_bridge_collector.http_server import HttpServer, Pages
 from otel_bridge_collector.ingest import Ingest, IngestSettings
 from otel_bridge_collector.limits import Limits, LimitSettings
-from otel_bridge_collector.metrics_text import receiver_lines
+from otel_bridge_collector.metrics_text import Metric, of_receiver, text_of
 
 __all__ = ["Receiver", "ReceiverSettings", "is_loopback"]
 
@@ -106,13 +106,13 @@ class Receiver:
 
     Args:
         chosen: Where and whom.
-        metrics: More lines for ``/metrics``; called beside the event loop.
+        metrics: More metrics for ``/metrics``; called beside the event loop.
 
     Raises:
         ConfigError: An address cannot be bound.
     """
 
-    def __init__(self, chosen: ReceiverSettings, *, metrics: Callable[[], Sequence[str]] = lambda: ()) -> None:
+    def __init__(self, chosen: ReceiverSettings, *, metrics: Callable[[], Sequence[Metric]] = lambda: ()) -> None:
         self.host, self.http_host = chosen.host, chosen.http_host
         self.counters = Counters()
         self._chosen, self._more_metrics = chosen, metrics
@@ -148,6 +148,11 @@ class Receiver:
         """Go on listening but take nothing more: clients are told *reason* and to try again (UNAVAILABLE, 503)."""
         self._ingest.refuse(reason)
 
+    def metrics(self) -> list[Metric]:
+        """Return our own metrics as they are now."""
+        syncs = None if self._ingest.sync is None else self._ingest.sync.syncs
+        return [*of_receiver(self.counters, open_runs=self.open_runs, syncs=syncs), *self._more_metrics()]
+
     def unready(self) -> list[str]:
         """Return why data cannot be taken now, one line a reason."""
         base = self._chosen.ingest.base
@@ -155,6 +160,10 @@ class Receiver:
         if not os.access(base, os.W_OK | os.X_OK):
             reasons.append(f"{base} is not writable")
         return reasons
+
+    def let_go(self) -> None:
+        """After `refuse`: close the segments, so that bridges see their ends; what is under way is finished."""
+        self._on_loop(self._let_go()).result(_START_S)
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
         """Refuse new requests (clients try again elsewhere or later), finish those under way, close the segments."""
@@ -196,7 +205,7 @@ class Receiver:
                     counters=self.counters,
                     tls=chosen.tls,
                     request_bytes=chosen.request_bytes,
-                    pages=Pages(self.unready, self._metrics),
+                    pages=Pages(self.unready, self._text),
                 )
             except OSError as exc:
                 address = f"{_bracketed(chosen.http_host)}:{chosen.http_port}"
@@ -209,6 +218,9 @@ class Receiver:
             await asyncio.sleep(_LOOK_S)
             self._ingest.close_idle()
 
+    async def _let_go(self) -> None:
+        self._ingest.close_idle(float("inf"))
+
     async def _close(self, grace_s: float) -> None:
         if not hasattr(self, "_ingest"):
             return
@@ -219,10 +231,8 @@ class Receiver:
             self._idle.cancel()
         await asyncio.to_thread(self._ingest.close)
 
-    def _metrics(self) -> str:
-        syncs = None if self._ingest.sync is None else self._ingest.sync.syncs
-        lines = receiver_lines(self.counters, open_runs=self.open_runs, syncs=syncs)
-        return "\n".join((*lines, *self._more_metrics(), ""))
+    def _text(self) -> str:
+        return text_of(self.metrics())
 
     def _on_loop(self, work: Coroutine[None, None, None]) -> Future[None]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
