@@ -47,13 +47,15 @@ def runs_of(uri: str, run: RunInfo):
     return api.search_runs([experiment.experiment_id], f"tags.`rl.run.id` = '{run.id}'")
 
 
-def contents(uri: str, run: RunInfo, *, traces: bool = True) -> Contents:
+def contents(uri: str, run: RunInfo, *, traces: bool = True, skip: str | None = None) -> Contents:
+    """The one run; keys that begin with *skip* are left out."""
     found = runs_of(uri, run)
     if not found:
         return Contents()
     assert len(found) == 1, [each.info.run_id for each in found]
     held, api = found[0], client(uri)
-    history = {key: api.get_metric_history(held.info.run_id, key) for key in held.data.metrics}
+    keys = [key for key in held.data.metrics if skip is None or not key.startswith(skip)]
+    history = {key: api.get_metric_history(held.info.run_id, key) for key in keys}
     bases = {key[: -len("/max")] for key in history if key.endswith("/max")}
     distributions = {base for base in bases if f"{base}/p50" in history or base in WITHOUT_BUCKETS}
     result = Contents(

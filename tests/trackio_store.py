@@ -14,6 +14,11 @@ DIRECTORY = Path(os.environ.get("TRACKIO_TEST_DIR") or tempfile.mkdtemp(prefix="
 ENVIRONMENT = {"TRACKIO_DIR": str(DIRECTORY)}
 
 
+def is_axis(key: str) -> bool:
+    """Whether *key* is a role's step, which every row carries; a metric may end in ``/step`` too."""
+    return key.endswith("/step") and key.count("/") == 1 and not key.startswith("__")
+
+
 def held(run: RunInfo) -> Contents:
     """What Trackio's own store says it holds of *run*."""
     from trackio.sqlite_storage import SQLiteStorage
@@ -22,7 +27,7 @@ def held(run: RunInfo) -> Contents:
     for row in SQLiteStorage.get_logs(run.project, run.name, run_id=run.id):
         time_unix_ms = int(datetime.fromisoformat(row["timestamp"]).timestamp() * 1000)
         for key, value in row.items():
-            if key in {"step", "timestamp"} or (key.endswith("/step") and not key.startswith("__")):
+            if key in {"step", "timestamp"} or is_axis(key):
                 continue
             if isinstance(value, dict) and value.get("_type") == "trackio.histogram":
                 low, high = value["bins"][0], value["bins"][-1]

@@ -72,7 +72,7 @@ def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[in
     failures = 0
     while batch:
         try:
-            _call(writer, batch)
+            write(writer, batch)
             break
         except PermanentError as exc:
             if exc.position not in {record.position for record in batch}:
@@ -88,7 +88,8 @@ def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[in
     return refused
 
 
-def _call(writer: RunWriter, batch: Sequence[Record]) -> None:
+def write(writer: RunWriter, batch: Sequence[Record]) -> None:
+    """Give *batch*, records of one kind, to *writer*; raises as its methods do."""
     match batch[0]:
         case Row():
             writer.write_rows(cast("Sequence[Row]", batch))

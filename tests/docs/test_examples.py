@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from command_runs import call, ended, environment, only_folder, otel_bridge, records, values
 
-from otel_bridge.exporter import Exporter, RunInfo
+from otel_bridge.exporter import Exporter
+from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read, Shown
 from otel_bridge.testing.contents import Contents, HeldScalar
 from otel_bridge.testing.contract import ReadBack, WriterContract
 
@@ -100,18 +101,31 @@ class TestCsvExporter(WriterContract):
 
     @pytest.fixture
     def read_back(self, tmp_path: Path) -> ReadBack:
-        def read(run: RunInfo) -> Contents:
-            path = tmp_path / "csv" / f"{run.id}.csv"
-            with path.open(newline="", encoding="utf-8") as file:
-                lines = list(csv.reader(file))
-            return Contents(
-                [
-                    HeldScalar(key, int(step) if step else None, float(value), int(time_ns) // 1_000_000)
-                    for key, step, time_ns, value in lines
-                ]
-            )
+        return lambda run: numbers_in(tmp_path / "csv" / f"{run.id}.csv")
 
-        return read
+
+class TestCsvConformance(ConformanceSuite):
+    target = "otel_bridge_csv:exporter"
+    keeps = Keeps(status=False, config=False, rollouts=False, late=False, distributions=False)
+
+    @pytest.fixture
+    def environment(self, tmp_path: Path) -> Mapping[str, str]:
+        return {"OTEL_BRIDGE_CSV_DIR": str(tmp_path / "csv")}
+
+    @pytest.fixture
+    def read(self, tmp_path: Path) -> Read:
+        return lambda run: Shown(numbers_in(tmp_path / "csv" / f"{run.id}.csv"))
+
+
+def numbers_in(path: Path) -> Contents:
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = list(csv.reader(file))
+    return Contents(
+        [
+            HeldScalar(key, int(step) if step else None, float(value), int(time_ns) // 1_000_000)
+            for key, step, time_ns, value in lines
+        ]
+    )
 
 
 @pytest.mark.slow

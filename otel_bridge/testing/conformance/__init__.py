@@ -1,0 +1,27 @@
+"""One recorded job, played to any exporter through the real bridge, and compared with what its tracker shows.
+
+Subclass `ConformanceSuite` with the exporter's ``target`` and the fixtures ``environment`` (variables that say where it
+delivers) and ``read`` (`RunInfo` -> `Shown`, through the tracker's own API). It imports pytest.
+"""
+
+from __future__ import annotations
+
+from otel_bridge.testing.conformance.job import Frame, Job, Segment, recorded_job
+from otel_bridge.testing.conformance.play import lay, play
+from otel_bridge.testing.conformance.suite import ConformanceSuite, Read
+from otel_bridge.testing.conformance.truth import Keeps, Shown, Truth, compare
+
+__all__ = [
+    "ConformanceSuite",
+    "Frame",
+    "Job",
+    "Keeps",
+    "Read",
+    "Segment",
+    "Shown",
+    "Truth",
+    "compare",
+    "lay",
+    "play",
+    "recorded_job",
+]

@@ -1,0 +1,71 @@
+"""The conformance suite as tests: one recorded job, the real bridge, what the tracker's own API shows of it."""
+
+# ruff: noqa: D102  # the name of a test says what it tests
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import ClassVar, TypeAlias
+
+import pytest
+
+from otel_bridge.exporter import RunInfo
+from otel_bridge.testing.conformance.job import WIDE_KEYS, Job, recorded_job
+from otel_bridge.testing.conformance.play import lay, play
+from otel_bridge.testing.conformance.truth import Keeps, Shown, compare
+
+Read: TypeAlias = Callable[[RunInfo], Shown]
+"""What a tracker shows of a run, through its own API."""
+
+
+class ConformanceSuite:
+    """A tracker shows the same truth as every other one; a subclass defines `environment` and `read`.
+
+    Attributes:
+        target: ``module:attribute`` of the exporter.
+        keeps: What the tracker keeps at all.
+        kills: Records after which bridges are killed, one bridge each, before the last one ends the work.
+        wide_keys: Keys of the job's one very wide row.
+    """
+
+    target: ClassVar[str] = ""
+    keeps: ClassVar[Keeps] = Keeps()
+    kills: ClassVar[tuple[int, ...]] = (1, 23, 50)
+    wide_keys: ClassVar[int] = WIDE_KEYS
+
+    @pytest.fixture
+    def environment(self) -> Mapping[str, str]:
+        """Variables that say where the exporter delivers."""
+        raise NotImplementedError("define the fixture `environment`")
+
+    @pytest.fixture
+    def read(self) -> Read:
+        """Return what the tracker shows of a run, through its own API."""
+        raise NotImplementedError("define the fixture `read`")
+
+    @pytest.fixture
+    def job(self) -> Job:
+        """The recorded job, as a run of this test alone."""
+        return recorded_job(f"recorded-{os.urandom(4).hex()}", wide_keys=self.wide_keys)
+
+    def test_the_recorded_job_is_shown_as_it_was(
+        self, job: Job, environment: Mapping[str, str], read: Read, tmp_path: Path
+    ) -> None:
+        folder = lay(job, tmp_path / "runs")
+
+        play(self.target, environment, folder)
+
+        compare(read(RunInfo(job.run_id, job.project, job.name, folder.path)), job.truth, self.keeps)
+
+    def test_the_recorded_job_is_shown_as_it_was_after_bridges_were_killed(
+        self, environment: Mapping[str, str], read: Read, tmp_path: Path
+    ) -> None:
+        job = recorded_job(f"killed-{os.urandom(4).hex()}", wide_keys=20)
+        folder = lay(job, tmp_path / "runs")
+
+        for kill_at in self.kills:
+            play(self.target, environment, folder, kill_at=kill_at)
+        play(self.target, environment, folder)
+
+        compare(read(RunInfo(job.run_id, job.project, job.name, folder.path)), job.truth, self.keeps)

@@ -1,0 +1,76 @@
+"""The recorded job in W&B, MLflow and Trackio, read through each one's own API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import conformance_reading
+import mlflow_reading
+import pytest
+
+from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read
+from otel_bridge.testing.wandb_server import WandbServer
+
+pytestmark = pytest.mark.slow
+
+
+class TestWandbOffline(ConformanceSuite):
+    target = "otel_bridge_wandb:exporter"
+
+    @pytest.fixture
+    def environment(self, tmp_path: Path) -> Mapping[str, str]:
+        return {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path / "store")}
+
+    @pytest.fixture
+    def read(self, tmp_path: Path) -> Read:
+        return lambda run: conformance_reading.wandb_offline(tmp_path / "store", run)
+
+
+class TestWandbOnline(ConformanceSuite):
+    target = "otel_bridge_wandb:exporter"
+    wide_keys = 2_000  # wandb's upload of definitions takes minutes for more
+
+    @pytest.fixture
+    def server(self) -> Iterator[WandbServer]:
+        with WandbServer() as server:
+            yield server
+            assert (server.errors, server.resolver.unknown) == ([], [])
+
+    @pytest.fixture
+    def environment(self, server: WandbServer) -> Mapping[str, str]:
+        fast = {"OTEL_BRIDGE_WANDB_TRANSMIT_S": "1", "OTEL_BRIDGE_WANDB_POLL_S": "0.1"}
+        return {**server.environment(), **fast}
+
+    @pytest.fixture
+    def read(self, server: WandbServer) -> Read:
+        return lambda run: conformance_reading.wandb_online(server, run)
+
+
+class TestMlflow(ConformanceSuite):
+    target = "otel_bridge_mlflow:exporter"
+
+    @pytest.fixture
+    def database(self, tmp_path: Path) -> str:
+        return mlflow_reading.database(tmp_path)
+
+    @pytest.fixture
+    def environment(self, database: str) -> Mapping[str, str]:
+        return {"MLFLOW_TRACKING_URI": database}
+
+    @pytest.fixture
+    def read(self, database: str) -> Read:
+        return lambda run: conformance_reading.mlflow(database, run)
+
+
+class TestTrackio(ConformanceSuite):
+    target = "otel_bridge_trackio:exporter"
+    keeps = Keeps(status=False)
+
+    @pytest.fixture
+    def environment(self, tmp_path: Path) -> Mapping[str, str]:
+        return {"TRACKIO_DIR": str(tmp_path / "trackio")}
+
+    @pytest.fixture
+    def read(self, tmp_path: Path) -> Read:
+        return lambda run: conformance_reading.trackio(tmp_path / "trackio", run)
