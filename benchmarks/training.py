@@ -1,4 +1,4 @@
-"""What the training process pays in all: CPU and memory of a million rows, import, and the slowdown of its loop."""
+"""What the training process pays in all: CPU and memory of a million rows, and import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 from benchmarks.peers import QUIET
 from benchmarks.results import Result, median
@@ -27,31 +26,6 @@ before, cpu = rss(), time.process_time()
 for step in range(1_000_000): run.log(values, step=step)
 print(json.dumps({"cpu_us": (time.process_time() - cpu), "grown": rss() - before}))
 """
-_LOOP = """
-import sys, time
-log = None
-if sys.argv[1] == "ours":
-    import otel_bridge
-    run = otel_bridge.init(project="bench", name=f"loop-{time.time_ns()}", exporters="mlflow")
-    log = run.log
-values = {f"metric/{n}": n + 0.5 for n in range(10)}
-def work(n):
-    total = 0
-    for i in range(n): total += i * i % 7
-    return total
-if log: log(values, step=0); time.sleep(3)
-rows, loops = 1200, []
-for step in range(1, rows):
-    next_row = time.perf_counter() + 0.005
-    began = time.process_time()
-    work(30_000)
-    if log: log(values, step=step)
-    loops.append(time.process_time() - began)
-    while time.perf_counter() < next_row: time.sleep(0.0002)
-loops.sort()
-print(sum(loops[: int(len(loops) * 0.98)]) / int(len(loops) * 0.98) * 1e6)
-if log: run.finish(timeout_s=120)
-"""
 
 
 def run() -> list[Result]:
@@ -62,27 +36,12 @@ def run() -> list[Result]:
         loaded = int(_child(_LOADED, env))
         million = json.loads(_child(_MILLION, {**env, "OTEL_BRIDGE_MAX_BYTES": "8g"}))
     grown = million["grown"] / 1e6
-    pairs = _loops()
-    slower = median([(ours - bare) / bare * 100 for ours, bare in pairs])
     return [
         Result("import otel_bridge", imports, None, "ms", "<= 60 ms", imports <= 60),
         Result("trackers and grpc imported with it", loaded, None, "modules", "0", loaded == 0),
         Result("CPU of the process a row of 10 keys", million["cpu_us"], None, "us", "<= 8 us", million["cpu_us"] <= 8),
         Result("memory after 1,000,000 rows", grown, None, "MB", "+ <= 10 MB", grown <= 10),
-        Result("slowdown of a loop at 200 rows/s into MLflow", slower, None, "% CPU", "<= 0.5 %", slower <= 0.5),
     ]
-
-
-def _loops() -> list[tuple[float, float]]:
-    pairs = []
-    for _ in range(3):
-        with tempfile.TemporaryDirectory() as folder:
-            env = {
-                **os.environ, **QUIET, "OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_HOLD": "0",
-                "MLFLOW_TRACKING_URI": f"sqlite:///{Path(folder) / 'mlflow.db'}",
-            }  # fmt: skip
-            pairs.append((float(_child(_LOOP, env, "ours")), float(_child(_LOOP, env, "bare"))))
-    return pairs
 
 
 def _child(code: str, env: dict[str, str], *arguments: str) -> str:

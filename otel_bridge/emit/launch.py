@@ -45,6 +45,11 @@ if os.fork():
     os._exit(0)
 os.umask(0o077)
 os.nice({_NICE})
+try:  # where the kernel groups by session, niceness counts within the group only, and the group has one of its own
+    with open("/proc/self/autogroup", "w") as group:
+        group.write("{_NICE}")
+except OSError:
+    pass
 import json, site
 site.main()
 given, folder = json.loads(sys.argv[1])

@@ -82,10 +82,13 @@ def test_the_bridge_is_nobodys_child_and_has_nothing_of_the_trainer_but_its_envi
             pair.split("=", 1) for pair in (proc / "environ").read_bytes().decode().split("\0") if "=" in pair
         )
         descriptors = {int(path.name): os.readlink(path) for path in (proc / "fd").iterdir()}
+        grouped = proc / "autogroup"
+        group = grouped.read_text().rpartition(" ")[2].strip() if grouped.exists() else ""
 
     assert int(status["PPid"]) not in {process.pid, os.getpid()}
     assert int(fields[3]) != os.getsid(0)
     assert int(fields[16]) == os.nice(0) + 5
+    assert group in {"", "5"}  # empty: this kernel does not group by session
     assert environment["OTEL_BRIDGE_NO_BRIDGE"] == "1"
     assert environment["WANDB_API_KEY"] == "k"
     assert not set(mine) - {"WANDB_API_KEY"} & set(environment)
