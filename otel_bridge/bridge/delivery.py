@@ -178,7 +178,7 @@ class Delivery:
 
     def _fetch(self, at: Destination, *, ordered: bool) -> Window:
         """Read the next window. Records that need no writer while none is open are passed over."""
-        batch = self._view.records(at.written, self._kinds, limit=BATCH_RECORDS, limit_bytes=BATCH_BYTES)
+        batch = self._ledger.records(self._view, at.written, self._kinds, limit=BATCH_RECORDS, limit_bytes=BATCH_BYTES)
         for position, kind, data, reason in batch.broken:
             self._bury(position, kind, data, record_id="", reason=reason)
         last = batch.records[-1] if batch.records else None

@@ -95,6 +95,14 @@ class Lanes:
         left = [lane.progress for lane in self.by_name.values() if not _is_done(lane.progress, position)]
         return not left, all(_is_parked(progress, park_s) for progress in left)
 
+    def written(self) -> list[Position]:
+        """Return how far each of those is that do not fail."""
+        return [
+            lane.progress.written
+            for name, lane in self.by_name.items()
+            if name != OTLP and lane.progress.failing_since_s is None
+        ]
+
     def stop(self) -> None:
         """Ask all to end."""
         for lane in (*self.by_name.values(), *self._leaving):

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final, cast
 
 from otel_bridge.bridge.codec import ROLLOUT, ROW, encode
 from otel_bridge.bridge.database import Database, set_aside
 from otel_bridge.bridge.memory import LedgerMemory
+from otel_bridge.bridge.recent import Encoded, Recent
 from otel_bridge.bridge.tables import Destination, Source, destinations_of, put_source
-from otel_bridge.bridge.view import View
+from otel_bridge.bridge.view import Batch, View
 from otel_bridge.errors import LedgerDamagedError
 from otel_bridge.records import Position, Record, Row
 
 DEAD_LETTERS_KEPT: Final = 10_000
 """Dead letters whose content is kept for each destination; older ones are only counted."""
 _PRUNE_RECORDS: Final = 20_000
+_INSERT_RECORDS: Final = 300
+"""Three variables each; SQLite before 3.32 takes 999 in a statement."""
 _VACUUM_PAGES: Final = 2_000
 
 
@@ -53,6 +58,7 @@ class Ledger:
         rows: Rows committed so far.
         rollouts: Rollouts committed so far.
         rows_by_axis: Axis to the rows committed so far; those without a step under an empty one.
+        recent: The records committed last, in memory.
     """
 
     def __init__(self, path: Path, *, exclusive: bool = False) -> None:
@@ -62,6 +68,7 @@ class Ledger:
         self.rows, self.rollouts = int(str(view.meta("rows") or 0)), int(str(view.meta("rollouts") or 0))
         rows_by_axis = cast("dict[str, int] | None", view.meta("rows_by_axis"))
         self.rows_by_axis: Mapping[str, int] = rows_by_axis or {}
+        self.recent = Recent()
         view.close()
 
     def view(self) -> View:
@@ -77,7 +84,8 @@ class Ledger:
         """Store one batch of the reader in one transaction: all of it or nothing.
 
         Args:
-            records: Get the next positions, in their order.
+            records: Get the next positions, in their order; they are this ledger's from now on, rows are marked with
+                theirs.
             changes: State keys with their encoded values; ``None`` deletes.
             sources: How far segments are read now.
 
@@ -89,7 +97,7 @@ class Ledger:
         encoded = [(position, *encode(record)) for position, record in enumerate(records, first)]
         with self.database.transaction() as sql:
             if encoded:
-                sql.executemany("INSERT INTO records VALUES (?, ?, ?)", encoded)
+                _insert(sql, encoded)
                 rows += sum(1 for _, kind, _ in encoded if kind == ROW)
                 rollouts += sum(1 for _, kind, _ in encoded if kind == ROLLOUT)
                 rows_by_axis = _counted(rows_by_axis, records)
@@ -107,9 +115,16 @@ class Ledger:
             for source in sources:
                 put_source(sql, source)
         if encoded:
+            _mark(records, first)
+            self.recent.add(records, encoded)
             self.position, self.rows, self.rollouts = encoded[-1][0], rows, rollouts
             self.rows_by_axis = rows_by_axis
         return self.position
+
+    def records(self, view: View, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int) -> Batch:
+        """Return what `View.records` of *view* does, from memory where it is there."""
+        recent = self.recent.records(after, kinds, limit=limit, limit_bytes=limit_bytes)
+        return recent or view.records(after, kinds, limit=limit, limit_bytes=limit_bytes)
 
     def forget_source(self, instance_id: str) -> None:
         """Forget a process whose segments are deleted."""
@@ -217,7 +232,23 @@ class Ledger:
 
     def close(self) -> None:
         """Close; what was committed stays. May be called twice."""
+        self.recent.close()
         self.database.close()
+
+
+def _insert(sql: sqlite3.Connection, encoded: Sequence[Encoded]) -> None:
+    # `executemany` gives the interpreter up at every row: beside a writer at work each is a change of threads.
+    for start in range(0, len(encoded), _INSERT_RECORDS):
+        part = encoded[start : start + _INSERT_RECORDS]
+        marks = ",".join(["(?,?,?)"] * len(part))
+        sql.execute(f"INSERT INTO records VALUES {marks}", [*chain.from_iterable(part)])  # noqa: S608
+
+
+def _mark(records: Sequence[Record], first: Position) -> None:
+    # Before anybody else sees them; a copy of each would cost as much as reading it back.
+    for position, record in enumerate(records, first):
+        if isinstance(record, Row):
+            object.__setattr__(record, "position", position)
 
 
 def _counted(rows_by_axis: Mapping[str, int], records: Sequence[Record]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from otel_bridge.bridge.ledger import Ledger, open_or_rebuild
 from otel_bridge.bridge.lives import Lives
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.own_segment import OwnSegment
-from otel_bridge.bridge.reader import Reader
+from otel_bridge.bridge.reader import Read, Reader
 from otel_bridge.bridge.report_writer import ReportWriter
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_info import RunDescription
@@ -35,6 +35,10 @@ CHORES_POLLS: Final = 20
 """Polls between two looks at who lives, what can be deleted, which exporters are named: a second."""
 ENDING_CHORES_POLLS: Final = 4
 BEAT_S: Final = 10.0
+AHEAD_RECORDS: Final = 4_000
+"""How far the reader hastens ahead of the first writer when it is late."""
+READ_AT_LEAST_S: Final = 1.0
+"""How long it waits for the writers at most: one of them may hang."""
 
 
 class RunBridge:
@@ -59,7 +63,7 @@ class RunBridge:
     ) -> None:
         self.folder, self.options = folder, options
         self._wake, self._say, self._lock = wake, say, lock
-        self._chores_s = self._beat_s = 0.0
+        self._chores_s = self._beat_s = self._read_s = 0.0
         self._rest: Rest | None = None
         self._known: dict[str, tuple[int, int]] = {}
         self.closing = options.closing
@@ -159,8 +163,9 @@ class RunBridge:
             self.lives.end_open(self._finish_as, self._spared_pid)
             self._finish_as, self._spared_pid, self.closing, self._finished = None, 0, True, True
         self.reader.look(now=self.closing)
-        found = self.reader.read()
+        found = Read() if self._far_ahead() else self.reader.read()
         if found.frames or found.records:
+            self._read_s = time.monotonic()
             self._report.set_due()
             self.let_go = False
         if found.frames or found.records:
@@ -175,6 +180,17 @@ class RunBridge:
             self._chores_s = now_s
             self._do_chores()
         return found.more
+
+    def _far_ahead(self) -> bool:
+        """Say whether reading what was left behind can wait a little: every writer at work has enough to do.
+
+        They share the interpreter with the reader: what it takes now, they lack.
+        """
+        written = self.lanes.written()
+        self.ledger.recent.forget(min(written, default=self.ledger.position))
+        if self.reader.caught_up or not written or self.ledger.position - max(written) < AHEAD_RECORDS:
+            return False
+        return time.monotonic() - self._read_s < READ_AT_LEAST_S
 
     def _lost(self) -> bool:
         """Say whether the folder was deleted; what comes at its path now is for another bridge and its new ledger."""
