@@ -6,7 +6,7 @@ interval. The bridge lives all the time; what a block logged is delivered before
 
 * ``bare``: the work alone. ``ours``: `Run.log` after each 5 ms of it, the bridge delivering meanwhile.
 * ``alone``: the same while the bridge is stopped: what is left is `log` itself and what it does to the caches.
-* ``placebo``: ``json.dumps`` of the same row. Any call between two pieces of work costs more than its own time.
+* ``placebo``: ``json.dumps`` of the same row, for what any call between two pieces of work costs.
 """
 
 from __future__ import annotations

@@ -132,3 +132,24 @@ def values(folder: RunFolder) -> dict[str, list[tuple[int | None, Any]]]:
 def statuses(folder: RunFolder) -> list[str]:
     """Every end that ``file`` wrote."""
     return [record["status"] for record in records(folder) if record["kind"] == "end"]
+
+
+TRAIN = """
+    import sys
+    import otel_bridge
+    run = otel_bridge.init(role=sys.argv[1])
+    for step in (1, 2, 3):
+        run.log({"loss": step / 2}, step=step)
+"""
+"""A trainer of three rows; its first argument is its role."""
+LOSS = [(1, 0.5), (2, 1.0), (3, 1.5)]
+
+
+def runs(folder: Path) -> Path:
+    return folder / ".otel-bridge"
+
+
+def rows_read(folder: Path) -> int:
+    found = run_folders(runs(folder))
+    report = read_report(found[0]) if found else None
+    return 0 if report is None else report.rows

@@ -42,6 +42,14 @@ class Acks:
         os.write(self.fd, b"%d\\n" % step)
 """
 """Begins every script that tells which rows are safe."""
+LOGS = """
+import otel_bridge
+run = otel_bridge.init("faults", "versions")
+for step in range(20):
+    run.log({"loss": step / 2}, step=step)
+run.finish(timeout_s=3)
+"""
+"""Logs a few rows: for tests of what `init` says and what a folder holds."""
 
 
 def environment(base: Path, exporters: str = "file", **more: str) -> dict[str, str]:

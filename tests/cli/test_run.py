@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import signal
 import subprocess
 from pathlib import Path
@@ -12,12 +10,15 @@ import psutil
 import pytest
 from command_runs import (
     BIN,
-    PYTHON,
+    LOSS,
+    TRAIN,
     environment,
     only_folder,
     otel_bridge,
     program,
     report_of,
+    rows_read,
+    runs,
     started,
     statuses,
     until,
@@ -29,18 +30,6 @@ from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 
 RUN = str(BIN / "otel-bridge")
-TRAIN = """
-    import sys
-    import otel_bridge
-    run = otel_bridge.init(role=sys.argv[1])
-    for step in (1, 2, 3):
-        run.log({"loss": step / 2}, step=step)
-"""
-LOSS = [(1, 0.5), (2, 1.0), (3, 1.5)]
-
-
-def runs(folder: Path) -> Path:
-    return folder / ".otel-bridge"
 
 
 def test_a_command_that_ends_well_leaves_a_finished_run(tmp_path: Path) -> None:
@@ -107,125 +96,6 @@ def test_what_the_command_reads_and_prints_passes_through(tmp_path: Path) -> Non
 
     assert (done.returncode, done.stdout) == (0, "got hello\n")
     assert "bad\n" in done.stderr
-
-
-SIGNALLED = """
-    import pathlib, signal, socket, sys, time
-    import otel_bridge
-    seen = []
-    def note(number, frame):
-        seen.append(number)
-    heard, told = socket.socketpair()  # a byte for each signal, where Python's handler runs once for two
-    heard.setblocking(False)
-    told.setblocking(False)
-    signal.set_wakeup_fd(told.fileno())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, note)
-    with otel_bridge.init(role="trainer") as run:
-        run.log({"loss": 0.5}, step=1)
-        pathlib.Path("ready").touch()
-        while not seen:
-            time.sleep(0.01)
-        pathlib.Path("first").touch()
-        while not pathlib.Path("go on").exists():
-            time.sleep(0.01)
-        time.sleep(0.5)  # a second signal would come meanwhile
-        pathlib.Path("seen").write_text(" ".join(map(str, heard.recv(100))))
-        run.log({"checkpoint": 1.0}, step=2)
-    sys.exit(7)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_the_command_once_and_what_it_logs_then_is_delivered(tmp_path: Path, number: int) -> None:
-    train = program(tmp_path, "train.py", SIGNALLED)
-    command = [RUN, "run", "--exporters", "file", "--", "python", train]
-    (tmp_path / "go on").touch()
-    with started(command, cwd=tmp_path, env=environment(tmp_path)) as process:
-        until((tmp_path / "ready").exists, "the command's beginning")
-
-        process.send_signal(number)
-
-        code = process.wait(60)
-    folder = only_folder(runs(tmp_path))
-    assert code == 7
-    assert (tmp_path / "seen").read_text() == str(int(number))
-    assert (values(folder), statuses(folder)) == (
-        {"trainer/loss": [(1, 0.5)], "trainer/checkpoint": [(2, 1.0)]},
-        ["failed"],
-    )
-
-
-def test_ctrl_c_on_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
-    train = program(tmp_path, "train.py", SIGNALLED)
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(tmp_path)
-        command = [RUN, "run", "--exporters", "file", "--", PYTHON, train]
-        os.execve(RUN, command, environment(tmp_path))
-    until((tmp_path / "ready").exists, "the command's beginning")
-
-    os.kill(pid, signal.SIGSTOP)  # so that a second signal, if it sent one, would come well behind the terminal's
-    os.write(terminal, b"\x03")
-    until((tmp_path / "first").exists, "the terminal's signal")
-    os.kill(pid, signal.SIGCONT)
-    (tmp_path / "go on").touch()
-    _read_to_end(terminal)
-
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 7
-    assert (tmp_path / "seen").read_text() == str(int(signal.SIGINT))
-    assert statuses(only_folder(runs(tmp_path))) == ["failed"]
-
-
-def _read_to_end(terminal: int) -> None:
-    try:
-        while os.read(terminal, 4096):
-            pass
-    except OSError:  # how Linux says that the other side is closed
-        os.close(terminal)
-
-
-def test_ctrl_c_during_the_drain_leaves_the_rest_in_the_folder_and_drain_delivers_it(tmp_path: Path) -> None:
-    env = environment(tmp_path, **install(tmp_path))
-    train = program(tmp_path, "train.py", TRAIN)
-    command = [RUN, "run", "--exporters", "gated", "--", "python", train, "trainer"]
-    with started(command, cwd=tmp_path, env=env) as process:
-        until(lambda: _rows_read(tmp_path) == 3 and not psutil.Process(process.pid).children(), "the drain")
-
-        process.send_signal(signal.SIGINT)
-
-        _, errors = process.communicate(timeout=60)
-    folder = only_folder(runs(tmp_path))
-    assert process.returncode == 0, errors
-    assert gated_lines(tmp_path) == []
-    assert "gated is retrying: the gate is shut" in errors
-    assert f"not all is delivered; go on with: otel-bridge drain {folder.path}" in errors
-
-    (tmp_path / "gate").touch()
-    drained = otel_bridge("drain", str(folder.path), cwd=tmp_path, env=env)
-
-    assert drained.returncode == 0, drained.stdout + drained.stderr
-    assert gated_lines(tmp_path) == ["trainer/loss 1", "trainer/loss 2", "trainer/loss 3", "end finished"]
-
-
-def _rows_read(folder: Path) -> int:
-    found = run_folders(runs(folder))
-    report = read_report(found[0]) if found else None
-    return 0 if report is None else report.rows
-
-
-def test_a_blocked_exporter_does_not_keep_the_command_waiting(tmp_path: Path) -> None:
-    env = environment(tmp_path, GATED_BLOCKED="1", **install(tmp_path))
-    train = program(tmp_path, "train.py", TRAIN)
-
-    done = otel_bridge("run", "--exporters", "gated,file", "--", "python", train, "trainer", cwd=tmp_path, env=env)
-
-    folder = only_folder(runs(tmp_path))
-    assert done.returncode == 0
-    assert f"gated is blocked: the gate is shut; touch {tmp_path}/gate" in done.stderr
-    assert values(folder) == {"trainer/loss": LOSS}
-    assert f"otel-bridge drain {folder.path}" in done.stderr
 
 
 def test_children_that_name_nothing_share_one_run(tmp_path: Path) -> None:
@@ -420,7 +290,7 @@ def test_another_jobs_plain_run_in_the_same_folder_is_left_alone(tmp_path: Path,
 def _bridge_of(folder: Path) -> int | None:
     """The process that holds the lock of the one run folder, once it has read something."""
     found = run_folders(runs(folder))
-    if len(found) != 1 or _rows_read(folder) == 0:
+    if len(found) != 1 or rows_read(folder) == 0:
         return None
     holder = found[0].holder()
     return holder.pid if holder is not None and psutil.pid_exists(holder.pid) else None
