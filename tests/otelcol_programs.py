@@ -164,38 +164,10 @@ def collector_environment(**variables: str | int | Path) -> dict[str, str]:
     }
 
 
-BRIDGE = """
-import signal, sys, threading
-from pathlib import Path
-from otel_bridge.bridge.host import Host
-from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.exporter import SIGNALS
-from otel_bridge import settings
-from otel_bridge_collector import Receiver, ReceiverSettings
-import dataclasses
-
-def serve(base, port, exporters):
-    env, base = settings.environment(), Path(base)
-    read = BridgeOptions.read(env, base)
-    named = dict.fromkeys(SIGNALS, tuple(exporters.split(",")))
-    host = Host(base, dataclasses.replace(read, exporters=named, local=False))
-    host.start()
-    receiver = Receiver(ReceiverSettings.from_environment(env, base, grpc_port=int(port), http_port=int(port) + 1))
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
-    over.wait()
-    receiver.stop()
-    host.stop()
-
-if __name__ == "__main__":
-    serve(*sys.argv[1:])
-"""
-
-
 def bridge(base: Path, port: int, exporters: str, **variables: str) -> Service:
-    """A bridge as a service: gRPC on *port*, HTTP on the next one, run folders below *base*."""
-    base.mkdir(parents=True, exist_ok=True)
+    """A bridge as a service: ``otel-bridge serve``; gRPC on *port*, HTTP on the next one, run folders below *base*."""
+    base.parent.mkdir(parents=True, exist_ok=True)
     env = {**collector_environment(), "OTEL_BRIDGE_END_GRACE_S": "0.2", **variables}
-    return Service(
-        [sys.executable, "-c", BRIDGE, str(base), str(port), exporters], env, port, base.parent / f"{base.name}.log"
-    )
+    where = ["--grpc", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{port + 1}", "--dir", str(base)]
+    serve = [str(Path(sys.executable).parent / "otel-bridge"), "serve", "--exporters", exporters, *where]
+    return Service(serve, env, port, base.parent / f"{base.name}.log")
