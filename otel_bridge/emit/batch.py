@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from otel_bridge.emit import facts
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 TRACES: Final = 2
 LOGS: Final = 3
+_NOTHING: Final = {type(None)}
+_TEXT_OR_NOTHING: Final = {str, type(None)}
 
 
 class Defaults(NamedTuple):
@@ -54,7 +58,7 @@ def log_rollouts(
     if not entries:
         return
     own = place_of(run, *defaults)
-    told = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
+    told = _told(entries)
 
     def build(index: int) -> Rollout:
         entry = entries[index]
@@ -67,7 +71,7 @@ def log_rollouts(
         return given or str(index)
 
     for place, indices in _places(run, told, own).items():
-        columns = _columns(run, [told[index] for index in indices], indices)
+        columns = _columns(run, told if len(indices) == len(entries) else told.of(indices), indices)
         emit(run, options, place, columns, build=build, key=key)
 
 
@@ -76,6 +80,8 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
         return []
     if isinstance(rollouts, (Rollout, Mapping)):
         rollouts = [cast("object", rollouts)]
+    if type(rollouts) in {list, tuple} and set(map(type, cast("list[object]", rollouts))) == {Rollout}:
+        return list(cast("list[Rollout | dict[str, Any]]", rollouts))
     entries: list[Rollout | dict[str, Any]] = []
     for entry in cast("Iterable[object]", rollouts):
         if isinstance(entry, Rollout):
@@ -87,19 +93,48 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
     return entries
 
 
-def _places(run: EmitRun, told: Sequence[Mapping[str, Any]], own: Defaults) -> dict[Defaults, list[int]]:
+class _Told(NamedTuple):
+    """What the rollouts of a call say of what the choice looks at, a column each: this is what a left-out one costs."""
+
+    step: Sequence[object]
+    split: Sequence[object]
+    reward: Sequence[object]
+    group: Sequence[object]
+    error: Sequence[object]
+    finish_reason: Sequence[object]
+
+    def of(self, indices: Sequence[int]) -> _Told:
+        """Return the columns of some of the rollouts."""
+        return _Told(*([column[index] for index in indices] for column in self))
+
+
+_facts_of: Final[Callable[[Mapping[str, object]], tuple[object, ...]]] = itemgetter(*_Told._fields)
+
+
+def _told(entries: Sequence[Rollout | dict[str, Any]]) -> _Told:
+    fields = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
+    try:
+        return _Told(*zip(*map(_facts_of, fields), strict=True))
+    except KeyError:  # mappings need not have every field
+        return _Told(*([one.get(name) for one in fields] for name in _Told._fields))
+
+
+def _places(run: EmitRun, told: _Told, own: Defaults) -> dict[Defaults, list[int]]:
     """Part the rollouts of a call by step and split; most calls have one of each."""
-    if all(one.get("step") is None and one.get("split") is None for one in told):
-        return {own: list(range(len(told)))}
+    if _types(told.step) == _types(told.split) == _NOTHING:
+        return {own: list(range(len(told.step)))}
     places: dict[Defaults, list[int]] = {}
-    for index, one in enumerate(told):
-        given = one.get("step")
+    for index, (given, split) in enumerate(zip(told.step, told.split, strict=True)):
         step = own.step if given is None else facts.integer(given)
         if given is not None and step is None:
             run.count_drop("rollout_step")
             step = own.step
-        places.setdefault(Defaults(step, facts.name(one.get("split")) or own.split, own.role), []).append(index)
+        places.setdefault(Defaults(step, facts.name(split) or own.split, own.role), []).append(index)
     return places
+
+
+def _types(values: Sequence[object]) -> set[type]:
+    return set(map(type, values))
 
 
 def place_of(run: EmitRun, step: object, split: object, role: object) -> Defaults:
@@ -111,20 +146,23 @@ def place_of(run: EmitRun, step: object, split: object, role: object) -> Default
     return Defaults(run.last_step(named) if number is None else number, facts.name(split), named)
 
 
-def _columns(run: EmitRun, told: Sequence[Mapping[str, Any]], indices: list[int]) -> Columns:
-    # One pass a column: this is what a left-out rollout costs.
-    groups = [one.get("group") for one in told]
+def _columns(run: EmitRun, told: _Told, indices: list[int]) -> Columns:
+    failed = [] if _types(told.error) == _NOTHING else [i for i, error in enumerate(told.error) if error is not None]
     return Columns(
-        indices,
-        finite_rewards(run, [one.get("reward") for one in told]),
-        [(group or None) if group is None or type(group) is str else facts.name(group) for group in groups],
-        [place for place, one in enumerate(told) if one.get("error") is not None],
-        truncated([one.get("finish_reason") for one in told]),
+        indices, finite_rewards(run, told.reward), _groups(told.group), failed, truncated(told.finish_reason)
     )
+
+
+def _groups(given: Sequence[object]) -> list[str | None]:
+    if _types(given) == {str} and "" not in given:
+        return list(cast("Sequence[str | None]", given))
+    return [facts.name(group) for group in given]
 
 
 def finite_rewards(run: EmitRun, given: Sequence[object]) -> list[float | None]:
     """Return rewards as numbers; those that are none are counted."""
+    if _types(given) == {float} and all(map(isfinite, cast("Sequence[float]", given))):
+        return list(cast("Sequence[float | None]", given))
     # x - x is 0 but for infinities and NaN.
     rewards = [one if type(one) is float and one - one == 0 else facts.number(one) for one in given]
     if None in rewards:
@@ -136,6 +174,8 @@ def finite_rewards(run: EmitRun, given: Sequence[object]) -> list[float | None]:
 
 def truncated(reasons: Sequence[object]) -> list[int]:
     """Return the places of finish reasons that say so."""
+    if _types(reasons) <= _TEXT_OR_NOTHING and TRUNCATED_REASONS.isdisjoint(cast("Sequence[str]", reasons)):
+        return []
     return [
         place
         for place, reason in enumerate(reasons)
@@ -179,30 +219,22 @@ def emit(
         rule=options.rule,
         seed=f"{run.id}/{place.step}",
     )
-    link = caller_link() if kept else b""
-    for index in kept:
-        _emit_one(run, options, place, lambda: build(columns.indices[index]), link)  # noqa: B023  # called at once
+    role = place.role if place.role != run.role else None
+    if kept:
+        frame = Frame(run.id, place.step, place.split, role, options, caller_link())
+        for index in kept:
+            _emit_one(run, frame, build, columns.indices[index])
     if len(kept) < len(columns.indices):
-        _emit_left_out(run, place, columns, kept)
+        where = (place.step, place.split, role)
+        run.append(LOGS, left_out_event(columns.rewards, columns.groups, kept, where, run.next_event_seq()))
 
 
-def _emit_one(
-    run: EmitRun, options: RolloutOptions, place: Defaults, build: Callable[[], Rollout], link: bytes
-) -> None:
+def _emit_one(run: EmitRun, frame: Frame, build: Callable[[int], Rollout], index: int) -> None:
     try:
-        frame = Frame(run.id, place.step, place.split, place.role if place.role != run.role else None, options, link)
-        encoded = encode_rollout(build(), frame, time.time_ns())
+        encoded = encode_rollout(build(index), frame, time.time_ns())
     except Exception:  # noqa: BLE001  # one rollout that cannot be read costs only itself
         run.count_drop("rollout_unreadable")
         return
     if encoded.skipped_messages:
         run.count_drop("rollout_message", encoded.skipped_messages)
     run.append(TRACES, encoded.payload)
-
-
-def _emit_left_out(run: EmitRun, place: Defaults, columns: Columns, kept: Sequence[int]) -> None:
-    role = place.role if place.role != run.role else None
-    payload = left_out_event(
-        columns.rewards, columns.groups, kept, (place.step, place.split, role), run.next_event_seq()
-    )
-    run.append(LOGS, payload)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from otel_bridge.emit.content import ContentPolicy, Cutter
+from otel_bridge.emit.content import ContentPolicy, Cutter, hooked, may_hold_secret
 from otel_bridge.emit.fast_messages import EncodedMessage
 from otel_bridge.emit.messages import Conversation, encode, raw_messages
 
 _COPIES: Final = 2
-"""Each message stands in the root and in one child."""
+"""Each message stands in the root's span and in a child's, as trackers get them."""
 _MAX_MESSAGES: Final = 10_000
 _MIN_CHARS: Final = 16
 
@@ -61,7 +61,16 @@ def content_of(messages: object, limits: Limits, role: str = "user") -> Content:
 
 
 def _encoded(entries: Sequence[object], limits: Limits, max_chars: int) -> Content:
-    cutter = Cutter(limits.policy, max_chars)
+    policy = limits.policy
+    cutter = Cutter(policy, max_chars)
+    if policy.secrets and not policy.off and not hooked():
+        # Nearly always there is none: one look at all texts costs less than one at each.
+        cutter.secrets = False
+        conversation = encode(entries, cutter)
+        cutter.secrets = True
+        if not may_hold_secret(b"".join([message.json for message in conversation.messages])):
+            return Content(conversation, cutter)
+        cutter = Cutter(policy, max_chars)
     return Content(encode(entries, cutter), cutter)
 
 

@@ -12,13 +12,17 @@ import orjson
 
 from otel_bridge.emit.content import Cutter, dumps
 from otel_bridge.emit.message_parts import ToolAnswer, ToolCall
+from otel_bridge.emit.wire import utf8
 
 _HEADS: Final = {
     role: b'{"role":"%b","parts":[{"type":"text","content":' % role.encode()
     for role in ("system", "user", "assistant", "developer")
 }
 _SILENT: Final = b'{"role":"assistant","parts":['
-_ANSWER_KEYS: Final = frozenset({"role", "content", "tool_call_id"})
+_ANSWER_KEYS: Final = (
+    frozenset({"role", "content", "tool_call_id"}),
+    frozenset({"role", "content", "tool_call_id", "name"}),
+)
 _CALLER_KEYS: Final = frozenset({"role", "content", "tool_calls"})
 
 
@@ -40,7 +44,7 @@ class EncodedMessage(NamedTuple):
 
 def fast_message(entry: object, cutter: Cutter) -> EncodedMessage | None:
     """Encode a text of a role, an assistant's text with tool calls, or a tool's answer; ``None``: none of these."""
-    if type(entry) is not dict or not 2 <= len(cast("dict[object, object]", entry)) <= 3:
+    if type(entry) is not dict or not 2 <= len(cast("dict[object, object]", entry)) <= 4:
         return None
     message = cast("dict[str, object]", entry)
     role, content = message.get("role"), message.get("content")
@@ -48,20 +52,23 @@ def fast_message(entry: object, cutter: Cutter) -> EncodedMessage | None:
         return None
     if len(message) == 2 and content is not None and (head := _HEADS.get(role)) is not None:
         return EncodedMessage(role, b"%b%b}]}" % (head, dumps(cutter.text(content))))
-    if content is not None and role == "tool" and message.keys() == _ANSWER_KEYS:
-        return _answer(message["tool_call_id"], content, cutter)
+    if content is not None and role == "tool" and message.keys() in _ANSWER_KEYS:
+        return _answer(message["tool_call_id"], content, message.get("name"), cutter)
     if role == "assistant" and message.keys() == _CALLER_KEYS:
         return _caller(message["tool_calls"], content, cutter)
     return None
 
 
-def _answer(call_id: object, content: str, cutter: Cutter) -> EncodedMessage | None:
-    if type(call_id) is not str or not call_id:
+def _answer(call_id: object, content: str, name: object, cutter: Cutter) -> EncodedMessage | None:
+    if type(call_id) is not str or not call_id or (name is not None and (type(name) is not str or not name)):
         return None
     text = cutter.text(content)
-    quoted = dumps(text)
-    json = b'{"role":"tool","parts":[{"type":"tool_call_response","id":%b,"response":%b}]}' % (dumps(call_id), quoted)
-    return EncodedMessage("tool", json, (), (ToolAnswer(call_id, None, text.encode("utf-8", "replace")),))
+    said = b'{"role":"tool","parts":[{"type":"tool_call_response","id":%b,"response":%b}]' % (
+        dumps(call_id),
+        dumps(text),
+    )
+    json = said + b"}" if name is None else b'%b,"name":%b}' % (said, dumps(name[:256]))
+    return EncodedMessage("tool", json, (), (ToolAnswer(call_id, name, utf8(text)),))
 
 
 def _caller(tool_calls: object, content: str | None, cutter: Cutter) -> EncodedMessage | None:
@@ -92,7 +99,8 @@ def _call(entry: object, cutter: Cutter) -> ToolCall | None:
     name, arguments = inner.get("name"), inner.get("arguments")
     if type(name) is not str or len(name) > 256 or type(arguments) is not str or not cutter.leaves(arguments):
         return None
-    if not arguments.startswith("{"):
+    # An escape may hide what the look for secrets would see.
+    if not arguments.startswith("{") or "\\u" in arguments:
         return None
     try:
         orjson.loads(arguments)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -18,8 +19,8 @@ from otel_bridge.emit.wire import Attribute, attributes, fixed64, message, text,
 _COUNT: Final = text(1, "count")
 _NAMES: Final = [text(1, name) + b"\x12\x09\x21" for name in ("sum", "sum_squares", "min", "max")]
 # Each KeyValue as an element of the list: its tag, its length, then key and a double.
-_HEADS: Final = [b"\x0a" + varint(len(head) + 8) + head for head in _NAMES]
-_DOUBLES: Final = Struct("<" + "".join(f"{len(head)}sd" for head in _HEADS)).pack
+_SUM, _SQUARES, _MIN, _MAX = (b"\x0a" + varint(len(head) + 8) + head for head in _NAMES)
+_NUMBERS: Final = Struct("<" + "".join(f"{len(head)}sd" for head in (_SUM, _SQUARES, _MIN, _MAX)))
 
 
 def left_out_event(
@@ -67,7 +68,15 @@ def left_out_event(
 
 def _entry(name: str, values: Sequence[float]) -> bytes:
     """Encode ``name: {count, sum, sum_squares, min, max}`` as one element of a ``KeyValueList``."""
-    counted = _COUNT + message(2, b"\x18" + varint(len(values)))
-    numbers = (sum(values), sum([value * value for value in values]), min(values), max(values))
-    doubles = _DOUBLES(*(item for pair in zip(_HEADS, numbers, strict=True) for item in pair))
-    return message(1, text(1, name) + message(2, message(6, message(1, counted) + doubles)))
+    squares = sum([value * value for value in values])
+    numbers = _NUMBERS.pack(_SUM, sum(values), _SQUARES, squares, _MIN, min(values), _MAX, max(values))
+    return message(1, b"".join((text(1, name), _head(len(values)), numbers)))
+
+
+@lru_cache(maxsize=1024)
+def _head(count: int) -> bytes:
+    """Encode all of an entry between its name and its numbers."""
+    counted = message(1, _COUNT + message(2, b"\x18" + varint(count)))
+    size = len(counted) + _NUMBERS.size
+    inner = b"\x32" + varint(size)
+    return b"\x12" + varint(len(inner) + size) + inner + counted

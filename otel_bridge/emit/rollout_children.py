@@ -1,20 +1,26 @@
-"""The conversation of one `Rollout` -> a span for each answer and each tool's answer. Pure."""
+"""The conversation of one `Rollout` -> a span for each answer and each tool's answer. Pure.
+
+Every long text leaves once, in the root: a child says by `semconv.MESSAGE_INDEX` which message it was made of. Tool
+calls with short texts hold them too, so that viewers which know nothing of us show them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from otel_bridge import semconv
 from otel_bridge.emit import facts, span_encoding
-from otel_bridge.emit.content import Cutter
 from otel_bridge.emit.conversation import Content
 from otel_bridge.emit.fast_messages import EncodedMessage
 from otel_bridge.emit.message_parts import ToolAnswer, ToolCall
 from otel_bridge.emit.rollout import Rollout
-from otel_bridge.emit.rollout_root import ASSISTANT, Pairs, json_array
+from otel_bridge.emit.rollout_root import ASSISTANT, Pairs
 from otel_bridge.emit.span_encoding import Pieces, Utf8
+
+_SHORT_BYTES: Final = 1024
+"""Arguments and results up to here stand in the tool's span as well."""
 
 
 class Place(NamedTuple):
@@ -60,25 +66,28 @@ def child_count(messages: Iterable[EncodedMessage]) -> int:
 
 def _children(rollout: Rollout, content: Content) -> list[_Child]:
     children: list[_Child] = []
+    asked: tuple[ToolCall, ...] = ()
     calls: list[ToolCall] = []
-    heard: list[EncodedMessage] = []
     answers = sum(message.role == ASSISTANT for message in content.messages)
+    model = facts.name(rollout.model)
+    name = f"{semconv.OPERATION_CHAT} {model}" if model else semconv.OPERATION_CHAT
+    shown = not content.cutter.off
     turn = 0
-    for message in content.messages:
-        children += [_tool_child(answer, _call_of(answer, calls), content.cutter) for answer in message.answers]
-        if message.role != ASSISTANT:
-            heard.append(message)
-            continue
-        pairs = _chat_pairs(rollout, turn, answers)
-        if not content.cutter.off:
-            pairs.append((semconv.GEN_AI_INPUT_MESSAGES, json_array(heard)))
-            pairs.append((semconv.GEN_AI_OUTPUT_MESSAGES, json_array((message,))))
-        model = facts.name(rollout.model)
-        name = f"{semconv.OPERATION_CHAT} {model}" if model else semconv.OPERATION_CHAT
-        children.append(_Child(name, span_encoding.KIND_CLIENT, pairs))
-        calls = list(message.calls)
-        heard = []
-        turn += 1
+    for index, message in enumerate(content.messages):
+        for answer in message.answers:
+            call = _call_of(answer, calls)
+            pairs = _tool_pairs(answer, call)
+            if shown:
+                told = len(message.answers) == 1 and _is_found(call, answer, asked)
+                pairs += _tool_texts(answer, call, index if told else None)
+            children.append(_Child(f"{semconv.OPERATION_TOOL} {pairs[1][1]}", span_encoding.KIND_INTERNAL, pairs))
+        if message.role == ASSISTANT:
+            pairs = _chat_pairs(rollout, turn, answers)
+            if shown:
+                pairs.append((semconv.MESSAGE_INDEX, index))
+            children.append(_Child(name, span_encoding.KIND_CLIENT, pairs))
+            asked, calls = message.calls, list(message.calls)
+            turn += 1
     return children
 
 
@@ -112,7 +121,7 @@ def _call_of(answer: ToolAnswer, calls: list[ToolCall]) -> ToolCall | None:
     return None
 
 
-def _tool_child(answer: ToolAnswer, call: ToolCall | None, cutter: Cutter) -> _Child:
+def _tool_pairs(answer: ToolAnswer, call: ToolCall | None) -> Pairs:
     name = answer.name or (call.name if call else "") or "tool"
     pairs: Pairs = [
         (semconv.GEN_AI_OPERATION, semconv.OPERATION_TOOL),
@@ -121,8 +130,29 @@ def _tool_child(answer: ToolAnswer, call: ToolCall | None, cutter: Cutter) -> _C
     call_id = answer.call_id or (call.id if call else None)
     if call_id is not None:
         pairs.append((semconv.GEN_AI_TOOL_CALL_ID, call_id))
-    if not cutter.off:
-        if call is not None and call.arguments:
-            pairs.append((semconv.GEN_AI_TOOL_ARGUMENTS, Utf8((call.arguments,))))
+    return pairs
+
+
+def _is_found(call: ToolCall | None, answer: ToolAnswer, asked: Sequence[ToolCall]) -> bool:
+    """Tell whether a reader who looks for the arguments by the call's id finds those of *call*, or rightly none."""
+    call_id = answer.call_id or (call.id if call else None)
+    found = next((one for one in asked if one.id is not None and one.id == call_id and one.arguments), None)
+    return found is call or (found is None and (call is None or not call.arguments))
+
+
+def _tool_texts(answer: ToolAnswer, call: ToolCall | None, index: int | None) -> Pairs:
+    """Return arguments and result, long ones by the *index* of their message where that names them."""
+    pairs: Pairs = []
+    left = False
+    arguments = b"" if call is None else call.arguments
+    if len(arguments) > _SHORT_BYTES and index is not None:
+        left = True
+    elif arguments:
+        pairs.append((semconv.GEN_AI_TOOL_ARGUMENTS, Utf8((arguments,))))
+    if len(answer.text) > _SHORT_BYTES and index is not None:
+        left = True
+    else:
         pairs.append((semconv.GEN_AI_TOOL_RESULT, Utf8((answer.text,))))
-    return _Child(f"{semconv.OPERATION_TOOL} {name}", span_encoding.KIND_INTERNAL, pairs)
+    if left and index is not None:
+        pairs.append((semconv.MESSAGE_INDEX, index))
+    return pairs

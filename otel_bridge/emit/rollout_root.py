@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final, TypeAlias, cast
 
 from otel_bridge import semconv
@@ -20,43 +22,51 @@ Pairs: TypeAlias = "list[tuple[str, Attribute | Utf8]]"
 """Attributes in order."""
 
 
+def _integer_or_name(value: object) -> int | str | None:
+    plain = facts.integer(value)
+    return facts.name(value) if plain is None else plain
+
+
+_SCALARS: Final[Mapping[str, tuple[str, Callable[[object], int | float | str | None]]]] = {
+    "group": (semconv.GROUP_ID, facts.name),
+    "trajectory_id": (semconv.TRAJECTORY_ID, facts.name),
+    "prompt_index": (semconv.PROMPT_INDEX, facts.integer),
+    "sample": (semconv.SAMPLE_INDEX, facts.integer),
+    "batch_index": (semconv.BATCH_INDEX, facts.integer),
+    "reward": (semconv.REWARD, facts.number),
+    "advantage": (semconv.ADVANTAGE, partial(facts.number, mean=True)),
+    "policy_version": (semconv.POLICY_VERSION, _integer_or_name),
+    "dataset": (semconv.DATASET, facts.name),
+    "dataset_index": (semconv.DATASET_INDEX, _integer_or_name),
+    "model": (semconv.GEN_AI_REQUEST_MODEL, facts.name),
+    "input_tokens": (semconv.GEN_AI_INPUT_TOKENS, facts.integer),
+    "output_tokens": (semconv.GEN_AI_OUTPUT_TOKENS, facts.integer),
+}
+"""Field of a rollout -> attribute, and how it is read."""
+_values_of: Final[Callable[[Rollout], tuple[object, ...]]] = attrgetter(*_SCALARS)
+
+
 def root_attributes(rollout: Rollout, content: Content, limits: Limits) -> Pairs:
     """Return the attributes of the root, less its id, step, split and number of spans."""
-    pairs: Pairs = [(key, value) for key, value in _scalars(rollout) if value is not None]
+    pairs: Pairs = []
+    for (key, read), given in zip(_SCALARS.values(), _values_of(rollout), strict=True):
+        if given is not None and (value := read(given)) is not None:
+            pairs.append((key, value))
     parts: object = rollout.reward if isinstance(rollout.reward, Mapping) else rollout.rewards
-    pairs += _numbers(semconv.REWARDS_PREFIX, parts)
-    if (reason := facts.name(rollout.finish_reason)) is not None:
+    if parts:
+        pairs += _numbers(semconv.REWARDS_PREFIX, parts)
+    if rollout.finish_reason is not None and (reason := facts.name(rollout.finish_reason)) is not None:
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
     budget = limits.rollout_bytes // 4
-    pairs += free_facts(semconv.TOOL_PREFIX, mapping_or(rollout.tools, "calls"), content.cutter, budget)
-    pairs += free_facts(semconv.METADATA_PREFIX, mapping_or(rollout.metadata, "metadata"), content.cutter, budget)
+    if rollout.tools:
+        pairs += free_facts(semconv.TOOL_PREFIX, mapping_or(rollout.tools, "calls"), content.cutter, budget)
+    if rollout.metadata:
+        pairs += free_facts(semconv.METADATA_PREFIX, mapping_or(rollout.metadata, "metadata"), content.cutter, budget)
     if not content.cutter.off:
         pairs += conversation_attributes(content.messages)
     if content.cutter.clipped_bytes:
         pairs.append((semconv.CLIPPED, content.cutter.clipped_bytes))
     return pairs
-
-
-def _scalars(rollout: Rollout) -> Iterator[tuple[str, int | float | str | None]]:
-    name, integer = facts.name, facts.integer
-    yield semconv.GROUP_ID, name(rollout.group)
-    yield semconv.TRAJECTORY_ID, name(rollout.trajectory_id)
-    yield semconv.PROMPT_INDEX, integer(rollout.prompt_index)
-    yield semconv.SAMPLE_INDEX, integer(rollout.sample)
-    yield semconv.BATCH_INDEX, integer(rollout.batch_index)
-    yield semconv.REWARD, facts.number(rollout.reward)
-    yield semconv.ADVANTAGE, facts.number(rollout.advantage, mean=True)
-    yield semconv.POLICY_VERSION, _integer_or_name(rollout.policy_version)
-    yield semconv.DATASET, name(rollout.dataset)
-    yield semconv.DATASET_INDEX, _integer_or_name(rollout.dataset_index)
-    yield semconv.GEN_AI_REQUEST_MODEL, name(rollout.model)
-    yield semconv.GEN_AI_INPUT_TOKENS, integer(rollout.input_tokens)
-    yield semconv.GEN_AI_OUTPUT_TOKENS, integer(rollout.output_tokens)
-
-
-def _integer_or_name(value: object) -> int | str | None:
-    plain = facts.integer(value)
-    return facts.name(value) if plain is None else plain
 
 
 def _numbers(prefix: str, values: object) -> Pairs:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from otel_bridge.emit.rows import SCOPE
-from otel_bridge.emit.wire import Attribute, any_value, attributes, fixed64, message, pack_double, text, varint
+from otel_bridge.emit.wire import Attribute, any_value, attributes, fixed64, message, pack_double, text, utf8, varint
 
 KIND_INTERNAL: Final = 1
 KIND_CLIENT: Final = 3
@@ -20,12 +20,16 @@ _TIMES: Final = struct.Struct("<BQBQ").pack
 _NO_REMOTE_PARENT: Final = b"\x85\x01\x00\x01\x00\x00"
 """Field 16, flags: SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK and not IS_REMOTE."""
 _STATUS_UNSET: Final = b"\x7a\x00"
+_PLAIN_TAIL: Final = _STATUS_UNSET + _NO_REMOTE_PARENT
+_ONE_BYTE: Final = 124
+"""Below it every length inside an attribute is one byte."""
 _MAX_CACHED: Final = 4096
 _MAX_CACHED_CHARS: Final = 64
 _KEYS: dict[str, bytes] = {}
 _DOUBLES: dict[str, bytes] = {}
 _TEXTS: dict[tuple[str, str], bytes] = {}
 _INTEGERS: dict[tuple[str, int], bytes] = {}
+_TITLES: dict[tuple[str, int], bytes] = {}
 
 
 class Utf8(NamedTuple):
@@ -75,9 +79,14 @@ def _attribute(name: str, value: Attribute) -> bytes:
 
 
 def _short_text(name: str, value: str) -> bytes:
-    packed = _attribute(name, value)
-    if len(_TEXTS) < _MAX_CACHED and len(name) <= _MAX_CACHED_CHARS:
-        _TEXTS[name, value] = packed
+    key, raw = _key(name), utf8(value)
+    size = len(raw)
+    if len(key) + size >= _ONE_BYTE:
+        return _attribute(name, value)
+    packed = b"\x4a%c%b\x12%c\x0a%c%b" % (len(key) + size + 4, key, size + 2, size, raw)
+    if len(_TEXTS) >= _MAX_CACHED:  # ids come once: those that come again are back at once
+        _TEXTS.clear()
+    _TEXTS[name, value] = packed
     return packed
 
 
@@ -141,22 +150,23 @@ def span(
         error: The status is an error with this text; ``None``: unset.
     """
     trace_id, span_id, parent_id = ids
-    head = b"".join(
-        (
-            b"\x0a\x10",
-            trace_id,
-            b"\x12\x08",
-            span_id,
-            b"" if parent_id is None else b"\x22\x08" + parent_id,
-            text(5, name),
-            b"\x30",
-            varint(kind),
-            _TIMES(0x39, times[0], 0x41, times[1]),
-        )
-    )
-    status = _STATUS_UNSET if error is None else message(15, text(2, error) + b"\x18\x02")
-    tail = b"".join((events, links, status, _NO_REMOTE_PARENT))
+    parent = b"" if parent_id is None else b"\x22\x08" + parent_id
+    title = _TITLES.get((name, kind)) or _title(name, kind)
+    head = b"\x0a\x10%b\x12\x08%b%b%b%b" % (trace_id, span_id, parent, title, _TIMES(0x39, times[0], 0x41, times[1]))
+    if events or links or error is not None:
+        status = _STATUS_UNSET if error is None else message(15, text(2, error) + b"\x18\x02")
+        tail = b"".join((events, links, status, _NO_REMOTE_PARENT))
+    else:
+        tail = _PLAIN_TAIL
     return Pieces([head, *packed_attributes.parts, tail], len(head) + packed_attributes.size + len(tail))
+
+
+def _title(name: str, kind: int) -> bytes:
+    """Encode name and kind of a span; those seen before cost a look-up."""
+    packed = text(5, name) + b"\x30" + varint(kind)
+    if len(_TITLES) < _MAX_CACHED and len(name) <= _MAX_CACHED_CHARS:
+        _TITLES[name, kind] = packed
+    return packed
 
 
 def exception_event(time_unix_ns: int, kind: str, about: str) -> bytes:

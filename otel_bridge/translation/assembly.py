@@ -20,6 +20,7 @@ from otel_bridge.translation.content import Limit, is_content, limited, redacted
 from otel_bridge.translation.conversation import Turn, in_order, merged
 from otel_bridge.translation.messages import as_text
 from otel_bridge.translation.producer import Producer
+from otel_bridge.translation.shared_messages import with_messages
 
 TRAIN: Final = "train"
 _TRUNCATED: Final = frozenset({"length", "max_tokens", "max_length", "truncated", "content_length"})
@@ -113,9 +114,10 @@ class Assembler:
     def rollout(self, trace: Trace, facts: Facts, scores: Sequence[Score], steps: Mapping[str, int]) -> Rollout:
         """Make the record; *facts* are those by which it was chosen, *scores* the late values that came in time."""
         ordered = _ordered(trace.spans)
-        kept, clipped = self._limited(ordered)
-        read = [reading.read_span(span) for span in kept]
         producer, subject = _subject(ordered)
+        whole = with_messages([span for _, span in ordered], subject)
+        kept, clipped = self._limited([(one, span) for (one, _), span in zip(ordered, whole, strict=True)])
+        read = [reading.read_span(span) for span in kept]
         root = next((span for span in read if span.otlp.span_id == subject.span_id), read[0])
         attributes = root.attributes
         reward, rewards = _rewards(attributes, trace.spans)

@@ -68,7 +68,7 @@ def read_chat(value: Json, role: str) -> Chat:
         role: Role of a bare text.
     """
     chat = Chat()
-    parsed = _parsed(value)
+    parsed = parsed_text(value)
     if isinstance(parsed, dict) and "role" not in parsed:
         for key in ("messages", "choices"):
             inner = parsed.get(key)
@@ -99,11 +99,12 @@ def parsed_json(value: Json) -> Json:
 
     JSON that nests deeper than a tracker shows stays text.
     """
-    parsed = _parsed(value)
+    parsed = parsed_text(value)
     return value if parsed is not value and _too_deep(parsed) else parsed
 
 
-def _parsed(value: Json) -> Json:
+def parsed_text(value: Json) -> Json:
+    """Return what a JSON text holds, as `parsed_json`, however deep it nests."""
     if not isinstance(value, str) or value[:64].lstrip()[:1] not in {"[", "{"}:
         return value
     try:

@@ -9,10 +9,11 @@ from typing import Any
 import orjson
 import pytest
 from emit_rollout_doubles import ANSWER, CALL, CONVERSATION, QUESTION, RESULT, MemoryRun, attributes, message, said
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_bridge.emit.content import REDACTED, ContentPolicy, Cutter, redact_with
+from otel_bridge.emit.conversation import Limits, content_of
 from otel_bridge.emit.fast_messages import fast_message
 from otel_bridge.emit.messages import encode
 from otel_bridge.emit.rollout import Rollout
@@ -114,11 +115,44 @@ def test_keys_and_tokens_are_struck_out(secret: str) -> None:
         ("OPENAI_API_KEY=abcdefghijklmnop", f"OPENAI_API_KEY={REDACTED}"),
         ("Authorization: Bearer abcdefghijklmnop", f"Authorization: Bearer {REDACTED}"),
         ('"HF_TOKEN": "abcdefghijklmnop"', f'"HF_TOKEN": "{REDACTED}"'),
+        ("authorization: bearer abcdefghijklmnop", f"authorization: bearer {REDACTED}"),
         ("a risk-free, task-like _TOKEN of SECRET sorts", "a risk-free, task-like _TOKEN of SECRET sorts"),
     ],
 )
 def test_named_secrets_lose_their_value_and_words_stay(text: str, redacted: str) -> None:
     assert ContentPolicy().redact(text) == redacted
+
+
+_SHAPES = "|".join(
+    (
+        *("sk-[a-z0-9_-]{20,24}", "hf_[A-Za-z]{30,34}", "(AKIA|ASIA)[0-9A-Z]{16}", "gh[opsur]_[a-z]{36}"),
+        *("github_pat_[a-z_]{22}", "glpat-[a-z-]{20}", "xox[abeprs]-[a-z0-9-]{10}", "AIza[a-z_-]{35}"),
+        *(r"eyJ[a-z_-]{10}\.[a-z]{10}\.[a-z]{5}", "-----BEGIN [A-Z]{0,4} ?PRIVATE KEY-----", "[Bb]earer [a-z.]{12}"),
+        r"(API_KEY|SECRET|PASSWORD|ACCESS_TOKEN|AUTH_TOKEN|MY_TOKEN)['\"]? ?[=:] ?['\"]?[a-z]{12}",
+    )
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.text(max_size=40), st.from_regex(_SHAPES, fullmatch=True), st.text('AS-_JBbs \n"', max_size=40))
+def test_the_look_at_all_texts_at_once_misses_nothing(before: str, secret: str, behind: str) -> None:
+    text = f"{before} {secret} {behind}"
+    policy = ContentPolicy()
+
+    [message] = content_of([{"role": "user", "content": text}], Limits(policy, 1 << 20)).messages
+
+    assert REDACTED in policy.redact(text)
+    said = orjson.loads(message.json)["parts"][0]["content"]
+    assert said == policy.redact(text).encode("utf-8", "replace").decode()
+
+
+def test_a_secret_that_an_escape_hides_is_struck_out_of_arguments() -> None:
+    hidden = '{"key": "\\u0073k-' + "a" * 30 + '"}'
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": hidden}}
+
+    content = content_of([{"role": "assistant", "content": "", "tool_calls": [call]}], Limits(ContentPolicy(), 1 << 20))
+
+    assert content.messages[0].calls[0].arguments == b'{"key":"[redacted]"}'
 
 
 def test_addresses_are_struck_out_where_asked_for() -> None:

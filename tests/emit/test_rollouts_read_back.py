@@ -65,3 +65,25 @@ def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(tmp_path: Path, m
     assert first.rewards.get("judge", late.get("judge")) == 0.25
     totals = {key: value for row in records if isinstance(row, Row) for key, value in row.values.items()}
     assert totals["explorer/rollouts/total"] == 2
+
+
+def test_spans_made_of_messages_show_their_texts_though_they_are_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BRIDGE_HOLD", "1")
+    result = "4 " * 2000
+    messages = [CONVERSATION[0], CONVERSATION[1], {**CONVERSATION[2], "content": result}, CONVERSATION[3]]
+    run = otel_bridge.init("p", "n", role="explorer", exporters="file", dir=tmp_path)
+    otel_bridge.log_rollouts([otel_bridge.Rollout([*messages, {"role": "user", "content": "Thanks."}])], step=1)
+    run.finish()
+
+    [rollout] = [record for record in read_back(tmp_path, run.id) if isinstance(record, Rollout)]
+
+    asked = rollout.messages[1]
+    root, first, tool, last = rollout.spans
+    assert [message["role"] for message in rollout.messages] == ["user", "assistant", "tool", "assistant", "user"]
+    assert root.input == [*rollout.messages[:3], rollout.messages[4]]
+    assert (first.input, first.output) == ([CONVERSATION[0]], [asked])
+    assert (tool.input, tool.output) == ({"expression": "2 + 2"}, result)
+    assert (last.input, last.output) == ([rollout.messages[2]], [{"role": "assistant", "content": "It is 4."}])
+    assert "rl.message.index" not in {**first.attributes, **tool.attributes, **last.attributes}
