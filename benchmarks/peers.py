@@ -34,7 +34,7 @@ def ours(exporters: str = "trackio", *, hold: bool = True) -> Iterator[Log]:
 
     os.environ["OTEL_BRIDGE_HOLD"] = str(int(hold))
     run = otel_bridge.init(project="bench", name=f"ours-{os.getpid()}-{os.urandom(3).hex()}", exporters=exporters)
-    yield lambda values, step: run.log(values, step=step)
+    yield run.log
     run.finish(timeout_s=0.0 if hold else 120.0)
 
 

@@ -10,6 +10,7 @@ opentelemetry-exporter-otlp-proto-common (tests/emit/test_rows.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
@@ -31,6 +32,8 @@ _MAX_ROLES: Final = 64
 _TEMPLATE_KEY_BYTES: Final = 300
 _CACHED_KEY_BYTES: Final = 200
 
+_TIMES_AND_ATTRIBUTES: Final = slice(1, None, 2)
+_VALUES: Final = slice(2, -5, 4)
 _timed: Final = Struct("<Qc").pack
 _AS_DOUBLE: Final = b"\x21"
 _AS_INT: Final = b"\x31"
@@ -42,33 +45,34 @@ _Arguments: TypeAlias = "list[bytes | float | None]"
 class _IntAttribute:
     """An integer attribute of a point, most often the last one plus a little: only the varint's first byte is new."""
 
-    __slots__ = ("_firsts", "_high", "_named", "_rest")
+    __slots__ = ("_named", "firsts", "high", "rest")
 
     def __init__(self, key: str) -> None:
         self._named = text(1, key)
-        self._high = 0
-        self._rest = b""
-        self._firsts = self._with_all_firsts()
+        self.high = 0
+        self.rest = b""
+        self.firsts = self._with_all_firsts()
 
     def encode(self, number: int) -> bytes:
         """Encode the attribute as field 7 of a point; *number* is masked to 64 bits."""
-        if number >> 7 != self._high:
-            self._turn(number >> 7)
-        return self._firsts[number & 127] + self._rest
+        if number >> 7 != self.high:
+            self.turn(number >> 7)
+        return self.firsts[number & 127] + self.rest
 
-    def _turn(self, high: int) -> None:
+    def turn(self, high: int) -> None:
+        """Make ready for the numbers whose bits above the lowest seven are *high*."""
         masked = high & MASK_64 >> 7
         rest = varint(masked) if masked else b""
-        as_before = len(rest) == len(self._rest)
-        self._high, self._rest = high, rest
+        as_before = len(rest) == len(self.rest)
+        self.high, self.rest = high, rest
         if not as_before:
-            self._firsts = self._with_all_firsts()
+            self.firsts = self._with_all_firsts()
 
     def _with_all_firsts(self) -> tuple[bytes, ...]:
-        size = 1 + len(self._rest)
+        size = 1 + len(self.rest)
         value = message(2, b"\x18" + bytes(size))[:-size]
         head = b"".join((b"\x3a", varint(len(self._named) + len(value) + size), self._named, value))
-        more = 128 if self._rest else 0
+        more = 128 if self.rest else 0
         return tuple(head + bytes((first | more,)) for first in range(128))
 
 
@@ -82,21 +86,50 @@ def _prefix(name: str, suffix_bytes: int) -> bytes:
 
 
 class _Template:
-    """A key set whose values were floats; compiled for each length of the step and of the row's number."""
+    """A key set whose values were floats; compiled for each length of the step and of the row's number.
 
-    __slots__ = ("floats", "names", "variants")
+    Attributes:
+        take: Takes the values of a row of `count` values with these names, in one call into C.
+        points: How many points a row has, its own included.
+        suffix_bytes: Length of a point's attributes for which `pack` and `arguments` are.
+        seq_bytes: Length of the row's number for which they are.
+        pack: Makes a row of `arguments`.
+        arguments: Four a key and five for the row's own point: constant bytes, time, value, attributes, row's number.
+            The constant bytes are set; the rest is to be set for each row. Of the own point's time ``struct`` takes the
+            eight bytes before the tag of a double: its value, the count, is constant and has the tag of an integer.
+    """
+
+    __slots__ = (
+        "arguments",
+        "count",
+        "floats",
+        "names",
+        "pack",
+        "points",
+        "seq_bytes",
+        "suffix_bytes",
+        "take",
+        "variants",
+    )
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
-        self.floats = [float] * len(names)
+        self.count = len(names)
+        self.floats = [float] * self.count
+        self.take = _taking(names)
+        self.points = self.count + 1
         self.variants: dict[tuple[int, int], tuple[_Pack, _Arguments]] = {}
+        self.suffix_bytes = self.seq_bytes = -1
+        self.pack: _Pack = bytes
+        self.arguments: _Arguments = []
 
-    def compile(self, suffix_bytes: int, seq_bytes: int) -> tuple[_Pack, _Arguments]:
-        """Return the pack function of a row and its arguments.
+    def turn(self, suffix_bytes: int, seq_bytes: int) -> None:
+        """Set `pack` and `arguments` for these lengths."""
+        sizes = suffix_bytes, seq_bytes
+        self.pack, self.arguments = self.variants.get(sizes) or self._compile(*sizes)
+        self.suffix_bytes, self.seq_bytes = sizes
 
-        Four arguments a key and five for the row's own point: constant bytes, time, value, attributes, row's number.
-        The constant bytes and the count of values are set; the rest is to be set for each row.
-        """
+    def _compile(self, suffix_bytes: int, seq_bytes: int) -> tuple[_Pack, _Arguments]:
         codes, arguments, head = ["<"], list[bytes | float | None](), SCOPE
         for name in self.names:
             head += _prefix(name, suffix_bytes)
@@ -104,12 +137,23 @@ class _Template:
             arguments += (head, None, None, None)
             head = b""
         row = _prefix(ROW, suffix_bytes + seq_bytes)
-        codes.append(f"{len(row)}s9sq{suffix_bytes}s{seq_bytes}s")
-        arguments += (row, None, len(self.names), None, None)
+        codes.append(f"{len(row)}s8s9s{suffix_bytes}s{seq_bytes}s")
+        arguments += (row, None, _AS_INT + pack_int64(len(self.names)), None, None)
         if len(self.variants) >= 3:  # steps of another length, another role: only the latest are worth their memory
             self.variants.clear()
         self.variants[suffix_bytes, seq_bytes] = compiled = Struct("".join(codes)).pack, arguments
         return compiled
+
+
+def _taking(names: tuple[str, ...]) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda values: tuple(values[name] for name in names)
+
+
+# Its one type is that of no values, so it fits none, not even an empty row.
+_NO_TEMPLATE: Final = _Template(())
+_NO_TEMPLATE.floats = [float]
 
 
 class RowEncoder:
@@ -118,34 +162,57 @@ class RowEncoder:
     def __init__(self, cache_bytes: int = CACHE_BYTES) -> None:
         self._cache_bytes = cache_bytes
         self._templates: dict[tuple[object, ...], _Template] = {}
+        self._latest = _NO_TEMPLATE
         self._template_bytes = 0
         self._candidates: dict[int, int] = {}
         self._prefixes: dict[int, dict[str, bytes]] = {}
         self._prefix_bytes = 0
         self._roles: dict[str, bytes] = {}
-        self._step_attribute = _IntAttribute(STEP).encode
-        self._seq_attribute = _IntAttribute(SEQ).encode
+        self._steps = _IntAttribute(STEP)
+        self._seqs = _IntAttribute(SEQ)
 
     def encode_known(
         self, values: Mapping[Any, object], time_unix_ns: int, step: int, role: str | None, seq: int
     ) -> bytes | None:
-        """Encode a row as `encode` does when a template fits *values* as they came, else return ``None``."""
-        template = self._templates.get(tuple(values))
-        if template is None:
-            return None
-        numbers: list[Any] = [*values.values()]
+        """Encode a row as `encode` does when a template fits *values* as they came, else return ``None``.
+
+        The one path that nearly every row takes: what a call would say shorter is written out. The values are taken in
+        one call, so that no other thread changes them meanwhile.
+        """
+        template = self._latest
+        if len(values) != template.count:
+            template = self._find(values)
+        try:
+            numbers = template.take(values)
+        except KeyError:
+            values = dict(values)  # a copy: the names looked up are those that are taken
+            template = self._find(values)
+            numbers = template.take(values)
         if [*map(type, numbers)] != template.floats:
             return None
-        suffix, row = self._step_attribute(step), self._seq_attribute(seq)
+        steps, seqs = self._steps, self._seqs
+        if step >> 7 != steps.high:
+            steps.turn(step >> 7)
+        if seq >> 7 != seqs.high:
+            seqs.turn(seq >> 7)
+        suffix, row = steps.firsts[step & 127] + steps.rest, seqs.firsts[seq & 127] + seqs.rest
         if role is not None:
             suffix += self._roles.get(role) or self._learn_role(role)
-        sizes = len(suffix), len(row)
-        pack, arguments = template.variants.get(sizes) or template.compile(*sizes)
-        # Times and attributes are every second argument; the row's own point then gets its integer's time.
-        arguments[1::2] = [_timed(time_unix_ns, _AS_DOUBLE), suffix] * (len(numbers) + 1)
-        arguments[2:-5:4] = numbers
-        arguments[-4], arguments[-1] = _timed(time_unix_ns, _AS_INT), row
-        return pack(*arguments)
+        if len(suffix) != template.suffix_bytes or len(row) != template.seq_bytes:
+            template.turn(len(suffix), len(row))
+        arguments = template.arguments
+        arguments[_TIMES_AND_ATTRIBUTES] = [_timed(time_unix_ns, _AS_DOUBLE), suffix] * template.points
+        arguments[_VALUES] = numbers
+        arguments[-1] = row
+        return template.pack(*arguments)
+
+    def _find(self, values: Mapping[Any, object]) -> _Template:
+        """Return the template of the names of *values*, or one that fits no values."""
+        found = self._templates.get(tuple(values))
+        if found is None:
+            return _NO_TEMPLATE
+        self._latest = found
+        return found
 
     def encode(self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None, seq: int) -> bytes:
         """Encode a row.
@@ -182,11 +249,11 @@ class RowEncoder:
         return b"".join(parts)
 
     def _suffix(self, step: int, role: str | None) -> bytes:
-        suffix = self._step_attribute(step)
+        suffix = self._steps.encode(step)
         return suffix if role is None else suffix + (self._roles.get(role) or self._learn_role(role))
 
     def _row_point(self, count: int, time_unix_ns: int, suffix: bytes, seq: int) -> bytes:
-        seq_attribute = self._seq_attribute(seq)
+        seq_attribute = self._seqs.encode(seq)
         size = len(suffix) + len(seq_attribute)
         prefixes = self._prefixes.get(size) or self._prefixes.setdefault(size, {})
         prefix = prefixes.get(ROW) or self._learn(ROW, size)

@@ -139,8 +139,7 @@ class Sink:
                 # Before the write: after it a signal handler may raise, and a number given twice would lose a row.
                 self._seq = seq + 1
                 if type(values) is dict:
-                    # A copy first: no other thread can change it between its keys and its values.
-                    payload = self._encoder.encode_known(values.copy(), now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]  # any dict
+                    payload = self._encoder.encode_known(values, now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]  # any dict
                 if payload is None:
                     payload = self._encoded(values, now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]
                 if payload is None:

@@ -35,13 +35,15 @@ MAX_RECORD_BYTES: Final = 64 << 20
 MAGIC: Final = b"\xffOBF"
 """0xFF is in no UTF-8 text, so no string of a record can hold it."""
 
-_HEAD: Final = struct.Struct("<4sIIBBqI")
+_HEAD: Final = struct.Struct("<8sIHqI")
 _FULL_HEAD: Final = struct.Struct("<4sIIBBqII")
 HEAD_BYTES: Final = _FULL_HEAD.size
 _CRC: Final = struct.Struct("<I").pack
 _PACK: Final = _HEAD.pack
 _CHECKED_BYTES: Final = _HEAD.size
 _WHOLE: Final = 1
+WHOLE: Final = _WHOLE << 8
+"""Flag of a whole export request, beside a signal as one number: signal and flags are neighbours in the head."""
 
 
 class Signal(IntEnum):
@@ -99,11 +101,31 @@ def encode_frame(signal: int, payload: bytes, append_unix_ns: int, *, whole: boo
     Raises:
         JournalError: The payload is above `MAX_RECORD_BYTES`.
     """
+    return frame_of(start_of(stream), signal | WHOLE if whole else signal, payload, append_unix_ns)
+
+
+def start_of(stream: int) -> bytes:
+    """Return the bytes with which each frame of a stream begins."""
+    return MAGIC + _CRC(stream)
+
+
+def frame_of(start: bytes, kind: int, payload: bytes, append_unix_ns: int) -> bytes:
+    """Return *payload* as one frame: what a row's every append calls.
+
+    Args:
+        start: `start_of` the stream.
+        kind: Signal, and `WHOLE` where the payload is a whole request.
+        payload: The record.
+        append_unix_ns: Time of the append.
+
+    Raises:
+        JournalError: The payload is above `MAX_RECORD_BYTES`.
+    """
     length = len(payload)
     if length > MAX_RECORD_BYTES:
         raise JournalError(f"record of {length} bytes, at most {MAX_RECORD_BYTES} fit; cut it or split it")
-    head = _PACK(MAGIC, stream, length, signal, whole, append_unix_ns, crc32(payload))
-    return b"".join((head, _CRC(crc32(head)), payload))
+    head = _PACK(start, length, kind, append_unix_ns, crc32(payload))
+    return head + _CRC(crc32(head)) + payload
 
 
 def stream_of(segment_name: str) -> int:

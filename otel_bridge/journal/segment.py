@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_bridge.errors import InvalidRecordError, JournalError, JournalFullError
-from otel_bridge.journal.frames import HEAD_BYTES, Scan, encode_frame, pending_end, scan, stream_of
+from otel_bridge.journal.frames import HEAD_BYTES, WHOLE, Scan, frame_of, pending_end, scan, start_of, stream_of
 from otel_bridge.journal.header import MAX_HEADER_BYTES, SegmentHeader, header_end
 from otel_bridge.settings import SEGMENT_BYTES
 
@@ -98,7 +98,7 @@ class SegmentWriter:
         size = HEAD_BYTES + len(payload)
         if self._size + size > self._limit and (self._size > self._first or self._limit < 0):
             self._roll(append_unix_ns)
-        frame = encode_frame(signal, payload, append_unix_ns, whole, self._stream)
+        frame = frame_of(self._start, signal | WHOLE if whole else signal, payload, append_unix_ns)
         try:
             written = write(self._fd, frame)
             self._size += written
@@ -166,7 +166,7 @@ class SegmentWriter:
         self.close()
         self._fd, self._path, self._header = fd, path, header
         self._identity = (status.st_dev, status.st_ino)
-        self._stream = stream_of(name)
+        self._start = start_of(stream_of(name))
         self._size = self._first = len(data)
         self._limit = self._segment_bytes
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -119,6 +120,30 @@ def test_an_integer_in_a_row_of_a_template_stays_an_integer() -> None:
     points = {metric.name: metric.gauge.data_points[0] for metric in ScopeMetrics.FromString(packed).metrics}
     assert (points["loss"].as_double, points["tokens"].as_int) == (0.5, 3)
     assert points["tokens"].WhichOneof("value") == "as_int"
+
+
+@pytest.mark.parametrize(
+    "values", [{"b": 2.0, "a": 1.0}, {"a": 1.0, "c": 3.0}, {"a": 1.0}, {"a": 1.0, "b": 2.0, "c": 3.0}]
+)
+def test_behind_a_template_a_row_of_other_names_or_another_order_keeps_its_values(values: dict[str, Value]) -> None:
+    encoder = RowEncoder()
+    for seq in range(1, 6):
+        encoder.encode({"a": 0.5, "b": 0.5}, _T, seq, None, seq)
+
+    packed = encoder.encode(values, _T, 6, None, 6)
+
+    points = {metric.name: metric.gauge.data_points[0].as_double for metric in ScopeMetrics.FromString(packed).metrics}
+    assert {name: value for name, value in points.items() if name != "rl.row"} == values
+
+
+@pytest.mark.parametrize("values", [{}, {1: 0.5, 2: 0.5}])
+def test_no_template_fits_a_row_without_names(values: dict[Any, object]) -> None:
+    encoder = RowEncoder()
+    before = encoder.encode_known(values, _T, 1, None, 1)
+    for seq in range(1, 6):
+        encoder.encode({"a": 0.5, "b": 0.5}, _T, seq, None, seq)
+
+    assert (before, encoder.encode_known(values, _T, 6, None, 6)) == (None, None)
 
 
 def test_nan_and_infinities_are_values() -> None:
