@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -20,22 +20,22 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
-from otel_bridge import semconv
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import Record, Row
 from otel_bridge.translation.events import Events
-from otel_bridge.translation.identity import Speaker
 from otel_bridge.translation.keys import Axes
 from otel_bridge.translation.life import Life
 from otel_bridge.translation.options import Options, OtherTraces, counted
-from otel_bridge.translation.own_rows import Piece, pieces_of
+from otel_bridge.translation.own_rows import Learned, Piece
 from otel_bridge.translation.points import Found, Points
 from otel_bridge.translation.process import Process
+from otel_bridge.translation.requests import resource_parts
 from otel_bridge.translation.rollouts import Rollouts
 from otel_bridge.translation.rows import Rows
 from otel_bridge.translation.run_facts import RunFacts
 from otel_bridge.translation.seen import Seen
 from otel_bridge.translation.state import State, count
+from otel_bridge.translation.template import Read
 from otel_bridge.translation.voices import PROCESS_KINDS, Source, Voice, Voices
 
 __all__ = ["Options", "Source", "Translator", "Waiting"]
@@ -68,6 +68,23 @@ class _Frame:
     def held(self) -> bool:
         """Rows before those in the frame may still come."""
         return self.source.kind == "receiver"
+
+
+class _Fast(NamedTuple):
+    """A row read by its learned shape, and the bytes it was read from."""
+
+    learned: Learned
+    read: Read
+    scope: bytes
+
+
+@dataclass(slots=True)
+class _Said:
+    """What one resource brought: rows of ours, scope by scope, and all other metrics."""
+
+    voice: Voice
+    rows: list[_Fast | Sequence[Piece]]
+    others: list[Metric]
 
 
 class Translator:
@@ -195,31 +212,58 @@ class Translator:
         return []
 
     def _metrics(self, frame: _Frame) -> list[Record]:
-        own: list[tuple[Voice, Sequence[Piece]]] = []
-        foreign: list[Found] = []
-        if frame.whole:
-            for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
-                voice = self._of_resource(frame, message.resource)
-                if voice is None:
-                    continue
-                for scope in message.scope_metrics:
-                    pieces, others = _parted(voice.speaker, scope)
-                    own.append((voice, pieces))
-                    foreign.append((voice.speaker, voice.process, others))
-        elif (writer := self._of_segment(frame.source, frame.now_unix_ns)) is not None:
-            pieces, others = writer.decoder.slow(frame.payload)
-            own.append((writer, pieces))
-            foreign.append((writer.speaker, writer.process, others))
+        heard = self._heard(frame)  # all of it, before anything has an effect: it may turn out to be undecodable
         records: list[Record] = []
-        for voice, pieces in own:
-            self._life.heard(voice.process, frame.now_unix_ns)
-            for piece in pieces:
-                records += self._rows.take(voice.process, piece, frame.now_unix_ns, hold=frame.held)
-                self._life.data(voice.process, frame.now_unix_ns)
+        for said in heard:
+            process = said.voice.process
+            self._life.heard(process, frame.now_unix_ns)
+            for row in said.rows:
+                records += self._row(frame, said.voice, row)
+        foreign: list[Found] = [(said.voice.speaker, said.voice.process, said.others) for said in heard]
         points = self._points.rows(foreign, frame.append_unix_ns)
         for _, process, _ in foreign if points else ():
             self._life.data(process, frame.now_unix_ns)
         return [*records, *points]
+
+    def _row(self, frame: _Frame, voice: Voice, row: _Fast | Sequence[Piece]) -> list[Record]:
+        """Take what one scope holds of rows."""
+        process, pieces = voice.process, row
+        if isinstance(row, _Fast):
+            if self._rows.expected(process, row.read[2]):
+                record = self._rows.next(process, row.learned, row.read)
+                self._life.data(process, frame.now_unix_ns)
+                return [record]
+            pieces, _ = voice.decoder.slow(row.scope)
+        records: list[Record] = []
+        for piece in cast("Sequence[Piece]", pieces):
+            records += self._rows.take(process, piece, frame.now_unix_ns, hold=frame.held)
+            self._life.data(process, frame.now_unix_ns)
+        return records
+
+    def _heard(self, frame: _Frame) -> list[_Said]:
+        """Decode a frame of metrics."""
+        if not frame.whole:
+            writer = self._of_segment(frame.source, frame.now_unix_ns)
+            if writer is None:
+                return []
+            pieces, others = writer.decoder.slow(frame.payload)
+            return [_Said(writer, [pieces], [*others])]
+        parts = resource_parts(frame.payload)
+        if parts is not None:
+            voices = [(self._of_bytes(frame, resource), scopes) for resource, scopes in parts]
+            return [_said(voice, scopes) for voice, scopes in voices if voice is not None]
+        found: list[_Said] = []
+        for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
+            voice = self._of_resource(frame, message.resource)
+            if voice is not None:
+                found.append(_said(voice, [scope.SerializeToString() for scope in message.scope_metrics]))
+        return found
+
+    def _of_bytes(self, frame: _Frame, resource: bytes) -> Voice | None:
+        voice = self._voices.of_resource_bytes(frame.source, resource, frame.now_unix_ns)
+        if voice is None:
+            count(self._state, OTHER_RUN)
+        return voice
 
     def _traces(self, frame: _Frame) -> list[Record]:
         records: list[Record] = []
@@ -301,11 +345,21 @@ class Translator:
         return [*rows]
 
 
-def _parted(speaker: Speaker, scope: ScopeMetrics) -> tuple[Sequence[Piece], Sequence[Metric]]:
-    """Part the metrics of one scope into rows of ours and the rest."""
-    if scope.scope.name == semconv.SCOPE_NAME and not speaker.foreign:
-        return pieces_of(scope, speaker.role, speaker.rank)
-    return (), scope.metrics
+def _said(voice: Voice, scopes: Sequence[bytes]) -> _Said:
+    """Part the metrics of one resource into rows of ours, by their learned shape where it is known, and the rest."""
+    said = _Said(voice, [], [])
+    for scope in scopes:
+        if voice.speaker.foreign:
+            said.others += ScopeMetrics.FromString(scope).metrics
+            continue
+        fast = voice.decoder.fast(scope)
+        if fast is not None:
+            said.rows.append(_Fast(*fast, scope))
+            continue
+        pieces, others = voice.decoder.slow(scope)
+        said.rows.append(pieces)
+        said.others += others
+    return said
 
 
 def _number(state: State, key: str) -> int:

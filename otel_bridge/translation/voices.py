@@ -56,6 +56,7 @@ class Voices:
         self._decoders: dict[tuple[str | None, int], Decoder] = {}
         self._of_segments: dict[str, Voice] = {}
         self._of_resources: dict[tuple[str, bytes], Voice] = {}
+        self._of_bytes: dict[tuple[str, bytes], Voice] = {}
 
     def known(self, source: Source) -> Voice | None:
         """Return who writes a segment, when this very `Source` was asked for before."""
@@ -75,6 +76,20 @@ class Voices:
             if voice is not None:
                 _bound(self._of_segments)
                 self._of_segments[source.instance_id] = voice
+        return voice
+
+    def of_resource_bytes(self, source: Source, data: bytes, now_unix_ns: int) -> Voice | None:
+        """As `of_resource`, of a serialised resource; one that was asked for before is not read again.
+
+        Raises:
+            google.protobuf.message.DecodeError: It is no resource.
+        """
+        voice = self._of_bytes.get((source.instance_id, data))
+        if voice is None:
+            voice = self.of_resource(source, Resource.FromString(data), now_unix_ns)
+            if voice is not None:
+                _bound(self._of_bytes)
+                self._of_bytes[source.instance_id, data] = voice
         return voice
 
     def of_resource(self, source: Source, resource: Resource, now_unix_ns: int) -> Voice | None:
@@ -103,6 +118,7 @@ class Voices:
         """Forget who was known: a process was forgotten."""
         self._of_segments.clear()
         self._of_resources.clear()
+        self._of_bytes.clear()
 
     def _voice(self, source: Source, speaker: Speaker, process: Process | None, now_unix_ns: int) -> Voice | None:
         if not self._facts.mine(speaker):
