@@ -1,6 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Each makes the virtual environment it needs.
 PYTHON ?= python3
 VENV ?= .venv
+SHARED_VENV := .venv-wandb-shared
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
@@ -21,10 +22,17 @@ $(VENV)/.developers: $(VENV)/.users
 	$(BIN)/python -m pip install --quiet --group dev
 	@touch $@
 
+# W&B's shared mode is refused in the newest wandb: its tests run child processes with one in which it is safe.
+$(SHARED_VENV)/.made: pyproject.toml
+	@test -x $(SHARED_VENV)/bin/python || $(PYTHON) -m venv $(SHARED_VENV)
+	$(SHARED_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(SHARED_VENV)/bin/python -m pip install --quiet -e . 'wandb==0.30.0'
+	@touch $@
+
 demo: $(VENV)/.users ## Run a small real RL job into W&B (offline), MLflow and Trackio
 	$(BIN)/otel-bridge demo $(DEMO_ARGS)
 
-test: $(VENV)/.developers ## Run every test
+test: $(VENV)/.developers $(SHARED_VENV)/.made ## Run every test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.developers ## Run the tests that take no real tracker

@@ -1,15 +1,18 @@
 """Step axes: every key bound by its exact name to its role's hidden axis.
 
-Globs are traps (several that match are taken in random order, ``runmetric.go``), and each (re)attach of a run wipes
+Globs are traps (several that match are taken in random order, ``runmetric.go``; shared mode cannot do without, and has
+one a role), and each (re)attach of a run wipes
 all definitions until its writer declares them again; so all known keys are declared right after every init.
 ``step_sync`` is off: each row brings its own step, and one that has none must not be given an old one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
+from otel_bridge.records import AXIS, axis_of
 from otel_bridge_wandb.payload import shown_key
 
 
@@ -17,17 +20,48 @@ class _Definer(Protocol):
     def __call__(self, name: str, axis: str | None) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class SharedAxes:
+    """Axes that every writer of a shared run declares, whoever speaks.
+
+    Attributes:
+        roles: All roles of the job.
+        marker: Key that is drawn over no axis: it only numbers lines.
+        define_all: Binds every key that begins with a prefix to an axis.
+    """
+
+    roles: tuple[str, ...]
+    marker: str
+    define_all: Callable[[str, str], None]
+
+
 class Axes:
     """The keys that are bound in the run at hand.
 
     Args:
         define: Binds a name to an axis; without an axis it declares a hidden axis.
+        shared: In shared mode, what binds a whole prefix, and the roles whose axes are declared so from the start.
     """
 
-    def __init__(self, define: _Definer) -> None:
-        self._define = define
+    def __init__(self, define: _Definer, shared: SharedAxes | None = None) -> None:
+        self._define, self._shared = define, shared
         self._bound: set[str] = {"_timestamp"}
         self._axes: set[str] = set()
+        self._declared: list[tuple[str, str | None]] = []
+        if shared is not None:
+            self._declare_roles(shared)
+
+    def again(self) -> None:
+        """Declare everything once more: another writer's upload may have replaced it."""
+        for name, axis in self._declared:
+            self._define(name, axis)
+        if self._shared is not None:
+            self._declare_roles(self._shared)
+
+    def adopt(self, name: str, axis: str) -> None:
+        """Take over what another writer declared."""
+        if axis and name not in self._bound:
+            self.bind((name,), axis)
 
     def bind(self, keys: Iterable[str], axis: str) -> None:
         """Bind those of *keys* (as W&B shows them) that are new."""
@@ -46,7 +80,30 @@ class Axes:
         if axis not in self._axes:
             self._axes.add(axis)
             self._bound.add(axis)
-            self._define(axis, None)
+            self._declare(axis, None)
         if key not in self._bound:
             self._bound.add(key)
-            self._define(key, axis)
+            # One level below the role its prefix is enough; whether W&B's page follows one deeper is not documented.
+            if self._shared is None or not _shallow(key, axis):
+                self._declare(key, axis)
+
+    def _declare(self, name: str, axis: str | None) -> None:
+        self._define(name, axis)
+        if self._shared is not None:
+            self._declared.append((name, axis))
+
+    def _declare_roles(self, shared: SharedAxes) -> None:
+        self._bound.add(shared.marker)
+        self._define(shared.marker, None)
+        for role in shared.roles:
+            axis = axis_of(role)
+            self._axes.add(axis)
+            self._bound.add(axis)
+            self._define(axis, None)
+            shared.define_all(f"{role}/", axis)
+
+
+def _shallow(key: str, axis: str) -> bool:
+    """Tell whether *key* is ``<role>/<name>`` of the axis's own role."""
+    prefix = axis.removesuffix(AXIS)
+    return bool(prefix) and key.startswith(prefix) and "/" not in key[len(prefix) :] and "*" not in key

@@ -239,6 +239,17 @@ class Lines:
         self._memory.put(_HELD, json.dumps([self._held, self._position]).encode())
 
 
+def held_before(memory: Memory) -> int:
+    """Return how many lines were known to be held when that was last put into *memory*."""
+    return _read_held(memory)[0]
+
+
+def announced_before(memory: Memory) -> int:
+    """Return how many lines the last writer had announced: more are somebody else's."""
+    entries = [_decode(key, value) for key, value in memory.items(_PREFIX)]
+    return max(held_before(memory), *(entry.end for entry in entries), 0)
+
+
 def _key(line: int) -> str:
     return f"{_PREFIX}{line:016d}"
 

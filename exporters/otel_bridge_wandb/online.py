@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.records import Position
@@ -13,6 +15,10 @@ from otel_bridge_wandb.lines import Lines
 from otel_bridge_wandb.settings import Limits
 from otel_bridge_wandb.uploads import News, Uploads
 
+STRANGER_HELP: Final = (
+    "end the other writer, do not call wandb.init() with this run's id, or let the job have another (WANDB_RUN_ID)"
+)
+_log: Final = logging.getLogger("otel_bridge.wandb")
 _END_S = 10.0
 """How long the server may take to count what it acknowledged."""
 
@@ -25,10 +31,19 @@ class OnlineStore:
         uploads: What arrived.
         limits: How much may be on its way.
         folder: wandb's folder of the run, deleted when all of it is in the store; ``None``: it is the user's.
+        alone: Nobody else writes the run; in shared mode what the server says of a writer's own lines may lag.
     """
 
-    def __init__(self, lines: Lines, uploads: Uploads, limits: Limits, folder: Path | None) -> None:
+    def __init__(
+        self, lines: Lines, uploads: Uploads, limits: Limits, folder: Path | None, *, alone: bool = True
+    ) -> None:
         self._lines, self._uploads, self._limits, self._folder = lines, uploads, limits, folder
+        self._alone = alone
+
+    @property
+    def next_line(self) -> int:
+        """Number of the next line, from 0."""
+        return self._lines.next
 
     def due(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Return those of *positions* that the server does not hold and this writer did not log."""
@@ -82,7 +97,11 @@ class OnlineStore:
                 break
             left_s = deadline - time.monotonic()
             if left_s <= 0 or not self._uploads.wait(news, left_s):
-                raise self._missing(news)
+                missing = self._missing(news)
+                if self._alone or isinstance(missing, BlockedError):
+                    raise missing
+                _log.warning("%s; it took them, and they are not given again while this bridge runs", missing)
+                break
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         return self._lines.safe()
@@ -120,6 +139,8 @@ class OnlineStore:
                 )
 
     def _apply(self, news: News) -> None:
+        if self._alone and news.lines > self._lines.next:
+            raise strangers(news.lines - self._lines.next)
         self._lines.advance(news.lines)
         if self._lines.pending:
             self._lines.committed(lambda key: news.committed.get(key, ()))
@@ -127,6 +148,14 @@ class OnlineStore:
 
     def _expect(self) -> None:
         self._uploads.expect(self._lines.next, self._lines.awaited_tables())
+
+
+def strangers(lines: int) -> BlockedError:
+    """Return the error for a run in which somebody else has written *lines* and goes on."""
+    return BlockedError(
+        f"W&B: another process writes this run too ({lines:,} lines are not ours); two writers of one run lose rows",
+        help=STRANGER_HELP,
+    )
 
 
 def _now_unix_ms() -> int:

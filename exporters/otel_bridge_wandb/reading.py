@@ -29,16 +29,16 @@ def held(run: RunInfo, settings: ExporterSettings) -> Held:
     """
     chosen = cast("WandbSettings", settings)
     if chosen.offline:
-        lines: Iterable[Mapping[str, object]] = _offline_lines(chosen.root(run) / "wandb", run_id_of(run))
+        lines: Iterable[Mapping[str, object]] = _offline_lines(chosen.root(run) / "wandb", run_id_of(run, chosen))
     else:
         wandb = sdk.load()
         sdk.require_credentials(wandb, chosen)
         with as_bridge_errors("reading the run back"):
             api = sdk.api(wandb, chosen)
-            server = Server(api, entity=entity_of(run, chosen), project=project_of(run), run_id=run_id_of(run))
+            server = Server(api, entity=entity_of(run, chosen), project=project_of(run), run_id=run_id_of(run, chosen))
             found = server.find()
             if found is None:
-                raise BlockedError(f"W&B has no run {run_id_of(run)} in {project_of(run)}")
+                raise BlockedError(f"W&B has no run {run_id_of(run, chosen)} in {project_of(run)}")
             lines = server.history(found.lines)
     return _counted(lines)
 

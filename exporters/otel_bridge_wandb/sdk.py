@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
 from otel_bridge_wandb.errors import LOGIN_HELP, as_bridge_errors
-from otel_bridge_wandb.settings import WandbSettings, entity_of, is_other_node, project_of, run_id_of
+from otel_bridge_wandb.settings import WandbSettings, entity_of, group_of, project_of, run_id_of
 
 Wandb = Any
 """The module ``wandb``, whose types are not strict."""
@@ -80,17 +80,16 @@ def init(
     """
     identity = run.identity
     tags = run.tags or tuple(tag.strip() for tag in identity.get("rl.wandb.tags", "").split(",") if tag.strip())
-    group = run.group or identity.get("rl.wandb.group")
     values: dict[str, object] = {
         **_QUIET,
-        "mode": "offline" if settings.offline else "online",
+        "mode": "offline" if settings.offline else "online" if settings.sharing is None else "shared",
         "base_url": settings.base_url or None,
         "root_dir": str(settings.root(run)),
         "entity": entity_of(run, settings) or None,
         "project": project_of(run),
-        "run_id": run_id_of(run),
+        "run_id": run_id_of(run, settings),
         "run_name": run.name or None,
-        "run_group": group or (run.id if is_other_node(run) else None),
+        "run_group": group_of(run, settings),
         "run_tags": tags or None,
         "run_notes": run.notes or identity.get("rl.wandb.notes"),
         "run_job_type": run.job_type or identity.get("rl.wandb.job_type"),
@@ -101,9 +100,24 @@ def init(
         "finish_timeout_raises": True,
         "stop_fn": stopped,
         "x_file_stream_transmit_interval": float(settings.limits.transmit_s),
+        **_shared(run, settings),
     }
     with as_bridge_errors("opening the run"):
         return wandb.init(settings=_settings(wandb, values))
+
+
+def _shared(run: RunInfo, settings: WandbSettings) -> Mapping[str, object]:
+    """Return what a writer of a shared run is told: a secondary neither ends it nor writes its files."""
+    if settings.sharing is None:
+        return {}
+    primary = settings.sharing.is_primary(run)
+    return {
+        "x_label": f"n{run.node_rank}",
+        "x_primary": primary,
+        "x_update_finish_state": primary,
+        # Else each writer would send what it knows of the others' last values, long out of date.
+        "x_server_side_derived_summary": True,
+    }
 
 
 def api(wandb: Wandb, settings: WandbSettings) -> Any:
@@ -113,7 +127,8 @@ def api(wandb: Wandb, settings: WandbSettings) -> Any:
 
 
 def define(run: WandbRun, name: str, axis: str | None) -> None:
-    """Bind *name* to *axis*, or declare *name* a hidden axis; by its exact name, a ``*`` in it included."""
+    """Bind *name* to *axis*, or declare *name* a hidden axis; by its exact name, a ``*`` or a dot in it included."""
+    name, axis = _undotted(name), axis and _undotted(axis)
     if "*" not in name:
         if axis is None:
             run.define_metric(name, hidden=True, step_sync=False)
@@ -127,6 +142,16 @@ def define(run: WandbRun, name: str, axis: str | None) -> None:
         record = records.MetricRecord(name=name, step_metric=axis or "")
         record.options.defined = True
         publish(record)
+
+
+def define_all(run: WandbRun, prefix: str, axis: str) -> None:
+    """Bind every key that begins with *prefix* to *axis*."""
+    run.define_metric(f"{prefix}*", step_metric=_undotted(axis), step_sync=False)
+
+
+def _undotted(name: str) -> str:
+    """Return *name* so that its dots part no nested maps (``splitEscapedDottedMetricName`` in runmetric.go)."""
+    return name.replace(".", "\\.")
 
 
 def leave_open(run: WandbRun) -> None:

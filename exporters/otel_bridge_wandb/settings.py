@@ -18,6 +18,8 @@ from otel_bridge import semconv
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.settings import Setting, one_of, positive_int, seconds
+from otel_bridge_wandb import sharing
+from otel_bridge_wandb.sharing import Sharing
 
 _MODES: Final = {"": "online", "online": "online", "run": "online", "offline": "offline", "dryrun": "offline"}
 _ILLEGAL_IN_PROJECT: Final = re.compile(r"[/\\#?%:]")
@@ -44,7 +46,9 @@ MAX_LINES = Setting(
 CELL_CHARS = Setting(
     "OTEL_BRIDGE_WANDB_CELL_CHARS", 20_000, positive_int, "Longest text in one cell of the table of rollouts."
 )
-SETTINGS: Final = (INIT_TIMEOUT_S, FINISH_TIMEOUT_S, STALL_S, POLL_S, TRANSMIT_S, MAX_LINES, CELL_CHARS)
+SETTINGS: Final = (
+    INIT_TIMEOUT_S, FINISH_TIMEOUT_S, STALL_S, POLL_S, TRANSMIT_S, MAX_LINES, CELL_CHARS, *sharing.SETTINGS,
+)  # fmt: skip
 """This exporter's own, for ``otel-bridge doctor``."""
 
 
@@ -84,6 +88,8 @@ class WandbSettings:
         directory: ``WANDB_DIR``, absolute; ``None``: the run's own folder.
         entity: ``WANDB_ENTITY``; empty: the default of the key.
         resume: ``WANDB_RESUME``.
+        sharing: How a run is shared with other machines; ``None``: it has one writer.
+        unshared: Sharing was asked for and cannot be had: each machine has a run of its own, in one group.
     """
 
     offline: bool = False
@@ -92,6 +98,8 @@ class WandbSettings:
     entity: str = ""
     resume: str = RESUME.default
     limits: Limits = Limits()
+    sharing: Sharing | None = None
+    unshared: bool = False
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cwd: Path) -> WandbSettings:
@@ -100,14 +108,17 @@ class WandbSettings:
         Raises:
             ConfigError: ``WANDB_MODE`` is ``disabled``, ``shared`` or unknown, or a value cannot be parsed.
         """
+        offline, shared = _mode(env) == "offline", Sharing.read(env)
         directory = env.get("WANDB_DIR", "").strip()
         return cls(
-            offline=_mode(env) == "offline",
+            offline=offline,
             base_url=env.get("WANDB_BASE_URL", "").strip().rstrip("/"),
             directory=Path(os.path.normpath(cwd / Path(directory).expanduser())) if directory else None,
             entity=env.get("WANDB_ENTITY", "").strip(),
             resume=RESUME.read(env),
             limits=Limits.read(env),
+            sharing=None if offline else shared,
+            unshared=offline and shared is not None,
         )
 
     @property
@@ -118,16 +129,17 @@ class WandbSettings:
             "WANDB_BASE_URL": "" if self.offline else self.base_url,
             "WANDB_DIR": str(self.directory or "") if self.offline else "",
             "WANDB_ENTITY": self.entity,
+            sharing.SHARED.name: "1" if self.sharing or self.unshared else "",
         }
         return {name: value for name, value in named.items() if value}
 
     def view(self, run: RunInfo) -> str:
         """Return the command that uploads an offline run, or where a person finds an online one."""
         if self.offline:
-            pattern = self.root(run) / "wandb" / f"offline-run-*-{run_id_of(run)}*"
+            pattern = self.root(run) / "wandb" / f"offline-run-*-{run_id_of(run, self)}*"
             return f"wandb sync {shlex.quote(str(pattern.parent))}/{pattern.name}"
         app = self.base_url.replace("://api.", "://", 1) if self.base_url else DEFAULT_APP_URL
-        parts = [part for part in (entity_of(run, self), project_of(run), "runs", run_id_of(run)) if part]
+        parts = [part for part in (entity_of(run, self), project_of(run), "runs", run_id_of(run, self)) if part]
         return "/".join((app, *(quote(part, safe="") for part in parts)))
 
     def root(self, run: RunInfo) -> Path:
@@ -142,21 +154,30 @@ def _mode(env: Mapping[str, str]) -> str:
             "WANDB_MODE=disabled: the exporter wandb would write nothing; leave it out of the exporters or choose none"
         )
     if raw == "shared":
-        raise ConfigError("WANDB_MODE=shared: the bridge is the one writer of its run; expected online or offline")
+        raise ConfigError(
+            "WANDB_MODE=shared: the bridge is the one writer of its run; expected online or offline. "
+            f"Machines without a common bridge share a run with {sharing.SHARED.name}=1"
+        )
     if raw not in _MODES:
         raise ConfigError(f"WANDB_MODE={raw!r}: expected online or offline; unset it to use the default, 'online'")
     return _MODES[raw]
 
 
-def is_other_node(run: RunInfo) -> bool:
-    """Tell whether another machine's bridge owns the run's own id: two writers of one W&B run lose rows."""
-    return run.local and run.node_rank > 0
+def is_other_node(run: RunInfo, settings: WandbSettings) -> bool:
+    """Tell whether another machine's bridge owns the run's own id: two unshared writers of one W&B run lose rows."""
+    return settings.sharing is None and run.local and run.node_rank > 0
 
 
-def run_id_of(run: RunInfo) -> str:
+def run_id_of(run: RunInfo, settings: WandbSettings) -> str:
     """Return the W&B run id: the emitter's ``WANDB_RUN_ID``, else the run's; each further machine has its own."""
     run_id = run.identity.get(semconv.WANDB_RUN_ID) or run.id
-    return f"{run_id}-n{run.node_rank}" if is_other_node(run) else run_id
+    return f"{run_id}-n{run.node_rank}" if is_other_node(run, settings) else run_id
+
+
+def group_of(run: RunInfo, settings: WandbSettings) -> str | None:
+    """Return the group: the user's, else for runs of several machines the id of the run that they make together."""
+    alone = not is_other_node(run, settings) and not settings.unshared
+    return run.group or run.identity.get(semconv.WANDB_GROUP) or (None if alone else run.id)
 
 
 def project_of(run: RunInfo) -> str:

@@ -26,6 +26,7 @@ from otel_bridge_wandb.settings import Limits
 _ENTRY: Final = re.compile(r"^(?:\d+|None)-(\d+)\.")
 _FATAL: Final = re.compile(r"filestream: fatal error:? *([^\n\"]*?)(?: url=[^\n]*|[\"\n])")
 _MAX_VERSIONS: Final = 200
+_SAMPLES: Final = 1_000
 _TAIL_BYTES: Final = 256 << 10
 _TABLE_TYPE: Final = "wandb-run-incremental-table"
 _MISSING: Final = re.compile(r"not found|could not find|does not exist|unable to parse", re.IGNORECASE)
@@ -45,10 +46,12 @@ class Server:
     Args:
         api: ``wandb.Api``.
         entity: Empty: the key's default.
+        marker: In shared mode, the key under which this writer numbers its own lines: those alone are counted.
     """
 
-    def __init__(self, api: Any, *, entity: str, project: str, run_id: str) -> None:
+    def __init__(self, api: Any, *, entity: str, project: str, run_id: str, marker: str = "") -> None:
         self._api = api
+        self._marker = marker
         self._entity = entity or str(self._api.default_entity)
         self._project = project
         self._run_id = run_id
@@ -60,12 +63,27 @@ class Server:
         try:
             for run in self._api.runs(path, filters={"name": self._run_id}, per_page=1):
                 if str(run.id) == self._run_id:
-                    return Found(int(run.historyLineCount or 0), str(run.state))
+                    lines = self._marked(run) if self._marker else int(run.historyLineCount or 0)
+                    return Found(lines, str(run.state))
         except Exception as exc:
             if _MISSING.search(str(exc)):
                 return None
             raise
         return None
+
+    def config(self) -> dict[str, Any]:
+        """Return the run's config as it is stored, wandb's own part (``_wandb``) included."""
+        self._api.flush()
+        return dict(self._api.run(f"{self._entity}/{self._project}/{self._run_id}").rawconfig)
+
+    def _marked(self, run: Any) -> int:
+        """Return the highest number of a line of this writer that the server names.
+
+        Its history is asked in samples, its summary is the last value it derived: each alone may lag, none runs ahead.
+        """
+        sampled = run.history(samples=_SAMPLES, keys=[self._marker], pandas=False)
+        known = [row.get(self._marker) for row in sampled] + [run.summary.get(self._marker)]
+        return max((int(number) for number in known if isinstance(number, (int, float))), default=0)
 
     def history(self, lines: int) -> list[dict[str, object]]:
         """Return the run's history, *lines* lines of it."""

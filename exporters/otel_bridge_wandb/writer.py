@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Protocol, TypeVar
@@ -65,6 +65,22 @@ class Store(Protocol):
         ...
 
 
+class Shared(Protocol):
+    """What a writer of a run with several writers does more than the one writer of a run."""
+
+    def number(self, lines: Sequence[dict[str, object]], /) -> None:
+        """Number the lines that are about to be logged, so that this writer's own can be told at the server."""
+        ...
+
+    def gather(self, mine: Iterable[str], /) -> None:
+        """Take over what the others have said of config and axes, but entries *mine*: the next upload replaces it."""
+        ...
+
+    def before_end(self) -> None:
+        """The run is about to be finished: what its uploads say holds for good."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An open wandb run and what goes with it.
@@ -78,6 +94,7 @@ class Opened:
         let_go: Makes the coming ``finish()`` leave the run open.
         url: Where a person sees it; ``None`` offline.
         run_id: Id of the run in W&B.
+        shared: What a writer beside others does more; ``None`` for the one writer of a run.
     """
 
     run: Any
@@ -88,6 +105,7 @@ class Opened:
     let_go: Callable[[Any], None]
     url: str | None = None
     run_id: str | None = None
+    shared: Shared | None = None
 
 
 class WandbRunWriter:
@@ -147,8 +165,15 @@ class WandbRunWriter:
         """Set the config of *role*: under the role's name, without a role at the top."""
         opened = self._open()
         clean = _clean_map(config)
+        entries: dict[str, object] = {_clean_text(role): clean} if role else clean
         with as_bridge_errors("writing the config"):
-            opened.run.config.update({_clean_text(role): clean} if role else clean, allow_val_change=True)
+            if opened.shared is not None:
+                opened.shared.gather(entries)
+            opened.run.config.update(entries, allow_val_change=True)
+
+    def passed(self, position: Position) -> None:
+        """The records up to *position* that were not given to this writer are another's."""
+        self._open().store.passed(position)
 
     def safe(self) -> Position | None:
         """Return the last position W&B is known to hold; offline 0."""
@@ -161,6 +186,9 @@ class WandbRunWriter:
         if self._opened is None and self._ended:
             return
         opened = self._open()
+        if opened.shared is not None:
+            with as_bridge_errors("ending the run"):
+                opened.shared.before_end()
         self._finish("ending the run", EXIT_CODES[status], opened.store.ended)
         self._ended = True
 
@@ -192,6 +220,8 @@ class WandbRunWriter:
 def _log_rows(opened: Opened, lines: Sequence[tuple[Row, dict[str, object]]]) -> None:
     if not lines:
         return
+    if opened.shared is not None:
+        opened.shared.number([line for _, line in lines])
     opened.store.announce([row.position for row, _ in lines])
     log, bind, done = opened.run.log, opened.axes.bind, 0
     try:
@@ -211,7 +241,9 @@ def _log_rows(opened: Opened, lines: Sequence[tuple[Row, dict[str, object]]]) ->
 
 def _log_table(opened: Opened, key: str, table: Any, positions: Sequence[Position], time_unix_ns: int) -> None:
     opened.store.announce_table(key, positions)
-    line = {key: table, "_timestamp": time_unix_ns / 1e9}
+    line: dict[str, object] = {key: table, "_timestamp": time_unix_ns / 1e9}
+    if opened.shared is not None:
+        opened.shared.number([line])
     opened.store.log_table(lambda: opened.run.log(line))
 
 

@@ -30,13 +30,15 @@ class Resolver:
 
     def __init__(self, store: WandbStore, url: Callable[[], str], clock_s: Callable[[], float]) -> None:
         self._store, self._url, self._clock_s = store, url, clock_s
+        self.features: tuple[str, ...] = ()
+        """Server features that are switched on, e.g. ``EXPAND_DEFINED_METRIC_GLOBS``."""
         self.unknown: list[tuple[str, str]] = []
         """Operations that nobody answers: name, query."""
         self._known: dict[str, Callable[[Variables], Answer]] = {
             "UpsertBucket": self._upsert_bucket,
             "RunResumeStatus": self._resume_status,
             "RunStoppedStatus": self._stopped_status,
-            "ServerFeaturesQuery": _server_features,
+            "ServerFeaturesQuery": self._server_features,
             "OrgFeatureFlags": lambda _: {"organization": None},
             "ServerInfo": lambda _: {"serverInfo": {"cliVersionInfo": {}, "latestLocalVersionInfo": None}},
             "Viewer": _viewer,
@@ -45,6 +47,7 @@ class Resolver:
             "GetRun": self._run,
             "RunHistoryKeys": self._run,
             "RunFullHistory": self._run,
+            "RunSampledHistory": self._sampled_history,
             "Runs": self._runs,
             "CreateRunFiles": self._create_run_files,
             "CreateArtifact": self._create_artifact,
@@ -99,6 +102,18 @@ class Resolver:
     def _run(self, given: Variables) -> Answer:
         run = self._find(given)
         return {"project": {"internalId": "1", "run": None if run is None else _bucket(run)}}
+
+    def _sampled_history(self, given: Variables) -> Answer:
+        """Return the lines that have all keys of a sample; none is left out."""
+        run = self._find(given)
+        if run is None:
+            return {"project": {"run": None}}
+        wanted = [set(json.loads(spec).get("keys") or []) for spec in given["specs"]]
+        sampled = [[row for row in run.history if keys <= row.keys()] for keys in wanted]
+        return {"project": {"run": {"sampledHistory": sampled}}}
+
+    def _server_features(self, _: Variables) -> Answer:
+        return {"serverInfo": {"features": [{"name": name, "isEnabled": True} for name in self.features]}}
 
     def _runs(self, given: Variables) -> Answer:
         wanted = (given.get("entity") or ENTITY, given.get("project"))
@@ -239,7 +254,7 @@ def _bucket(run: WandbRun) -> Answer:
         "host": run.host,
         "config": json.dumps(run.raw_config),
         "wandbConfig": json.dumps({"t": internal["t"]}) if "t" in internal else None,
-        "summaryMetrics": json.dumps(run.summary),
+        "summaryMetrics": json.dumps(run.derived | run.summary),
         "systemMetrics": "{}",
         "historyLineCount": len(run.lines),
         "logLineCount": 0,
@@ -283,10 +298,6 @@ def _artifact(artifact: WandbArtifact) -> Answer:
 
 def _digest_of(spec: Variables) -> str:
     return str(spec["md5"])
-
-
-def _server_features(_: Variables) -> Answer:
-    return {"serverInfo": {"features": []}}
 
 
 def _viewer(_: Variables) -> Answer:

@@ -142,9 +142,9 @@ class _Reading:
             self._config.pop(item.key, None)
 
     def _take_metric(self, metric: Any) -> None:
-        name = str(metric.name or metric.glob_name)
+        name = str(metric.name or metric.glob_name).replace("\\.", ".")
         self._metrics[name] = MetricDefinition(
-            name, str(metric.step_metric), bool(metric.options.hidden), glob=bool(metric.glob_name)
+            name, str(metric.step_metric).replace("\\.", "."), bool(metric.options.hidden), glob=bool(metric.glob_name)
         )
 
     def _tables(self) -> dict[str, list[dict[str, Json]]]:

@@ -60,9 +60,14 @@ class Received:
 
 
 class WandbServer:
-    """The server; a context manager. All methods may be called from any thread."""
+    """The server; a context manager. All methods may be called from any thread.
 
-    def __init__(self, port: int = 0) -> None:
+    Args:
+        port: 0: a free one.
+        features: Server features to switch on, e.g. ``EXPAND_DEFINED_METRIC_GLOBS``.
+    """
+
+    def __init__(self, port: int = 0, *, features: tuple[str, ...] = ()) -> None:
         self.store = WandbStore()
         self.received: list[Received] = []
         self.errors: list[str] = []
@@ -74,6 +79,7 @@ class WandbServer:
         self._http: _Http | None = None
         self._port = port
         self.resolver = Resolver(self.store, lambda: self.url, self._clock_s)
+        self.resolver.features = features
         self.listen()
 
     def __enter__(self) -> WandbServer:
@@ -278,7 +284,7 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, json.dumps(owner.resolver.answer(name, str(asked.get("query", "")), variables)).encode()
         with owner.store.lock:
             if what == "filestream" and asked is not None:
-                return _stream(owner.store, name, asked)
+                return _stream(owner.store, name, asked, self.headers.get("X-WANDB-ASYNC-CLIENT-ID") or "")
             key = bytes.fromhex(name.rpartition("/")[2]).decode() if name.startswith("/storage/") else ""
             if self.command == "PUT":
                 owner.store.put_blob(key, upload)
@@ -303,13 +309,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-def _stream(store: WandbStore, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+def _stream(store: WandbStore, path: str, body: dict[str, Any], client: str) -> tuple[int, bytes]:
     _, _, entity, project, run_id, _ = path.split("/")
     run = store.find(entity or ENTITY, project, run_id)
     if run is None:
         return 404, b'{"error": "run not found"}'
     run.heartbeat_unix_s = time.time()
-    run.stream(body)
+    run.stream(body, client)
     return 200, json.dumps({"exitcode": None, "limits": {}, "stopped": run.stopped}).encode()
 
 

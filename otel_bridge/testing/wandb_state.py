@@ -54,6 +54,9 @@ class WandbRun:
         exit_code: Of the last completed writer; ``None`` while running.
         uploaded: Name to content of the files put.
         overwritten: Lines that came again for an offset that was taken, with other content.
+        derived: Last value of each key, as the server derives it from the lines.
+        clients: In shared mode, each writer's id to how many lines it has sent.
+        own_steps: In shared mode, lines for which a writer brought a ``_step`` of its own: the server gives it.
     """
 
     entity: str
@@ -76,6 +79,9 @@ class WandbRun:
     upserts: list[Upsert] = field(default_factory=list[Upsert])
     uploaded: dict[str, bytes] = field(default_factory=dict[str, bytes])
     overwritten: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
+    derived: dict[str, Any] = field(default_factory=dict[str, Any])
+    clients: dict[str, int] = field(default_factory=dict[str, int])
+    own_steps: int = 0
 
     @property
     def history(self) -> list[dict[str, Json]]:
@@ -111,12 +117,21 @@ class WandbRun:
         if given.get("config"):
             self.raw_config = upsert.config
 
-    def stream(self, body: dict[str, Any]) -> None:
-        """Take one filestream request."""
+    def stream(self, body: dict[str, Any], client: str = "") -> None:
+        """Take one filestream request.
+
+        Args:
+            body: The request.
+            client: In shared mode, the id of the writer: its lines are put behind all that are there, and its offset
+                counts its own.
+        """
         files = cast("dict[str, Any]", body.get("files") or {})
         history = files.get(HISTORY_FILE)
         if history:
-            self._put_lines(int(history["offset"]), cast("list[str]", history["content"]))
+            take = self._put_lines if not client else self._append_lines
+            take(int(history["offset"]), cast("list[str]", history["content"]), client)
+            for line in cast("list[str]", history["content"]):
+                self.derived |= cast("dict[str, Any]", json.loads(line))
         summary = files.get(SUMMARY_FILE)
         if summary and summary["content"]:
             self.summary = cast("dict[str, Any]", json.loads(summary["content"][-1]))
@@ -124,7 +139,15 @@ class WandbRun:
             self.exit_code = int(body.get("exitcode") or 0)
             self.state = _STATES.get(self.exit_code, "failed")
 
-    def _put_lines(self, offset: int, content: list[str]) -> None:
+    def _append_lines(self, offset: int, content: list[str], client: str) -> None:
+        sent = self.clients.get(client, 0)
+        for line in content[max(sent - offset, 0) :]:
+            parsed = cast("dict[str, Any]", json.loads(line))
+            self.own_steps += "_step" in parsed
+            self.lines.append(json.dumps({**parsed, "_step": len(self.lines)}))
+        self.clients[client] = max(sent, offset + len(content))
+
+    def _put_lines(self, offset: int, content: list[str], _client: str) -> None:
         self.lines += [None] * (offset - len(self.lines))
         for at, line in enumerate(content, offset):
             if at == len(self.lines):
@@ -249,7 +272,7 @@ def internal_of(config: dict[str, Any]) -> dict[str, Any]:
 def definitions_of(config: dict[str, Any]) -> dict[str, MetricDefinition]:
     """Return the metric definitions in a raw config: ``_wandb.value.m``, keys are numbers of protobuf fields."""
     entries = cast("list[dict[str, Any]]", internal_of(config).get("m") or [])
-    names = [str(entry.get("1") or entry.get("2") or "") for entry in entries]
+    names = [str(entry.get("1") or entry.get("2") or "").replace("\\.", ".") for entry in entries]
     found: dict[str, MetricDefinition] = {}
     for name, entry in zip(names, entries, strict=True):
         axis_at = entry.get("5")

@@ -57,6 +57,10 @@ def test_identity_is_the_emitters_and_each_further_machine_has_a_run_of_its_own(
     named = run_info(Path("/runs"), identity={"rl.wandb.run_id": "mine", "rl.wandb.entity": "ours"}, node_rank=2)
     gathered = run_info(Path("/runs"), node_rank=2, local=False, entity="argument")
 
-    assert (run_id_of(plain), project_of(plain), entity_of(plain, settings)) == (plain.id, "a-b-c", "of-the-bridge")
-    assert (run_id_of(named), project_of(named), entity_of(named, settings)) == ("mine-n2", "gsm8k", "ours")
-    assert (run_id_of(gathered), entity_of(gathered, settings)) == (gathered.id, "argument")
+    assert (run_id_of(plain, settings), project_of(plain), entity_of(plain, settings)) == (
+        plain.id,
+        "a-b-c",
+        "of-the-bridge",
+    )
+    assert (run_id_of(named, settings), project_of(named), entity_of(named, settings)) == ("mine-n2", "gsm8k", "ours")
+    assert (run_id_of(gathered, settings), entity_of(gathered, settings)) == (gathered.id, "argument")

@@ -1,0 +1,109 @@
+"""Shared mode: several bridges write one W&B run, each on its own machine. Which of them is the primary, and the roles.
+
+Every upload of a writer replaces the definitions of all axes (core/internal/runupserter), so every writer declares the
+axes of every role, from one list that all are given. Nothing here needs a common folder or a word between machines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from otel_bridge.errors import BlockedError, ConfigError
+from otel_bridge.exporter import RunInfo
+from otel_bridge.records import axis_of
+from otel_bridge.settings import Setting, flag, names, text
+
+SHARED: Final = Setting(
+    "OTEL_BRIDGE_WANDB_SHARED",
+    False,
+    flag,
+    "Several machines without a common bridge write one W&B run, in wandb's shared mode; needs `OTEL_BRIDGE_ROLES`.",
+)
+PRIMARY: Final = Setting(
+    "OTEL_BRIDGE_WANDB_PRIMARY",
+    "",
+    text,
+    "In shared mode, who ends the run: a role, or `1` or `0` for this machine; by default the machine of node rank 0.",
+)
+_NO_ROLES: Final[tuple[str, ...]] = ()
+ROLES: Final = Setting(
+    "OTEL_BRIDGE_ROLES", _NO_ROLES, names, "All roles of the job, the same list on every machine: `trainer,explorer`."
+)
+SETTINGS: Final = (SHARED, PRIMARY, ROLES)
+
+_SAFE_FROM: Final = (0, 28, 2)
+_UNSAFE_FROM: Final = (0, 31)
+INSTALL: Final = "pip install 'wandb>=0.28.2,<0.31'"
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+_ILLEGAL_IN_ID: Final = re.compile(r"[^\w\-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How this bridge takes part in a shared run.
+
+    Attributes:
+        roles: All roles of the job.
+        primary: A role, ``1``, ``0``, or empty: the machine of node rank 0.
+    """
+
+    roles: tuple[str, ...]
+    primary: str = ""
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Sharing | None:
+        """Read it from *env*; ``None`` when sharing is not asked for.
+
+        Raises:
+            ConfigError: There is no list of roles, or two axes of it could be taken for one another.
+        """
+        if not SHARED.read(env):
+            return None
+        roles = ROLES.read(env)
+        if not roles:
+            raise ConfigError(
+                f"{SHARED.name}=1 needs the roles of the whole job, the same list on every machine; "
+                f"set {ROLES.name}=trainer,explorer"
+            )
+        for role in roles:
+            inside = [other for other in roles if other.startswith(f"{role}/")]
+            if "*" in role or inside:
+                raise ConfigError(
+                    f"{ROLES.name}: {role!r} cannot have an axis of its own in shared mode, "
+                    + (f"for {inside[0]!r} begins with it; " if inside else "for `*` is a pattern in W&B; ")
+                    + "choose another name"
+                )
+        primary = PRIMARY.read(env)
+        if primary not in {"", "0", "1", *roles}:
+            raise ConfigError(f"{PRIMARY.name}={primary!r}: expected 1, 0 or one of {', '.join(roles)}")
+        return cls(roles, primary)
+
+    def is_primary(self, run: RunInfo) -> bool:
+        """Tell whether the bridge of *run*, as far as it is known, ends the W&B run."""
+        if self.primary in {"0", "1"}:
+            return self.primary == "1"
+        if not self.primary:
+            return run.node_rank == 0
+        return self.primary in run.configs or axis_of(self.primary) in run.keys.values()
+
+
+def require_safe(version: str) -> None:
+    """Raise `BlockedError` unless shared mode of this version of wandb is known to be safe."""
+    found = _VERSION.match(version)
+    parts = tuple(int(part or 0) for part in found.groups()) if found else ()
+    if _SAFE_FROM <= parts < _UNSAFE_FROM:
+        return
+    reason = (
+        "its writers number their rows themselves, so that those of two machines may replace one another"
+        if parts >= _UNSAFE_FROM
+        else "it was not found to be safe"
+    )
+    raise BlockedError(f"W&B: shared mode of wandb {version} is refused: {reason}", help=INSTALL)
+
+
+def part_of_id(name: str) -> str:
+    """Return *name* as a part of a W&B run id."""
+    return _ILLEGAL_IN_ID.sub("-", name).strip("-")[:40] or "unnamed"

@@ -1,0 +1,276 @@
+"""Shared mode: several machines, each a process with its own wandb and run folder, write one run of the stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_bridge.testing.wandb_server import WandbServer
+from otel_bridge.testing.wandb_state import WandbRun
+
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".venv-wandb-shared" / "bin" / "python"
+ID = "one-run"
+SHARED = {
+    "OTEL_BRIDGE_WANDB_SHARED": "1",
+    "OTEL_BRIDGE_ROLES": "trainer,explorer,judge",
+    "OTEL_BRIDGE_WANDB_TRANSMIT_S": "1",
+    "OTEL_BRIDGE_WANDB_POLL_S": "0.1",
+    "OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S": "20",
+    "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S": "20",
+}
+ROLES = {"trainer/step", "trainer/*", "explorer/step", "explorer/*", "judge/step", "judge/*"}
+
+pytestmark = pytest.mark.slow
+
+
+class Machine:
+    """A process of `wandb_shared_job`."""
+
+    def __init__(self, server: WandbServer, folder: Path, node_rank: int, python: Path, **more: str) -> None:
+        environment = {**server.environment(), **SHARED, **more}
+        job = {"id": ID, "folder": str(folder), "node_rank": node_rank, "environment": environment}
+        paths = os.pathsep.join(str(ROOT / name) for name in ("", "exporters", "tests"))
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "OTEL"))}
+        self.process = subprocess.Popen(
+            [python, "-m", "wandb_shared_job", json.dumps(job)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**clean, **environment, "PYTHONPATH": paths},
+        )  # fmt: skip
+        self.opened: dict[str, Any] = self._answer()
+
+    def do(self, command: str) -> Any:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read() if self.process.stderr else ""
+        return json.loads(line)
+
+    def settle(self) -> None:
+        """Wait until the server names all that was written here."""
+        until(lambda: len(set(self.do("safe"))) == 1)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.said()
+
+    def said(self) -> str:
+        """End the process, as it ends by itself, and return what it warned of."""
+        return self.process.communicate(timeout=60)[1]
+
+
+Begin = Callable[..., Machine]
+
+
+@pytest.fixture
+def server() -> Iterator[WandbServer]:
+    with WandbServer(features=("EXPAND_DEFINED_METRIC_GLOBS",)) as server:
+        yield server
+        assert (server.errors, server.resolver.unknown) == ([], [])
+
+
+@pytest.fixture
+def begin(server: WandbServer, tmp_path: Path) -> Iterator[Begin]:
+    if not PYTHON.exists():
+        missing = (
+            f"{PYTHON.parent.parent.name} is missing, with a wandb in which shared mode is safe; `make test` makes it"
+        )
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    machines: list[Machine] = []
+
+    def start(name: str, node_rank: int, **more: str) -> Machine:
+        machines.append(Machine(server, tmp_path / name, node_rank, PYTHON, **more))
+        return machines[-1]
+
+    yield start
+    for machine in machines:
+        machine.process.kill()
+        machine.process.wait()
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.05)
+
+
+def rows_of(run: WandbRun, role: str, key: str = "loss") -> list[tuple[object, object]]:
+    """Step and value of each line of a role, in the order of the run."""
+    return [(row[f"{role}/step"], row[f"{role}/{key}"]) for row in run.history if f"{role}/{key}" in row]
+
+
+def steps(first: int, last: int) -> list[tuple[object, object]]:
+    return [(step, step) for step in range(first, last + 1)]
+
+
+def test_two_machines_make_one_run_in_which_no_row_and_no_axis_is_lost(server: WandbServer, begin: Begin) -> None:
+    trainer, explorer = begin("a", 0), begin("b", 1)
+    trainer.do('config trainer {"lr": 1}')
+    explorer.do('config explorer {"n": 8}')
+    for first in (1, 11):
+        trainer.do(f"rows trainer {first} {first + 9}")
+        explorer.do(f"rows explorer {first} {first + 9} reward/mean")
+    explorer.do("rollouts explorer 1 3")
+    explorer.settle()
+    explorer.do("end")
+    open_after = server.run(ID).state
+    trainer.do("end")
+
+    run = server.run(ID)
+    assert (rows_of(run, "trainer"), rows_of(run, "explorer", "reward/mean")) == (steps(1, 20), steps(1, 20))
+    assert [row["_step"] for row in run.history] == list(range(41))
+    assert (run.own_steps, len(run.clients), run.overwritten) == (0, 2, [])
+    assert (open_after, run.state, run.config) == ("running", "finished", {"trainer": {"lr": 1}, "explorer": {"n": 8}})
+    visible = {name: metric.axis for name, metric in run.metrics.items() if not metric.hidden}
+    assert visible == {
+        "trainer/*": "trainer/step",
+        "explorer/*": "explorer/step",
+        "judge/*": "judge/step",
+        "explorer/reward/mean": "explorer/step",
+    }
+    assert [row["reward"] for row in server.table(ID, "explorer/rollouts")] == [0.75] * 3
+
+
+def test_every_upload_of_every_writer_but_its_first_declares_the_axes_of_all_roles(
+    server: WandbServer, begin: Begin
+) -> None:
+    judge, trainer = begin("j", 2), begin("t", 0)  # the primary comes late
+    judge.do("rows judge 1 5")
+    trainer.do("rows trainer 1 5")
+    judge.settle()
+    judge.kill()
+    judge = begin("j", 2)
+    judge.do("rows judge 6 8")
+    judge.settle()
+    judge.do("end")
+    trainer.do("end")
+
+    declared = [set(upsert.metrics) for upsert in server.run(ID).upserts if upsert.metrics]
+    assert declared
+    assert all(names >= ROLES for names in declared)
+    assert server.run(ID).state == "finished"
+
+
+def test_a_secondary_that_is_killed_goes_on_behind_its_own_last_line(server: WandbServer, begin: Begin) -> None:
+    trainer, explorer = begin("a", 0), begin("b", 1)
+    trainer.do("rows trainer 1 30")
+    explorer.do("rows explorer 1 20")
+    explorer.settle()
+    trainer.settle()
+    server.hang(what="filestream")
+    explorer.do("rows explorer 21 40")
+    explorer.kill()
+    server.heal()
+    explorer = begin("b", 1)
+    opened = explorer.opened
+    explorer.do("rows explorer 21 40")
+    explorer.settle()
+    explorer.do("end")
+    trainer.do("end")
+
+    assert opened == {"safe": 20}
+    assert (rows_of(server.run(ID), "explorer"), rows_of(server.run(ID), "trainer")) == (steps(1, 40), steps(1, 30))
+
+
+def test_a_primary_that_died_leaves_the_run_to_the_others_and_ends_it_when_it_is_back(
+    server: WandbServer, begin: Begin
+) -> None:
+    trainer, explorer = begin("a", 0), begin("b", 1)
+    trainer.do("rows trainer 1 5")
+    trainer.settle()
+    trainer.kill()
+    explorer.do("rows explorer 1 5")
+    explorer.do("end")
+    without = server.run(ID).state
+    trainer = begin("a", 0)
+    trainer.do("rows trainer 4 8")  # from a checkpoint: the second attempt goes over steps 4 and 5 again
+    trainer.do("end")
+
+    run = server.run(ID)
+    assert (without, run.state) == ("running", "finished")
+    assert (rows_of(run, "trainer"), rows_of(run, "explorer")) == (steps(1, 5) + steps(4, 8), steps(1, 5))
+
+
+def test_a_role_that_is_not_listed_gets_a_run_of_its_own_and_is_warned_of(server: WandbServer, begin: Begin) -> None:
+    machine = begin("a", 0)
+    machine.do("rows trainer 1 3")
+    machine.do("rows critic 1 4")
+    machine.do("rows - 1 2")
+    machine.settle()
+    machine.kill()
+    machine = begin("a", 0)
+    machine.do("rows critic 5 6")
+    machine.do("rows trainer 4 4")
+    machine.do("end")
+    said = machine.said()
+
+    shared, critic, nobody = server.run(ID), server.run(f"{ID}-critic"), server.run(f"{ID}-unnamed")
+    assert (rows_of(shared, "trainer"), rows_of(critic, "critic")) == (steps(1, 4), steps(1, 6))
+    assert [(row["step"], row["loss"]) for row in nobody.history] == steps(1, 2)
+    assert (critic.group, critic.display_name, nobody.group) == (ID, "shared (critic)", ID)
+    assert critic.metrics["critic/loss"].axis == "critic/step"
+    assert [run.state for run in (shared, critic, nobody)] == ["finished"] * 3
+    assert "critic" not in said, "it is said once, not after every restart"
+
+
+def test_a_role_may_be_the_primary_wherever_it_runs(server: WandbServer, begin: Begin) -> None:
+    named = {"OTEL_BRIDGE_WANDB_PRIMARY": "trainer"}
+    first, second = begin("a", 0, **named), begin("b", 0, **named)
+    first.do("rows explorer 1 3")
+    second.do("rows judge 1 3")
+    second.do("rows trainer 1 3")
+    first.do("end")
+    open_after = server.run(ID).state
+    second.do("end")
+
+    run = server.run(ID)
+    assert (open_after, run.state) == ("running", "finished")
+    assert [rows_of(run, role) for role in ("explorer", "judge", "trainer")] == [steps(1, 3)] * 3
+
+
+def test_an_outage_while_two_write_loses_and_doubles_nothing(server: WandbServer, begin: Begin) -> None:
+    trainer, explorer = begin("a", 0), begin("b", 1)
+    server.answer(503, what="filestream", times=2)
+    trainer.do("rows trainer 1 10")
+    server.drop(what="filestream", times=2, take=True)
+    explorer.do("rows explorer 1 10")
+    trainer.settle()
+    explorer.settle()
+    for machine in (explorer, trainer):
+        machine.do("end")
+
+    counted = Counter(rows_of(server.run(ID), "trainer") + rows_of(server.run(ID), "explorer"))
+    assert counted == dict.fromkeys(steps(1, 10), 2)
+
+
+def test_offline_and_newer_versions_of_wandb_do_not_share(server: WandbServer, begin: Begin, tmp_path: Path) -> None:
+    offline = begin("off", 1, WANDB_MODE="offline")
+    offline.do("rows trainer 1 2")
+    offline.do("end")
+    said = offline.said()
+    newer = Machine(server, tmp_path / "new", 0, Path(sys.executable))
+    newer.process.wait()
+
+    assert "an offline run cannot be shared" in said
+    assert f"{ID}-n1, in the group {ID}" in said
+    assert list((tmp_path / "off" / "wandb").glob(f"offline-run-*-{ID}-n1"))
+    assert "shared mode of wandb 0.31" in newer.opened["error"]
+    assert "pip install 'wandb>=0.28.2,<0.31'" in newer.opened["help"]
+    assert server.store.runs == {}
