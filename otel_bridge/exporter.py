@@ -34,7 +34,8 @@ class RunInfo:
         id: Run id, the same in every process and after a restart.
         name: Display name.
         folder: The run folder; what a writer puts on disk of its own goes to ``folder / <exporter name>``.
-        identity: The trackers' identity found in the emitters' environment, e.g. ``rl.wandb.run_id`` to its value.
+        identity: The trackers' identity found in the emitters' environment, e.g. ``rl.wandb.run_id`` to its value;
+            and what the first process runs: ``host.name``, ``process.command``, ``vcs.ref.head.revision`` ….
         keys: Every key seen so far to its axis key; axes must stand before the first record.
         configs: The merged config of each role, as given to `RunWriter.write_config` right after open.
         reopened: Data came after an end had been written.
@@ -155,6 +156,11 @@ class TakesTraces(Protocol):
         ...
 
 
+def caution_of(settings: ExporterSettings) -> str:
+    """Return what the destination of *settings* does not keep, empty when nothing is said."""
+    return _text_of(settings, "caution")
+
+
 def tracker_run_id_of(writer: RunWriter) -> str | None:
     """Return the tracker's own id of the run, ``None`` when *writer* says none."""
     return _text_of(writer, "tracker_run_id") or None
@@ -165,14 +171,17 @@ def found_of(writer: RunWriter) -> str:
     return _text_of(writer, "found")
 
 
-def _text_of(writer: RunWriter, name: str) -> str:
-    value: object = getattr(writer, name, None)
+def _text_of(part: object, name: str) -> str:
+    value: object = getattr(part, name, None)
     return value if isinstance(value, str) else ""
 
 
 @runtime_checkable
 class ExporterSettings(Protocol):
-    """Where an exporter delivers, read from an environment."""
+    """Where an exporter delivers, read from an environment.
+
+    It may have one more attribute, ``caution: str``: what this destination does not keep, said by ``init()``; or empty.
+    """
 
     @property
     def destination(self) -> Mapping[str, str]:

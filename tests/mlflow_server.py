@@ -80,6 +80,7 @@ class FaultProxy:
         after: Let this many such requests through first.
         lose_answer: Pass the request on and drop the answer, as a broken network does.
         hang: Do not answer before `release` is set.
+        required: Headers without which a request is answered 401.
         seen: ``METHOD path`` of all requests.
     """
 
@@ -87,6 +88,7 @@ class FaultProxy:
         self.target = target
         self.status, self.path, self.after = 0, "", 0
         self.headers: dict[str, str] = {}
+        self.required: dict[str, str] = {}
         self.lose_answer = self.hang = False
         self.release = threading.Event()
         self.seen: list[str] = []
@@ -123,6 +125,9 @@ class FaultProxy:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         self.seen.append(f"{request.command} {request.path}")
         self.authorizations.append(request.headers.get("Authorization"))
+        if any(request.headers.get(name) != value for name, value in self.required.items()):
+            _answer(request, 401, b"who are you?", {"WWW-Authenticate": "Basic"})
+            return
         hit = self.path in request.path
         if hit and self.after > 0:
             self.after, hit = self.after - 1, False

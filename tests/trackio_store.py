@@ -19,6 +19,19 @@ def is_axis(key: str) -> bool:
     return key.endswith("/step") and key.count("/") == 1 and not key.startswith("__")
 
 
+def held_in(directory: Path, run: RunInfo) -> Contents:
+    """What Trackio's own store in *directory* holds of *run*: Trackio reads its folder from a constant."""
+    os.environ["TRACKIO_DIR"] = str(DIRECTORY)  # read while Trackio is imported
+    from trackio import sqlite_storage
+
+    before = sqlite_storage.TRACKIO_DIR
+    sqlite_storage.TRACKIO_DIR = directory
+    try:
+        return held(run)
+    finally:
+        sqlite_storage.TRACKIO_DIR = before
+
+
 def held(run: RunInfo) -> Contents:
     """What Trackio's own store says it holds of *run*."""
     from trackio.sqlite_storage import SQLiteStorage
@@ -46,3 +59,11 @@ def held(run: RunInfo) -> Contents:
     config = SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id) or {}
     contents.config.update({key: str(value) for key, value in config.items() if not key.startswith("_")})
     return contents
+
+
+def imported(inbox: Path) -> int:
+    """Import the files of *inbox* as the dashboard does; return how many records it took."""
+    os.environ["TRACKIO_DIR"] = str(DIRECTORY)
+    from trackio.fragments import import_inbox_dir
+
+    return import_inbox_dir(inbox)

@@ -7,6 +7,7 @@ four minutes), bounded requests, no telemetry, no touching of OpenTelemetry's pr
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import sqlite3
 import time
@@ -22,6 +23,9 @@ from otel_bridge_mlflow.keys import Rules
 from otel_bridge_mlflow.settings import MlflowSettings, without_credentials
 
 _FIRST_USE_WAIT_S = 60.0
+_BUSY = "PRAGMA busy_timeout = 5000"
+_OLDEST, _TOO_NEW = (3, 10), (4, 0)
+_INSTALL = "pip install 'otel-bridge[mlflow]'"
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",
@@ -137,13 +141,20 @@ def connect(settings: MlflowSettings) -> Connection:
 
 def _connect(settings: MlflowSettings) -> Connection:
     # Here and not above: the module of an entry point imports no tracker.
-    from mlflow import MlflowClient, entities  # noqa: PLC0415
-    from mlflow.tracing.client import TracingClient  # noqa: PLC0415
-    from mlflow.utils import rest_utils, validation  # noqa: PLC0415
+    try:
+        from mlflow import MlflowClient, __version__, entities  # noqa: PLC0415
+
+        require_version(__version__)
+        from mlflow.tracing.client import TracingClient  # noqa: PLC0415
+        from mlflow.utils import rest_utils, validation  # noqa: PLC0415
+    except ImportError as exc:
+        raise BlockedError(f"MLflow cannot be imported: {exc}", help=_INSTALL) from exc
 
     untyped = cast("Any", SimpleNamespace(rest=rest_utils, validation=validation, tracing=TracingClient(settings.uri)))
 
     client: Any = MlflowClient(tracking_uri=settings.uri)
+    if settings.database is not None:
+        _wait_less(untyped.tracing.store)
     rules = Rules(
         legal=untyped.validation.validate_param_and_metric_name,
         ambiguous=untyped.validation.path_not_unique,
@@ -156,6 +167,32 @@ def _connect(settings: MlflowSettings) -> Connection:
         params=validation.MAX_PARAMS_TAGS_PER_BATCH,
     )
     return Connection(settings, client, untyped.tracing.store, rules, entities, untyped.rest.http_request)
+
+
+def require_version(found: str) -> None:
+    """Check the version of MLflow that is installed.
+
+    Raises:
+        BlockedError: It is one whose calls we do not know.
+    """
+    parts = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+    if not _OLDEST <= parts < _TOO_NEW:
+        raise BlockedError(f"mlflow {found} is installed, one from 3.10 to below 4 is needed", help=_INSTALL)
+
+
+def _wait_less(store: Any) -> None:
+    """Let a call wait for a lock of an SQLite file no longer than we choose, then raise; it is tried again.
+
+    MLflow sets 20 s at the begin of each session (``make_managed_session`` in mlflow/store/db/utils.py), while which
+    nothing else of the run is written, nor its bridge stopped.
+    """
+    event: Any = importlib.import_module("sqlalchemy").event
+
+    def shorten(*call: Any) -> tuple[Any, Any]:
+        statement, parameters = call[2], call[3]
+        return (_BUSY if statement.startswith("PRAGMA busy_timeout") else statement), parameters
+
+    event.listen(store.engine, "before_cursor_execute", shorten, retval=True)
 
 
 def _prepare_environment(settings: MlflowSettings) -> None:

@@ -18,6 +18,7 @@ from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.exporter import NEW_RUN_HINT, Memory, RunInfo
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, outcome_of
+from otel_bridge_mlflow.tags import wanted
 
 _log = logging.getLogger(__name__)
 _RUN_SLOT = "run"
@@ -157,7 +158,7 @@ def _by_name(connection: Connection, run: RunInfo, experiment_id: str) -> Any | 
 
 def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
     name = run_name(run, connection.rules.name_length)
-    mine = connection.client.create_run(experiment_id, run_name=name, tags=_tags(run, connection.rules.tag_length))
+    mine = connection.client.create_run(experiment_id, run_name=name, tags=wanted(run, connection.rules.tag_length, {}))
     oldest = _by_tag(connection, run, experiment_id)
     if oldest is None:
         raise RetryableError(f"run {mine.info.run_id} was created in {connection.shown} and is not found there")
@@ -179,14 +180,14 @@ def _reopened(connection: Connection, found: Any, run: RunInfo) -> OpenRun:
         raise _deleted_experiment(connection, experiment_id, experiment_id)
     if found.info.status != _RUNNING:
         connection.client.update_run(run_id, status=_RUNNING)
-    wanted = _tags(run, connection.rules.tag_length)
     held: dict[str, str] = dict(found.data.tags)
-    for key, value in wanted.items():
-        if held.get(key) != value:
-            connection.client.set_tag(run_id, key, value)
+    new = wanted(run, connection.rules.tag_length, held)
+    if new:
+        tags = [connection.entities.RunTag(key, value) for key, value in new.items()]
+        connection.client.log_batch(run_id, tags=tags, synchronous=True)
     if found.data.metrics or found.data.params or found.info.status != _RUNNING:
         _log.warning("resuming MLflow run %s (%r) in %s", run_id, found.info.run_name, connection.shown)
-    return OpenRun(run_id, experiment_id, dict(found.data.params), held | wanted)
+    return OpenRun(run_id, experiment_id, dict(found.data.params), held | new)
 
 
 def _experiment(connection: Connection, run: RunInfo) -> str:
@@ -215,18 +216,6 @@ def _artifacts(connection: Connection, name: str) -> str | None:
     """Return where artifacts that others log go: beside the database, not in the bridge's working folder."""
     database = connection.settings.database
     return None if database is None else (database.parent / "mlruns" / _digits(name)).as_uri()
-
-
-def _tags(run: RunInfo, limit: int) -> dict[str, str]:
-    """Return the tags of the run; MLflow keeps names and values of any length up to its limit."""
-    wanted = {
-        semconv.RUN_ID: run.id,
-        semconv.RUN_GROUP: run.group,
-        semconv.RUN_JOB_TYPE: run.job_type,
-        semconv.RUN_TAGS: ",".join(run.tags),
-        "mlflow.note.content": run.notes,
-    }
-    return {key: value[:limit] for key, value in wanted.items() if value}
 
 
 def _digits(text: str) -> str:

@@ -16,6 +16,7 @@ from otel_bridge_mlflow.metrics import MetricWriter
 from otel_bridge_mlflow.params import ParamWriter
 from otel_bridge_mlflow.runs import OpenRun, open_run
 from otel_bridge_mlflow.settings import mlflow_settings
+from otel_bridge_mlflow.tags import Roles
 from otel_bridge_mlflow.traces import TraceWriter
 
 _STATUS = {Status.FINISHED: "FINISHED", Status.FAILED: "FAILED", Status.KILLED: "KILLED"}
@@ -39,6 +40,7 @@ class MlflowRunWriter:
         self._traces = TraceWriter(connection, opened, Names("trace tag", connection.rules, memory))
         self._assessments = AssessmentWriter(connection, memory)
         self._params = ParamWriter(connection, opened, Names("param", connection.rules, memory))
+        self._roles = Roles(connection, opened.id)
         self.tracker_run_id = opened.id
         self.found = opened.found
 
@@ -52,11 +54,13 @@ class MlflowRunWriter:
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Log *rows*, merged into batches."""
         with self._outcomes():
+            self._roles.note(rows)
             self._metrics.write(rows)
 
     def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
         """Store *rollouts* as traces linked to the run; their rewards wait for `catch_up`."""
         with self._outcomes():
+            self._roles.note(rollouts)
             try:
                 self._traces.write(rollouts)
             except ExporterError as exc:
@@ -88,6 +92,7 @@ class MlflowRunWriter:
         while not self.catch_up():
             pass
         with self._outcomes(), as_bridge_errors(f"ending MLflow run {self._run.id}"):
+            self._roles.confirm()
             self._connection.client.set_terminated(self._run.id, status=_STATUS[status])
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""The exporter ``trackio``: a run in Trackio's local store, rollouts as ``trackio.Trace`` records."""
+"""The exporter ``trackio``: a run in Trackio's store, inbox or server, rollouts as ``trackio.Trace`` records."""
 
 from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
-from otel_bridge_trackio.settings import TrackioSettings
+from otel_bridge_trackio.settings import TIMEOUT_S, TrackioSettings
 from otel_bridge_trackio.writer import held, open_writer
 
 __all__ = ["exporter"]
@@ -15,4 +15,5 @@ exporter = Exporter(
     requires=("trackio",),
     extra="trackio",
     held=held,
+    declares=(TIMEOUT_S,),
 )

@@ -1,60 +1,101 @@
 """Where Trackio keeps its store: its own variables, read without importing it.
 
-Source: ``_get_trackio_dir`` in trackio/utils.py; ``HF_HOME`` in huggingface_hub/constants.py.
+Source: ``_get_trackio_dir``, ``resolve_space_id_and_server_url``, ``parse_trackio_server_url`` and ``get_storage_mode``
+in trackio/utils.py; ``_space_id_to_url`` in trackio/remote_client.py; ``HF_HOME`` in huggingface_hub/constants.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os.path
+import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
+from otel_bridge.journal.netfs import network_file_system
 from otel_bridge.semconv import TRACKIO_PROJECT
+from otel_bridge.settings import Setting, seconds
 
-_REMOTE = ("TRACKIO_SERVER_URL", "TRACKIO_SPACE_ID")
+TIMEOUT_S = Setting(
+    "OTEL_BRIDGE_TRACKIO_TIMEOUT_S", 30.0, seconds, "How long one request to a Trackio server or Space may take."
+)
+_MODES = ("auto", "sqlite", "jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A Trackio server, or a Space that runs one.
+
+    Attributes:
+        url: Its address without credentials, ending in ``/``.
+        space: Id of the Space, ``None`` for a server of one's own.
+        write_token: What a server of one's own asks for.
+        hf_token: What a Space asks for; sent to nobody else.
+        timeout_s: Setting `TIMEOUT_S`.
+    """
+
+    url: str
+    space: str | None = None
+    write_token: str | None = field(default=None, repr=False)
+    hf_token: str | None = field(default=None, repr=False)
+    timeout_s: float = TIMEOUT_S.default
 
 
 @dataclass(frozen=True, slots=True)
 class TrackioSettings:
-    """The local store.
+    """One Trackio store.
 
     Attributes:
-        directory: ``TRACKIO_DIR``, absolute.
+        directory: ``TRACKIO_DIR``, absolute: the local store.
         is_default: No variable named it, so that Trackio's own commands find it without one.
+        remote: Where rows go instead of the local store.
+        inbox: Write files that the dashboard imports instead of the database: `directory` is on a network file system.
     """
 
     directory: Path
     is_default: bool
+    remote: Remote | None = None
+    inbox: bool = False
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cwd: Path) -> TrackioSettings:
         """Read the settings; a relative folder is taken from *cwd*.
 
         Raises:
-            ConfigError: A remote Trackio is asked for.
+            ConfigError: A variable does not say what it should.
         """
-        for name in _REMOTE:
-            if env.get(name):
-                raise ConfigError(
-                    f"{name} is set, but the trackio exporter writes to a local store; unset it and "
-                    "use `trackio sync` to copy the project to the remote afterwards"
-                )
         chosen = env.get("TRACKIO_DIR")
-        if chosen:
-            return cls(directory=_absolute(chosen, cwd), is_default=False)
-        return cls(directory=_hugging_face_home(env, cwd) / "trackio", is_default=True)
+        directory = _absolute(chosen, cwd) if chosen else _hugging_face_home(env, cwd) / "trackio"
+        remote, inbox = _remote(env, cwd), _inbox(env, directory)
+        return cls(directory, not chosen, remote, inbox=inbox and remote is None)
 
     @property
     def destination(self) -> Mapping[str, str]:
         """The one variable that says where."""
-        return {"TRACKIO_DIR": str(self.directory)}
+        if self.remote is None:
+            return {"TRACKIO_DIR": str(self.directory)}
+        if self.remote.space:
+            return {"TRACKIO_SPACE_ID": self.remote.space}
+        return {"TRACKIO_SERVER_URL": self.remote.url}
+
+    @property
+    def caution(self) -> str:
+        """What this destination does not keep, said once at the start; empty when it keeps all."""
+        if self.remote is not None:
+            return "trackio: a server keeps no event times, rows and traces get the time of their arrival"
+        if self.inbox:
+            return f"trackio: {self.directory} is shared over a network, rows appear while `trackio show` runs"
+        return ""
 
     def view(self, run: RunInfo) -> str:
-        """Return the command that opens the dashboard on the run's project."""
+        """Return the address of the dashboard, or the command that opens it on the run's project."""
+        if self.remote is not None:
+            return f"{self.remote.url}?project={quote(project_of(run))}"
         command = f"trackio show --project {shlex.quote(project_of(run))}"
         return command if self.is_default else f"TRACKIO_DIR={shlex.quote(str(self.directory))} {command}"
 
@@ -62,6 +103,47 @@ class TrackioSettings:
 def project_of(run: RunInfo) -> str:
     """Return the Trackio project: the emitter's ``TRACKIO_PROJECT``, else the run's."""
     return run.identity.get(TRACKIO_PROJECT) or run.project
+
+
+def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
+    space, url = env.get("TRACKIO_SPACE_ID", "").strip(), env.get("TRACKIO_SERVER_URL", "").strip()
+    timeout_s = max(TIMEOUT_S.read(env), 1.0)
+    if space:  # goes before the server, as in Trackio
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", space):
+            raise ConfigError(f"TRACKIO_SPACE_ID={space!r}: expected OWNER/NAME, e.g. ada/trackio")
+        host = re.sub(r"[_.]", "-", space.replace("/", "-").lower())
+        return Remote(f"https://{host}.hf.space/", space, hf_token=_hf_token(env, cwd), timeout_s=timeout_s)
+    if not url:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(f"TRACKIO_SERVER_URL={url.partition('?')[0]!r}: expected http(s)://HOST[:PORT]")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    token = query.pop("write_token", None) or env.get("TRACKIO_WRITE_TOKEN") or None
+    host, path = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")
+    # A server of its own never sees the token of the Hub (trackio/remote_client.py).
+    hf_token = _hf_token(env, cwd) if host.lower().endswith(".hf.space") else None
+    left = f"?{urlencode(query)}" if query else ""
+    return Remote(f"{parts.scheme}://{host}{path}/{left}", None, token, hf_token, timeout_s)
+
+
+def _inbox(env: Mapping[str, str], directory: Path) -> bool:
+    mode = env.get("TRACKIO_STORAGE_MODE", "").strip().lower() or "auto"
+    if mode not in _MODES:
+        raise ConfigError(f"TRACKIO_STORAGE_MODE={mode!r}: expected one of {', '.join(_MODES)}")
+    return mode == "jsonl" or (mode == "auto" and network_file_system(directory) is not None)
+
+
+def _hf_token(env: Mapping[str, str], cwd: Path) -> str | None:
+    """Return the token that ``hf auth login`` has stored, or that a variable holds."""
+    named = env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN")
+    if named:
+        return named.strip()
+    file = env.get("HF_TOKEN_PATH")
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        path = _absolute(file, cwd) if file else _hugging_face_home(env, cwd) / "token"
+        return path.read_text("utf-8").strip() or None
+    return None
 
 
 def _absolute(folder: str, cwd: Path) -> Path:

@@ -82,6 +82,9 @@ class Store:
         except (TypeError, ValueError, OverflowError):
             self._write_one_by_one(entries, config)
 
+    def close(self) -> None:
+        """Do nothing: the store holds nothing open between calls."""
+
     def _write_one_by_one(self, entries: Sequence[Entry], config: Payload | None) -> None:
         for entry in entries:
             self._write_alone(entry, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -9,9 +10,12 @@ from otel_bridge.errors import ExporterError
 from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, Held, Memory, RunInfo
 from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
 from otel_bridge_trackio.payload import late_trace, rollout_trace, row_metrics, timestamp
+from otel_bridge_trackio.remote import count_remote
 from otel_bridge_trackio.settings import TrackioSettings, project_of
-from otel_bridge_trackio.store import Entry, Store, config_payload, count
+from otel_bridge_trackio.sink import Sink, open_sink
+from otel_bridge_trackio.store import Entry, config_payload, count
 
+_log = logging.getLogger(__name__)
 _LAST: Final = "last"
 _COUNT: Final = "count/"
 
@@ -31,15 +35,19 @@ def held(run: RunInfo, settings: ExporterSettings) -> Held:
     """Count what Trackio's own API shows of *run*."""
     if not isinstance(settings, TrackioSettings):
         raise TypeError(f"expected TrackioSettings, got {type(settings).__name__}")
+    if settings.remote is not None:
+        return Held(*count_remote(settings.remote, project_of(run), run.id, run.name))
     return Held(*count(settings.directory, project_of(run), run.id, run.name))
 
 
 class TrackioRunWriter:
-    """Writes one run to Trackio's local store, from one delivery thread; what returned is safe."""
+    """Writes one run to Trackio, from one delivery thread; what returned is safe."""
 
     def __init__(self, run: RunInfo, settings: TrackioSettings, memory: Memory) -> None:
-        self.url: str | None = None
-        self._store = Store(settings.directory, project_of(run), run.id, run.name)
+        self.url = None if settings.remote is None else settings.view(run)
+        self._store = open_sink(settings, run)
+        if settings.caution:
+            _log.warning("%s", settings.caution)
         self._memory = memory
         self.tracker_run_id = self._run_id = run.id
         self.found = _found(self._store, project_of(run)) if memory.get(_LAST) is None else ""
@@ -111,7 +119,8 @@ class TrackioRunWriter:
         """Trackio keeps no status."""
 
     def close(self) -> None:
-        """Trackio's store holds nothing open between calls."""
+        """Let go of the store; Trackio's own holds nothing open between calls."""
+        self._store.close()
 
     def _log_id(self, record_id: str) -> str:
         """Return an id unique in the project: Trackio's index on it spans all runs of one."""
@@ -145,7 +154,7 @@ class TrackioRunWriter:
             self._memory.put(_COUNT + key, str(known).encode())
 
 
-def _found(store: Store, project: str) -> str:
+def _found(store: Sink, project: str) -> str:
     """Say what another run folder has written of this run: the same project and name are the same run."""
     rows = store.rows()
     if not rows:

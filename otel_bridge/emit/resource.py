@@ -44,17 +44,26 @@ def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, st
     return found
 
 
-def encode_resource(identity: Identity, env: Mapping[str, str], instance_id: str, *, forked: bool = False) -> bytes:
+def encode_resource(
+    identity: Identity,
+    env: Mapping[str, str],
+    instance_id: str,
+    *,
+    source: Mapping[str, str] | None = None,
+    forked: bool = False,
+) -> bytes:
     """Encode the resource of one process.
 
     Args:
         identity: Which run, and who speaks.
         env: Where the trackers' identity is looked for.
         instance_id: This process, new in a fork.
+        source: What the process runs, attribute to value; ``OTEL_RESOURCE_ATTRIBUTES`` goes before it.
         forked: It is a forked child.
     """
     asked = identity.asked
     values: dict[str, Attribute] = {
+        **(source or {}),
         **identity.resource,
         semconv.SERVICE_NAME: env.get("OTEL_SERVICE_NAME")
         or identity.resource.get(semconv.SERVICE_NAME)

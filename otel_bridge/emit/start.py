@@ -22,9 +22,10 @@ from otel_bridge.emit.resource import encode_resource
 from otel_bridge.emit.run import Run, RunFacts
 from otel_bridge.emit.run_settings import RunSettings
 from otel_bridge.emit.sink import MakeHeader, Sink
+from otel_bridge.emit.source import source_of
 from otel_bridge.emit.takeover import has_what_is_missing, take_over
 from otel_bridge.errors import ConfigError, JournalError
-from otel_bridge.exporter import SIGNALS, RunInfo
+from otel_bridge.exporter import SIGNALS, RunInfo, caution_of
 from otel_bridge.journal.base import BaseDir, find_base
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -126,6 +127,7 @@ def _open(facts: RunFacts, place: _Place) -> Sink:
 
 def _header_maker(facts: RunFacts, place: _Place) -> MakeHeader:
     identity, choice, host = facts.identity, facts.choice, this_host()
+    source = source_of(facts.env, facts.cwd)
 
     def make(instance_id: str, forked: bool) -> SegmentHeader:
         return SegmentHeader(
@@ -134,7 +136,7 @@ def _header_maker(facts: RunFacts, place: _Place) -> MakeHeader:
             project=identity.project,
             run_name=identity.name,
             kind="process",
-            resource=encode_resource(identity, facts.env, instance_id, forked=forked),
+            resource=encode_resource(identity, facts.env, instance_id, source=source, forked=forked),
             exporters=choice.by_signal,
             destinations=choice.destinations,
             host=host.name,
@@ -171,6 +173,7 @@ def _notes(facts: RunFacts, place: _Place) -> list[str]:
         notes += _elsewhere(before, facts.choice)
         notes += lines.found(before)
     notes += [f"view: {where}" for where in _views(facts, place).values()]
+    notes += [said for said in map(caution_of, facts.choice.settings.values()) if said]
     if place.base.instead_of is not None:
         notes.append(f"{place.base.instead_of} is on {place.base.file_system}, so run folders are in {place.base.path}")
     if place.hold:

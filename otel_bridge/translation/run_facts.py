@@ -1,7 +1,8 @@
 """Resource attributes -> what is known of the run itself: project, name, group, tags, the trackers' identity. Pure.
 
 Owns ``run`` of the state: a map with ``id``, ``project``, ``name``, ``group``, ``tags``, ``notes``, ``job_type``,
-``node_rank`` and ``identity`` (``rl.wandb.run_id`` and its like). The first process to name a fact holds.
+``node_rank`` and ``identity`` (``rl.wandb.run_id`` and its like, host, script, commit). The first process to name a
+fact holds.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ _IDENTITY: Final = (
     semconv.MLFLOW_EXPERIMENT,
     semconv.TRACKIO_PROJECT,
     semconv.TRACKIO_SPACE,
+    semconv.HOST_NAME,
+    semconv.PROCESS_COMMAND,
+    semconv.PROCESS_OWNER,
+    semconv.VCS_REVISION,
 )
 
 

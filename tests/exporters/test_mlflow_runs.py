@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sqlite3
+from importlib.metadata import version
 from pathlib import Path
 
 import mlflow_reading
@@ -9,11 +11,12 @@ import pytest
 
 import otel_bridge_mlflow
 from otel_bridge import semconv
-from otel_bridge.errors import BlockedError
+from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.exporter import RunInfo, found_of, tracker_run_id_of
 from otel_bridge.records import Status
 from otel_bridge.testing import MemoryTable, open_writer, samples
 from otel_bridge.testing.contract import same_scalars
+from otel_bridge_mlflow import connection
 
 exporter = otel_bridge_mlflow.exporter
 
@@ -58,6 +61,7 @@ def test_a_new_run_has_experiment_name_tags_and_is_running(uri: str, run: RunInf
         "rl.run.tags": "a,b",
         "rl.run.job_type": "train",
         "mlflow.note.content": "first try",
+        "otel_bridge.version": version("otel-bridge"),
     }
 
 
@@ -296,3 +300,65 @@ def test_the_end_has_its_status_and_time(uri: str, run: RunInfo, status: Status)
     (held,) = mlflow_reading.runs_of(uri, run)
     assert held.info.status == status.value.upper()
     assert held.info.end_time >= held.info.start_time
+
+
+SOURCE = {
+    "process.command": "train.py", "process.owner": "ada", "host.name": "gpu1", "vcs.ref.head.revision": "c0ffee",
+}  # fmt: skip
+
+
+def test_what_the_run_runs_is_tagged_as_mlflow_does_and_by_its_first_bridge_only(uri: str, run: RunInfo) -> None:
+    opened(uri, dataclasses.replace(run, identity=SOURCE))
+    other = {"host.name": "gpu2", "vcs.ref.head.revision": "0ff1ce"}
+    opened(uri, dataclasses.replace(run, identity=other, notes="later"))
+
+    (held,) = mlflow_reading.runs_of(uri, run)
+    ours = {key: value for key, value in held.data.tags.items() if key not in {"mlflow.runName", "rl.run.id"}}
+    assert ours == {
+        "mlflow.source.name": "train.py", "mlflow.source.type": "LOCAL", "mlflow.source.git.commit": "c0ffee",
+        "mlflow.user": "ada", "host.name": "gpu1", "mlflow.note.content": "later",
+        "otel_bridge.version": version("otel-bridge"),
+    }  # fmt: skip
+
+
+def test_a_note_that_a_person_wrote_stays(uri: str, run: RunInfo) -> None:
+    noted = dataclasses.replace(run, notes="ours")
+    opened(uri, noted)
+    mlflow_reading.client(uri).set_tag(tagged(uri, run), "mlflow.note.content", "mine")
+
+    opened(uri, noted)
+
+    (held,) = mlflow_reading.runs_of(uri, run)
+    assert held.data.tags["mlflow.note.content"] == "mine"
+
+
+def test_the_roles_are_listed_as_they_appear_by_several_bridges(uri: str, run: RunInfo) -> None:
+    first, second = opened(uri, run), opened(uri, run)
+
+    first.write_rows(samples.placed([samples.row(1, role="trainer")]))
+    second.write_rows(samples.placed([samples.row(1, role="explorer"), samples.row(1, role=None)]))
+    first.write_rollouts(samples.placed([samples.rollout(0, seed=run.id, role="evaluator")]))
+
+    (held,) = mlflow_reading.runs_of(uri, run)
+    assert held.data.tags["rl.roles"] == "evaluator,explorer,trainer"
+
+
+def test_a_database_that_another_program_locks_is_tried_again_long_before_mlflows_20_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert connection._BUSY == "PRAGMA busy_timeout = 5000"
+    monkeypatch.setattr(connection, "_BUSY", "PRAGMA busy_timeout = 50")
+    uri, run = mlflow_reading.database(tmp_path), samples.run_info(tmp_path)
+    writer, rows = opened(uri, run), samples.placed(samples.rows(3))
+    writer.write_rows(rows[:1])
+    holder = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+
+    with pytest.raises(RetryableError, match="locked") as raised:
+        writer.write_rows(rows[1:])
+    holder.execute("ROLLBACK")
+    holder.close()
+    writer.write_rows(rows[1:])
+
+    assert raised.value.position == 2
+    same_scalars(mlflow_reading.contents(uri, run), rows)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mlflow_reading
@@ -223,3 +224,85 @@ def test_a_late_value_of_a_deleted_trace_is_refused_alone(server: str, run: RunI
         writer.write_late(samples.placed([samples.late_value(rollout)], first=9))
 
     assert raised.value.position == 9
+
+
+def test_a_token_reaches_every_request(proxy: FaultProxy, run: RunInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t0ken")
+    proxy.required = {"Authorization": "Bearer t0ken"}
+    rollout = samples.rollout(0, seed=run.id)
+
+    refused = deliver(opened(proxy.url, run), samples.placed([samples.row(1), rollout, samples.late_value(rollout)]))
+
+    assert refused == []
+    assert set(proxy.authorizations) == {"Bearer t0ken"}
+
+
+def test_wrong_credentials_block_with_the_variables_to_set(
+    proxy: FaultProxy, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "stale")
+    proxy.required = {"Authorization": "Bearer fresh"}
+
+    with pytest.raises(BlockedError) as raised:
+        opened(proxy.url, run)
+
+    assert "MLFLOW_TRACKING_TOKEN" in raised.value.help
+
+
+def test_mlflows_header_and_auth_plugins_reach_every_request(
+    proxy: FaultProxy, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.tracking.request_auth import registry as auth
+    from mlflow.tracking.request_auth.abstract_request_auth_provider import RequestAuthProvider
+    from mlflow.tracking.request_header import registry as headers
+    from mlflow.tracking.request_header.abstract_request_header_provider import RequestHeaderProvider
+
+    class Tenant(RequestHeaderProvider):
+        def in_context(self) -> bool:
+            return True
+
+        def request_headers(self) -> dict[str, str]:
+            return {"X-Tenant": "lab-7"}
+
+    class Signed(RequestAuthProvider):
+        def get_name(self) -> str:
+            return "signed"
+
+        def get_auth(self):
+            def sign(request):
+                request.headers["X-Signature"] = "s1gned"
+                return request
+
+            return sign
+
+    header_registry, auth_registry = headers._request_header_provider_registry, auth._request_auth_provider_registry
+    monkeypatch.setattr(header_registry, "_registry", [*header_registry._registry, Tenant()])
+    monkeypatch.setattr(auth_registry, "_registry", [*auth_registry._registry, Signed()])
+    monkeypatch.setenv("MLFLOW_TRACKING_AUTH", "signed")
+    proxy.required = {"X-Tenant": "lab-7", "X-Signature": "s1gned"}
+    rollout = samples.rollout(0, seed=run.id)
+
+    refused = deliver(opened(proxy.url, run), samples.placed([samples.row(1), rollout, samples.late_value(rollout)]))
+
+    assert refused == []
+    assert {"POST /api/2.0/mlflow/runs/log-batch", "POST /v1/traces"} <= set(proxy.seen)
+
+
+def test_several_bridges_write_one_run_at_once(server: str, store: str, run: RunInfo) -> None:
+    roles = ("trainer", "explorer", "evaluator", "judge")
+    writers = {role: opened(server, run) for role in roles}
+    rows = {role: samples.rows(40, role=role) for role in roles}
+
+    def write(role: str) -> list[int]:
+        records = [*samples.placed(rows[role])]
+        return [bad for row in records for bad in deliver(writers[role], [row], tries=10)]
+
+    with ThreadPoolExecutor(len(roles)) as pool:
+        refused = list(pool.map(write, roles))
+
+    for writer in writers.values():
+        writer.end(Status.FINISHED)
+    assert refused == [[], [], [], []]
+    (held,) = mlflow_reading.runs_of(server, run)
+    assert held.data.tags["rl.roles"] == "evaluator,explorer,judge,trainer"
+    same_scalars(mlflow_reading.contents(store, run), [row for role in roles for row in rows[role]])

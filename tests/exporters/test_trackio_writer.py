@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from trackio_store import DIRECTORY, ENVIRONMENT
 
-from otel_bridge.errors import BlockedError, ConfigError, PermanentError, RetryableError
+from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter, found_of, tracker_run_id_of
 from otel_bridge.records import Distribution, LateValue, Rollout, Row, Span
 from otel_bridge_trackio import exporter
@@ -249,8 +249,6 @@ def test_settings_make_the_folder_absolute_and_name_the_command(run: RunInfo, tm
     )
     assert default.destination == {"TRACKIO_DIR": "/home/ada/.cache/huggingface/trackio"}
     assert default.view(replace(run, project="maths")) == "trackio show --project maths"
-    with pytest.raises(ConfigError, match="TRACKIO_SPACE_ID"):
-        exporter.settings({"TRACKIO_SPACE_ID": "me/space"}, tmp_path)
 
 
 def test_a_histogram_is_trimmed_and_closed_at_the_smallest_and_largest_number() -> None:

@@ -1,0 +1,260 @@
+"""A Trackio server, or a Space that runs one, over its HTTP interface.
+
+``bulk_log`` takes our ids, so that the same entry again changes nothing, and no times. It answers 200 also when it has
+only put the entries into a queue that it may drop (``_flush_loop`` in trackio/server.py); so each answer is checked
+by asking which ids are there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Final, cast
+from urllib.parse import urljoin
+
+import requests
+
+from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge_trackio.encoding import encoded
+from otel_bridge_trackio.payload import Payload
+from otel_bridge_trackio.settings import Remote
+from otel_bridge_trackio.store import Entry
+
+REQUEST_ENTRIES: Final = 500
+REQUEST_BYTES: Final = 4 << 20
+_API_VERSION: Final = 1
+_OLDEST: Final = (0, 43)
+_NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
+_HEADER: Final = "X-Trackio-Write-Token"
+_PAGE: Final = 500
+_TOKEN_WORDS: Final = ("write_token", "hf_token", "oauth", "provide write access")
+_REFUSED_WORDS: Final = ("too large to convert", "exceeds 64-bit", "surrogates", "recursion limit")
+"""What the server says, as an error of its own, of entries that it can never store."""
+
+
+class RemoteStore:
+    """One run of one project on one server.
+
+    Args:
+        place: The server.
+        project: Trackio project.
+        run_id: Id of the run.
+        name: Display name of the run.
+
+    Raises:
+        RetryableError: The server cannot be reached now.
+        BlockedError: It is none, or of a version we do not know, or refuses us.
+    """
+
+    def __init__(self, place: Remote, project: str, run_id: str, name: str) -> None:
+        self._place, self._project, self._run_id = place, project, run_id
+        self._fields: Payload = {"project": project, "run": name, "run_id": run_id}
+        self._session = requests.Session()
+        if place.write_token:
+            self._session.headers[_HEADER] = place.write_token
+        if place.hf_token:
+            self._session.headers["Authorization"] = f"Bearer {place.hf_token}"
+        self._check_version()
+
+    @property
+    def url(self) -> str:
+        """Address of the dashboard."""
+        return self._place.url
+
+    def rows(self) -> int:
+        """Return how many records the server holds of the run.
+
+        Raises:
+            RetryableError: The server cannot be reached now.
+            BlockedError: The server refuses us.
+        """
+        return self._count(f"run_id = {_quoted(self._run_id)}")
+
+    def numbers(self) -> int:
+        """Return how many numbers the server holds of the run, in pages: its own call for it leaves rows out.
+
+        Raises:
+            RetryableError: The server cannot be reached now.
+            BlockedError: The server refuses us.
+        """
+        numbers = last = 0
+        while True:
+            rows = self._select(
+                f"id, metrics FROM metrics WHERE run_id = {_quoted(self._run_id)} AND id > {last}"
+                f" ORDER BY id LIMIT {_PAGE}"
+            )
+            if not rows:
+                return numbers
+            for row in rows:
+                stored = cast("dict[str, object]", json.loads(str(row["metrics"])))
+                numbers += sum(isinstance(value, (int, float)) or value in _NOT_FINITE for value in stored.values())
+            last = int(str(rows[-1]["id"]))
+
+    def write(self, entries: Sequence[Entry], config: Payload | None = None) -> None:
+        """Store *entries*, and *config* with the first of them.
+
+        Raises:
+            RetryableError: The server is down, slow or busy; those before the position are stored.
+            BlockedError: A person must act.
+            PermanentError: One entry can never be stored; those before it are.
+        """
+        first = 0
+        for batch in self._batches(entries, config):
+            part = entries[first : first + len(batch)]
+            self._write_batch(part, batch)
+            first += len(batch)
+        if first < len(entries):
+            encoded(entries[first], self._fields)  # raises: the batches end where one cannot be encoded
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def call(self, name: str, **arguments: object) -> object:
+        """Call one function of the server's interface and return what it returns.
+
+        Raises:
+            RetryableError: The server is down, slow or busy.
+            BlockedError: A person must act.
+            PermanentError: It does not take the arguments.
+        """
+        return self._post(name, json.dumps({"args": [], "kwargs": arguments}).encode())
+
+    def _batches(self, entries: Sequence[Entry], config: Payload | None) -> Iterator[list[bytes]]:
+        batch: list[bytes] = []
+        size = 0
+        for index, entry in enumerate(entries):
+            fields: Payload = dict(self._fields)
+            if config is not None and not index:
+                fields["config"] = config
+            try:
+                data = encoded(entry, fields)
+            except PermanentError:
+                break
+            if batch and (len(batch) == REQUEST_ENTRIES or size + len(data) > REQUEST_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(data)
+            size += len(data)
+        if batch:
+            yield batch
+
+    def _write_batch(self, entries: Sequence[Entry], batch: Sequence[bytes]) -> None:
+        token = json.dumps(self._place.hf_token).encode()
+        body = b"".join((b'{"args":[],"kwargs":{"logs":[', b",".join(batch), b'],"hf_token":', token, b"}}"))
+        try:
+            self._post("bulk_log", body)
+            ids = ",".join(_quoted(entry.log_id) for entry in entries)
+            held = self._count(f"log_id IN ({ids})")
+        except PermanentError as exc:
+            if len(entries) == 1:
+                raise PermanentError(f"{entries[0].log_id}: {exc}", position=entries[0].position) from exc
+            middle = len(entries) // 2
+            self._write_batch(entries[:middle], batch[:middle])
+            self._write_batch(entries[middle:], batch[middle:])
+            return
+        except ExporterError as exc:
+            exc.position = entries[0].position
+            raise
+        if held < len({entry.log_id for entry in entries}):
+            raise RetryableError(
+                f"{self.url} answered before it had stored {len(entries)} entries: its database is busy",
+                position=entries[0].position,
+            )
+
+    def _count(self, condition: str) -> int:
+        rows = self._select(f"COUNT(*) AS held FROM metrics WHERE {condition}")
+        return int(str(rows[0]["held"])) if rows else 0
+
+    def _select(self, what: str) -> list[dict[str, object]]:
+        """Ask the project's database; a project without a record has none, which is no rows."""
+        try:
+            answer = self.call("query_project", project=self._project, query=f"SELECT {what}")
+        except RetryableError as exc:
+            if "not found" in str(exc):
+                return []
+            raise
+        return cast("dict[str, list[dict[str, object]]]", answer)["rows"]
+
+    def _check_version(self) -> None:
+        said = self._answer("GET", "version", None)
+        known = cast("dict[str, object]", said) if isinstance(said, dict) else {}
+        version = str(known.get("version") or "")
+        parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        if known.get("api_version") != _API_VERSION or len(parts) < 2 or parts < _OLDEST:
+            raise BlockedError(
+                f"{self.url}: version {version or 'unknown'}; expected 0.43 or newer, api_version {_API_VERSION}",
+                help="check the address, and upgrade Trackio on the server",
+            )
+
+    def _post(self, name: str, body: bytes) -> object:
+        said = self._answer("POST", f"api/{name}", body)
+        return cast("dict[str, object]", said).get("data") if isinstance(said, dict) else None
+
+    def _answer(self, method: str, path: str, body: bytes | None) -> object:
+        try:
+            response = self._session.request(
+                method,
+                urljoin(self.url.partition("?")[0], path),
+                data=body,
+                headers={"Content-Type": "application/json"},
+                timeout=self._place.timeout_s,
+                allow_redirects=False,
+            )
+            said = _json(response)
+        except requests.RequestException as exc:
+            raise RetryableError(f"{self.url}: {_short(exc)}") from exc
+        if response.status_code == 200 and said is not None:
+            return said
+        raise self._error(response, said)
+
+    def _error(self, response: requests.Response, said: object) -> ExporterError:
+        held = cast("dict[str, object]", said) if isinstance(said, dict) else {}
+        text = str(held.get("error") or response.reason or "no JSON")
+        message = f"{self.url}: HTTP {response.status_code}: {text[:300]}"
+        lowered = text.lower()
+        if any(word in lowered for word in _TOKEN_WORDS) or response.status_code in {401, 403}:
+            needed = "HF_TOKEN (hf auth login)" if self._place.space else "TRACKIO_WRITE_TOKEN"
+            return BlockedError(message, help=f"set {needed} where the bridge runs, to a token that may write")
+        if response.status_code in {400, 404, 405} or 300 <= response.status_code < 400:
+            return BlockedError(message, help=self._help())
+        if response.status_code in {413, 422} or any(word in lowered for word in _REFUSED_WORDS):
+            return PermanentError(message)
+        after = response.headers.get("Retry-After", "")
+        return RetryableError(message, retry_after_s=float(after) if after.isdigit() else None)
+
+    def _help(self) -> str:
+        if self._place.space:
+            return f"make the Space once: trackio sync --project {self._project} --space-id {self._place.space}"
+        return "check TRACKIO_SERVER_URL: no Trackio server of a known version answers there"
+
+
+def count_remote(place: Remote, project: str, run_id: str, name: str) -> tuple[int, int]:
+    """Return how many numbers and traces the server shows of a run.
+
+    Raises:
+        RetryableError: The server cannot be reached now.
+        BlockedError: The server refuses us.
+    """
+    store = RemoteStore(place, project, run_id, name)
+    try:
+        rows = store.numbers()
+        traces = cast("list[object]", store.call("get_traces", project=project, run_id=run_id))
+    finally:
+        store.close()
+    return rows, len(traces)
+
+
+def _json(response: requests.Response) -> object:
+    try:
+        return cast("object", response.json())
+    except ValueError:
+        return None
+
+
+def _short(exc: Exception) -> str:
+    return " ".join(str(exc).split())[:300]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

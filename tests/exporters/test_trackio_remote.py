@@ -1,0 +1,237 @@
+"""A Trackio server on loopback: the same rows and traces, nothing lost and nothing doubled whatever it does."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import trackio_store
+from mlflow_server import FaultProxy
+from trackio_server import TOKEN, TrackioServer
+
+from otel_bridge.errors import BlockedError, PermanentError, RetryableError
+from otel_bridge.exporter import Exporter, Held, RunInfo
+from otel_bridge.testing import Contents, MemoryTable, deliver, open_writer, samples
+from otel_bridge.testing.contract import ReadBack, WriterContract, same_scalars
+from otel_bridge_trackio import exporter
+from otel_bridge_trackio.remote import RemoteStore
+from otel_bridge_trackio.settings import Remote
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrackioServer]:
+    server = TrackioServer(tmp_path_factory.mktemp("trackio")).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def proxy(server: TrackioServer) -> Iterator[FaultProxy]:
+    proxy = FaultProxy(server.url.rstrip("/"))
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunInfo:
+    return samples.run_info(tmp_path, tmp_path.name, project="".join(c for c in tmp_path.name if c.isalnum()))
+
+
+def opened(url: str, run: RunInfo, memory: MemoryTable | None = None, **env: str):
+    variables = {"TRACKIO_SERVER_URL": url, "TRACKIO_WRITE_TOKEN": TOKEN, "OTEL_BRIDGE_TRACKIO_TIMEOUT_S": "2", **env}
+    return open_writer(exporter, run, exporter.settings(variables, run.folder), memory or MemoryTable())
+
+
+def contents(server: TrackioServer, run: RunInfo) -> Contents:
+    """What the server's database holds, through Trackio's own store; without times, which a server does not keep."""
+    shown = trackio_store.held_in(server.folder / "store", run)
+    shown.scalars[:] = [replace(scalar, time_unix_ms=None) for scalar in shown.scalars]
+    return shown
+
+
+class TestTrackioServer(WriterContract):
+    target = "otel_bridge_trackio:exporter"
+    keeps_status = False
+
+    @pytest.fixture
+    def exporter(self) -> Exporter:
+        return exporter
+
+    @pytest.fixture
+    def environment(self, server: TrackioServer) -> Mapping[str, str]:
+        return {"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN}
+
+    @pytest.fixture
+    def read_back(self, server: TrackioServer) -> ReadBack:
+        return lambda run: contents(server, run)
+
+
+def test_a_server_that_is_killed_and_comes_back_gets_every_row_once(tmp_path: Path, run: RunInfo) -> None:
+    server = TrackioServer(tmp_path / "server").start()
+    try:
+        writer, rows = opened(server.url, run), samples.placed(samples.rows(900))
+        writer.write_rows(rows[:600])
+        server.kill()
+        with pytest.raises(RetryableError) as raised:
+            writer.write_rows(rows[600:])
+        server.start()
+        writer.write_rows(rows[500:])
+
+        assert raised.value.position == 601
+        same_scalars(contents(server, run), rows)
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 429])
+def test_a_failing_server_is_tried_again_from_the_first_row_that_is_not_there(
+    proxy: FaultProxy, server: TrackioServer, run: RunInfo, status: int
+) -> None:
+    writer, rows = opened(proxy.url, run), samples.placed(samples.rows(700))
+    proxy.status, proxy.path, proxy.after, proxy.headers = status, "bulk_log", 1, {"Retry-After": "7"}
+
+    with pytest.raises(RetryableError) as raised:
+        writer.write_rows(rows)
+    proxy.heal()
+    writer.write_rows([row for row in rows if row.position >= (raised.value.position or 0)])
+
+    assert (raised.value.position, raised.value.retry_after_s) == (501, 7.0)
+    same_scalars(contents(server, run), rows)
+
+
+def test_an_answer_that_is_lost_or_late_doubles_nothing(proxy: FaultProxy, server: TrackioServer, run: RunInfo) -> None:
+    writer = opened(proxy.url, run)
+    rollouts = [samples.rollout(n, seed=run.id) for n in range(3)]
+    records = samples.placed([*samples.rows(20), *rollouts, samples.late_value(rollouts[0])])
+
+    for fault in ("lose_answer", "hang"):
+        setattr(proxy, fault, True)
+        proxy.path = "bulk_log"
+        with pytest.raises(RetryableError):
+            deliver(writer, records, tries=1)
+        proxy.heal()
+    deliver(writer, records)
+    deliver(writer, records)
+
+    shown = contents(server, run)
+    same_scalars(shown, records)
+    assert sorted(held.id for held in shown.rollouts) == sorted(rollout.id for rollout in rollouts)
+    assert shown.late == [(rollouts[0].id, "judge", 0.5)]
+
+
+def test_rows_that_the_server_only_queued_are_not_taken_for_stored(
+    server: TrackioServer, run: RunInfo, tmp_path: Path
+) -> None:
+    writer, rows = opened(server.url, run), samples.placed(samples.rows(4))
+    writer.write_rows(rows[:1])
+    database = server.folder / "store" / f"{run.project}.db"
+    holder = sqlite3.connect(database, isolation_level=None)
+    holder.execute("ALTER TABLE metrics RENAME TO away")
+    holder.execute("CREATE VIEW metrics AS SELECT * FROM away")  # refuses rows, and the server answers 200
+
+    with pytest.raises(RetryableError, match="before it had stored") as raised:
+        writer.write_rows(rows[1:])
+    holder.execute("DROP VIEW metrics")
+    holder.execute("ALTER TABLE away RENAME TO metrics")
+    holder.close()
+    writer.write_rows(rows[1:])
+
+    assert raised.value.position == 2
+    same_scalars(contents(server, run), rows)
+
+
+@pytest.mark.parametrize("token", ["wrong", ""])
+def test_a_wrong_or_missing_token_blocks_with_the_variable_to_set(
+    server: TrackioServer, run: RunInfo, token: str
+) -> None:
+    writer = opened(server.url, run, TRACKIO_WRITE_TOKEN=token)
+
+    with pytest.raises(BlockedError) as raised:
+        writer.write_rows(samples.placed(samples.rows(2)))
+
+    assert raised.value.position == 1
+    assert raised.value.help == "set TRACKIO_WRITE_TOKEN where the bridge runs, to a token that may write"
+
+
+def test_something_that_is_no_trackio_or_a_newer_one_blocks(proxy: FaultProxy, run: RunInfo) -> None:
+    proxy.status = 404
+
+    with pytest.raises(BlockedError, match="404") as raised:
+        opened(proxy.url, run)
+
+    assert "TRACKIO_SERVER_URL" in raised.value.help
+
+
+def test_a_server_that_is_down_is_tried_again_and_named_without_its_token(run: RunInfo) -> None:
+    with pytest.raises(RetryableError, match=r"http://127.0.0.1:9/") as raised:
+        opened("http://ada:secret@127.0.0.1:9/?write_token=secret", run)
+
+    assert "secret" not in str(raised.value)
+
+
+def test_one_entry_that_can_never_be_stored_costs_no_other(server: TrackioServer, run: RunInfo) -> None:
+    writer, rows = opened(server.url, run), samples.placed(samples.rows(3))
+    odd = [rows[0], replace(rows[1], step=2**63), rows[2]]
+
+    refused = deliver(writer, odd)
+
+    assert refused == [2]
+    same_scalars(contents(server, run), [rows[0], rows[2]])
+
+
+def test_what_is_held_is_counted_through_the_server(server: TrackioServer, run: RunInfo) -> None:
+    records = samples.placed([*samples.rows(700), samples.rollout(0, seed=run.id)])
+    settings = exporter.settings({"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN}, run.folder)
+    before = exporter.held(run, settings) if exporter.held else None
+
+    deliver(opened(server.url, run), records)
+
+    numbers = sum(len(row.values) + len(row.steps) for row in samples.rows(700))
+    assert before == Held(0, 0)
+    assert exporter.held is not None
+    assert exporter.held(run, settings) == Held(numbers, 1)
+
+
+def test_the_time_of_a_row_is_that_of_its_arrival(server: TrackioServer, run: RunInfo) -> None:
+    opened(server.url, run).write_rows(samples.placed(samples.rows(1)))
+
+    (scalar, *_) = trackio_store.held_in(server.folder / "store", run).scalars
+    assert scalar.time_unix_ms is not None
+    assert abs(datetime.now().timestamp() - scalar.time_unix_ms / 1000) < 600
+
+
+def test_a_space_gets_the_token_of_the_hub_with_each_call(tmp_path: Path, run: RunInfo) -> None:
+    """As far as loopback goes: a server in the mode of a Space, whose own token ours is."""
+    server = TrackioServer(tmp_path / "space", SYSTEM="spaces", HF_TOKEN="hf_mine").start()
+    try:
+        place = Remote(server.url, "ada/trackio", hf_token="hf_mine")
+        rows = samples.placed(samples.rows(3))
+        settings = replace(exporter.settings({"TRACKIO_SPACE_ID": "ada/trackio"}, tmp_path), remote=place)
+
+        open_writer(exporter, run, settings, MemoryTable()).write_rows(rows)
+
+        with pytest.raises(BlockedError) as raised:
+            RemoteStore(replace(place, hf_token=None), run.project, run.id, run.name).call(
+                "bulk_log", logs=[], hf_token=None
+            )
+        assert "HF_TOKEN" in raised.value.help
+    finally:
+        server.kill()  # a Space keeps its database to itself
+    same_scalars(contents(server, run), rows)
+
+
+def test_a_number_beyond_64_bits_is_refused_alone(server: TrackioServer, run: RunInfo) -> None:
+    writer = opened(server.url, run)
+
+    with pytest.raises(PermanentError) as raised:
+        writer.write_rows(samples.placed([samples.row(1), replace(samples.row(2), values={"trainer/huge": 2**70})]))
+
+    assert raised.value.position == 2
+    assert json.dumps([scalar.step for scalar in contents(server, run).scalars][:1]) == "[1]"
