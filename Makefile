@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help demo test test-fast check format bench docs clean
+.PHONY: help demo otelcol test test-fast check format bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -37,6 +37,10 @@ test: $(VENV)/.developers $(SHARED_VENV)/.made ## Run every test
 
 test-fast: $(VENV)/.developers ## Run the tests that take no real tracker
 	$(BIN)/python -m pytest -m 'not slow' $(PYTEST_ARGS)
+
+otelcol: ## Build the stock Collector that tests and collector/otelcol/ use (with Go; 3 minutes, once)
+	collector/otelcol/build.sh
+	collector/otelcol/build.sh telemetrygen
 
 check: $(VENV)/.developers ## Lint, types, import contracts
 	$(BIN)/ruff format --check .

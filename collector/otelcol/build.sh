@@ -12,19 +12,34 @@ cache=${OTEL_BRIDGE_CACHE:-$HOME/.cache/otel-bridge}
 version=$(sed -n 's/^  version: *\([0-9.]*\).*/\1/p' "$here/builder.yaml")
 telemetrygen=github.com/open-telemetry/opentelemetry-collector-contrib/cmd/telemetrygen@v0.157.0
 needs_go=1.25 # what the pinned modules ask for in their go.mod
+fetched_go=1.26.8
 
 fail() { printf 'build.sh: %s\n' "$*" >&2; exit 1; }
 
-# The Go toolchain: the one on the machine, which fetches a newer one by itself from version 1.21 on.
+# The Go toolchain: the one on the machine where it is new enough, else one from the module proxy, which the one on the
+# machine fetches and checks. From 1.21 on Go does that by itself; before, as Debian 12's 1.19, as any other module.
 choose_go() {
-  command -v go >/dev/null 2>&1 || fail "no go on PATH; expected Go $needs_go or newer: install it, or name a ready binary by OTELCOL_BINARY"
+  command -v go >/dev/null 2>&1 || fail "no go on PATH; expected Go $needs_go or any other: install it, or name a ready binary by OTELCOL_BINARY"
   local found
   found=$(GOTOOLCHAIN=local go env GOVERSION | sed 's/^go//')
-  [ "$(printf '%s\n' "$needs_go" "$found" | sort -V | head -n1)" = "$needs_go" ] && return 0
-  [ "$(printf '%s\n' 1.21 "$found" | sort -V | head -n1)" = 1.21 ] ||
-    fail "Go $found found, expected $needs_go or newer (or 1.21, which fetches it): see docs/collector.md"
-  export GOTOOLCHAIN=auto
+  at_least "$needs_go" "$found" && return 0
+  if at_least 1.21 "$found"; then
+    export GOTOOLCHAIN="go$fetched_go+auto"
+    return 0
+  fi
+  echo "Go $found found, $needs_go needed: fetching $fetched_go" >&2
+  local root
+  root=$(cd "$work" && go mod download -json "golang.org/toolchain@v0.0.1-go$fetched_go.$(go env GOOS)-$(go env GOARCH)" |
+    sed -n 's/^.*"Dir": "\(.*\)",*$/\1/p')
+  [ -d "$root" ] || fail "Go $fetched_go cannot be fetched; install Go $needs_go or newer"
+  cp -R "$root" "$work/go" # modules are read-only, and their files are no programs
+  chmod -R u+w "$work/go"
+  chmod +x "$work"/go/bin/* "$work"/go/pkg/tool/*/*
+  export GOTOOLCHAIN=local PATH=$work/go/bin:$PATH
+  unset GOROOT
 }
+
+at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n1)" = "$1" ]; }
 
 # The sum over the manifest alone: a change of this script makes no new binary.
 digest() { { sha256sum "$1" 2>/dev/null || shasum -a 256 "$1"; } | cut -c1-16; }
@@ -60,9 +75,9 @@ if [ -n "$only_path" ]; then
 fi
 [ -x "$binary" ] && { echo "$binary"; exit 0; }
 
-choose_go
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+choose_go
 cd "$work"
 export CGO_ENABLED=0 # one file without a C library: it runs in any container
 "build_$name" >&2
