@@ -33,6 +33,7 @@ demo: $(VENV)/.users ## Run a small real RL job into W&B (offline), MLflow and T
 	$(BIN)/otel-bridge demo $(DEMO_ARGS)
 
 test: $(VENV)/.developers $(SHARED_VENV)/.made ## Run every test
+	@if command -v go >/dev/null 2>&1; then $(MAKE) --no-print-directory otelcol || echo 'tests of the stock Collector are left out'; fi
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.developers ## Run the tests that take no real tracker
