@@ -27,6 +27,8 @@ FORKED: Final = "rl.forked"
 """Bool, true in a forked child: such a process never decides a run's status."""
 ATTEMPT: Final = "rl.attempt"
 """Int: which start of the role this process is, from 1, where the emitter was told."""
+SYSTEM: Final = "rl.system"
+"""Bool, true on the resource under which a bridge sends what it measured of a machine: no word of that process."""
 LAUNCHER: Final = "rl.launcher"
 """Bool, true on the resource of ``otel-bridge run`` itself: open until CMD has ended and the drain is done."""
 

@@ -216,6 +216,10 @@ LAUNCHER_EXPORTERS = Setting(
     "Set by `otel-bridge run` for its children: its exporters by signal, e.g. metrics=mlflow;traces=trackio.",
 )
 
+SYSTEM_METRICS_S = Setting(
+    "OTEL_BRIDGE_SYSTEM_METRICS_S", 15.0, seconds, "How often init(system_metrics=True) has the machine measured."
+)
+
 # --- bounds -----------------------------------------------------------------------------------------------------------
 SEGMENT_BYTES = Setting(
     "OTEL_BRIDGE_SEGMENT_BYTES", 8 << 20, size_bytes, "Size at which a segment is closed and the next opened."

@@ -46,6 +46,10 @@ class OwnSegment:
         """Say that a process lives; raises `JournalError` as `SegmentWriter.append` does."""
         self._say(of, semconv.EVENT_ALIVE, [], time_unix_ns)
 
+    def metrics(self, of: SegmentHeader, request: bytes) -> None:
+        """Append an export request of metrics; raises `JournalError` as `SegmentWriter.append` does."""
+        self._append(of, Signal.METRICS, request)
+
     def close(self) -> None:
         """Close the segment. May be called twice."""
         if self._writer is not None:
@@ -65,9 +69,13 @@ class OwnSegment:
                 )
             ]
         )
+        self._append(of, Signal.LOGS, request.SerializeToString())
+
+    def _append(self, of: SegmentHeader, signal: Signal, request: bytes) -> None:
+        now = time.time_ns()
         if self._writer is None:
             self._writer = SegmentWriter(self._folder, self._header(of, now))
-        self._writer.append(Signal.LOGS, request.SerializeToString(), now, whole=True)
+        self._writer.append(signal, request, now, whole=True)
 
     def _header(self, of: SegmentHeader, now_unix_ns: int) -> SegmentHeader:
         host, pid = this_host(), os.getpid()

@@ -20,6 +20,7 @@ from otel_bridge.bridge.report_writer import ReportWriter
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_info import RunDescription
 from otel_bridge.bridge.taking import take_lock
+from otel_bridge.bridge.system_metrics import SystemMetrics
 from otel_bridge.bridge.window import Progress
 from otel_bridge.bridge.worker import Lane
 from otel_bridge.errors import JournalError, LedgerDamagedError
@@ -97,6 +98,7 @@ class RunBridge:
         self.ledger, aside = open_or_rebuild(folder.ledger_path, exclusive=shared)
         if aside is not None:
             self._say(f"{folder.ledger_path} was damaged; it lies at {aside}, what segments remain are read again")
+        self._system = SystemMetrics(self._own)
         self.reader = Reader(folder, self.ledger, options.of_run(folder.run_id), say=self._say)
         self.reader.others = self._other_traces
         self._own = OwnSegment(folder)
@@ -281,6 +283,8 @@ class RunBridge:
     def _do_chores(self) -> None:
         now_ns = time.time_ns()
         self.beat()
+        if self._system.look([] if self.closing else self.lives.living()):
+            self.reader.look(now=True)
         self.lives.look(now_ns)
         self._choose_exporters()
         if OTLP in self.lanes.names:
@@ -361,6 +365,7 @@ class RunBridge:
         if self.rest() is Rest.DONE:
             with contextlib.suppress(JournalError):
                 self._delete_segments()
+        self._system.close()
                 while self._prune():
                     pass
             self._forget_own()

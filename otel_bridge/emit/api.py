@@ -72,13 +72,14 @@ def init(
         rank: Rank of this process; default: ``RANK``.
         dir: Where run folders are; default: ``.otel-bridge``.
         otel: Append what stock OpenTelemetry instruments and spans of this process make, too.
-        system_metrics: Record CPU and memory of machine and process every 15 s, with the rows.
+        system_metrics: Let the bridge measure this machine and its processes of the run, every 15 s
+            (``OTEL_BRIDGE_SYSTEM_METRICS_S``), as long as this process lives.
 
     Raises:
         ConfigError: A setting or an argument cannot be used.
         MissingExtraError: An exporter's package is not installed.
     """
-    asked = Asked(project, name, role, id, group, tags_of(tags), notes, entity, job_type, rank)
+    asked = Asked(project, name, role, id, group, tags_of(tags), notes, entity, job_type, rank, bool(system_metrics))
     with _process.lock:
         current = _process.run
         if current is not None and _same(current, asked, exporters):
@@ -95,10 +96,6 @@ def init(
         from otel_bridge.emit.otel_connect import connect  # noqa: PLC0415  # brings the OTel SDK
 
         connect(run)
-    if system_metrics and run.recording:
-        from otel_bridge.emit.system_metrics import SystemSampler  # noqa: PLC0415  # brings psutil
-
-        run.sample_with(SystemSampler())
     if config is not None:
         run.log_config(config)
     return run

@@ -45,6 +45,7 @@ class Asked:
     entity: str | None = None
     job_type: str | None = None
     rank: int | None = None
+    system_metrics: bool = False
 
 
 @dataclass(frozen=True, slots=True)

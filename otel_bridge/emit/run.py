@@ -16,7 +16,7 @@ from otel_bridge.emit.config_values import config_of
 from otel_bridge.emit.exporters import Choice
 from otel_bridge.emit.identity import Identity
 from otel_bridge.emit.run_settings import RunSettings
-from otel_bridge.emit.sink import Mark, Sampler, Sink
+from otel_bridge.emit.sink import Mark, Sink
 from otel_bridge.emit.tracker_ids import tracker_run_id
 from otel_bridge.emit.waiting import Outcome, Waiting
 from otel_bridge.journal.report import Report, read_report
@@ -241,11 +241,6 @@ class Run:
     def last_step(self, role: str | None = None) -> int | None:
         """Return the last step of *role* (default: the run's own) in this process."""
         return None if self._sink is None else self._sink.last_step(role or self.role)
-
-    def sample_with(self, sampler: Sampler) -> None:
-        """Ask *sampler* for a row once a second, inside `log`."""
-        if self._sink is not None:
-            self._sink.sampler = sampler
 
     def after_fork(self) -> None:
         """Begin anew in a forked child."""

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import time_ns
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from otel_bridge import semconv
 from otel_bridge.emit.drops import Drops
@@ -45,14 +45,6 @@ class Mark(NamedTuple):
     number: int
     offset: int
     rows: int = 0
-
-
-class Sampler(Protocol):
-    """Gives a row now and then."""
-
-    def sample(self) -> Mapping[str, float] | None:
-        """Return a row when one is due."""
-        ...
 
 
 MakeHeader = Callable[[str, bool], SegmentHeader]
@@ -94,7 +86,6 @@ class Sink:
         self._steps: dict[str | None, int] = {}
         self._ended = False
         self.forked = False
-        self.sampler: Sampler | None = None
         self._begin()
         self._checked_at = time_ns()
         self._check_again = self._checked_at + _CHECK_EVERY_NS
@@ -328,12 +319,6 @@ class Sink:
         if self.drops.due():
             self.drops.say()
             self._tell_drops()
-        row = None if self.sampler is None or self.forked else self.sampler.sample()
-        if row:
-            self._later(self._sampled, row)
-
-    def _sampled(self, row: Mapping[str, float]) -> None:
-        self.row(row, self._steps.get(None, 0))
 
     def _tell_drops(self) -> None:
         counts = self.drops.untold()

@@ -46,6 +46,7 @@ from otel_bridge.settings import (
     RUN_ID,
     RUN_NAME,
     SEGMENT_BYTES,
+    SYSTEM_METRICS_S,
 )
 
 
@@ -146,6 +147,7 @@ def _header_maker(facts: RunFacts, place: _Place) -> MakeHeader:
             created_unix_ns=time.time_ns(),
             role=identity.role,
             hold=place.hold,
+            system_metrics_s=facts.settings.read(SYSTEM_METRICS_S) if identity.asked.system_metrics else 0.0,
             launcher=LAUNCHER.read(facts.env) if place.launched else "",
         )
 

@@ -41,6 +41,7 @@ class SegmentHeader:
         start_ticks: Start of the process as `otel_bridge.journal.life.start_ticks` gives it.
         number: Place among the segments of its process, from 0.
         hold: No bridge is to be started for it; ``otel-bridge drain`` delivers.
+        system_metrics_s: How often the bridge of this machine is to measure it, in seconds; 0: not asked for.
         launcher: Mark of the ``otel-bridge run`` whose child the process is; empty without one.
     """
 
@@ -62,6 +63,7 @@ class SegmentHeader:
     role: str | None = None
     hold: bool = False
     launcher: str = ""
+    system_metrics_s: float = 0.0
 
     def to_bytes(self) -> bytes:
         """Return the whole header frame."""
@@ -87,6 +89,7 @@ class SegmentHeader:
                 "role": None if self.role is None else _plain(self.role),
                 "hold": self.hold,
                 "launcher": self.launcher,
+                "system_metrics_s": self.system_metrics_s,
             }
         )
         crc = crc32(body, crc32(_CHECKED.pack(self.format, len(body))))
@@ -151,6 +154,7 @@ def _from_json(body: dict[str, object], version: int) -> SegmentHeader:
         role=None if role is None else str(role),
         hold=bool(body.get("hold", False)),
         launcher=str(body.get("launcher", "")),
+        system_metrics_s=float(cast("float", body.get("system_metrics_s", 0.0))),
     )
 
 

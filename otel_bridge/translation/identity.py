@@ -72,6 +72,7 @@ class Speaker:
         forked: A forked child of a process that speaks itself.
         launcher: ``otel-bridge run`` itself.
         attempt: Which start of the role this is, when the emitter was told.
+        system: A bridge's measurements of a machine, in the name of a process that asked for them.
     """
 
     attributes: Mapping[str, object]
@@ -84,13 +85,15 @@ class Speaker:
     forked: bool
     launcher: bool
     attempt: int | None
+    system: bool = False
 
 
 def speaker_of(attributes: Mapping[str, object]) -> Speaker:
     """Read a resource."""
     role = text_in(attributes, semconv.ROLE) or None
     instance = text_in(attributes, semconv.INSTANCE_ID)
-    foreign_role = role or (None if instance else _service_role(attributes))
+    system = attributes.get(semconv.SYSTEM) is True
+    foreign_role = None if system else role or (None if instance else _service_role(attributes))
     return Speaker(
         attributes=attributes,
         run=run_of(attributes),
@@ -98,10 +101,11 @@ def speaker_of(attributes: Mapping[str, object]) -> Speaker:
         foreign=not instance,
         role=role,
         foreign_role=foreign_role,
-        rank=max(int_in(attributes, semconv.RANK) or 0, 0),
+        rank=0 if system else max(int_in(attributes, semconv.RANK) or 0, 0),
         forked=attributes.get(semconv.FORKED) is True,
         launcher=attributes.get(semconv.LAUNCHER) is True,
         attempt=int_in(attributes, semconv.ATTEMPT),
+        system=system,
     )
 
 

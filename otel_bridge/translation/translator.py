@@ -216,13 +216,18 @@ class Translator:
         records: list[Record] = []
         for said in heard:
             process = said.voice.process
+            if said.voice.speaker.system:
+                continue  # no word of the process itself
             self._life.heard(process, frame.now_unix_ns)
             for row in said.rows:
                 records += self._row(frame, said.voice, row)
-        foreign: list[Found] = [(said.voice.speaker, said.voice.process, said.others) for said in heard]
+        # Measured while a process ended: that must not open it, or the run, again.
+        counted = [said for said in heard if not said.voice.speaker.system or said.voice.process.status is None]
+        foreign: list[Found] = [(said.voice.speaker, said.voice.process, said.others) for said in counted]
         points = self._points.rows(foreign, frame.append_unix_ns)
-        for _, process, _ in foreign if points else ():
-            self._life.data(process, frame.now_unix_ns)
+        for speaker, process, _ in foreign if points else ():
+            if not speaker.system:
+                self._life.data(process, frame.now_unix_ns)
         return [*records, *points]
 
     def _row(self, frame: _Frame, voice: Voice, row: _Fast | Sequence[Piece]) -> list[Record]:

@@ -319,14 +319,12 @@ def test_the_line_of_init_says_run_role_and_what_is_held_and_no_place_that_shows
     )
 
 
-def test_system_metrics_come_with_the_rows(tmp_path: Path) -> None:
-    with run_in(tmp_path, system_metrics=True) as run:
-        run._sink._check_again = 0  # a second later
-        run.log({"loss": 1.0}, step=3)
+def test_system_metrics_are_asked_for_in_the_segment_and_cost_the_process_nothing(tmp_path: Path) -> None:
+    asked: list[float] = []
+    for name, given in (("asked", True), ("not", False)):
+        with run_in(tmp_path / name, {"OTEL_BRIDGE_SYSTEM_METRICS_S": "5"}, system_metrics=given) as run:
+            run.log({"loss": 1.0})
+            (seen,) = seen_in(tmp_path / name)
+            asked.append(seen.header.system_metrics_s)
 
-        (seen,) = seen_in(tmp_path)
-        assert [sorted(row.values) for row in seen.rows] == [
-            ["loss"],
-            ["system/cpu_percent", "system/memory_percent", "system/process_cpu_percent", "system/process_rss_bytes"],
-        ]
-        assert seen.steps == [3, 3]
+    assert (asked, len(seen.rows)) == ([5.0, 0.0], 1)

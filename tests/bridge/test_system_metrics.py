@@ -1,0 +1,125 @@
+"""System metrics: measured by the bridge, placed by time, prefixed by node; never a reason for a run to go on."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import conformance_reading
+import e2e_jobs as job
+import mlflow_reading
+import pytest
+from otlp_samples import LOGS, RECEIVER, RUN, Bench, end, logs, row, source
+
+from otel_bridge.bridge import measures
+from otel_bridge.bridge.system_metrics import request
+from otel_bridge.exporter import RunInfo
+from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.records import Row, run_id_of
+
+JOB = """
+    import sys, threading
+    import otel_bridge
+
+    run = otel_bridge.init("maths", "ppo", role="trainer", system_metrics=True)
+    run.log({"loss": 1.0}, step=1)
+    sys.stdin.read()
+    print(threading.active_count(), "psutil" in sys.modules)
+    run.finish()
+"""
+
+
+def header(**attributes: object) -> SegmentHeader:
+    resource = source("i1", "trainer", **attributes).resource
+    return SegmentHeader(
+        instance_id="i1", run_id=RUN, project="gsm8k", run_name="ppo", kind="process", resource=resource, exporters={},
+        destinations={}, host="h", boot_id="b", pid=1, start_ticks=1, created_unix_ns=1,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_bridge_measures_while_the_process_lives_and_every_tracker_shows_it(tmp_path: Path) -> None:
+    base, uri = tmp_path / "base", mlflow_reading.database(tmp_path)
+    trackers = {"MLFLOW_TRACKING_URI": uri, "TRACKIO_DIR": str(tmp_path / "trackio")}
+    env = job.environment(base, "file,mlflow,trackio", OTEL_BRIDGE_SYSTEM_METRICS_S="0.3", **trackers)
+
+    with job.no_bridge_left(base):
+        process = job.start(job.script(tmp_path / "work" / "job.py", JOB), env)
+        job.until(lambda: len([line for line in job.lines(base) if is_system(line)]) >= 2)
+        out, err = process.communicate(timeout=60)
+        job.until(lambda: job.ended(base))
+
+    keys = {key for line in job.lines(base) if is_system(line) for key in line["values"]}
+    assert (process.returncode, out.split()) == (0, [b"1", b"False"]), err.decode()
+    assert job.status(base) == ["finished"]
+    assert {
+        "system/cpu.utilization/user", "system/memory.usage/used", "system/memory.utilization/used",
+        "system/network.io/receive", "system/process.memory.usage/trainer", "system/process.cpu.utilization/trainer",
+    } <= keys  # fmt: skip
+    assert {key.partition("/")[0] for key in keys} == {"system"}
+    run = RunInfo(run_id_of("maths", "ppo"), "maths", "ppo", tmp_path)
+    for shown in (conformance_reading.mlflow(uri, run), conformance_reading.trackio(tmp_path / "trackio", run)):
+        held = {scalar.key for scalar in shown.contents.scalars}
+        assert held == {"trainer/loss", *keys}
+        used = [scalar.value for scalar in shown.contents.scalars if scalar.key == "system/memory.usage/used"]
+        assert len(used) >= 2
+        assert min(used) > 1e6
+
+
+def is_system(line: dict[str, object]) -> bool:
+    return line["kind"] == "row" and any(key.startswith("system/") for key in line["values"])
+
+
+def test_measurements_are_of_the_run_and_the_node_not_of_a_role_or_rank() -> None:
+    bench = Bench()
+    bench.open(source("i1"))
+
+    near = bench.request(request(header(), {"cpu.utilization/user": 0.5}, 7))
+    far = bench.request(request(header(rl_node_rank=2, rl_rank=3), {"cpu.utilization/user": 0.25}, 8))
+    again = bench.request(request(header(), {"cpu.utilization/user": 0.5}, 7))
+
+    assert [(r.role, r.step, r.axis, r.time_unix_ns, dict(r.values)) for r in (*near, *far) if isinstance(r, Row)] == [
+        (None, None, None, 7, {"system/cpu.utilization/user": 0.5}),
+        (None, None, None, 8, {"system/node2/cpu.utilization/user": 0.25}),
+    ]
+    assert again == []
+
+
+def test_a_measurement_that_comes_behind_the_end_opens_nothing_again() -> None:
+    bench = Bench()
+    bench.open(source("i1"))
+    bench.metrics(source("i1"), row(1, {"loss": 1.0}))
+    bench._all([bench._frame(source("i1"), LOGS, logs(end("finished", 1, last_row=1)), whole=False)])
+    assert bench.translator.status() == "finished"
+
+    late = bench.request(request(header(), {"cpu.utilization/user": 0.5}, 7), sender=RECEIVER)
+
+    assert (late, bench.translator.status()) == ([], "finished")
+
+
+def test_a_machine_without_the_instrumentation_tells_cpu_and_memory() -> None:
+    measures._bare()
+
+    assert set(measures._bare()) == {
+        "cpu.utilization/idle", "cpu.utilization/user", "cpu.utilization/system", "memory.usage/used",
+        "memory.usage/free", "memory.utilization/used",
+    }  # fmt: skip
+
+
+def test_devices_are_added_up_and_cpus_averaged() -> None:
+    points = [
+        ("system.cpu.utilization", {"cpu": 0, "state": "user"}, 0.5),
+        ("system.cpu.utilization", {"cpu": 1, "state": "user"}, 0.0),
+        ("system.network.io", {"device": "eth0", "direction": "receive"}, 5.0),
+        ("system.network.io", {"device": "eth1", "direction": "receive"}, 6.0),
+        ("system.network.io", {"device": "lo", "direction": "receive"}, 100.0),
+    ]
+
+    assert measures._summed(points) == {"cpu.utilization/user": 0.25, "network.io/receive": 11.0}
+
+
+def test_a_header_of_before_asks_for_no_measurements() -> None:
+    asked = dataclasses.replace(header(), system_metrics_s=2.5)
+
+    assert SegmentHeader.from_bytes(asked.to_bytes()).system_metrics_s == 2.5
+    assert header().system_metrics_s == 0.0
