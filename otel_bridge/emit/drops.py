@@ -19,10 +19,15 @@ MEANING: Mapping[str, str] = {
     "disk_full": "records that the disk had no room for",
     "empty_distribution": "distributions without a finite number",
     "empty_key": "empty keys",
+    "figure": (
+        "images and figures: MlflowClient().log_image(run.id_in('mlflow'), …) or log_figure(…);"
+        " wandb.Image and trackio.Image in a run beside this one, see docs/coming-from.md"
+    ),
     "fractional_step": "steps with a fraction: it was cut off",
     "ended": "records after finish()",
     "internal_error": "records that otel-bridge failed on; please report it",
     "long_key": "keys longer than 4,096 characters",
+    "mlflow_media": "MLflow objects: MlflowClient().log_artifact(run.id_in('mlflow'), …) or its like takes them",
     "none": "values that are None",
     "not_a_mapping": "calls of log() with something else than a dict",
     "not_finite_in_distribution": "nan and inf within a distribution",
@@ -48,8 +53,16 @@ MEANING: Mapping[str, str] = {
     "too_large": "records above 64 MiB",
     "too_large_int": "integers beyond a double",
     "too_many_numbers": "distributions of more than 4,000,000 numbers",
+    "trackio_media": (
+        "Trackio objects: trackio.init(project=…, name=…) and trackio.log(…) take them in a run beside this one;"
+        " of a histogram give the numbers"
+    ),
     "unreadable_mapping": "mappings that could not be read",
     "unreadable_value": "values that raised when they were read",
+    "wandb_media": (
+        "wandb objects: wandb.init(id=…, group=…).log(…) takes them in a run beside this one, never on this one's id;"
+        " of a histogram give the numbers"
+    ),
 }
 """Reason to what the user is told."""
 

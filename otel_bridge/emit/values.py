@@ -24,6 +24,11 @@ from otel_bridge.semconv import ROW
 
 MAX_KEY_CHARS: Final = 4096
 _INT64: Final = 1 << 63
+_MEDIA: Final = {
+    "wandb": "wandb_media", "mlflow": "mlflow_media", "trackio": "trackio_media",
+    "PIL": "figure", "matplotlib": "figure", "plotly": "figure", "bokeh": "figure",
+}  # fmt: skip
+"""Package of an object that is no number, to the reason under which it is told what to call instead."""
 _FLAT: Final = frozenset({int, float, bool, str, list, tuple, type(None)})
 """Common types that are no mapping: asking the ABC costs more than the rest."""
 
@@ -138,8 +143,12 @@ def _other(value: object, drop: CountDrop) -> Value | None:
         return distribution(value, to_value, drop)
     if hasattr(type(value), "__float__") and not is_array(value):
         return float(cast("float", value))
-    drop("complex" if isinstance(value, complex) else "object", 1)
+    drop("complex" if isinstance(value, complex) else _MEDIA.get(_package_of(value), "object"), 1)
     return None
+
+
+def _package_of(value: object) -> str:
+    return type(value).__module__.partition(".")[0]
 
 
 def to_step(step: object, drop: CountDrop) -> int | None:

@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from otel_bridge.emit.drops import MEANING
 from otel_bridge.emit.histogram import Histogram, distribution_of
 from otel_bridge.emit.values import flatten, to_step
 
@@ -222,3 +223,24 @@ def test_a_step_becomes_an_integer(step: object, found: int | None, counted: dic
 
     assert to_step(step, drops) == found
     assert dict(drops) == counted
+
+
+@pytest.mark.parametrize(
+    ("module", "reason", "said"),
+    [
+        ("wandb.sdk.data_types.image", "wandb_media", "wandb.init("),
+        ("trackio.media", "trackio_media", "trackio.log("),
+        ("mlflow.entities.image", "mlflow_media", "log_artifact("),
+        ("PIL.Image", "figure", "log_image("),
+        ("matplotlib.figure", "figure", "log_figure("),
+        ("mine", "object", "the tracker's own call"),
+    ],
+)
+def test_a_media_object_is_left_out_alone_with_the_trackers_own_call(module: str, reason: str, said: str) -> None:
+    media = type("Media", (), {"__module__": module})()
+    drops: list[str] = []
+
+    numbers = flatten({"loss": 0.5, "image": media}, lambda why, _: drops.append(why))
+
+    assert (numbers, drops) == ({"loss": 0.5}, [reason])
+    assert said in MEANING[reason]
