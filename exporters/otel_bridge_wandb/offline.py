@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -141,7 +142,9 @@ class OfflineStore:
         return False
 
     def _present(self) -> set[Path]:
-        return set((self._root / "wandb").glob(f"offline-run-*-{self._run_id}*"))
+        # The whole name: a run of the user's own whose id holds ours is none of ours to replace.
+        ours = re.compile(rf"offline-run-\d+_\d+-{re.escape(self._run_id)}(-\d+)?")
+        return {path for path in (self._root / "wandb").glob("offline-run-*") if ours.fullmatch(path.name)}
 
     def _save(self) -> None:
         listed = [*self._known, *([self._current] if self._current else [])]

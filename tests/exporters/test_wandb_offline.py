@@ -17,6 +17,7 @@ from otel_bridge.testing.child import ChildJob, run_child
 from otel_bridge.testing.samples import run_info
 from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
 from otel_bridge_wandb import exporter
+from otel_bridge_wandb.offline import OfflineStore
 from otel_bridge_wandb.settings import WandbSettings
 
 OFFLINE = {"WANDB_MODE": "offline"}
@@ -201,3 +202,17 @@ def test_wandbs_own_telemetry_is_off_in_the_bridge(tmp_path: Path) -> None:
     )
 
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_a_directory_of_another_run_whose_id_holds_ours_is_none_of_ours(tmp_path: Path) -> None:
+    for name in ("offline-run-20260101_000000-abc", "offline-run-20260101_000000-abc-1"):
+        (tmp_path / "wandb" / name).mkdir(parents=True)
+    for name in ("offline-run-20260101_000000-abc-media", "offline-run-20260101_000000-abcd", "run-1_1-abc"):
+        (tmp_path / "wandb" / name).mkdir(parents=True)
+
+    found = OfflineStore(MemoryTable(), tmp_path, "abc")._present()
+
+    assert sorted(path.name for path in found) == [
+        "offline-run-20260101_000000-abc",
+        "offline-run-20260101_000000-abc-1",
+    ]
