@@ -7,7 +7,6 @@ although its answer was lost, and the other end knows every record by its identi
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -18,6 +17,7 @@ from otel_bridge.bridge.forwarding.endpoint import endpoint_for
 from otel_bridge.bridge.forwarding.follower import Follower, Taken
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies
 from otel_bridge.bridge.ledger import Ledger
+from otel_bridge.bridge.step_thread import StepThread
 from otel_bridge.bridge.window import Progress
 from otel_bridge.errors import BlockedError, ConfigError, JournalError, PermanentError, RetryableError
 from otel_bridge.exporter import OTLP
@@ -64,9 +64,7 @@ class ForwardLane:
         self._clients: dict[Signal, Client] = {}
         self._backoff = Backoff()
         self._hinted = False
-        self._wake = threading.Condition()
-        self._news = self._retry = self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="forward-otlp", daemon=True)
+        self._thread = StepThread(self._step_and_tell, ended=self._close, name="forward-otlp")
 
     def start(self) -> None:
         """Begin to forward."""
@@ -82,10 +80,7 @@ class ForwardLane:
 
     def poke(self, *, retry: bool = False) -> None:
         """Say that something new is there; with *retry* also try at once what failed."""
-        with self._wake:
-            self._news = True
-            self._retry = self._retry or retry
-            self._wake.notify()
+        self._thread.poke(retry=retry)
 
     def set_signals(self, signals: tuple[str, ...]) -> None:
         """Each process's own segment says which signals it sends; look again."""
@@ -98,23 +93,20 @@ class ForwardLane:
 
     def stop(self) -> None:
         """Ask it to end; returns at once."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
+        self._thread.stop()
 
     def join(self, timeout_s: float) -> bool:
         """Wait until it has ended; ``False``: a request hangs."""
-        self._thread.join(max(timeout_s, 0.0))
-        return not self._thread.is_alive()
+        return self._thread.join(timeout_s)
 
-    def _run(self) -> None:
-        while not self._stopping:
-            before = self.progress
-            wait_s = self._step()
-            if self.progress is not before:
-                self._progressed()
-            if wait_s != 0:
-                self._sleep(wait_s)
+    def _step_and_tell(self) -> tuple[float | None, bool]:
+        before = self.progress
+        wait_s = self._step()
+        if self.progress is not before:
+            self._progressed()
+        return wait_s, wait_s is None
+
+    def _close(self) -> None:
         for client in self._clients.values():
             client.close()
 
@@ -147,7 +139,7 @@ class ForwardLane:
             del self._followers[gone]
         moved = False
         for instance_id, last_number in newest.items():
-            if self._stopping:
+            if self._thread.stopping:
                 break
             follower = self._followers[instance_id]
             taken = follower.read(last_number, limit_bytes=REQUEST_BYTES, every_process=self._every_process)
@@ -203,16 +195,6 @@ class ForwardLane:
         changed = dataclasses.replace(self.progress, **changes)  # type: ignore[arg-type]  # fields by name
         if changed != self.progress:
             self.progress = changed
-
-    def _sleep(self, wait_s: float | None) -> None:
-        deadline = None if wait_s is None else time.monotonic() + wait_s
-        with self._wake:
-            while not (self._stopping or self._retry or (self._news and wait_s is None)):
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    break
-                self._wake.wait(left)
-            self._news = self._retry = False
 
 
 def _place(env: Mapping[str, str]) -> dict[str, str]:
