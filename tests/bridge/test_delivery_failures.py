@@ -1,0 +1,126 @@
+"""Delivery, step by step and without a thread: records that a tracker refuses, trackers that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from bridge_file_tracker import Nowhere
+from delivery_bench import Bench, Tracker, rollout, row
+
+from otel_bridge.errors import BlockedError, MissingExtraError, PermanentError, RetryableError
+from otel_bridge.exporter import Exporter
+from otel_bridge.records import Record
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("error", [RetryableError, PermanentError, ValueError])
+@pytest.mark.parametrize("bad", range(1, 8))
+def test_an_error_at_any_record_costs_at_most_that_record(
+    tmp_path: Path, bad: int, error: type[Exception], ordered: bool
+) -> None:
+    left = [1 if error is RetryableError else 10**6]
+
+    def fails(records: Sequence[Record]) -> Exception | None:
+        if bad not in {record.position for record in records} or left[0] == 0:
+            return None
+        left[0] -= 1
+        return error("odd") if error is ValueError else error("odd", position=bad)
+
+    bench = Bench(tmp_path, Tracker(ordered=ordered, fails=fails))
+    bench.ledger.commit([row(1), row(2), row(3), rollout(4), rollout(5), row(6), row(7)])
+
+    bench.run()
+
+    lost = [] if error is RetryableError else [bad]
+    assert sorted(set(bench.tracker.kept)) == [position for position in range(1, 8) if position not in lost]
+    assert [position for position, _ in bench.dead()] == lost
+    assert (bench.delivery.progress.written, bench.delivery.progress.dead_letters) == (7, len(lost))
+    assert bench.delivery.progress.rows + bench.delivery.progress.rollouts == 7 - len(lost)
+
+
+def test_a_permanent_error_that_names_no_record_is_narrowed_down_by_halves(tmp_path: Path) -> None:
+    refused = {13, 14, 700}
+    tracker = Tracker(fails=lambda records: PermanentError("no") if refused & {r.position for r in records} else None)
+    bench = Bench(tmp_path, tracker)
+    bench.ledger.commit([row(number) for number in range(1, 1201)])
+
+    bench.run()
+
+    assert [position for position, _ in bench.dead()] == sorted(refused)
+    assert tracker.kept == [position for position in range(1, 1201) if position not in refused]
+
+
+def test_a_writer_that_fails_at_every_record_blocks_instead_of_burying_everything(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Tracker(fails=lambda records: AttributeError("run has no log")))
+    bench.ledger.commit([row(number) for number in range(1, 101)])
+
+    bench.run()
+
+    assert (bench.delivery.progress.state, len(bench.dead())) == ("blocked", 3)
+    assert "run has no log" in bench.delivery.progress.reason
+
+
+def test_blocked_is_said_once_and_nothing_is_lost(tmp_path: Path) -> None:
+    error: list[Exception | None] = [BlockedError("no key", help="wandb login")]
+    bench = Bench(tmp_path, Tracker(opens=lambda: error[0]))
+    bench.ledger.commit([row(1)])
+
+    waits = [bench.delivery.step() for _ in range(3)]
+    error[0] = None
+    bench.run()
+
+    assert (waits, bench.lines) == ([60.0] * 3, ["memory is blocked: no key; wandb login"])
+    assert (bench.tracker.kept, bench.delivery.progress.state, bench.delivery.progress.reason) == ([1], "idle", "")
+
+
+def test_backing_off_waits_longer_each_time_and_as_long_as_the_tracker_asks(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Tracker(fails=lambda records: RetryableError("busy")))
+    bench.ledger.commit([row(1)])
+
+    waits = [bench.delivery.step() or 0.0 for _ in range(12)]
+    bench.tracker.fails = lambda records: RetryableError("slow down", retry_after_s=90)
+    asked = max(bench.delivery.step() or 0.0 for _ in range(2))
+
+    assert all(0.05 * 2**n <= wait <= 0.1 * 2**n for n, wait in enumerate(waits[:8]))
+    assert all(15.0 <= wait <= 30.0 for wait in waits[-3:])
+    assert (asked, bench.delivery.progress.state) == (90, "retrying")
+
+
+def test_a_writer_that_keeps_failing_is_opened_anew(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Tracker(fails=lambda records: RetryableError("the session is dead")))
+    bench.ledger.commit([row(1)])
+
+    for _ in range(6):
+        bench.delivery.step()
+
+    assert [kind for kind, _ in bench.tracker.calls].count("open") > 1
+
+
+def test_a_package_that_is_missing_blocks_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Tracker())
+    message = "exporter 'wandb' needs wandb: pip install 'otel-bridge[wandb]'"
+
+    def missing() -> tuple[Exporter, Nowhere]:
+        raise MissingExtraError(message)
+
+    bench.delivery._resolve = missing
+
+    assert bench.delivery.step() == 60.0
+    assert (bench.delivery.progress.reason, bench.delivery.progress.help) == (
+        message,
+        "pip install 'otel-bridge[wandb]'",
+    )
+
+
+def test_a_record_that_cannot_be_read_from_the_ledger_is_a_dead_letter(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Tracker())
+    bench.ledger.commit([row(1), row(2), row(3)])
+    with bench.ledger.database.transaction() as sql:
+        sql.execute("UPDATE records SET data = x'00' WHERE position = 2")
+    bench.ledger.recent.close()
+
+    bench.run()
+
+    assert (bench.tracker.kept, [position for position, _ in bench.dead()]) == ([1, 3], [2])

@@ -1,0 +1,102 @@
+"""Delivery, step by step and without a thread: work that a writer puts off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from delivery_bench import Bench, Tracker, end, row
+
+from otel_bridge.errors import RetryableError
+from otel_bridge.records import Row
+
+
+@dataclass
+class Later(Tracker):
+    """Puts one thing off for each row."""
+
+    left: int = 0
+    broken: bool = False
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        super().write_rows(rows)
+        self.left += len(rows)
+
+    def catch_up(self) -> bool:
+        if self.broken:
+            raise RetryableError("down")
+        if self.left:
+            self.left -= 1
+            self.calls.append(("later", ()))
+        return not self.left
+
+
+def names(tracker: Tracker) -> list[str]:
+    return [name for name, _ in tracker.calls]
+
+
+def test_what_was_put_off_is_done_when_no_record_waits(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Later())
+    bench.ledger.commit([row(1), row(2)])
+
+    bench.run()
+
+    assert names(bench.tracker) == ["open", "rows", "later", "later"]
+    assert bench.delivery.progress.state == "idle"
+
+
+def test_a_record_that_comes_meanwhile_goes_first(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Later())
+    bench.ledger.commit([row(1), row(2)])
+    while names(bench.tracker)[-1:] != ["later"]:
+        bench.delivery.step()
+
+    bench.ledger.commit([row(3)])
+    bench.run()
+
+    assert names(bench.tracker) == ["open", "rows", "later", "rows", "later", "later"]
+
+
+def test_the_run_ends_behind_it_and_only_then_is_its_end_written(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Later())
+    bench.ledger.commit([row(1), row(2)])
+    bench.ledger.commit([end()])
+    while names(bench.tracker)[-1:] != ["later"]:
+        bench.delivery.step()
+    before = bench.delivery.progress.written
+
+    bench.run()
+
+    assert names(bench.tracker) == ["open", "rows", "later", "later", "end", "close"]
+    assert (before, bench.delivery.progress.written) == (2, 3)
+
+
+def test_an_end_that_a_record_cancels_waits_for_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Later())
+    bench.ledger.commit([row(1), row(2)])
+    bench.ledger.commit([end()])
+    while names(bench.tracker)[-1:] != ["later"]:
+        bench.delivery.step()
+
+    bench.ledger.commit([row(4)])
+    bench.run()
+
+    assert names(bench.tracker) == ["open", "rows", "later", "rows", "later", "later"]
+
+
+def test_while_it_fails_records_go_on_and_it_is_tried_again(tmp_path: Path) -> None:
+    tracker = Later(broken=True)
+    bench = Bench(tmp_path, tracker)
+    bench.ledger.commit([row(1)])
+    while bench.delivery.progress.state != "retrying":
+        bench.delivery.step()
+    bench.ledger.commit([row(2)])
+    bench.delivery.step()
+    written = list(tracker.kept)
+
+    tracker.broken = False
+    bench.run()
+
+    assert written == [1, 2]
+    assert (tracker.left, bench.delivery.progress.state) == (0, "idle")
