@@ -181,6 +181,11 @@ class Rollout:
     steps: Mapping[str, int] = field(default_factory=dict[str, int])
     position: Position = 0
 
+    @property
+    def timed(self) -> bool:
+        """Its times were measured; the spans of one that was handed over without a start have a nanosecond each."""
+        return self.end_unix_ns - self.start_unix_ns >= max(len(self.spans), 1)
+
 
 @dataclass(frozen=True, slots=True)
 class OtherTrace:

@@ -73,7 +73,7 @@ def rollout_trace(rollout: Rollout) -> Payload:
         "_type": "trackio.trace",
         "messages": [*rollout.messages],
         "metadata": _metadata(rollout),
-        "spans": [_span(span) for span in rollout.spans],
+        "spans": [_span(span, timed=rollout.timed) for span in rollout.spans],
     }
 
 
@@ -128,20 +128,21 @@ def _staleness(rollout: Rollout) -> int | None:
     return rollout.step - rollout.policy_version
 
 
-def _span(span: Span) -> Payload:
+def _span(span: Span, *, timed: bool) -> Payload:
     payload: Payload = {
         "id": span.id,
         "parent_id": span.parent_id,
         "name": span.name,
         "kind": span.kind,
         "start_time": timestamp(span.start_unix_ns),
-        "end_time": timestamp(span.end_unix_ns),
-        "duration_ms": max(span.end_unix_ns - span.start_unix_ns, 0) / 1e6,
         "status": "error" if span.error else "success",
         "input": span.input,
         "output": span.output,
         "metadata": {**span.attributes},
     }
+    if timed:
+        payload["end_time"] = timestamp(span.end_unix_ns)
+        payload["duration_ms"] = max(span.end_unix_ns - span.start_unix_ns, 0) / 1e6
     if span.error:
         payload["error"] = span.error
     if span.kind == "generation":

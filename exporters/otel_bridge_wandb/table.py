@@ -108,7 +108,8 @@ def rollout_cells(rollout: Rollout, cell_chars: int) -> list[Cell]:
         rollout.step, rollout.split, rollout.group, rollout.sample, _transcript(rollout.messages[:last]), answer,
         rollout.reward, rollout.advantage, rollout.finish_reason, rollout.policy_version, len(answers),
         len(rollout.messages), tools if isinstance(tools, int) else None,
-        (rollout.end_unix_ns - rollout.start_unix_ns) / 1e9, rollout.id, _json(rollout.rewards),
+        (rollout.end_unix_ns - rollout.start_unix_ns) / 1e9 if rollout.timed else None, rollout.id,
+        _json(rollout.rewards),
         _json(rollout.metadata), rollout.error,
     ]  # fmt: skip
     return [_cell(cell, cell_chars) for cell in cells]

@@ -110,7 +110,7 @@ def test_a_rollout_is_a_trace_with_its_own_id_messages_metadata_and_spans(run: R
     )  # fmt: skip
     rollout = Rollout(
         id="4bf92f3577b34da6a3ce929d0e0e4736", role="explorer", key="explorer/rollouts", step=4, axis="explorer/step",
-        start_unix_ns=NOW, end_unix_ns=NOW + 5, spans=[span],
+        start_unix_ns=NOW, end_unix_ns=NOW + 5_000_000, spans=[span],
         messages=[{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}],
         split="train", group="p1", sample=0, reward=1.0, rewards={"format": 0.2}, policy_version=3,
         metadata={"reward": "mine", "topic": "sums"}, position=9,
@@ -305,3 +305,16 @@ def test_a_run_that_another_folder_wrote_is_said_when_it_is_opened_and_only_then
         "--new or OTEL_BRIDGE_NEW_RUN=1 starts another"
     )
     assert found_of(opened(run, mine)) == ""
+
+
+def test_a_rollout_whose_times_nobody_measured_shows_none(run: RunInfo) -> None:
+    span = Span(id="00f067aa0ba902b7", parent_id=None, name="rollout", kind="span", start_unix_ns=NOW, end_unix_ns=NOW)
+    rollout = Rollout(
+        id="4bf92f3577b34da6a3ce929d0e0e4736", role=None, key="rollouts", step=4, axis="step", start_unix_ns=NOW,
+        end_unix_ns=NOW, spans=[span],
+    )  # fmt: skip
+
+    opened(run).write_rollouts([rollout])
+
+    (trace,) = traces(run)
+    assert not {"duration_ms", "end_time"} & trace["spans"][0].keys()
