@@ -385,3 +385,19 @@ def test_a_trace_that_is_no_rollout_becomes_a_record_where_somebody_shows_it(
     assert len(records) == len(shown)
     assert bench.counted() == counted
     assert bench.send(sample.span("w", 1, "GET /health", parent=None)) + bench.after(3) == []
+
+
+def test_a_child_of_a_process_whose_clock_is_off_stays_in_its_rollout() -> None:
+    bench = Bench()
+    root, chat, tool, last = sample.rollout_spans("a")
+    hours = 3_600 * sample.SECOND
+    tool.start_time_unix_nano, tool.end_time_unix_nano = 1, 2
+    last.start_time_unix_nano += hours
+    last.end_time_unix_nano += hours
+
+    [rollout] = rollouts_in(bench.send(root, chat, tool, last) + bench.close())
+
+    assert (rollout.start_unix_ns, rollout.end_unix_ns) == (root.start_time_unix_nano, root.end_time_unix_nano)
+    assert rollout.spans[0].name == "rollout"
+    assert {span.name for span in rollout.spans[1:]} == {"chat policy", "execute_tool calc"}
+    assert [message["role"] for message in rollout.messages] == ["user", "assistant", "tool", "assistant"]
