@@ -8,7 +8,7 @@ import time
 
 from benchmarks.results import show
 
-NAMES = ("caller", "rollouts", "training", "slowdown", "delivery", "latency", "loss")
+NAMES = ("caller", "rollouts", "live_rollouts", "training", "slowdown", "delivery", "latency", "loss", "ingest")
 
 
 def main() -> None:
