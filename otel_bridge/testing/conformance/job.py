@@ -105,21 +105,24 @@ class _Cast:
     clock: Iterator[int]
     run: Mapping[str, Json]
 
-    def process(self, instance: str, role: str | None) -> _Process:
+    def process(self, instance: str, role: str | None, *, attempt: int = 1) -> _Process:
         own: dict[str, Json] = {**self.run, semconv.INSTANCE_ID: instance, **({semconv.ROLE: role} if role else {})}
-        return _Process(self, instance, role, own)
+        return _Process(self, instance, role, own, attempt)
 
 
 class _Process:
     """A process of ours, in a segment of its own."""
 
-    def __init__(self, cast: _Cast, instance: str, role: str | None, resource: Mapping[str, Json]) -> None:
+    def __init__(
+        self, cast: _Cast, instance: str, role: str | None, resource: Mapping[str, Json], attempt: int
+    ) -> None:
         self._cast, self._instance, self._role, self._resource = cast, instance, role, resource
+        self._shown: dict[str, Value] = {"attempt": attempt} if attempt > 1 else {}
         self._frames: list[Frame] = []
         self._seq = self._event_seq = 0
 
     def row(self, step: int, values: Mapping[str, Value], *, role: str | None = None, odd: bool = False) -> None:
-        self._cast.truth.row(role or self._role, step, values, odd=odd)
+        self._cast.truth.row(role or self._role, step, {**self._shown, **values}, odd=odd)
         self._seq += 1
         now = next(self._cast.clock)
         scope = otlp.scope(otlp.row(self._seq, step, values, now, role=role))
@@ -150,18 +153,16 @@ class _Process:
 
 
 def _trainers(cast: _Cast) -> Iterator[Segment]:
-    """Six steps, a kill, then from step 4 on again: both attempts are shown."""
+    """Six steps, a kill, then from step 4 on again: both attempts are shown, the second by its number."""
     config: dict[str, Json] = {"lr": 0.001, "actor": {"layers": 2, "name": "tiny"}, "hub_token": "hf_" + "a" * 30}
-    kept: dict[str, Json] = {"lr": 0.001, "actor": {"layers": 2, "name": "tiny"}, "hub_token": STRUCK_OUT, "seed": 7}
-    cast.truth.configs["trainer"] = kept
-    cast.truth.attempts["trainer/attempt"] = 2
+    cast.truth.configs["trainer"] = {**config, "hub_token": STRUCK_OUT, "seed": 7, "attempt": 2}
     first = cast.process("00000000000000a1", "trainer")
     first.event(semconv.EVENT_CONFIG, {}, config)
     for step in range(1, 7):
         first.row(step, _losses(step, 0.0))
     first.again()
     yield first.segment()
-    second = cast.process("00000000000000a2", "trainer")
+    second = cast.process("00000000000000a2", "trainer", attempt=2)
     second.event(semconv.EVENT_CONFIG, {}, {**config, "seed": 7})
     second.again()
     for step in range(4, 11):

@@ -41,7 +41,6 @@ class Truth:
         odd: Numbers of keys that a tracker may have to clean, by the key as it was given.
         distributions: Full key and step to count, minimum and maximum.
         rows: How many rows there are.
-        attempts: ``<role>/attempt`` to the last start of that role, where there was more than one.
         rollouts: Trace id to its reward.
         late: Rollout, name and value.
         configs: The merged config of each role.
@@ -57,7 +56,6 @@ class Truth:
         default_factory=dict[tuple[str, "int | None"], tuple[int, float, float]]
     )
     rows: int = 0
-    attempts: dict[str, int] = field(default_factory=dict[str, int])
     rollouts: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
     late: Counter[tuple[str, str, float]] = field(default_factory=Counter[tuple[str, str, float]])
     configs: dict[str | None, Mapping[str, Json]] = field(default_factory=dict[str | None, Mapping[str, Json]])
@@ -99,13 +97,10 @@ def compare(shown: Shown, truth: Truth, keeps: Keeps) -> None:
         AssertionError: They differ; the message says what is missing and what is too much.
     """
     contents = shown.contents
-    scalars = [scalar for scalar in contents.scalars if scalar.key not in truth.attempts]
+    scalars = contents.scalars
     plain = {key for key, _, _ in truth.scalars}
     _same_scalars([scalar for scalar in scalars if scalar.key in plain], truth, keeps)
     _same_odd([scalar for scalar in scalars if scalar.key not in plain], truth, keeps)
-    for scalar in contents.scalars:
-        if scalar.key in truth.attempts:
-            same(scalar.value, truth.attempts[scalar.key], f"{scalar.key} at step {scalar.step}")
     if keeps.distributions:
         _same_distributions(contents, truth)
     if shown.rows is not None:
@@ -162,7 +157,6 @@ def _same_rest(contents: Contents, truth: Truth, keeps: Keeps) -> None:
     if keeps.late:
         same(Counter(contents.late), truth.late, "late values")
     if keeps.config:
-        config = {key: value for key, value in contents.config.items() if key not in truth.attempts}
-        same(config, flat_configs(truth.configs.items()), "config")
+        same(contents.config, flat_configs(truth.configs.items()), "config")
     if keeps.status:
         same(contents.status, truth.status, "status")
