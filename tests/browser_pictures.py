@@ -22,7 +22,7 @@ from urllib.parse import quote
 from browser_page import Page, open_page
 
 PROJECT = "otel-bridge-demo"
-_BIN = Path(sys.executable).parent
+BIN = Path(sys.executable).parent
 _CHARTS = (
     "^(evaluator/(accuracy|policy_version)|explorer/(accuracy|policy_version|rollouts_per_s)"
     "|trainer/(loss|entropy|staleness))$"
@@ -41,7 +41,7 @@ def free_port() -> int:
 def served(command: list[str], port: int, folder: Path, env: Mapping[str, str]) -> Iterator[str]:
     """Start a server on loopback and wait until it answers; its process group is ended afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
-    variables = {"PATH": f"{_BIN}:/usr/bin:/bin", "HOME": str(folder), "HF_HUB_OFFLINE": "1", **env}
+    variables = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(folder), "HF_HUB_OFFLINE": "1", **env}
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True
@@ -73,7 +73,7 @@ def _until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:
 def trackio_dashboard(store: Path, project: str, folder: Path) -> Iterator[str]:
     """Serve Trackio's dashboard of the store."""
     port = free_port()
-    command = [str(_BIN / "trackio"), "show", "--project", project, "--host", "127.0.0.1"]
+    command = [str(BIN / "trackio"), "show", "--project", project, "--host", "127.0.0.1"]
     env = {"TRACKIO_DIR": str(store), "GRADIO_SERVER_PORT": str(port), "GRADIO_ANALYTICS_ENABLED": "False"}
     with served(command, port, folder, env) as address:
         yield address
@@ -117,7 +117,7 @@ def _mlflow(demo: Path, pictures: Path, folder: Path) -> None:
             (PROJECT,),
         ).fetchone()
     port = free_port()
-    command = [str(_BIN / "mlflow"), "ui", "--backend-store-uri", f"sqlite:///{database}"]
+    command = [str(BIN / "mlflow"), "ui", "--backend-store-uri", f"sqlite:///{database}"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with (
         served(command, port, folder / "mlflow", {}) as address,

@@ -175,7 +175,17 @@ def config_payload(configs: Mapping[str | None, Mapping[str, Json]], *, group: s
     flat: Payload = {"_Group": group, "_Created": created, "_Username": None}
     for role in sorted(configs, key=lambda name: name or ""):
         _flatten(configs[role], f"{role}/" if role else "", flat)
-    return flat
+    # A config that cannot be stored would cost the row that it goes with.
+    return {key: _storable(value) for key, value in encodable(flat).items()}
+
+
+def _storable(value: Json) -> Json:
+    """Return *value* with integers that no 64 bits hold as text."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        return str(value)
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    return {key: _storable(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _flatten(config: Mapping[str, Json], prefix: str, flat: Payload) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browser_job import KEYS, PROJECT, do_job
 from browser_page import CHROMIUM, Page, open_page
 from browser_pictures import trackio_dashboard
 from command_runs import ended, environment
@@ -84,3 +85,45 @@ def test_a_rollout_is_a_trace_with_its_reward_conversation_and_tool_span(dashboa
     assert [fact for fact in facts if fact not in said] == []
     assert "30 traces" in said
     assert '"expression"' in said
+
+
+@pytest.fixture(scope="module")
+def arithmetic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve the dashboard of a run in two roles with rollouts of several turns."""
+    folder = tmp_path_factory.mktemp("arithmetic")
+    store, _ = do_job(folder)
+    with trackio_dashboard(store, PROJECT, folder / "server") as address:
+        yield address
+
+
+@pytest.mark.parametrize("axis", ["trainer/step", "explorer/step"])
+def test_over_the_steps_of_either_role_the_charts_of_both_are_drawn(arithmetic: str, page: Page, axis: str) -> None:
+    page.go(f"{arithmetic}/?project={PROJECT}&smoothing=0&x_axis={axis}&metric_filter={KEYS}")
+
+    page.until("document.querySelectorAll('canvas.marks').length >= 2", "two charts")
+    said = set(page.text().split("\n"))
+
+    assert {"trainer (1)", "loss", "explorer (1)", "accuracy"} <= said
+    assert axis in said | _x_axis(page)
+
+
+def test_a_rollout_of_several_turns_shows_all_its_facts_its_calls_in_order_and_the_tools_result(
+    arithmetic: str, page: Page
+) -> None:
+    page.go(f"{arithmetic}/traces?project={PROJECT}")
+    page.click("tr.trace-row", "13 boxes")
+    page.click("span.span-name", "execute_tool")
+    page.until("document.body.innerText.includes('OUTPUT')", "the span")
+    said = page.text()
+
+    facts = (
+        "6 traces", "Logged as: trainer/rollouts", "step: 39", "group: crates-13", "sample: ", "reward: ",
+        'rewards: {"format":1,"answer":', "advantage: ", "finish_reason: stop", "policy_version: 39", "staleness: 0",
+        "role: trainer", "topic: products", "Operations 6", '"expression": "7 * 13"', "91",
+    )  # fmt: skip
+    assert [fact for fact in facts if fact not in said] == []
+    spans = page.js("[...document.querySelectorAll('span.span-name')].map(e => e.innerText)")
+    assert spans == ["rollout", "chat", "execute_tool calculator", "chat", "execute_tool calculator", "chat"]
+    trace_id = said.partition("Trace ID: ")[2].partition(":")[0]
+    assert f"trace_id: {trace_id}" in said  # OpenTelemetry's own
+    assert len(trace_id) == 32
