@@ -12,10 +12,13 @@ import pytest
 from otlp_samples import LOGS, RECEIVER, RUN, Bench, end, logs, row, source
 
 from otel_bridge.bridge import measures
+from otel_bridge.bridge.host import Host
+from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.system_metrics import request
-from otel_bridge.exporter import RunInfo
+from otel_bridge.exporter import SIGNALS, RunInfo
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.records import Row, run_id_of
+from otel_bridge_collector import Receiver, ReceiverSettings
 
 JOB = """
     import sys, threading
@@ -123,3 +126,33 @@ def test_a_header_of_before_asks_for_no_measurements() -> None:
 
     assert SegmentHeader.from_bytes(asked.to_bytes()).system_metrics_s == 2.5
     assert header().system_metrics_s == 0.0
+
+
+@pytest.mark.slow
+def test_a_machine_that_forwards_is_measured_there_and_shown_by_its_number(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    there.mkdir()
+    options = dataclasses.replace(
+        BridgeOptions.read({}, tmp_path), exporters=dict.fromkeys(SIGNALS, ("file",)), local=False
+    )
+    host, receiver = Host(there, options), Receiver(ReceiverSettings.from_environment({}, there))
+    host.start()
+    try:
+        env = job.environment(
+            here, "otlp", OTEL_BRIDGE_SYSTEM_METRICS_S="0.3", OTEL_BRIDGE_NODE_RANK="1",
+            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.http_endpoint, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+        )  # fmt: skip
+        with job.no_bridge_left(here):
+            process = job.start(job.script(tmp_path / "work" / "job.py", JOB), env)
+            job.until(lambda: any(is_system(line) for line in job.lines(there)))
+            _, err = process.communicate(timeout=60)
+            job.until(lambda: job.ended(there))
+    finally:
+        receiver.stop()
+        host.stop()
+
+    keys = {key for line in job.lines(there) if is_system(line) for key in line["values"]}
+    assert process.returncode == 0, err.decode()
+    assert job.status(there) == ["finished"]
+    assert {key.partition("/")[2].partition("/")[0] for key in keys} == {"node1"}
+    assert "system/node1/process.memory.usage/trainer" in keys
