@@ -192,31 +192,31 @@ class _Export:
         self._headers = {HEADER_SERVER: version("otel-bridge")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
+        headers, body = Headers(scope=scope), _Body(receive)
         is_json = _media_type(headers) == _JSON
         signal = _PATHS[scope["path"]]
         try:
-            rejected = await self._store(signal, headers, receive, is_json=is_json)
+            rejected = await self._store(signal, headers, body, is_json=is_json)
         except Exception as exc:  # noqa: BLE001  # a 500 would be final for clients
-            await self._discard(receive)
+            await body.discard()
             answer = answer_to(exc)
             self._counters.refuse(answer, "OTLP/HTTP", exc)
             more = {**self._headers, "Retry-After": str(RETRY_S)} if answer.retry else dict(self._headers)
             if answer.http_status == 401:
                 more["WWW-Authenticate"] = "Bearer"
-            body = answer.json() if is_json else answer.status().SerializeToString()
-            response = Response(body, answer.http_status, media_type=_JSON if is_json else _PROTOBUF, headers=more)
+            said = answer.json() if is_json else answer.status().SerializeToString()
+            response = Response(said, answer.http_status, media_type=_JSON if is_json else _PROTOBUF, headers=more)
         else:
             response = self._taken(signal, rejected, is_json=is_json)
         await response(scope, receive, send)
 
-    async def _store(self, signal: Signal, headers: Headers, receive: Receive, *, is_json: bool) -> Rejected | None:
+    async def _store(self, signal: Signal, headers: Headers, sent: _Body, *, is_json: bool) -> Rejected | None:
         self._limits.enter()
         try:
             self._access.check(headers.get("authorization"), headers.get("origin"))
             _check_type(headers)
             try:
-                body = await asyncio.wait_for(self._body(receive), _BODY_S)
+                body = await asyncio.wait_for(sent.read(self._request_bytes), _BODY_S)
             except asyncio.TimeoutError as exc:
                 raise InvalidRecordError(f"the body did not come within {_BODY_S:.0f} s") from exc
             self._limits.charge(len(body))
@@ -229,33 +229,6 @@ class _Export:
         finally:
             self._limits.leave()
 
-    async def _body(self, receive: Receive) -> bytes:
-        limit = self._request_bytes
-        parts: list[bytes] = []
-        size = 0
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise InvalidRecordError("the client closed the connection before the end of its request")
-            part = message.get("body", b"")
-            size += len(part)
-            if size > limit:
-                raise TooLargeError(f"request is over {limit} bytes; send smaller batches")
-            parts.append(part)
-            more = message.get("more_body", False)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    async def _discard(self, receive: Receive) -> None:
-        """Read what is left of a refused body: a client that still sends does not look for the answer."""
-        left = _DISCARD_BYTES
-        with contextlib.suppress(asyncio.TimeoutError):
-            while left > 0:
-                message = await asyncio.wait_for(receive(), _DISCARD_S)
-                left -= len(message.get("body", b""))
-                if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                    return
-
     def _decoded(self, signal: Signal, body: bytes, encoding: str, is_json: bool) -> bytes:
         body = inflated(body, encoding, self._request_bytes)
         return message_of(REQUESTS[signal], body).SerializeToString() if is_json else body
@@ -266,6 +239,40 @@ class _Export:
             return Response(orjson.dumps(said), media_type=_JSON, headers=self._headers)
         body = b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
         return Response(body, media_type=_PROTOBUF, headers=self._headers)
+
+
+class _Body:
+    """The body of one request."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive, self._over = receive, False
+
+    async def read(self, limit: int) -> bytes:
+        """Return all of it; raises `TooLargeError` beyond *limit* bytes."""
+        parts: list[bytes] = []
+        size = 0
+        while not self._over:
+            part = await self._next()
+            size += len(part)
+            if size > limit:
+                raise TooLargeError(f"request is over {limit} bytes; send smaller batches")
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def discard(self) -> None:
+        """Read what is left of a refused one: a client that still sends does not look for the answer."""
+        left = _DISCARD_BYTES
+        with contextlib.suppress(asyncio.TimeoutError, InvalidRecordError):
+            while left > 0 and not self._over:
+                left -= len(await asyncio.wait_for(self._next(), _DISCARD_S))
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        self._over = not message.get("more_body", False)
+        if message["type"] == "http.disconnect":
+            raise InvalidRecordError("the client closed the connection before the end of its request")
+        body: bytes = message.get("body", b"")
+        return body
 
 
 def _media_type(headers: Headers) -> str:

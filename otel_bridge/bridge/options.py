@@ -27,6 +27,7 @@ class BridgeOptions:
         takeover: Ask another bridge of the folder to hand over, and kill it when it does not.
         handover_s: How long a bridge that is asked to hand over may take before it is killed.
         exclusive: The folder lies on a shared file system.
+        lazy: While every exporter of a run fails, its segments are not read far ahead (a service under load).
         idle_s: A run that had nothing to do for so long closes its writers, threads and ledger until something comes;
             ``None``: it keeps them.
     """
@@ -44,6 +45,7 @@ class BridgeOptions:
     handover_s: float = 10.0
     exclusive: bool = False
     idle_s: float | None = None
+    lazy: bool = False
 
     @classmethod
     def read(cls, env: Mapping[str, str], cwd: Path, *, load: Load = load_exporter) -> BridgeOptions:

@@ -123,6 +123,10 @@ class Reader:
             self._begin()
             raise
 
+    def behind(self) -> bool:
+        """Say whether there is more than was read."""
+        return any(tail.behind() for tail in self.tails.values())
+
     def close_translation(self) -> int:
         """Let go of all that waits: nothing more will come. Returns how many records that made."""
         return self._commit(self.translator.close(time.time_ns()))

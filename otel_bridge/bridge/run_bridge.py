@@ -15,12 +15,13 @@ from otel_bridge.bridge.ledger import Ledger, open_or_rebuild
 from otel_bridge.bridge.lives import Lives
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.own_segment import OwnSegment
+from otel_bridge.bridge.pacing import READ_AT_LEAST_S, nobody_takes, writers_have_enough
 from otel_bridge.bridge.reader import Read, Reader
 from otel_bridge.bridge.report_writer import ReportWriter
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_info import RunDescription
-from otel_bridge.bridge.taking import take_lock
 from otel_bridge.bridge.system_metrics import SystemMetrics
+from otel_bridge.bridge.taking import take_lock
 from otel_bridge.bridge.window import Progress
 from otel_bridge.bridge.worker import Lane
 from otel_bridge.errors import JournalError, LedgerDamagedError
@@ -36,10 +37,6 @@ CHORES_POLLS: Final = 20
 """Polls between two looks at who lives, what can be deleted, which exporters are named: a second."""
 ENDING_CHORES_POLLS: Final = 4
 BEAT_S: Final = 10.0
-AHEAD_RECORDS: Final = 4_000
-"""How far the reader hastens ahead of the first writer when it is late."""
-READ_AT_LEAST_S: Final = 1.0
-"""How long it waits for the writers at most: one of them may hang."""
 
 
 class RunBridge:
@@ -98,10 +95,10 @@ class RunBridge:
         self.ledger, aside = open_or_rebuild(folder.ledger_path, exclusive=shared)
         if aside is not None:
             self._say(f"{folder.ledger_path} was damaged; it lies at {aside}, what segments remain are read again")
-        self._system = SystemMetrics(self._own)
         self.reader = Reader(folder, self.ledger, options.of_run(folder.run_id), say=self._say)
         self.reader.others = self._other_traces
         self._own = OwnSegment(folder)
+        self._system = SystemMetrics(self._own)
         self.lives = Lives(folder, self.reader, self._own, silence_ns=options.translation.silence_ns)
         describe = RunDescription(folder, local=options.local)
         self._report = ReportWriter(folder, self.ledger, self.reader, describe, launcher=options.launcher)
@@ -184,15 +181,14 @@ class RunBridge:
         return found.more
 
     def _far_ahead(self) -> bool:
-        """Say whether reading what was left behind can wait a little: every writer at work has enough to do.
-
-        They share the interpreter with the reader: what it takes now, they lack.
-        """
-        written = self.lanes.written()
-        self.ledger.recent.forget(min(written, default=self.ledger.position))
-        if self.reader.caught_up or not written or self.ledger.position - max(written) < AHEAD_RECORDS:
-            return False
-        return time.monotonic() - self._read_s < READ_AT_LEAST_S
+        """Say whether reading can wait: nobody could take it now, or every writer at work has enough to do."""
+        position = self.ledger.position
+        if self.options.lazy and self.reader.behind() and nobody_takes(self.lanes, position, self.lives):
+            self.reader.caught_up = False
+            return True
+        self.ledger.recent.forget(min(self.lanes.written(), default=position))
+        late = not self.reader.caught_up and time.monotonic() - self._read_s < READ_AT_LEAST_S
+        return late and writers_have_enough(self.lanes, position)
 
     def _lost(self) -> bool:
         """Say whether the folder was deleted; what comes at its path now is for another bridge and its new ledger."""
@@ -283,12 +279,12 @@ class RunBridge:
     def _do_chores(self) -> None:
         now_ns = time.time_ns()
         self.beat()
-        if self._system.look([] if self.closing else self.lives.living()):
-            self.reader.look(now=True)
         self.lives.look(now_ns)
         self._choose_exporters()
         if OTLP in self.lanes.names:
             self.lives.sign(now_ns)
+        if self._system.look([] if self.closing else self.lives.living()):
+            self.reader.look(now=True)
         ready = self.draining or (self.closing and not self._waited_for())
         if ready and not self.let_go and self.reader.caught_up:
             self.let_go = True
@@ -365,11 +361,11 @@ class RunBridge:
         if self.rest() is Rest.DONE:
             with contextlib.suppress(JournalError):
                 self._delete_segments()
-        self._system.close()
                 while self._prune():
                     pass
             self._forget_own()
         self._known = self.reader.known()
+        self._system.close()
         self._own.close()
         for part in (self._report, self.reader, self._view, self.ledger):
             part.close()

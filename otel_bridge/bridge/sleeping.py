@@ -74,10 +74,12 @@ def drained(run: RunBridge) -> bool:
     """After its `drain`: say whether every exporter that is not blocked has written everything."""
     if run.rest() in {Rest.GONE, Rest.HANDED_OVER}:
         return True
-    position = run.ledger.position
+    position, found = run.ledger.position, run.progress().values()
+    if found and all(one.state == "blocked" for one in found):
+        return True  # whatever is not read yet: nobody would take it
     return run.let_go and all(
         one.state == "blocked" or (one.resolved and one.written >= position and one.failing_since_s is None)
-        for one in run.progress().values()
+        for one in found
     )
 
 

@@ -100,6 +100,12 @@ class Tail:
             if self.offset == start:
                 return
 
+    def behind(self) -> bool:
+        """Say whether there is more than was used; an unfinished frame counts as more."""
+        if self.refused:
+            return False
+        return bool(self.frames) or self.number < self.last_number or (self._size() or 0) > self.offset
+
     def take(self) -> Frame:
         """Return the next frame."""
         frame = self.frames.popleft()

@@ -105,6 +105,7 @@ class _Service:
             BridgeOptions.read(bridge_environment(env), cwd),
             exporters=self._choice.by_signal if self._choice.names or self._choice.refused else None,
             idle_s=IDLE_S,
+            lazy=True,
         )
         self._drain_s = settings.DRAIN_TIMEOUT_S.read(env)
         self._host = Host(base, options, say=log.say_of_run)

@@ -1,0 +1,34 @@
+"""When the reader waits: what it reads ahead of everybody who could take it costs those who are at work."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_bridge.bridge.lanes import Lanes
+from otel_bridge.bridge.lives import Lives
+from otel_bridge.exporter import OTLP
+from otel_bridge.records import Position
+
+AHEAD_RECORDS: Final = 4_000
+"""How far the reader hastens ahead of the first writer when it is late, and of those that all fail."""
+READ_AT_LEAST_S: Final = 1.0
+"""How long it waits for the writers at most: one of them may hang."""
+
+
+def nobody_takes(lanes: Lanes, position: Position, lives: Lives) -> bool:
+    """Say whether every exporter fails or is blocked, has enough to begin with, and no local process waits for a word.
+
+    What is not read stays in the segments, which take no more room than records in the ledger would, and is read as
+    soon as one of them gets on.
+    """
+    found = [(name, lane.progress) for name, lane in lanes.by_name.items()]
+    if any(one.failing_since_s is None and one.state != "blocked" for _, one in found):
+        return False
+    written = max((one.written for name, one in found if name != OTLP), default=0)
+    return position - written >= AHEAD_RECORDS and all(header.kind == "receiver" for header in lives.living())
+
+
+def writers_have_enough(lanes: Lanes, position: Position) -> bool:
+    """Say whether every writer at work is so far behind that reading more only takes the interpreter from it."""
+    written = lanes.written()
+    return bool(written) and position - max(written) >= AHEAD_RECORDS

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge_collector.wire import parts
+
+TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=300), max_size=3)
+
+
+def request(names: list[str]) -> ExportLogsServiceRequest:
+    message = ExportLogsServiceRequest()
+    for name in names:
+        part = message.resource_logs.add(schema_url="https://example.org/1")
+        part.resource.attributes.append(KeyValue(key="service.name", value=AnyValue(string_value=name)))
+        part.scope_logs.add().log_records.add(body=AnyValue(string_value=name * 3))
+    return message
+
+
+@settings(deadline=None)
+@given(TEXTS)
+def test_each_resource_is_found_with_the_field_that_holds_all_of_it(names: list[str]) -> None:
+    message = request(names)
+
+    found = list(parts(message.SerializeToString()))
+
+    assert [Resource.FromString(resource) for resource, _ in found] == [one.resource for one in message.resource_logs]
+    assert ExportLogsServiceRequest.FromString(b"".join(part for _, part in found)) == message
+
+
+def test_unknown_fields_are_passed_over_and_a_resource_in_two_pieces_is_joined() -> None:
+    first, second = (Resource(attributes=[KeyValue(key=key)]).SerializeToString() for key in "ab")
+    inner = b"".join((b"\x0a", bytes([len(first)]), first, b"\x9d\x01abcd", b"\x0a", bytes([len(second)]), second))
+    body = b"".join(
+        (b"\x98\x01\x05", b"\x91\x0112345678", b"\x9b\x01\x08\x01\x9c\x01", b"\x0a", bytes([len(inner)]), inner)
+    )
+    ExportLogsServiceRequest.FromString(body)
+
+    ((resource, part),) = parts(body)
+
+    assert [one.key for one in Resource.FromString(resource).attributes] == ["a", "b"]
+    assert part == b"\x0a" + bytes([len(inner)]) + inner
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=30))
+def test_any_bytes_are_walked_or_refused(body: bytes) -> None:
+    try:
+        assert all(part in body for _, part in parts(body))
+    except InvalidRecordError:
+        return
