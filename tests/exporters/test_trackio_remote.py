@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trackio_store
+from command_runs import call, ended, environment, program
 from mlflow_server import FaultProxy
 from trackio_server import TOKEN, TrackioServer
 
@@ -235,3 +237,25 @@ def test_a_number_beyond_64_bits_is_refused_alone(server: TrackioServer, run: Ru
 
     assert raised.value.position == 2
     assert json.dumps([scalar.step for scalar in contents(server, run).scalars][:1]) == "[1]"
+
+
+def test_a_whole_job_goes_to_a_server_and_says_what_it_does_not_keep(server: TrackioServer, tmp_path: Path) -> None:
+    code = """
+        import otel_bridge
+        run = otel_bridge.init("remote", "ppo", role="trainer", exporters="trackio", config={"lr": 1})
+        for step in range(50): run.log({"loss": step / 7}, step=step)
+        run.log_rollouts([{"messages": [{"role": "user", "content": "2+2?"}], "reward": 1.0}], step=49)
+        run.finish()
+    """
+    env = environment(tmp_path, TRACKIO_SERVER_URL=f"{server.url}?write_token={TOKEN}")
+
+    done = call([sys.executable, program(tmp_path, "job.py", code)], cwd=tmp_path, env=env)
+
+    ended(tmp_path / ".otel-bridge")
+    shown = contents(server, samples.run_info(tmp_path, "ppo", project="remote"))
+    assert done.returncode == 0, done.stderr
+    assert "a server keeps no event times" in done.stderr
+    assert TOKEN not in done.stderr
+    assert [scalar.value for scalar in shown.scalars if scalar.key == "trainer/loss"] == [n / 7 for n in range(50)]
+    assert len(shown.rollouts) == 1
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and TOKEN.encode() in file.read_bytes()]
