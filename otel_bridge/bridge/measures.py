@@ -11,7 +11,7 @@ import contextlib
 import functools
 import importlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import psutil
@@ -43,10 +43,11 @@ class Measures:
         Args:
             processes: Process id to the name it is shown under; those of one name are added up.
         """
-        with _lock:  # the instrumentation is one for a process
-            values = self._machine()
-        with contextlib.suppress(Exception):  # a driver's own error: what it does not tell is not shown
-            values |= self._gpus()
+        values: dict[str, float] = {}
+        for measure in (self._machine, self._gpus):
+            # A system's or a driver's own error: what it does not tell is not shown. Both are shared by all runs here.
+            with _lock, contextlib.suppress(Exception):
+                values |= measure()
         return values | self._of_processes(processes)
 
     def _of_processes(self, wanted: Mapping[int, str]) -> dict[str, float]:
@@ -122,7 +123,16 @@ def _gpus() -> Measure:
         handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
     except Exception:  # noqa: BLE001  # no package, no driver, no GPU: each says so in its own way
         return dict[str, float]
-    return lambda: {key: value for number, handle in enumerate(handles) for key, value in _gpu(nvml, number, handle)}
+    return lambda: _of_gpus(nvml, handles)
+
+
+def _of_gpus(nvml: Any, handles: Sequence[Any]) -> dict[str, float]:
+    """Ask every GPU; what one of them refuses costs that one alone."""
+    values: dict[str, float] = {}
+    for number, handle in enumerate(handles):
+        with contextlib.suppress(Exception):
+            values.update(_gpu(nvml, number, handle))  # one by one: what came before a refusal stays
+    return values
 
 
 def _gpu(nvml: Any, number: int, handle: Any) -> Iterable[tuple[str, float]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import conformance_reading
 import e2e_jobs as job
@@ -156,3 +158,46 @@ def test_a_machine_that_forwards_is_measured_there_and_shown_by_its_number(tmp_p
     assert job.status(there) == ["finished"]
     assert {key.partition("/")[2].partition("/")[0] for key in keys} == {"node1"}
     assert "system/node1/process.memory.usage/trainer" in keys
+
+
+class Nvml:
+    """NVML as far as it is asked: GPU 1 has fallen off the bus, GPU 2 knows no power."""
+
+    NVML_TEMPERATURE_GPU = 0
+
+    def __getattr__(self, name: str):
+        told = {
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=4 << 30, total=16 << 30),
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=75),
+            "nvmlDeviceGetTemperature": 61,
+            "nvmlDeviceGetPowerUsage": 250_000,
+        }
+
+        def ask(handle: int, *_: object) -> object:
+            if handle == 1 or (handle == 2 and name == "nvmlDeviceGetPowerUsage"):
+                raise RuntimeError("GPU is lost")
+            return told[name]
+
+        return ask
+
+
+def test_gpus_tell_what_they_can_and_a_lost_one_costs_no_other() -> None:
+    values = measures._of_gpus(Nvml(), [0, 1, 2])
+
+    whole = {"utilization": 0.75, "memory.usage": float(4 << 30), "memory.utilization": 0.25, "temperature": 61.0}
+    assert values == {
+        **{f"gpu.{name}/{number}": value for number in (0, 2) for name, value in whole.items()},
+        "gpu.power/0": 250.0,
+    }
+
+
+def test_processes_of_one_role_are_added_up_and_dead_ones_left_out() -> None:
+    taken = measures.Measures()
+    taken.take({os.getpid(): "trainer"})
+
+    alone = taken.take({os.getpid(): "trainer"})
+    both = taken.take({os.getpid(): "trainer", os.getppid(): "trainer", 2**22 + 1: "gone"})
+
+    key = "process.memory.usage/trainer"
+    assert 0 < alone[key] < both[key]
+    assert not [name for name in both if name.endswith("/gone")]
