@@ -16,6 +16,7 @@ _COMMANDS: Final = {
     "serve": "receive OTLP and bring every run of a directory to the trackers",
     "drain": "deliver what run folders hold",
     "status": "show runs, their last steps, and what waits for which tracker",
+    "rollouts": "show rollouts: messages, tool calls, rewards",
     "doctor": "show every setting, what is installed, and whether it works",
 }
 

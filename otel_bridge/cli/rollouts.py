@@ -1,0 +1,197 @@
+"""``otel-bridge rollouts``: what a model said, on the terminal, without any tracker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+import orjson
+from rich.console import Console
+
+from otel_bridge import settings
+from otel_bridge.cli.rollout_source import Found, Rollouts, RolloutSource
+from otel_bridge.cli.rollout_view import RolloutView
+from otel_bridge.cli.status import folders_of
+from otel_bridge.errors import OtelBridgeError
+from otel_bridge.journal.folder import RunFolder, base_dir
+from otel_bridge.journal.report import read_report
+
+_SORT: Final = ("newest", "reward", "advantage", "step", "duration", "turns")
+_LIMIT: Final = 10
+_HINT: Final = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
+_UNNAMED: Final = {"split": "train"}
+"""What rollouts are that say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """What is asked for; ``None`` and empty ask for nothing."""
+
+    steps: tuple[int, ...]
+    group: str | None
+    role: str | None
+    split: str | None
+    trace: str | None
+    errors: bool
+
+    def takes(self, found: Found) -> bool:
+        """Tell whether *found* is asked for."""
+        facts = found.facts
+        wanted = {"group": self.group, "role": self.role, "split": self.split}
+        return (
+            (not self.steps or facts.get("step") in self.steps)
+            and all(value is None or value == (facts.get(key) or _UNNAMED.get(key)) for key, value in wanted.items())
+            and (self.trace is None or str(facts["id"]).startswith(self.trace) or facts["rollout_id"] == self.trace)
+            and (not self.errors or bool(facts["failed"]))
+        )
+
+
+@click.command("rollouts")
+@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.option("--step", "steps", type=int, multiple=True, help="Of this step; may be given several times.")
+@click.option("--group", help="Of this group: the samples of one prompt.")
+@click.option("--role", help="Of this role.")
+@click.option("--split", help="Of this split: train, eval, …")
+@click.option("--id", "trace", metavar="ID", help="This one: its trace id, the beginning of it, or the id you gave it.")
+@click.option("--run", "run", metavar="NAME", help="Of this run: its name, its id, or the beginning of its id.")
+@click.option(
+    "--errors", is_flag=True, help="Failed ones: with an error, a failed tool call, or an end that never came."
+)
+@click.option("--sort", type=click.Choice(_SORT), default="newest", show_default=True, help="The highest first.")
+@click.option("--reverse", is_flag=True, help="The lowest first.")
+@click.option("--limit", type=click.IntRange(min=0), help=f"At most so many; 0: all. [default: {_LIMIT}; --json: all]")
+@click.option("--full", is_flag=True, help="Do not clip long messages on a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, whole.")
+def command(
+    *,
+    directory: Path | None,
+    steps: tuple[int, ...],
+    group: str | None,
+    role: str | None,
+    split: str | None,
+    trace: str | None,
+    run: str | None,
+    errors: bool,
+    sort: str,
+    reverse: bool,
+    limit: int | None,
+    full: bool,
+    as_json: bool,
+) -> None:
+    """Show rollouts: messages, tool calls, rewards.
+
+    DIRECTORY holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), or is a run folder itself. The
+    bridge may be at work. A rollout is here until every tracker has it, and as long as the exporter `file` keeps it.
+    """
+    folders = _chosen_folders(directory, run)
+    asked = _Filter(steps, group, role, split, trace, errors)
+    view = RolloutView(Console(highlight=False, soft_wrap=True, emoji=False, markup=False), full=full)
+    read = [_show(folder, asked, view, _Order(sort, reverse, limit, as_json)) for folder in folders]
+    if not any(read):
+        raise SystemExit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """In which order, how many, and how they are shown."""
+
+    sort: str
+    reverse: bool
+    limit: int | None
+    as_json: bool
+
+    def of(self, found: Sequence[Found]) -> list[Found]:
+        """Return those to show; without a value of their own they come last."""
+        known = [one for one in found if _key(one, self.sort) is not None]
+        known.sort(key=lambda one: _key(one, self.sort) or 0.0, reverse=not self.reverse)
+        ordered = [*known, *(one for one in found if _key(one, self.sort) is None)]
+        limit = self.limit if self.limit is not None else 0 if self.as_json else _LIMIT
+        return ordered[:limit] if limit else ordered
+
+
+def _key(found: Found, sort: str) -> float | None:
+    facts = found.facts
+    if sort == "duration":
+        start, end = facts.get("start_unix_ns"), facts.get("end_unix_ns")
+        return float(end - start) if isinstance(start, int) and isinstance(end, int) else None
+    value = facts.get("position" if sort == "newest" else sort)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
+    where = directory or base_dir(settings.environment(), Path.cwd())
+    if not where.is_dir():
+        raise click.ClickException(f"{where}: no such folder; {_HINT}")
+    folders = folders_of(directory)
+    if not folders:
+        raise click.ClickException(f"{where}: no run folder here; {_HINT}")
+    if run is None:
+        return folders
+    named = [(folder, _name_of(folder)) for folder in folders]
+    found = [folder for folder, name in named if run == name or folder.run_id.startswith(run)]
+    if not found:
+        there = ", ".join(f"{name} ({folder.run_id})" if name else folder.run_id for folder, name in named[:20])
+        raise click.ClickException(f"{where}: no run {run!r} here; there are {there}")
+    return found
+
+
+def _name_of(folder: RunFolder) -> str:
+    report = read_report(folder)
+    return "" if report is None else report.name
+
+
+def _show(folder: RunFolder, asked: _Filter, view: RolloutView, order: _Order) -> bool:
+    """Show what one run has; return whether there was anything to look through."""
+    try:
+        with RolloutSource(folder) as source:
+            rollouts = source.rollouts()
+            if not rollouts.sources:
+                _say_unread(folder)
+                return False
+            matching = [found for found in rollouts.found if asked.takes(found)]
+            chosen = order.of(matching)
+            if not order.as_json:
+                view.run(folder.run_id, read_report(folder))
+            shown = sum(_show_one(found, view, as_json=order.as_json) for found in chosen)
+    except OtelBridgeError as exc:
+        click.echo(f"{folder.run_id}: {exc}", err=True)
+        return False
+    _say_rest(rollouts, len(matching), shown)
+    return True
+
+
+def _show_one(found: Found, view: RolloutView, *, as_json: bool) -> bool:
+    payload = found.whole()
+    if payload is None:
+        return False
+    if as_json:
+        sys.stdout.write(orjson.dumps(payload).decode() + "\n")
+    else:
+        view.rollout(payload)
+    return True
+
+
+def _say_unread(folder: RunFolder) -> None:
+    waiting_bytes = sum(segment.size_bytes for segment in folder.segments())
+    click.echo(
+        f"{folder.run_id}: no bridge has read it yet, {waiting_bytes:,} bytes wait; otel-bridge drain {folder.path}",
+        err=True,
+    )
+
+
+def _say_rest(rollouts: Rollouts, matching: int, shown: int) -> None:
+    """Say on stderr what is not shown, and why."""
+    here = len(rollouts.found)
+    parts = [
+        f"{shown} of {here} rollouts shown" if matching == here else f"{shown} of {matching} that match, {here} here"
+    ]
+    if rollouts.gone:
+        parts.append(
+            f"{rollouts.gone} more were delivered and deleted here: look in the trackers, "
+            "or name the exporter file beside them to keep rollouts here"
+        )
+    click.echo("; ".join(parts), err=True)
