@@ -51,6 +51,11 @@ class Axes:
         if shared is not None:
             self._declare_roles(shared)
 
+    @property
+    def count(self) -> int:
+        """How many names were declared, axes included."""
+        return len(self._bound) - 1
+
     def again(self) -> None:
         """Declare everything once more: another writer's upload may have replaced it."""
         for name, axis in self._declared:

@@ -23,14 +23,17 @@ from otel_bridge_wandb.lines import Lines, announced_before, held_before
 from otel_bridge_wandb.offline import OfflineStore
 from otel_bridge_wandb.online import STRANGER_HELP, OnlineStore, strangers
 from otel_bridge_wandb.settings import WandbSettings, entity_of, group_of, is_other_node, project_of, run_id_of
-from otel_bridge_wandb.shared_run import SharedRun, marker_of
+from otel_bridge_wandb.shared_run import SharedRun, definitions_count, marker_of
 from otel_bridge_wandb.shared_writer import PrefixedMemory, SharedWriter, became_primary
-from otel_bridge_wandb.sharing import Sharing, part_of_id, require_safe
+from otel_bridge_wandb.sharing import Sharing, part_of_id
 from otel_bridge_wandb.table import Tables
 from otel_bridge_wandb.uploads import Found, Server, Uploads
+from otel_bridge_wandb.versions import require_safe_sharing
 from otel_bridge_wandb.writer import Opened, Store, WandbRunWriter
 
 _OPENED: Final = "online/opened"
+_MISSED: Final = "online/missed"
+_MAX_MISSED: Final = 3
 _log: Final = logging.getLogger("otel_bridge.wandb")
 
 
@@ -75,7 +78,7 @@ def _open_offline(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Mem
 
 
 def _open_shared(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Memory, sharing: Sharing) -> SharedWriter:
-    require_safe(str(wandb.__version__))
+    require_safe_sharing(str(wandb.__version__))
     if became_primary(memory) and sharing.primary in sharing.roles:
         sharing = dataclasses.replace(sharing, primary="1")
     shared = dataclasses.replace(settings, sharing=sharing)
@@ -222,8 +225,28 @@ def _writer(
             url=None if settings.offline else str(opened.url or "") or None,
             run_id=run_id_of(run, settings),
             shared=shared,
+            missed=None if sharing or server is None or memory is None else functools.partial(_missed, server, memory),
         )
     )
+
+
+def _missed(server: Server, memory: Memory, names: int, configured: bool) -> str:
+    """Return what the server lacks of the run's axes and config, ``""`` when it has them or was told often enough."""
+    with as_bridge_errors("asking for config and axes"):
+        stored = server.config()
+    lacking = [
+        *(["the axes"] if names and definitions_count(stored) < names else []),
+        *(["the config"] if configured and not stored.keys() - {"_wandb"} else []),
+    ]
+    if not lacking:
+        memory.delete(_MISSED)
+        return ""
+    times = int(memory.get(_MISSED) or b"0") + 1
+    memory.put(_MISSED, str(times).encode())
+    if times <= _MAX_MISSED:
+        return " and ".join(lacking)
+    _log.warning("W&B: the server shows less than was sent of %s of the run", " and ".join(lacking))
+    return ""
 
 
 def _listed(keys: Mapping[str, str], sharing: Sharing | None) -> Mapping[str, str]:

@@ -21,6 +21,7 @@ from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
 from otel_bridge_wandb.errors import LOGIN_HELP, as_bridge_errors
 from otel_bridge_wandb.settings import WandbSettings, entity_of, group_of, project_of, run_id_of
+from otel_bridge_wandb.versions import require_supported
 
 Wandb = Any
 """The module ``wandb``, whose types are not strict."""
@@ -44,6 +45,7 @@ def load() -> Wandb:
         # wandb's own telemetry: a fifth of a row's cost, and offline it would still look for api.wandb.ai.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         wandb = importlib.import_module("wandb")
+        require_supported(str(wandb.__version__))
         session = wandb.setup(settings=_settings(wandb, _QUIET))
         wandb.termsetup(session.settings, None)  # silent also where somebody else began the session
         return wandb

@@ -82,8 +82,7 @@ def definitions_in(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 
     Definitions are a list of maps keyed by protobuf field numbers: 1 the name, 5 the place of the axis, from 1.
     """
-    internal = cast("Mapping[str, Any]", _value(config.get("_wandb")) or {})
-    entries = cast("list[dict[str, Any]]", internal.get("m") or [])
+    entries = _definitions(config)
     names = [str(entry.get("1") or "").replace("\\.", ".") for entry in entries]
     found: list[tuple[str, str]] = []
     for name, entry in zip(names, entries, strict=True):
@@ -91,6 +90,16 @@ def definitions_in(config: Mapping[str, Any]) -> list[tuple[str, str]]:
         if name and isinstance(at, int) and 0 < at <= len(names) and names[at - 1]:
             found.append((name, names[at - 1]))
     return found
+
+
+def definitions_count(config: Mapping[str, Any]) -> int:
+    """Return how many names a stored config defines."""
+    return len(_definitions(config))
+
+
+def _definitions(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    internal = cast("Mapping[str, Any]", _value(config.get("_wandb")) or {})
+    return cast("list[dict[str, Any]]", internal.get("m") or [])
 
 
 def _value(item: object) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_bridge.errors import BlockedError, ConfigError
+from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import axis_of
 from otel_bridge.settings import Setting, flag, names, text
@@ -34,10 +34,6 @@ ROLES: Final = Setting(
 )
 SETTINGS: Final = (SHARED, PRIMARY, ROLES)
 
-_SAFE_FROM: Final = (0, 28, 2)
-_UNSAFE_FROM: Final = (0, 31)
-INSTALL: Final = "pip install 'wandb>=0.28.2,<0.31'"
-_VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 _ILLEGAL_IN_ID: Final = re.compile(r"[^\w\-]+", re.ASCII)
 
 
@@ -88,20 +84,6 @@ class Sharing:
         if not self.primary:
             return run.node_rank == 0
         return self.primary in run.configs or axis_of(self.primary) in run.keys.values()
-
-
-def require_safe(version: str) -> None:
-    """Raise `BlockedError` unless shared mode of this version of wandb is known to be safe."""
-    found = _VERSION.match(version)
-    parts = tuple(int(part or 0) for part in found.groups()) if found else ()
-    if _SAFE_FROM <= parts < _UNSAFE_FROM:
-        return
-    reason = (
-        "its writers number their rows themselves, so that those of two machines may replace one another"
-        if parts >= _UNSAFE_FROM
-        else "it was not found to be safe"
-    )
-    raise BlockedError(f"W&B: shared mode of wandb {version} is refused: {reason}", help=INSTALL)
 
 
 def part_of_id(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,8 @@ class Opened:
         url: Where a person sees it; ``None`` offline.
         run_id: Id of the run in W&B.
         shared: What a writer beside others does more; ``None`` for the one writer of a run.
+        missed: From how many names were declared, and whether there is a config, to what the finished run lacks of
+            them: an upload of them that was answered 403 is never tried again, and nobody says so.
     """
 
     run: Any
@@ -106,6 +109,7 @@ class Opened:
     url: str | None = None
     run_id: str | None = None
     shared: Shared | None = None
+    missed: Callable[[int, bool], str] | None = None
 
 
 class WandbRunWriter:
@@ -189,7 +193,7 @@ class WandbRunWriter:
         if opened.shared is not None:
             with as_bridge_errors("ending the run"):
                 opened.shared.before_end()
-        self._finish("ending the run", EXIT_CODES[status], opened.store.ended)
+        self._finish("ending the run", EXIT_CODES[status], functools.partial(_ended, opened))
         self._ended = True
 
     def close(self) -> None:
@@ -215,6 +219,16 @@ class WandbRunWriter:
         if self._opened is None:
             raise RetryableError("W&B: this writer was closed; open another one")
         return self._opened
+
+
+def _ended(opened: Opened) -> Position | None:
+    position = opened.store.ended()
+    lacking = opened.missed(opened.axes.count, bool(opened.run.config.keys())) if opened.missed is not None else ""
+    if lacking:
+        raise RetryableError(
+            f"W&B did not take {lacking} of the run; it is opened anew and told again", retry_after_s=0.0
+        )
+    return position
 
 
 def _log_rows(opened: Opened, lines: Sequence[tuple[Row, dict[str, object]]]) -> None:

@@ -39,6 +39,7 @@ class Resolver:
             "RunResumeStatus": self._resume_status,
             "RunStoppedStatus": self._stopped_status,
             "ServerFeaturesQuery": self._server_features,
+            "OrganizationCoreWeaveOrganizationID": lambda _: {"entity": {"organization": None}},
             "OrgFeatureFlags": lambda _: {"organization": None},
             "ServerInfo": lambda _: {"serverInfo": {"cliVersionInfo": {}, "latestLocalVersionInfo": None}},
             "Viewer": _viewer,

@@ -19,6 +19,7 @@ import gzip
 import json
 import re
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -323,3 +324,18 @@ def _close(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
+
+
+def main() -> None:
+    """Serve until a signal or the end of standard input; the first line says the variables that lead here."""
+    with WandbServer(int(sys.argv[1]) if len(sys.argv) > 1 else 0) as server:
+        sys.stdout.write(" ".join(f"{name}={value}" for name, value in server.environment().items()) + "\n")
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            sys.stdin.read()
+        for run in server.store.runs.values():
+            sys.stdout.write(f"{run.entity}/{run.project}/{run.id}: {len(run.lines)} lines, {run.state}\n")
+
+
+if __name__ == "__main__":
+    main()

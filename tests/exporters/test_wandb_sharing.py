@@ -1,0 +1,127 @@
+"""What shared mode asks of the settings, and which versions of wandb are written through."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from otel_bridge.errors import BlockedError, ConfigError
+from otel_bridge.testing.samples import run_info
+from otel_bridge_wandb.settings import WandbSettings, group_of, is_other_node, run_id_of
+from otel_bridge_wandb.shared_run import definitions_in
+from otel_bridge_wandb.sharing import Sharing, part_of_id
+from otel_bridge_wandb.versions import require_safe_sharing, require_supported
+
+ON = {"OTEL_BRIDGE_WANDB_SHARED": "1", "OTEL_BRIDGE_ROLES": "trainer,explorer"}
+
+
+def settings(**more: str) -> WandbSettings:
+    return WandbSettings.from_environment({**ON, **more}, Path("/"))
+
+
+def test_sharing_is_off_unless_asked_for() -> None:
+    alone = WandbSettings.from_environment({"OTEL_BRIDGE_ROLES": "trainer"}, Path("/"))
+
+    assert (alone.sharing, settings().sharing) == (None, Sharing(("trainer", "explorer")))
+    assert "OTEL_BRIDGE_WANDB_SHARED" not in alone.destination
+    assert settings().destination["OTEL_BRIDGE_WANDB_SHARED"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"OTEL_BRIDGE_ROLES": ""}, "OTEL_BRIDGE_ROLES=trainer,explorer"),
+        ({"OTEL_BRIDGE_ROLES": "eval,eval/math"}, "'eval/math' begins with it"),
+        ({"OTEL_BRIDGE_ROLES": "all*"}, "is a pattern"),
+        ({"OTEL_BRIDGE_WANDB_PRIMARY": "judge"}, "expected 1, 0 or one of trainer, explorer"),
+    ],
+)
+def test_what_cannot_be_shared_is_said_at_the_start(wrong: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said.replace("*", ".")):
+        settings(**wrong)
+
+
+def test_offline_each_machine_has_a_run_of_its_own_in_the_group_of_the_job(tmp_path: Path) -> None:
+    offline = settings(WANDB_MODE="offline")
+    first, second = run_info(tmp_path, "job"), run_info(tmp_path, "job", node_rank=1)
+
+    assert (offline.sharing, offline.unshared) == (None, True)
+    assert [run_id_of(run, offline) for run in (first, second)] == [first.id, f"{first.id}-n1"]
+    assert [group_of(run, offline) for run in (first, second)] == [first.id, first.id]
+
+
+def test_a_shared_run_has_one_id_on_every_machine_and_no_group_of_its_own(tmp_path: Path) -> None:
+    second = run_info(tmp_path, "job", node_rank=1)
+
+    assert (run_id_of(second, settings()), group_of(second, settings())) == (second.id, None)
+    assert (is_other_node(second, settings()), is_other_node(second, WandbSettings())) == (False, True)
+
+
+def test_the_primary_is_node_rank_0_or_who_is_named(tmp_path: Path) -> None:
+    first = run_info(tmp_path, "job", keys={"trainer/loss": "trainer/step"})
+    second = run_info(tmp_path, "job", node_rank=1, configs={"explorer": {}})
+
+    chosen = {
+        named: [Sharing(("trainer", "explorer"), named).is_primary(run) for run in (first, second)]
+        for named in ("", "1", "0", "trainer", "explorer")
+    }
+
+    assert chosen == {
+        "": [True, False],
+        "1": [True, True],
+        "0": [False, False],
+        "trainer": [True, False],
+        "explorer": [False, True],
+    }
+
+
+@pytest.mark.parametrize("version", ["0.28.2", "0.30.0", "0.30.9"])
+def test_versions_whose_shared_mode_is_safe(version: str) -> None:
+    require_safe_sharing(version)
+
+
+@pytest.mark.parametrize("version", ["0.28.1", "0.31.0", "0.32.0rc1", "1.0", "strange"])
+def test_other_versions_do_not_share_and_say_what_to_install(version: str) -> None:
+    with pytest.raises(BlockedError, match=f"shared mode of wandb {version} is refused") as refused:
+        require_safe_sharing(version)
+
+    assert refused.value.help == "pip install 'wandb>=0.28.2,<0.31'"
+
+
+def test_an_old_wandb_is_blocked_and_a_new_one_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(BlockedError, match=r"wandb 0\.17\.4 is too old, expected 0\.28 to 0\.31") as old:
+        require_supported("0.17.4")
+    with caplog.at_level(logging.WARNING):
+        require_supported("0.31.0")
+        before = list(caplog.messages)
+        require_supported("0.32.0")
+
+    assert (old.value.help, before) == ("pip install 'otel-bridge[wandb]'", [])
+    assert caplog.messages == [
+        "W&B: wandb 0.32.0 is newer than those tried (0.28 to 0.31); if it fails: pip install 'otel-bridge[wandb]'"
+    ]
+
+
+def test_a_role_becomes_a_part_of_an_id() -> None:
+    assert [part_of_id(name) for name in ("critic", "eval/math 1", "ü", "")] == [
+        "critic",
+        "eval-math-1",
+        "unnamed",
+        "unnamed",
+    ]
+
+
+def test_what_others_declared_is_read_from_a_stored_config() -> None:
+    definitions = [
+        {"1": "trainer/a\\.b/c", "5": 2, "6": [3]},
+        {"1": "trainer/step", "6": [2, 3]},
+        {"2": "trainer/*", "5": 2},
+        {"1": "alone"},
+        {"1": "astray", "5": 9},
+    ]
+
+    assert definitions_in({"_wandb": {"value": {"m": definitions}}}) == [("trainer/a.b/c", "trainer/step")]
+    assert definitions_in({"_wandb": {"m": definitions}}) == [("trainer/a.b/c", "trainer/step")]
+    assert (definitions_in({}), definitions_in({"_wandb": {"value": {}}})) == ([], [])

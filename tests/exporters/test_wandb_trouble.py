@@ -1,0 +1,272 @@
+"""Online W&B in trouble, to the end: history, definitions, config and state that the stand-in holds afterwards."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_bridge.errors import BlockedError, RetryableError
+from otel_bridge.exporter import RunInfo, RunWriter
+from otel_bridge.records import Row, Status
+from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
+from otel_bridge.testing.samples import run_info
+from otel_bridge.testing.wandb_server import WandbServer
+from otel_bridge_wandb import exporter
+
+FAST = {
+    "OTEL_BRIDGE_WANDB_TRANSMIT_S": "1",
+    "OTEL_BRIDGE_WANDB_POLL_S": "0.1",
+    "OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S": "5",
+    "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S": "5",
+}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
+    with WandbServer() as server:
+        for name, value in {**server.environment(), **FAST}.items():
+            monkeypatch.setenv(name, value)
+        yield server
+        assert (server.errors, server.resolver.unknown) == ([], [])
+
+
+@pytest.fixture
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> RunInfo:
+    run = run_info(tmp_path, request.node.name, keys={"trainer/loss": "trainer/step"})
+    run.folder.mkdir()
+    return run
+
+
+@pytest.fixture
+def memory() -> MemoryTable:
+    return MemoryTable()
+
+
+@pytest.fixture
+def opened(server: WandbServer, run: RunInfo, memory: MemoryTable) -> Callable[[], RunWriter]:
+    settings = exporter.settings({**server.environment(), **FAST}, run.folder)
+    return lambda: open_writer(exporter, run, settings, memory)
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.02)
+
+
+def rows(first: int, last: int, *, attempt: int = 1, at: int | None = None) -> list[Row]:
+    made = [samples.row(step, {"loss": step}, attempt=attempt) for step in range(first, last + 1)]
+    return samples.placed(made, at or first)
+
+
+def blocked(writer: RunWriter, said: str) -> bool:
+    try:
+        writer.safe()
+    except BlockedError as exc:
+        return said in str(exc)
+    return False
+
+
+def whole(server: WandbServer, run: RunInfo) -> dict[str, object]:
+    """All that the server was to hold in the end."""
+    held = server.run(run.id)
+    return {
+        "losses": [row["trainer/loss"] for row in held.history],
+        "axes": {name: metric.axis for name, metric in held.metrics.items()},
+        "config": held.config,
+        "state": held.state,
+        "overwritten": held.overwritten,
+    }
+
+
+def expected(losses: list[int]) -> dict[str, object]:
+    return {
+        "losses": losses,
+        "axes": {"trainer/loss": "trainer/step", "trainer/step": ""},
+        "config": {"trainer": {"lr": 0.1}},
+        "state": "finished",
+        "overwritten": [],
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [403, 429, 503])
+@pytest.mark.parametrize("what", ["filestream", "UpsertBucket"])
+def test_after_a_fault_the_run_is_whole(
+    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter], status: int, what: str
+) -> None:
+    writer = opened()
+    writer.write_config("trainer", {"lr": 0.1})
+    server.answer(status, what=what, times=1 if status == 403 else 3, retry_after_s=1 if status == 429 else None)
+    deliver(writer, rows(1, 5))
+    if (status, what) == (403, "filestream"):  # one such answer ends wandb's upload for good
+        until(lambda: blocked(writer, "403"))
+        writer.close()
+        writer = opened()
+        writer.write_config("trainer", {"lr": 0.1})
+    else:
+        until(lambda: writer.safe() == 5)
+    deliver(writer, rows(1, 8), held=writer.safe())
+    try:
+        writer.end(Status.FINISHED)
+    except RetryableError:  # as the bridge does
+        server.heal()
+        writer = opened()
+        writer.write_config("trainer", {"lr": 0.1})
+        deliver(writer, rows(1, 8), held=writer.safe())
+        writer.end(Status.FINISHED)
+
+    assert whole(server, run) == expected([1, 2, 3, 4, 5, 6, 7, 8])
+
+
+def test_a_wrong_key_blocks_and_once_mended_all_arrives(
+    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
+) -> None:
+    server.answer(401)
+    with pytest.raises(BlockedError) as refused:
+        opened()
+
+    server.heal()
+    writer = opened()
+    writer.write_config("trainer", {"lr": 0.1})
+    deliver(writer, rows(1, 3))
+    writer.end(Status.FINISHED)
+
+    assert "wandb login" in refused.value.help
+    assert whole(server, run) == expected([1, 2, 3])
+
+
+def test_a_rewound_job_shows_both_attempts(server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]) -> None:
+    writer = opened()
+    deliver(writer, rows(150, 154, at=1))
+    writer.end(Status.KILLED)
+    again = opened()
+    again.write_config("trainer", {"attempt": 2})
+    second = [samples.row(step, {"attempt": 2, "loss": -step}, attempt=2) for step in range(100, 103)]
+    deliver(again, samples.placed(second, 6), held=again.safe())
+    again.end(Status.FINISHED)
+
+    held = server.run(run.id)
+    shown = [(row["trainer/step"], row["trainer/loss"], row.get("trainer/attempt")) for row in held.history]
+    assert shown == [(step, step, None) for step in range(150, 155)] + [(s, -s, 2) for s in range(100, 103)]
+    assert (held.config, held.state) == ({"trainer": {"attempt": 2}}, "finished")
+    assert held.metrics["trainer/attempt"].axis == "trainer/step"
+
+
+STRANGER = """
+import sys, wandb
+run = wandb.init(id=sys.argv[1], project=sys.argv[2], resume="allow", mode="online",
+                 settings=wandb.Settings(x_file_stream_transmit_interval=1.0, silent=True, console="off"))
+for n in range(3):
+    run.log({"mine": n})
+print("logged", flush=True)
+sys.stdin.readline()
+run.finish()
+"""
+
+
+@pytest.mark.slow
+def test_a_trainer_that_opens_our_run_itself_blocks_us_until_it_is_done(
+    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
+) -> None:
+    writer = opened()
+    deliver(writer, rows(1, 3))
+    until(lambda: writer.safe() == 3)
+    command = [sys.executable, "-c", STRANGER, run.id, run.project]
+    environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=run.folder
+    ) as trainer:
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == "logged\n"
+        until(lambda: server.lines(run.id) == 6)
+        deliver(writer, rows(4, 4))
+        until(lambda: blocked(writer, "another process writes this run too"))
+        with pytest.raises(BlockedError, match="another process"):
+            writer.close()
+        with pytest.raises(BlockedError, match="another process writes this run too") as still:
+            opened()
+        trainer.communicate("\n")
+    again = opened()
+    deliver(again, rows(5, 5), held=again.safe())
+    again.end(Status.FINISHED)
+
+    assert "wandb.init()" in still.value.help
+    assert server.run(run.id).history[-1]["trainer/loss"] == 5
+
+
+ODD = (
+    "a.b",
+    "a.b/c.d",
+    "q\"uo'te",
+    "sl//ash/",
+    "emo😀ji",
+    "sp ace",
+    "back\\slash",
+    "st*r",
+    "k" * 10_000,
+    "_step",
+    "step",
+)
+
+
+def test_every_odd_key_arrives_as_it_is_on_its_axis(
+    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
+) -> None:
+    writer = opened()
+    values: dict[str, Any] = {f"trainer/{key}": number for number, key in enumerate(ODD)}
+    row = Row("m:odd:1", "trainer", 1, "trainer/step", samples.START_UNIX_NS, values)
+    deliver(writer, samples.placed([row]))
+    writer.end(Status.FINISHED)
+
+    shown = {key: f"trainer/{key}" if key != "step" else "trainer/step_value" for key in ODD}
+    held = server.run(run.id)
+    assert [held.history[0][name] for name in shown.values()] == list(range(len(ODD)))
+    assert held.history[0]["trainer/step"] == 1
+    assert {held.metrics[name].axis for name in shown.values()} == {"trainer/step"}
+    sent = {str(entry.get("1")) for entry in held.internal_config["m"]}
+    assert {"trainer/a\\.b", "trainer/a\\.b/c\\.d"} <= sent, "else W&B would look for nested maps"
+
+
+def test_a_config_of_ten_thousand_entries_arrives(
+    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
+) -> None:
+    config = {f"key.{number}/{'x' * 20}": {"deep": [number, float("inf"), None, "é\ud800"]} for number in range(10_000)}
+    writer = opened()
+    writer.write_config("trainer", config)
+    writer.end(Status.FINISHED)
+
+    held = server.run(run.id).config["trainer"]
+    assert held == {key: {"deep": [value["deep"][0], "inf", None, "é?"]} for key, value in config.items()}
+
+
+def test_a_wandb_that_is_too_old_blocks_with_the_command_that_helps(
+    run: RunInfo, opened: Callable[[], RunWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.import_module("wandb"), "__version__", "0.17.4")
+
+    with pytest.raises(BlockedError, match=r"wandb 0\.17\.4 is too old") as old:
+        opened()
+
+    assert old.value.help == "pip install 'otel-bridge[wandb]'"
+
+
+@pytest.mark.parametrize(("resume", "said"), [("must", "requires an existing run"), ("allow", "")])
+def test_wandb_resume_of_the_user_is_honoured(
+    server: WandbServer, run: RunInfo, memory: MemoryTable, resume: str, said: str
+) -> None:
+    settings = exporter.settings({**server.environment(), **FAST, "WANDB_RESUME": resume}, run.folder)
+    if not said:
+        open_writer(exporter, run, settings, memory).end(Status.FINISHED)
+        return
+    with pytest.raises(BlockedError, match=said):
+        exporter.open(run, settings, memory)
