@@ -1,0 +1,98 @@
+"""Runs that have nothing to do, and runs whose exporters all fail, in a service of many folders."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from bridge_doubles import Process, options, report_when, run_folder, serving, until
+
+from otel_bridge.bridge import sleeping
+from otel_bridge.errors import RetryableError
+from otel_bridge.journal.locks import probe
+from otel_bridge.testing.memory import Recorder
+
+EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
+
+
+def delivering() -> int:
+    return sum(thread.name.startswith("deliver-") for thread in threading.enumerate())
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sleeping, "_EVERY_S", 0.02)
+
+
+def test_an_idle_run_closes_its_writer_keeps_its_lock_and_wakes_with_the_next_frame(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.2)) as host:
+        process.log(3)
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 3)
+        until(lambda: delivering() == 0)
+        asleep = (probe(folder.lock_path), host.progress()[folder.run_id].position)
+
+        process.log(2)
+
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 5)
+    assert asleep == (True, 3)
+    assert list(recorder.run(folder.run_id).rows) == process.row_ids
+    assert not probe(folder.lock_path)
+
+
+def test_a_run_that_sleeps_hears_what_it_is_asked_and_that_its_process_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sleeping, "LOOK_S", 0.1)
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.2)):
+        process.log(1)
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
+        until(lambda: delivering() == 0)
+
+        process.die()
+
+        report = report_when(folder, lambda report: report.ended)
+    assert report.status == "killed"
+
+
+@pytest.mark.slow
+def test_a_hundred_runs_of_which_one_is_stuck_are_all_delivered_but_that_one(tmp_path: Path) -> None:
+    recorder = Recorder()
+    folders = [run_folder(tmp_path, f"run-{number:03d}") for number in range(100)]
+    processes = [Process.start(folder, "memory") for folder in folders]
+    for process in processes:
+        process.log(2)
+    recorder.fail(RetryableError("stuck", retry_after_s=500), times=1, kind="open")
+
+    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.5)) as host:
+        recorder.wait_for(lambda recorder: sum(len(recorder.run(one.run_id).rows) == 2 for one in folders) == 99)
+        until(lambda: delivering() <= 1)
+        stuck = [run for run in host.progress().values() if run.exporters["memory"].state == "retrying"]
+        host.drain()
+        host.poke()
+        assert host.wait(20.0)
+
+    assert len(stuck) == 1
+    assert all(len(recorder.run(folder.run_id).rows) == 2 for folder in folders)
+
+
+def test_while_every_exporter_fails_a_service_does_not_read_ahead_and_then_catches_up_in_order(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    recorder.fail(RetryableError("away", retry_after_s=0.05), times=None)
+    process = Process.start(folder, "memory", kind="receiver")
+    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, lazy=True)) as host:
+        process.log(1)
+        report_when(folder, lambda report: report.exporters["memory"].state == "retrying")
+        process.log(20_000)
+        until(lambda: host.progress()[folder.run_id].position > 4_000)
+        position = report_when(folder, lambda report: report.position > 4_000).position
+
+        recorder.heal()
+
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 20_001)
+    assert position < 20_001
+    assert list(recorder.run(folder.run_id).rows) == process.row_ids
