@@ -8,7 +8,18 @@ import time
 
 from benchmarks.results import show
 
-NAMES = ("caller", "rollouts", "live_rollouts", "training", "slowdown", "delivery", "latency", "loss", "ingest")
+NAMES = (
+    "caller",
+    "rollouts",
+    "live_rollouts",
+    "training",
+    "slowdown",
+    "delivery",
+    "rollout_delivery",
+    "latency",
+    "loss",
+    "ingest",
+)
 
 
 def main() -> None:

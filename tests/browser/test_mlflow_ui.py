@@ -78,7 +78,7 @@ def test_a_rollout_is_a_chat_with_its_tool_calls_and_a_tree_of_spans(shown: Show
         "System", "User", "Assistant", "calculator", "7 * 11", "calculator", "77",
         "Assistant", "calculator", "77 * 24", "calculator", "1848", "Assistant",
     ]  # fmt: skip
-    assert "4 tags" in said  # step, reward and its two parts: no resource attribute
+    assert "3 tags" in said  # step, reward and its parts: no resource attribute
     assert said[said.index("Assess") + 1] == "3"
 
 

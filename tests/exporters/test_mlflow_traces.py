@@ -52,7 +52,7 @@ def test_a_rollout_is_a_trace_with_previews_session_name_tags_and_rewards(uri: s
     assert info.trace_metadata["mlflow.trace.session"] == "p1"
     assert info.tags["mlflow.traceName"] == "explorer/rollouts"
     assert ours == {
-        "step": "1", "reward": "0.75", "rewards.format": "0.25", "rewards.answer": "0.5",
+        "step": "1", "reward": "0.75", "rewards": '{"format": 0.25, "answer": 0.5}',
     }  # fmt: skip
     assert {each.name: each.value for each in info.assessments} == {"reward": 0.75, "format": 0.25, "answer": 0.5}
     assert (info.request_time, info.execution_duration) == (rollout.start_unix_ns // 1_000_000, 4000)
