@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from otel_bridge.journal.places import places
 from otel_bridge.journal.report import ExporterReport, Report
 from otel_bridge.records import AXIS, axis_of
 
@@ -42,8 +43,7 @@ def complaints(report: Report) -> Sequence[str]:
 def place_commands(report: Report) -> Sequence[str]:
     """Return one line a tracker: its name and the command or address that opens the run; ``otlp`` has none."""
     width = max((len(name) for name in report.exporters), default=0)
-    places = {name: exporter.url or exporter.view for name, exporter in report.exporters.items()}
-    return [f"{name:<{width}}  {place}" for name, place in places.items() if place]
+    return [f"{name:<{width}}  {place}" for name, place in places(report).items()]
 
 
 def show(console: Console, run_id: str, report: Report, *, live: bool = False) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from otel_bridge.emit.identity import Identity
 from otel_bridge.errors import ConfigError
+from otel_bridge.journal.places import places
 from otel_bridge.journal.report import Report
 from otel_bridge.settings import QUIET, environment
 
@@ -67,11 +68,6 @@ def found(report: Report) -> Sequence[str]:
         if one.missed
     ]
     return [*(one.found for one in report.exporters.values() if one.found), *missed]
-
-
-def places(report: Report) -> Mapping[str, str]:
-    """Return where each exporter's run is looked at."""
-    return {name: one.url or one.view for name, one in report.exporters.items() if one.url or one.view}
 
 
 def _number(count: int, what: str) -> str:

@@ -30,6 +30,7 @@ from otel_bridge.journal.base import BaseDir, find_base
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.host import start_ticks, this_host
+from otel_bridge.journal.places import places, runnable
 from otel_bridge.journal.quota import Quota
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import axis_of
@@ -193,8 +194,8 @@ def _views(facts: RunFacts, place: _Place) -> dict[str, str]:
     # What is held shows nowhere yet, but for what was delivered before.
     for name, settings in () if place.hold else facts.choice.settings.items():
         with contextlib.suppress(Exception):  # an exporter's own code: no reason not to train
-            views[name] = settings.view(info)
-    return {**views, **(lines.places(place.before) if place.before else {})}
+            views[name] = runnable(settings.view(info))
+    return {**views, **(places(place.before) if place.before else {})}
 
 
 def _elsewhere(before: Report, choice: Choice) -> list[str]:

@@ -12,11 +12,11 @@ _RUN = identify(Asked(project="maths", name="ppo"), {}, Path.cwd(), launched=Fal
 
 
 def test_the_line_of_finish_tells_this_process_from_the_whole_run() -> None:
-    report = Report(rows=1200, rollouts=1, exporters={"trackio": ExporterReport(view="trackio show")})
+    report = Report(rows=1200, rollouts=1, exporters={"trackio": ExporterReport(view="tail -f log")})
 
     assert lines.ended(_RUN, "finished", 300, report, ()) == (
         "maths/ppo finished · 300 rows logged by this process · the run has 1,200 rows, 1 rollout"
-        " · trackio: trackio show"
+        " · trackio: tail -f log"
     )
 
 
