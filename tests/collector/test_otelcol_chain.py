@@ -13,11 +13,13 @@ from pathlib import Path
 import mlflow_reading
 import pytest
 import trackio_store
+from command_runs import report_of
 from e2e_jobs import CLEAN, acked, ended, no_bridge_left, script, start, until
 from otelcol_chain import Chain, chain
 from wandb_reading import contents_of
 
 from otel_bridge.exporter import RunInfo
+from otel_bridge.journal.report import Report
 from otel_bridge.records import Status, run_id_of, trace_id_of
 from otel_bridge.testing import Contents
 from otel_bridge.testing.wandb_server import WandbServer
@@ -95,9 +97,15 @@ def test_every_row_arrives_once_in_every_tracker_whatever_is_killed_or_away(
         time.sleep(away_s)
         jobs.go_on()
         site.bridges[0].start()
+        there = jobs.logged()
+        # The end of a process lets go what waits for rows before it: it must not overtake the backlog.
+        until(lambda: _behind(report_of(tmp_path / "bridge-0"), there) <= 0, 150)
 
         logged = jobs.finish()
-        until(lambda: ended(tmp_path / "bridge-0"), 150)
+        # Each step with a rollout has a row of its statistics.
+        rows = sum(logged.values()) + sum(len(range(0, steps, 20)) for steps in logged.values())
+        until(lambda: report_of(tmp_path / "bridge-0").rows == rows, 150)
+        until(lambda: ended(tmp_path / "bridge-0"), 60)
         assert site.bridges[0].stop() == 0
 
     info = RunInfo(run_id_of("chain", run), "chain", run, tmp_path)
@@ -141,7 +149,16 @@ class Jobs:
             Path(f"{self._acks[role]}.stop").touch()
             _, errors = job.communicate(timeout=150)
             assert job.returncode == 0, (role, errors)
+        return self.logged()
+
+    def logged(self) -> dict[str, int]:
+        """How many rows each has logged."""
         return {role: len(acked(acks)) for role, acks in self._acks.items()}
+
+
+def _behind(report: Report, logged: Mapping[str, int]) -> int:
+    """How many steps the role furthest behind has to come."""
+    return max(rows - 1 - report.steps.get(f"{role}/step", -1) for role, rows in logged.items())
 
 
 def _rollouts(run_id: str, logged: Mapping[str, int]) -> list[tuple[str, float]]:

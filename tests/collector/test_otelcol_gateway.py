@@ -2,82 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_runs import values
-from e2e_jobs import CLEAN, acked, ended, lines, no_bridge_left, script, start, until
+from e2e_jobs import ended, lines, no_bridge_left, until
 from otelcol_chain import chain
+from otelcol_jobs import Jobs, held
 from otelcol_programs import TOKEN, bridge, collector, free_pair, free_port, running
 
-from otel_bridge.journal.folder import run_folders
-from otel_bridge.journal.report import ExporterReport, read_report
 from otel_bridge.records import run_id_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
-
-JOB = """
-import time
-name, role, acks = sys.argv[1], sys.argv[2], Acks(sys.argv[3])
-run = otel_bridge.init("site", name, role=role, config={"lr": 0.1})
-step = 0
-while not os.path.exists(sys.argv[3] + ".stop"):
-    acks.log(run, {"loss": step / 2, "lr": 1e-3}, step)
-    step += 1
-    time.sleep(0.01)
-run.finish(timeout_s=60)
-"""
-
-
-class Jobs:
-    """Trainers of several runs, each with a folder of its own, as on machines of their own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._code = script(folder / "train.py", JOB, acknowledging=True)
-        self._jobs: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
-
-    def start(self, name: str, where: Mapping[str, object], role: str = "trainer") -> None:
-        """Start a trainer that knows nothing but *where* OTLP goes."""
-        known = {variable: str(value) for variable, value in where.items()}
-        env = {**CLEAN, "OTEL_BRIDGE_DIR": str(self._machine(name, role)), "OTEL_BRIDGE_QUIET": "1", **known}
-        self._jobs[name, role] = start(self._code, env, name, role, str(self._folder / f"{name}-{role}"))
-
-    def exporter(self, name: str) -> ExporterReport:
-        """How the exporter ``otlp`` of a trainer's machine is."""
-        folders = run_folders(self._machine(name, "trainer"))
-        report = read_report(folders[0]) if folders else None
-        return ExporterReport() if report is None else report.exporters.get("otlp", ExporterReport())
-
-    def _machine(self, name: str, role: str) -> Path:
-        return self._folder / f"machine-{name}-{role}"
-
-    def acked(self, name: str, role: str = "trainer") -> int:
-        return len(acked(self._folder / f"{name}-{role}"))
-
-    def finish(self) -> dict[tuple[str, str], int]:
-        """End them all; returns how many rows each logged."""
-        until(lambda: all(self.acked(*who) > 50 for who in self._jobs))
-        for name, role in self._jobs:
-            (self._folder / f"{name}-{role}.stop").touch()
-        for (name, role), job in self._jobs.items():
-            _, errors = job.communicate(timeout=90)
-            assert job.returncode == 0, (name, role, errors)
-        return {who: self.acked(*who) for who in self._jobs}
 
 
 def records(base: Path) -> list[dict[str, object]]:
     """What ``file`` wrote, less the positions and the time at which the run's end was seen."""
     return [{key: value for key, value in line.items() if key != "position"} for line in lines(base)]
-
-
-def held(base: Path) -> dict[str, list[int]]:
-    """Run id to the steps of its rows, as the bridge's exporter ``file`` holds them."""
-    found = {folder.run_id: values(folder).get("trainer/loss", []) for folder in run_folders(base)}
-    return {run_id: [step for step, _ in points if step is not None] for run_id, points in found.items() if points}
 
 
 @pytest.fixture
