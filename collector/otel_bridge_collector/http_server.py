@@ -63,10 +63,12 @@ class Pages:
     Attributes:
         unready: Why data cannot be taken, one line a reason; none: it can.
         metrics: Our own metrics, in the text format of Prometheus.
+        status: Every run, as JSON; ``None``: this receiver tells of none.
     """
 
     unready: Callable[[], list[str]]
     metrics: Callable[[], str]
+    status: Callable[[], bytes] | None = None
 
 
 class HttpServer:
@@ -81,7 +83,7 @@ class HttpServer:
         counters: Counts refusals.
         tls: Files of TLS; ``None``: plain text.
         request_bytes: Largest body, inflated too.
-        pages: What ``/readyz`` and ``/metrics`` show.
+        pages: What ``/readyz``, ``/metrics`` and ``/status`` show.
 
     Raises:
         OSError: The address cannot be bound.
@@ -111,6 +113,7 @@ class HttpServer:
                 Route("/healthz", self._healthz, methods=["GET"]),
                 Route("/readyz", self._readyz, methods=["GET"]),
                 Route("/metrics", self._metrics, methods=["GET"]),
+                *([Route("/status", self._status, methods=["GET"])] if pages.status is not None else []),
             ],
             exception_handlers={HTTPException: self._no_such_page},
         )
@@ -158,13 +161,19 @@ class HttpServer:
         return Response(f"{text}\n", 503 if reasons else 200, headers=self._headers)
 
     async def _metrics(self, request: Request) -> Response:
+        return await self._page(request, self._pages.metrics, "text/plain; version=0.0.4")
+
+    async def _status(self, request: Request) -> Response:
+        return await self._page(request, self._pages.status or bytes, _JSON)
+
+    async def _page(self, request: Request, made: Callable[[], str | bytes], media_type: str) -> Response:
+        """Answer with what only those see who may send."""
         try:
             self._access.check(request.headers.get("authorization"), request.headers.get("origin"))
         except Exception as exc:  # noqa: BLE001  # answered by the table
             answer = answer_to(exc)
             return Response(f"{answer.message}\n", answer.http_status, headers=self._headers)
-        text = await asyncio.to_thread(self._pages.metrics)
-        return Response(text, media_type="text/plain; version=0.0.4", headers=self._headers)
+        return Response(await asyncio.to_thread(made), media_type=media_type, headers=self._headers)
 
     async def _no_such_page(self, request: Request, exc: Exception) -> Response:
         status = exc.status_code if isinstance(exc, HTTPException) else 404

@@ -107,15 +107,22 @@ class Receiver:
     Args:
         chosen: Where and whom.
         metrics: More metrics for ``/metrics``; called beside the event loop.
+        status: Every run as JSON, for ``/status``; called there too.
 
     Raises:
         ConfigError: An address cannot be bound.
     """
 
-    def __init__(self, chosen: ReceiverSettings, *, metrics: Callable[[], Sequence[Metric]] = lambda: ()) -> None:
+    def __init__(
+        self,
+        chosen: ReceiverSettings,
+        *,
+        metrics: Callable[[], Sequence[Metric]] = lambda: (),
+        status: Callable[[], bytes] | None = None,
+    ) -> None:
         self.host, self.http_host = chosen.host, chosen.http_host
         self.counters = Counters()
-        self._chosen, self._more_metrics = chosen, metrics
+        self._chosen, self._more_metrics, self._status = chosen, metrics, status
         self._scheme = "http" if chosen.tls is None else "https"
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
@@ -205,7 +212,7 @@ class Receiver:
                     counters=self.counters,
                     tls=chosen.tls,
                     request_bytes=chosen.request_bytes,
-                    pages=Pages(self.unready, self._text),
+                    pages=Pages(self.unready, self._text, self._status),
                 )
             except OSError as exc:
                 address = f"{_bracketed(chosen.http_host)}:{chosen.http_port}"

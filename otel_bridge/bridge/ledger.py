@@ -58,6 +58,7 @@ class Ledger:
         rows: Rows committed so far.
         rollouts: Rollouts committed so far.
         rows_by_axis: Axis to the rows committed so far; those without a step under an empty one.
+        row_times: Axis to the time of the row committed last, in ns.
         recent: The records committed last, in memory.
     """
 
@@ -68,6 +69,8 @@ class Ledger:
         self.rows, self.rollouts = int(str(view.meta("rows") or 0)), int(str(view.meta("rollouts") or 0))
         rows_by_axis = cast("dict[str, int] | None", view.meta("rows_by_axis"))
         self.rows_by_axis: Mapping[str, int] = rows_by_axis or {}
+        row_times = cast("dict[str, int] | None", view.meta("row_times"))
+        self.row_times: Mapping[str, int] = row_times or {}
         self.recent = Recent()
         view.close()
 
@@ -93,7 +96,7 @@ class Ledger:
             The last position.
         """
         first = self.position + 1
-        rows, rollouts, rows_by_axis = self.rows, self.rollouts, self.rows_by_axis
+        rows, rollouts, rows_by_axis, row_times = self.rows, self.rollouts, self.rows_by_axis, self.row_times
         encoded = [(position, *encode(record)) for position, record in enumerate(records, first)]
         with self.database.transaction() as sql:
             if encoded:
@@ -101,11 +104,16 @@ class Ledger:
                 rows += sum(1 for _, kind, _ in encoded if kind == ROW)
                 rollouts += sum(1 for _, kind, _ in encoded if kind == ROLLOUT)
                 rows_by_axis = _counted(rows_by_axis, records)
+                row_times = {
+                    **row_times,
+                    **{record.axis or "": record.time_unix_ns for record in records if isinstance(record, Row)},
+                }
                 facts = (
                     ("position", encoded[-1][0]),
                     ("rows", rows),
                     ("rollouts", rollouts),
                     ("rows_by_axis", json.dumps(rows_by_axis)),
+                    ("row_times", json.dumps(row_times)),
                 )
                 sql.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts)
             if changes:
@@ -118,7 +126,7 @@ class Ledger:
             _mark(records, first)
             self.recent.add(records, encoded)
             self.position, self.rows, self.rollouts = encoded[-1][0], rows, rollouts
-            self.rows_by_axis = rows_by_axis
+            self.rows_by_axis, self.row_times = rows_by_axis, row_times
         return self.position
 
     def records(self, view: View, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int) -> Batch:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from otel_bridge.bridge.ledger import Ledger
+from otel_bridge.bridge.rates import Rates
 from otel_bridge.bridge.reader import Reader
 from otel_bridge.bridge.run_info import RunDescription
 from otel_bridge.bridge.tables import Destination
@@ -44,6 +45,7 @@ class ReportWriter:
         self._launcher = launcher
         self._view = ledger.view()
         self._written_s = float("-inf")
+        self._rates = Rates()
 
     def set_due(self) -> None:
         """Say that something changed. From any thread."""
@@ -99,18 +101,27 @@ class ReportWriter:
                 for source in sources
             },
             position=position,
-            exporters={name: _exporter(item, destinations.get(ids[name] or 0), run) for name, item in progress.items()},
+            exporters={
+                name: self._exporter(item, destinations.get(ids[name] or 0), run) for name, item in progress.items()
+            },
             drops={key.removeprefix(_DROP): _int(value) for key, value in state.items(_DROP)},
             missing_rows=translator.missing_rows(),
             steps={key.removeprefix(_AXIS): _int(value) for key, value in state.items(_AXIS)},
             rows=self._ledger.rows,
             rollouts=self._ledger.rollouts,
+            rows_per_s=self._rates.per_s("", self._ledger.rows, self._written_s),
             rows_by_axis=dict(self._ledger.rows_by_axis),
+            row_times=dict(self._ledger.row_times),
             waiting=dataclasses.asdict(translator.waiting()),
             status=translator.status(),
             ended=ended,
             launcher=self._launcher,
         )
+
+    def _exporter(self, progress: Progress, at: Destination | None, run: RunInfo) -> ExporterReport:
+        report = _exporter(progress, at, run)
+        report.rows_per_s = self._rates.per_s(progress.exporter, report.rows, self._written_s)
+        return report
 
     def _life_of(self, instance_id: str) -> tuple[str | None, bool]:
         tail = self._reader.tails.get(instance_id)

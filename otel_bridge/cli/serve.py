@@ -20,6 +20,7 @@ from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.cli.service_log import ServiceLog
+from otel_bridge.cli.status_source import overview_of
 from otel_bridge.emit.exporters import Choice, choose
 from otel_bridge.emit.launch import bridge_environment
 from otel_bridge.errors import ConfigError, MissingExtraError
@@ -44,7 +45,7 @@ _OFF: Final = "off"
 @click.option("--grpc", "grpc_address", default="127.0.0.1:4317", metavar="HOST:PORT", show_default=True,
               help="Where to receive OTLP over gRPC; off: not at all.")  # fmt: skip
 @click.option("--http", "http_address", default="127.0.0.1:4318", metavar="HOST:PORT", show_default=True,
-              help="Where to receive OTLP over HTTP, beside /healthz, /readyz, /metrics; off: not at all.")  # fmt: skip
+              help="The same over HTTP, beside /healthz, /readyz, /metrics, /status; off: not at all.")  # fmt: skip
 @click.option("--dir", "directory", default="", help="Where run folders are (OTEL_BRIDGE_DIR).")
 @click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
 def command(exporters: str, grpc_address: str, http_address: str, directory: str, log_format: str) -> None:
@@ -141,7 +142,7 @@ class _Service:
         if chosen.in_clear:
             line = "what comes travels in clear: set OTEL_BRIDGE_TLS_CERT and _KEY, or stay behind something with TLS"
             self._log.say(line, level="warning")
-        self._receiver = Receiver(chosen, metrics=self._metrics)
+        self._receiver = Receiver(chosen, metrics=self._metrics, status=self._status)
 
     def run(self) -> int:
         """Serve until a signal comes; returns the exit code."""
@@ -205,6 +206,9 @@ class _Service:
 
         reports = {folder.run_id: read_report(folder) for folder in run_folders(self._base)}
         return of_runs({name: one for name, one in reports.items() if one is not None}, time.time_ns())
+
+    def _status(self) -> bytes:
+        return overview_of(self._base, run_folders(self._base), self._env).to_json()
 
 
 def left(run: Remaining) -> list[str]:

@@ -1,67 +1,149 @@
-"""``otel-bridge status``: what every run of a directory has emitted, delivered, and still waits for."""
+"""``otel-bridge status``: what every run has emitted, delivered, and still waits for, once or as it goes on."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
 import orjson
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 from otel_bridge import settings
-from otel_bridge.cli.tables import show
-from otel_bridge.journal.folder import RunFolder, base_dir, run_folders
-from otel_bridge.journal.locks import probe
-from otel_bridge.journal.report import read_report
+from otel_bridge.cli.run_state import RunState, lasts_s
+from otel_bridge.cli.status_source import Overview, Read, folders_of, from_service, is_url, overview_of
+from otel_bridge.cli.tables import age, place_commands, run_table, size
+from otel_bridge.journal.folder import base_dir
+
+__all__ = ["command", "folders_of"]
+
+_EVERY_S: Final = 1.0
+_PIPE_COLUMNS: Final = 240
 
 
 @click.command("status")
-@click.argument("directory", required=False, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON lines.")
-def command(directory: Path | None, as_json: bool) -> None:
-    """Show runs, roles, last steps, and what waits for which tracker.
+@click.argument("place", required=False, metavar="[DIR|URL]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line a run.")
+@click.option("--watch", is_flag=True, help="Go on until Ctrl-C; in a pipe a line whenever a run changed.")
+def command(place: str | None, as_json: bool, watch: bool) -> None:
+    """Show runs, roles, last steps, what waits for which tracker, and who holds the space.
 
-    DIRECTORY holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), or is a run folder itself.
+    DIR holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), or is a run folder itself. URL is the HTTP
+    address of a running `otel-bridge serve`, e.g. http://bridge:4318; its token is taken from OTEL_BRIDGE_TOKEN.
     """
-    folders = folders_of(directory)
-    if not folders:
-        where = directory or base_dir(settings.environment(), Path.cwd())
-        raise click.ClickException(
-            f"{where}: no run folder here; pass the folder that holds them, or set OTEL_BRIDGE_DIR"
-        )
-    console = Console(highlight=False)
-    for folder in folders:
-        if as_json:
-            _print_json(folder)
-        else:
-            _print(console, folder)
-
-
-def folders_of(directory: Path | None) -> list[RunFolder]:
-    """Return the run folders of *directory*, or the one that it is."""
-    base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
-    if (base / "segments").is_dir():
-        return [folder for folder in run_folders(base.resolve().parent) if folder.path == base.resolve()]
-    return run_folders(base)
-
-
-def _print(console: Console, folder: RunFolder) -> None:
-    report = read_report(folder)
-    if report is None:
-        waiting_bytes = sum(segment.size_bytes for segment in folder.segments())
-        console.print(f"{folder.run_id}: no bridge has read it yet, {waiting_bytes:,} bytes wait", soft_wrap=True)
-        console.print(f"  otel-bridge drain {folder.path}", soft_wrap=True)
+    env = settings.environment()
+    if place is not None and is_url(place):
+        read: Read = partial(from_service, place, env)
+    else:
+        read = partial(_here, None if place is None else Path(place), watching=watch)
+    if not watch:
+        _print(read(), as_json=as_json)
         return
-    show(console, folder.run_id, report, live=probe(folder.lock_path))
+    with contextlib.suppress(KeyboardInterrupt):
+        if as_json or not sys.stdout.isatty():
+            _watch_lines(read, as_json=as_json)
+        else:
+            _watch(read)
 
 
-def _print_json(folder: RunFolder) -> None:
-    report = read_report(folder)
-    line = {
-        "run_id": folder.run_id,
-        "folder": str(folder.path),
-        "bridge_alive": probe(folder.lock_path),
-        "report": report,
-    }
-    sys.stdout.write(orjson.dumps(line).decode() + "\n")
+def _here(directory: Path | None, *, watching: bool) -> Overview:
+    folders = folders_of(directory)
+    base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
+    if not folders and not watching:
+        raise click.ClickException(
+            f"{base}: no run folder here; pass the folder that holds them, or set OTEL_BRIDGE_DIR"
+        )
+    return overview_of(folders[0].base if folders else base, folders, settings.environment())
+
+
+def _print(found: Overview, *, as_json: bool) -> None:
+    if as_json:
+        for state in found.runs:
+            sys.stdout.write(_json(state))
+        return
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    console.print(_shown(found), soft_wrap=not console.is_terminal)
+    for state in found.runs:
+        for line in _commands(state):
+            console.print(Text(line), soft_wrap=True)  # unwrapped, so that it can be copied
+
+
+def _shown(found: Overview) -> RenderableType:
+    parts = [_run(state, found.time_unix_ns) for state in found.runs]
+    space = _space(found)
+    return Group(*parts, *([Text(space, style="dim")] if space else []))
+
+
+def _run(state: RunState, now_unix_ns: int) -> RenderableType:
+    if state.report is None:
+        return Text(f"{state.run_id}: no bridge has read it yet, {state.bytes.get('segments', 0):,} bytes wait")
+    return run_table(state.run_id, state.report, live=state.bridge_alive, state=state, now_unix_ns=now_unix_ns)
+
+
+def _commands(state: RunState) -> list[str]:
+    """Return what a person may call next for a run."""
+    report = state.report
+    if report is None:
+        return [f"  otel-bridge drain {state.folder}"]
+    lines = [f"  {line}" for line in place_commands(report)]
+    if any(one.dead_letters for one in report.exporters.values()):
+        lines.append(f"  otel-bridge dead-letters list {state.folder}")
+    return lines
+
+
+def _space(found: Overview) -> str:
+    """Return who holds the space of the directory and how long it lasts, one line."""
+    if found.room is None or not found.runs:
+        return ""
+    used, limit = found.room.used_bytes, found.room.limit_bytes
+    line = f"space: {size(used)} of {size(limit)} in {found.where}"
+    biggest = max(found.runs, key=lambda state: state.total_bytes)
+    holder = max(biggest.held, key=lambda name: biggest.held[name].bytes, default="")
+    if len(found.runs) > 1 and biggest.total_bytes:
+        line += f"; most in {biggest.run_id}, {size(biggest.total_bytes)}"
+    if holder and biggest.held[holder].bytes:
+        line += f", held by {holder}"
+    left_s = lasts_s(found.runs, found.room, found.time_unix_ns)
+    return line if left_s is None else f"{line}; full in {age(left_s)} at this pace, if nothing is delivered"
+
+
+def _watch(read: Read) -> None:
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
+        while True:
+            live.update(_shown(read()), refresh=True)
+            time.sleep(_EVERY_S)
+
+
+def _watch_lines(read: Read, *, as_json: bool) -> None:
+    said: dict[str, str] = {}
+    while True:
+        for state in read().runs:
+            line = _json(state) if as_json else f"{_line(state)}\n"
+            if said.get(state.run_id) != line:
+                said[state.run_id] = line
+                sys.stdout.write(line)
+        sys.stdout.flush()
+        time.sleep(_EVERY_S)
+
+
+def _line(state: RunState) -> str:
+    report = state.report
+    if report is None:
+        return f"{state.run_id}: no bridge has read it yet, {state.bytes.get('segments', 0):,} bytes wait"
+    steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
+    trackers = "; ".join(
+        f"{name} {one.state}, {max(report.position - one.written, 0)} waiting" + (f", {one.reason}" * bool(one.reason))
+        for name, one in report.exporters.items()
+    )
+    return f"{report.project}/{report.name} ({state.run_id}) {report.status} {steps}; {trackers}"
+
+
+def _json(state: RunState) -> str:
+    return orjson.dumps(state).decode() + "\n"

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from otel_bridge.cli.run_state import Held, RunState
 from otel_bridge.journal.places import places
 from otel_bridge.journal.report import ExporterReport, Report
 from otel_bridge.records import AXIS, axis_of
 
-_STYLES = {"blocked": "bold red", "retrying": "yellow", "ended": "green"}
+_OLD_NS: Final = 10_000_000_000
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
+_STYLES: Final = {"blocked": "bold red", "retrying": "yellow", "ended": "green"}
 
 
-def run_table(run_id: str, report: Report, *, live: bool) -> RenderableType:
-    """Return *report* as a heading, one table of roles and one of trackers, and a line for each thing that is wrong."""
+def run_table(
+    run_id: str, report: Report, *, live: bool, state: RunState | None = None, now_unix_ns: int | None = None
+) -> RenderableType:
+    """Return *report* as a heading, one table of roles and one of trackers, and a line for each thing that is wrong.
+
+    Args:
+        run_id: The run.
+        report: Its report.
+        live: A bridge holds its folder.
+        state: What the folder holds: adds speeds, lags and the space.
+        now_unix_ns: When *state* was read.
+    """
     heading = Text.assemble((f"{report.project}/{report.name}", "bold"), f" ({run_id}) ", _status(report, live=live))
-    parts: list[RenderableType] = [heading, _roles(report), _trackers(report)]
+    now_ns = time.time_ns() if now_unix_ns is None else now_unix_ns
+    parts: list[RenderableType] = [heading]
+    if state is not None:
+        parts.append(Text(_pace(report, state, now_ns), style="dim"))
+    parts += [_roles(report, now_ns if state is not None else None), _trackers(report, state, now_ns)]
     return Group(*parts, *(Text(line, style="yellow") for line in complaints(report)))
 
 
@@ -31,9 +49,11 @@ def complaints(report: Report) -> Sequence[str]:
             help_text = f"; {exporter.help}" if exporter.help else ""
             lines.append(f"{name} is {exporter.state}: {exporter.reason}{help_text}")
         if exporter.missed:
-            lines.append(f"{name} was named later: {exporter.missed} records had been deleted by then, they are not in it")
+            lines.append(
+                f"{name} was named later: {exporter.missed} records had been deleted by then, they are not in it"
+            )
         if exporter.dead_letters:
-            lines.append(f"{name} refused {exporter.dead_letters} records for good")
+            lines.append(f"{name} refused {exporter.dead_letters} records for good: otel-bridge dead-letters list")
     lines += [f"dropped {count}: {reason}" for reason, count in sorted(report.drops.items()) if count]
     if report.missing_rows:
         lines.append(f"{report.missing_rows} rows are missing: their numbers were never received")
@@ -60,13 +80,28 @@ def _status(report: Report, *, live: bool) -> Text:
         # A process that died without a word may be started again; until then its run is neither running nor over.
         speaking = any(process.alive for process in report.processes.values())
         return Text("running" if speaking or not report.processes else "ending, no process of it lives", style="cyan")
-    age_s = max(time.time() - report.time_unix_ns / 1e9, 0)
-    return Text(f"{report.status}, no bridge, last seen {_age(age_s)} ago", style="yellow")
+    since_s = max(time.time() - report.time_unix_ns / 1e9, 0)
+    return Text(f"{report.status}, no bridge, last seen {age(since_s)} ago", style="yellow")
 
 
-def _roles(report: Report) -> Table:
+def _pace(report: Report, state: RunState, now_ns: int) -> str:
+    """Return how fast rows come in, what waits for its rest, and what lies here, one line."""
+    waiting = [f"{count} {name}" for name, count in report.waiting.items() if count]
+    here = ", ".join(f"{name} {size(count)}" for name, count in state.bytes.items() if count)
+    parts = [] if report.ended else [f"{_current(report.rows_per_s, report, now_ns):g} rows/s in"]
+    parts += [f"waiting for their rest: {', '.join(waiting)}"] if waiting else []
+    return "; ".join([*parts, f"{size(state.total_bytes)} here ({here or 'nothing'})"])
+
+
+def _current(rate: float, report: Report, now_ns: int) -> float:
+    """Return a rate of the report, 0 when that is old: a bridge with nothing to do writes none."""
+    return rate if now_ns - report.time_unix_ns < _OLD_NS else 0.0
+
+
+def _roles(report: Report, now_ns: int | None) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("role", "last step", "rows", "processes"):
+    timed = now_ns is not None and not report.ended
+    for column in ("role", "last step", "rows", "processes", *(["last row"] if timed else [])):
         table.add_column(column, justify="left" if column == "role" else "right")
     roles = {axis.removesuffix(f"/{AXIS}") if axis != AXIS else "-": step for axis, step in report.steps.items()}
     for process in report.processes.values():
@@ -75,18 +110,28 @@ def _roles(report: Report) -> Table:
     for role, step in sorted(roles.items()):
         own = [process for process in report.processes.values() if (process.role or "-") == role]
         alive = sum(process.alive for process in own)
-        rows = report.rows_by_axis.get(axis_of(None if role == "-" else role), 0)
-        table.add_row(role, str(step), str(rows), f"{alive} of {len(own)} alive" if own else "")
+        axis = axis_of(None if role == "-" else role)
+        cells = [role, str(step), str(report.rows_by_axis.get(axis, 0)), f"{alive} of {len(own)} alive" if own else ""]
+        if timed and now_ns is not None:
+            time_ns = report.row_times.get(axis)
+            cells.append("" if time_ns is None else f"{age((now_ns - time_ns) / 1e9)} ago")
+        table.add_row(*cells)
     return table
 
 
-def _trackers(report: Report) -> Table:
+def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("tracker", "state", "rows", "rollouts", "waiting"):
+    more = ("rows/s", "lag", "holds") if state is not None and not report.ended else ()
+    for column in ("tracker", "state", "rows", "rollouts", "waiting", *more):
         table.add_column(column, justify="left" if column in {"tracker", "state"} else "right")
     for name, exporter in report.exporters.items():
-        state = Text(exporter.state, style=_STYLES.get(exporter.state, ""))
-        table.add_row(name, state, str(exporter.rows), str(exporter.rollouts), str(_waiting(report, exporter)))
+        shown = Text(exporter.state, style=_STYLES.get(exporter.state, ""))
+        cells = [str(exporter.rows), str(exporter.rollouts), str(_waiting(report, exporter))]
+        if more and state is not None:
+            held = state.held.get(name, Held())
+            lag_s = 0.0 if held.unwritten_unix_ns is None else (now_ns - held.unwritten_unix_ns) / 1e9
+            cells += [f"{_current(exporter.rows_per_s, report, now_ns):g}", age(lag_s), size(held.bytes)]
+        table.add_row(name, shown, *cells)
     return table
 
 
@@ -94,7 +139,18 @@ def _waiting(report: Report, exporter: ExporterReport) -> int:
     return max(report.position - exporter.written, 0)
 
 
-def _age(seconds: float) -> str:
+def age(seconds: float) -> str:
+    """Return a duration as people say it."""
     if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def size(count: int) -> str:
+    """Return bytes as people say them."""
+    if count < 1024:
+        return f"{count} B"
+    power = min(max(count.bit_length() - 1, 0) // 10, len(_UNITS))
+    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"

@@ -61,6 +61,7 @@ class ExporterReport:
         tracker_run_id: The tracker's own id of the run, once its writer has said it.
         missed: Records that were deleted before this exporter was first named: it never gets them.
         found: What the tracker already held of the run when this bridge first opened it, one line.
+        rows_per_s: Rows written in a second, over the last half minute.
     """
 
     written: int = 0
@@ -77,6 +78,7 @@ class ExporterReport:
     tracker_run_id: str | None = None
     missed: int = 0
     found: str = ""
+    rows_per_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -89,6 +91,8 @@ class Report:
         missing_rows: Rows that the sequence numbers say are missing.
         steps: Axis to the last step.
         rows_by_axis: Axis to the rows so far; those without a step under an empty one.
+        row_times: Axis to the time of its last row, in ns.
+        rows_per_s: Rows read in a second, over the last half minute.
         waiting: ``rows``, ``traces`` and ``rollouts`` that wait for their rest or their step.
         status: ``running``, ``finished``, ``failed`` or ``killed``.
         ended: Everything of the run is delivered and ended in every tracker.
@@ -106,7 +110,9 @@ class Report:
     missing_rows: int = 0
     steps: dict[str, int] = field(default_factory=dict[str, int])
     rows_by_axis: dict[str, int] = field(default_factory=dict[str, int])
+    row_times: dict[str, int] = field(default_factory=dict[str, int])
     rows: int = 0
+    rows_per_s: float = 0.0
     rollouts: int = 0
     waiting: dict[str, int] = field(default_factory=dict[str, int])
     status: str = "running"
@@ -132,6 +138,11 @@ def read_report(folder: RunFolder) -> Report | None:
         raw: object = orjson.loads(folder.report_path.read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return None
+    return report_from(raw)
+
+
+def report_from(raw: object) -> Report | None:
+    """Return the report that JSON says; ``None`` when it cannot be understood."""
     try:
         return _report(_table(raw))
     except TypeError:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import signal
+import subprocess
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from command_runs import call, environment, only_folder, otel_bridge, program, started, until
@@ -39,18 +43,25 @@ def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_p
     run_id = only_folder(tmp_path / ".otel-bridge").run_id
     lines = [text.split() for text in shown.splitlines()]
     assert lines[0] == ["maths/ppo", f"({run_id})", "running"]
-    assert ["trainer", "3", "3", "1", "of", "1", "alive"] in lines
+    assert ["trainer", "3", "3", "1", "of", "1", "alive"] in [line[:7] for line in lines]
+    assert re.search(r"^trainer +3 +3 +1 of 1 alive +\d+ s ago$", shown, re.MULTILINE)
+    assert re.search(r"^gated +blocked +0 +0 +3 +0 +\d+ s +\d+\.\d KiB$", shown, re.MULTILINE)
+    assert re.search(r"^[\d.]+ rows/s in; \d+\.\d KiB here \(segments .*, ledger .*\)$", shown, re.MULTILINE)
+    assert re.search(rf"^space: .* of .* in {tmp_path}/.otel-bridge, held by gated; full in ", shown, re.MULTILINE)
     assert f"gated is blocked: the gate is shut; touch {tmp_path}/gate" in shown
     told = json.loads(line.stdout)
     assert (told["run_id"], told["bridge_alive"], told["report"]["status"]) == (run_id, True, "running")
     assert told["report"]["steps"] == {"trainer/step": 3}
     assert told["report"]["exporters"]["gated"]["state"] == "blocked"
+    assert told["held"]["gated"]["records"] == 3
+    assert told["held"]["gated"]["unwritten_unix_ns"] == told["held_since_unix_ns"] > 0
+    assert told["held"]["file"] == {"records": 0, "bytes": 0, "unwritten_unix_ns": None}
 
 
 def _shown(folder: Path, wanted: str) -> str | None:
     """Return what status shows once it names *wanted* and the exporter beside it has caught up."""
     done = otel_bridge("status", cwd=folder, env=environment(folder))
-    caught_up = ["file", "idle", "3", "0", "0"] in [line.split() for line in done.stdout.splitlines()]
+    caught_up = ["file", "idle", "3", "0", "0"] in [line.split()[:5] for line in done.stdout.splitlines()]
     return done.stdout if done.returncode == 0 and wanted in done.stdout and caught_up else None
 
 
@@ -76,16 +87,66 @@ def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) 
     done = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path))
     line = otel_bridge("status", "--json", cwd=tmp_path, env=environment(tmp_path))
 
-    assert done.stdout.splitlines() == [
-        f"{folder.run_id}: no bridge has read it yet, {size_bytes:,} bytes wait",
-        f"  otel-bridge drain {folder.path}",
-    ]
+    first, space, then = done.stdout.splitlines()
+    assert first == f"{folder.run_id}: no bridge has read it yet, {size_bytes:,} bytes wait"
+    assert re.fullmatch(rf"space: .* of .* in {tmp_path}/.otel-bridge", space)
+    assert then == f"  otel-bridge drain {folder.path}"
     assert json.loads(line.stdout) == {
         "run_id": folder.run_id,
         "folder": str(folder.path),
         "bridge_alive": False,
         "report": None,
+        "bytes": {"segments": size_bytes, "ledger": 0, "files": ANY},
+        "held": {},
+        "held_since_unix_ns": None,
     }
+
+
+def test_watching_in_a_pipe_says_each_change_once_and_ends_on_an_interrupt(tmp_path: Path) -> None:
+    env, train = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"), program(tmp_path, "train.py", TRAIN)
+    with started(["otel-bridge", "status", "--watch"], cwd=tmp_path, env=env) as watching:
+        call(["python", train], cwd=tmp_path, env=env)
+        assert watching.stdout is not None
+        lines = []
+        while not any(" finished " in line and "ended, 0 waiting" in line for line in lines):
+            lines.append(watching.stdout.readline())
+
+        watching.send_signal(signal.SIGINT)
+        code = watching.wait(20)
+
+    run_id = only_folder(tmp_path / ".otel-bridge").run_id
+    assert code == 0
+    assert lines[-1] == f"maths/ppo ({run_id}) finished trainer/step=3; file ended, 0 waiting\n"
+    assert len(lines) == len(set(lines))
+
+
+def test_a_service_is_asked_at_its_address_with_its_token(tmp_path: Path) -> None:
+    secret = environment(tmp_path, OTEL_BRIDGE_TOKEN="s3cret")
+    address = ("--grpc", "off", "--http", "127.0.0.1:0", "--exporters", "file", "--dir", str(tmp_path / "served"))
+    with started(["otel-bridge", "serve", *address], cwd=tmp_path, env=secret) as service:
+        assert service.stderr is not None
+        url = re.findall(r"http://[^\s;]+", service.stderr.readline())[-1]
+        train = program(tmp_path, "train.py", TRAIN)
+        sending = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+        call(["python", train], cwd=tmp_path, env={**secret, **sending})
+
+        shown = until(lambda: _with("trainer  3", otel_bridge("status", url, cwd=tmp_path, env=secret)), "the run")
+        refused = otel_bridge("status", url, cwd=tmp_path, env=environment(tmp_path))
+        elsewhere = otel_bridge("status", f"{url}/v1", cwd=tmp_path, env=secret)
+
+    gone = otel_bridge("status", url, cwd=tmp_path, env=secret)
+    place = url.removeprefix("http://")
+    assert "maths/ppo" in shown
+    assert f"in {tmp_path}/served at {url}" in shown
+    assert (refused.returncode, refused.stderr) == (
+        1, f"Error: {url} refuses us; set OTEL_BRIDGE_TOKEN to a token of the service\n",
+    )  # fmt: skip
+    assert f"{url}/v1 answered 404" in elsewhere.stderr
+    assert (gone.returncode, "does not answer" in gone.stderr, place in gone.stderr) == (1, True, True)
+
+
+def _with(wanted: str, done: subprocess.CompletedProcess[str]) -> str | None:
+    return done.stdout if " ".join(wanted.split()) in " ".join(done.stdout.split()) else None
 
 
 def test_without_run_folders_it_says_where_it_looked(tmp_path: Path) -> None:
