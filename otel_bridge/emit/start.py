@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from otel_bridge.emit import lines
@@ -167,7 +167,7 @@ def _told_to_children(
 
 
 def _notes(facts: RunFacts, place: _Place) -> list[str]:
-    identity, before = facts.identity, place.before
+    identity, before = facts.identity, _concerning(facts.choice, place.before)
     notes: list[str] = []
     if before is not None:
         last = before.steps.get(axis_of(identity.role))
@@ -175,7 +175,7 @@ def _notes(facts: RunFacts, place: _Place) -> list[str]:
         notes.append("resuming" if last is None else f"resuming, last{who} step {last}")
         notes += _elsewhere(before, facts.choice)
         notes += lines.found(before)
-    notes += [f"view: {where}" for where in _views(facts, place).values()]
+    notes += [f"view: {where}" for where in _views(facts, place, before).values()]
     notes += [said for said in map(caution_of, facts.choice.settings.values()) if said]
     if place.base.instead_of is not None:
         notes.append(f"{place.base.instead_of} is on {place.base.file_system}, so run folders are in {place.base.path}")
@@ -186,7 +186,14 @@ def _notes(facts: RunFacts, place: _Place) -> list[str]:
     return notes
 
 
-def _views(facts: RunFacts, place: _Place) -> dict[str, str]:
+def _concerning(choice: Choice, before: Report | None) -> Report | None:
+    """Return the report without exporters that an earlier start named and this process does not."""
+    if before is None or not choice.names:
+        return before
+    return replace(before, exporters={name: one for name, one in before.exporters.items() if name in choice.names})
+
+
+def _views(facts: RunFacts, place: _Place, before: Report | None) -> dict[str, str]:
     """Return where each exporter's run is looked at: as its bridge said, else as its settings say."""
     identity = facts.identity
     info = RunInfo(identity.id, identity.project, identity.name, place.folder.path)
@@ -195,7 +202,7 @@ def _views(facts: RunFacts, place: _Place) -> dict[str, str]:
     for name, settings in () if place.hold else facts.choice.settings.items():
         with contextlib.suppress(Exception):  # an exporter's own code: no reason not to train
             views[name] = runnable(settings.view(info))
-    return {**views, **(places(place.before) if place.before else {})}
+    return {**views, **(places(before) if before else {})}
 
 
 def _elsewhere(before: Report, choice: Choice) -> list[str]:

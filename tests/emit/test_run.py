@@ -8,6 +8,7 @@ import pytest
 from emit_samples import CLEAN, SeenEvent, SeenRow, environment_of, held, run_in, run_script, seen_in
 
 import otel_bridge
+from otel_bridge.emit.source import source_of
 from otel_bridge.errors import ConfigError
 
 
@@ -40,6 +41,7 @@ def test_the_segment_says_which_run_it_is_and_who_speaks(tmp_path: Path) -> None
         "rl.run.group": "sweep",
         "rl.run.tags": ["a", "b"],
         "rl.wandb.entity": "lab",
+        **source_of({}, Path.cwd()),
     }
 
 

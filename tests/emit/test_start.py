@@ -39,6 +39,18 @@ def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.C
     assert "as trainer → no exporter yet · resuming, last trainer step 154 · view: http://m/#/runs/1 · held in" in line
 
 
+def test_what_only_an_earlier_start_named_is_not_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    earlier = {"mlflow": ExporterReport(url="http://m", missed=3), "trackio": ExporterReport(url="http://t", missed=7)}
+    reported(tmp_path, exporters=earlier)
+
+    with run_in(tmp_path, _LOUD, exporters="trackio"):
+        line = capsys.readouterr().err
+
+    assert (
+        " → trackio · resuming · trackio was named later: 7 records had been deleted by then · view: http://t · held in"
+    ) in line
+
+
 def test_a_process_whose_own_variables_name_another_place_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
