@@ -1,7 +1,8 @@
 """Give records to a writer as the bridge's delivery does, in the caller's thread: for tests of writers.
 
 Consecutive records of one kind go in one call; a permanent error costs the record it names and the rest goes on; a
-retryable one is tried again; configs of `RunInfo` come right after open; what the writer says it holds is not sent.
+retryable one is tried again; configs of `RunInfo` come right after open; what the writer says it holds is not sent;
+what it put off is done when nothing else waits.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import groupby
 from typing import cast
 
 from otel_bridge.errors import PermanentError, RetryableError
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo, RunWriter
+from otel_bridge.exporter import CatchesUp, Exporter, ExporterSettings, Memory, RunInfo, RunWriter
 from otel_bridge.records import Config, End, LateValue, Record, Rollout, Row
 
 CALL_RECORDS = 1000
@@ -64,7 +65,27 @@ def deliver(writer: RunWriter, records: Sequence[Record], *, held: int | None = 
         batch = list(group)
         for start in range(0, len(batch), CALL_RECORDS):
             refused += _deliver_call(writer, batch[start : start + CALL_RECORDS], tries)
+    catch_up(writer, tries=tries)
     return refused
+
+
+def catch_up(writer: RunWriter, *, tries: int = 3) -> None:
+    """Let *writer* do what it put off.
+
+    Raises:
+        RetryableError: *tries* calls failed.
+        BlockedError: As the writer raised it.
+    """
+    failures = 0
+    while isinstance(writer, CatchesUp):
+        try:
+            if writer.catch_up():
+                return
+        except RetryableError as exc:  # noqa: PERF203  # a few tries
+            failures += 1
+            if failures == tries:
+                raise
+            time.sleep(min(exc.retry_after_s or PAUSE_S, 2.0))
 
 
 def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[int]:
