@@ -33,8 +33,9 @@ class Lives:
         self._folder, self._reader, self._own, self._silence_ns = folder, reader, own, silence_ns
         self._signed_ns = 0
 
-    def look(self, now_unix_ns: int) -> None:
-        """Find out who has died since; a process once seen dead stays dead."""
+    def look(self, now_unix_ns: int) -> bool:
+        """Find out who has died since, and say whether anybody has; a process once seen dead stays dead."""
+        died = False
         for tail in self._reader.tails.values():
             header = tail.header
             if tail.dead or header is None:
@@ -44,6 +45,8 @@ class Lives:
             else:
                 tail.dead = not alive(self._folder, header, now_unix_ns, silence_ns=self._silence_ns)
             tail.cut = tail.dead and header.boot_id == this_host().boot_id
+            died |= tail.dead
+        return died
 
     def living(self) -> list[SegmentHeader]:
         """Return the headers of processes that live; of those only whose word keeps a run open or names exporters."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from otel_bridge.bridge.ledger import Ledger
+from otel_bridge.bridge.own_segment import KIND
 from otel_bridge.bridge.rates import Rates
 from otel_bridge.bridge.reader import Reader
 from otel_bridge.bridge.run_info import RunDescription
@@ -123,9 +124,12 @@ class ReportWriter:
         report.rows_per_s = self._rates.per_s(progress.exporter, report.rows, self._written_s)
         return report
 
-    def _life_of(self, instance_id: str) -> tuple[str | None, bool]:
+    def _life_of(self, instance_id: str) -> tuple[str | None, bool, bool]:
         tail = self._reader.tails.get(instance_id)
-        return (None, False) if tail is None else (tail.speaker.role, not tail.dead)
+        if tail is None:
+            return None, False, False
+        own = tail.header is not None and tail.header.kind == KIND
+        return tail.speaker.role, not tail.dead and not own, own
 
 
 def _exporter(progress: Progress, at: Destination | None, run: RunInfo) -> ExporterReport:

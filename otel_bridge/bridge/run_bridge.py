@@ -279,7 +279,8 @@ class RunBridge:
     def _do_chores(self) -> None:
         now_ns = time.time_ns()
         self.beat()
-        self.lives.look(now_ns)
+        if self.lives.look(now_ns):
+            self._report.set_due()
         self._choose_exporters()
         if OTLP in self.lanes.names:
             self.lives.sign(now_ns)

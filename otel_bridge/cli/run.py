@@ -25,7 +25,7 @@ from otel_bridge.cli.launched_runs import LaunchedRuns
 from otel_bridge.emit.exporters import Choice, choose
 from otel_bridge.emit.identity import Asked, Identity, identify, resource_attributes
 from otel_bridge.emit.launch import bridge_environment
-from otel_bridge.emit.launcher import launcher_environment
+from otel_bridge.emit.launcher import NO_SYSTEM_METRICS, launcher_environment
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.exporter import NONE, SIGNALS
 from otel_bridge.journal.folder import base_dir
@@ -124,6 +124,7 @@ def _child_environment(
     }
     if identity.id_given:
         child[settings.RUN_ID.name] = identity.id
+    child.setdefault(*NO_SYSTEM_METRICS)
     child |= launcher_environment(choice.by_signal)
     if choice.refused and not choice.names:
         child |= launcher_environment(dict.fromkeys(SIGNALS, (NONE,)))

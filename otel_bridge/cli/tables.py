@@ -108,7 +108,8 @@ def _roles(report: Report, now_ns: int | None) -> Table:
         if process.role:
             roles.setdefault(process.role, 0)
     for role, step in sorted(roles.items()):
-        own = [process for process in report.processes.values() if (process.role or "-") == role]
+        processes = (process for process in report.processes.values() if not process.bridge)
+        own = [process for process in processes if (process.role or "-") == role]
         alive = sum(process.alive for process in own)
         axis = axis_of(None if role == "-" else role)
         cells = [role, str(step), str(report.rows_by_axis.get(axis, 0)), f"{alive} of {len(own)} alive" if own else ""]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Final
 
 from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.host import start_ticks
 from otel_bridge.settings import EXPORTERS, LAUNCHER, LAUNCHER_EXPORTERS
+
+NO_SYSTEM_METRICS: Final = ("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "system_metrics")
+"""Where the user does not say it: the extra ``system`` brings this instrumentation for the bridge, and
+``opentelemetry-instrument`` would measure with it inside each program, 150 keys of a machine and of its interpreter."""
 
 
 def launcher_mark(pid: int | None = None) -> str:

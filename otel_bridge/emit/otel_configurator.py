@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
@@ -18,6 +19,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 
 from otel_bridge.emit import otel_run
 from otel_bridge.emit.handover import Handover
+from otel_bridge.emit.launcher import NO_SYSTEM_METRICS
 from otel_bridge.exporter import NONE
 from otel_bridge.settings import environment
 
@@ -31,6 +33,7 @@ class OtelBridgeConfigurator(_OTelSDKConfigurator):
     def _configure(self, **kwargs: Any) -> None:  # as the SDK's
         if otel_run.named(environment()):
             otel_run.start()
+            os.environ.setdefault(*NO_SYSTEM_METRICS)  # instrumentations are loaded after this
             kwargs = {**_processors(), **kwargs}
             with _without_unknown(environment()):
                 super()._configure(**kwargs)  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]

@@ -102,7 +102,10 @@ class Waiting:
         return one.written >= position
 
     def _ended(self, report: Report) -> bool:
-        others = any(one.alive for name, one in report.processes.items() if name != self._mark.instance_id)
+        # The bridge has a word of its own where a process died without one: that one may be started again, or not.
+        others = any(
+            one.alive or one.bridge for name, one in report.processes.items() if name != self._mark.instance_id
+        )
         states = [one.state for one in report.exporters.values()]
         return (
             report.ended

@@ -36,6 +36,9 @@ class ProcessReport:
         offset: Offset in it behind the last frame read.
         forwarded_segment: The same for what ``otlp`` has forwarded.
         forwarded_offset: Offset in that segment.
+        role: Who speaks in it.
+        alive: It may say more.
+        bridge: It is the bridge's own, which speaks for others; it is not counted.
     """
 
     segment: int = 0
@@ -44,6 +47,7 @@ class ProcessReport:
     forwarded_offset: int = 0
     role: str | None = None
     alive: bool = True
+    bridge: bool = False
 
 
 @dataclass(slots=True)

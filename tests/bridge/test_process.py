@@ -103,6 +103,7 @@ def test_the_rows_of_a_killed_program_arrive_without_anybody_starting_anything(t
     report = report_when(folder, lambda report: report.ended)
     until(lambda: not _bridges_of(folder))
     assert (done.returncode, report.exporters["file"].rows, report.status) == (-signal.SIGKILL, 500, "killed")
+    assert [one.alive for one in report.processes.values()] == [False] * len(report.processes)
     assert took_s < 20  # its output pipes were not kept open by the bridge
 
 

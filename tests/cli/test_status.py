@@ -170,6 +170,7 @@ def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
         ({}, "running"),
         ({"a": ProcessReport(alive=True), "b": ProcessReport(alive=False)}, "running"),
         ({"a": ProcessReport(alive=False)}, "ending, no process of it lives"),
+        ({"bridge": ProcessReport(alive=False, bridge=True)}, "ending, no process of it lives"),
     ],
 )
 def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(processes: dict[str, ProcessReport], said: str) -> None:

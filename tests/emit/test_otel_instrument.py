@@ -40,6 +40,19 @@ def test_every_step_of_a_stock_gauge_and_every_span_is_in_the_run_that_the_envir
     assert found.ends == ["finished"]
 
 
+@pytest.mark.parametrize(
+    ("said", "measured"), [({}, False), ({"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "urllib3"}, True)]
+)
+def test_the_machine_is_measured_in_a_program_only_where_its_user_says_so(
+    tmp_path: Path, said: dict[str, str], measured: bool
+) -> None:
+    program = "from opentelemetry import metrics\nmetrics.get_meter('app').create_counter('tokens').add(5)"
+    run_program(tmp_path, program, OTEL_METRICS_EXPORTER="file", **said)
+
+    names = {metric.name for metric in written(tmp_path / "runs").metrics}
+    assert ("tokens" in names, names > {"tokens"}) == (True, measured)
+
+
 def test_of_several_exporters_of_a_signal_one_appends(tmp_path: Path) -> None:
     run_program(tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="file,mlflow", OTEL_TRACES_EXPORTER="trackio,file")
 
