@@ -57,12 +57,13 @@ def of_receiver(counters: Counters, *, open_runs: int, syncs: int | None) -> lis
     return found
 
 
-def of_runs(reports: Mapping[str, Report], now_unix_ns: int) -> list[Metric]:
+def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[str, int]) -> list[Metric]:
     """Return what the reports of runs say.
 
     Args:
         reports: By run id.
         now_unix_ns: The time now.
+        unread: Bytes of segments that the bridge has not read, by run id; also of runs without a report.
     """
     runs = [({"run": run_id}, report) for run_id, report in sorted(reports.items())]
     pairs = [
@@ -77,6 +78,12 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int) -> list[Metric]:
         Metric("rows", "gauge", "Rows read.", [(run, report.rows) for run, report in runs]),
         Metric("rollouts", "gauge", "Rollouts chosen.", [(run, report.rollouts) for run, report in runs]),
         Metric("missing_rows", "gauge", "Rows never received.", [(run, report.missing_rows) for run, report in runs]),
+        Metric(
+            "unread_bytes",
+            "gauge",
+            "Bytes taken and not read yet: what they hold is in no backlog so far.",
+            [({"run": run_id}, size) for run_id, size in sorted(unread.items())],
+        ),
         Metric("waiting", "gauge", "Rows, traces and rollouts that wait for their rest.", waiting),
         Metric("drops", "gauge", "What was left out, by reason.", drops),
         Metric(

@@ -28,6 +28,7 @@ from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import base_dir, run_folders
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.report import read_report
+from otel_bridge.journal.unread import unread_bytes
 
 if TYPE_CHECKING:
     from otel_bridge_collector import Receiver
@@ -204,8 +205,10 @@ class _Service:
     def _metrics(self) -> list[Metric]:
         from otel_bridge_collector.metrics_text import of_runs  # noqa: PLC0415  # an extra
 
-        reports = {folder.run_id: read_report(folder) for folder in run_folders(self._base)}
-        return of_runs({name: one for name, one in reports.items() if one is not None}, time.time_ns())
+        folders = run_folders(self._base)
+        reports = {folder.run_id: read_report(folder) for folder in folders}
+        unread = {folder.run_id: unread_bytes(folder, reports[folder.run_id]) for folder in folders}
+        return of_runs({name: one for name, one in reports.items() if one is not None}, time.time_ns(), unread=unread)
 
     def _status(self) -> bytes:
         return overview_of(self._base, run_folders(self._base), self._env).to_json()
