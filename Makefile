@@ -5,6 +5,7 @@ SHARED_VENV := .venv-wandb-shared
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+PYTHON_ROOTS := otel_bridge exporters collector examples tests benchmarks
 
 .PHONY: help demo otelcol test test-fast check format bench docs clean
 .DEFAULT_GOAL := help
@@ -43,12 +44,13 @@ otelcol: ## Build the stock Collector that tests and collector/otelcol/ use (wit
 	collector/otelcol/build.sh
 	collector/otelcol/build.sh telemetrygen
 
-check: $(VENV)/.developers ## Lint, types, import contracts
+check: $(VENV)/.developers ## Lint, types, import contracts, the oldest Python
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/vermin --quiet --no-tips --violations --eval-annotations --target=3.10- --exclude file $(PYTHON_ROOTS)
 
 format: $(VENV)/.developers ## Format the code
 	$(BIN)/ruff format .
