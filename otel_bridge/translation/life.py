@@ -92,6 +92,11 @@ class Life:
         if process.silent:
             self._reopen(process)
 
+    def row(self, process: Process, now_unix_ns: int) -> None:
+        """Note a row, or a part of one, that is new: it opens the run again, and others may come right behind it."""
+        process.came_ns = now_unix_ns
+        self.data(process, now_unix_ns)
+
     def data(self, process: Process, now_unix_ns: int, *, event: int = 0) -> None:
         """Note data of *process* (a row, a rollout, a config): it opens the run again.
 
@@ -164,7 +169,7 @@ class Life:
         if process.died and (process.decides or not any(p.decides for p in self.processes.values())):
             return process.ended_ns + self._options.end_grace_ns
         if process.waiting or process.tail_missing:  # rows that its end event tells of are still under way
-            return process.ended_ns + self._options.row_wait_ns
+            return max(process.ended_ns, process.came_ns) + self._options.row_wait_ns
         return 0
 
     def run_end(self) -> End:
@@ -201,12 +206,18 @@ class Life:
         return worst([*(_status(p) for p in others if p.generation == latest), *before, *launchers])
 
     # --- bounds and state ---------------------------------------------------------------------------------------------
-    def excess(self) -> list[Process]:
-        """Return the processes to be forgotten, those that ended first; the caller lets go of their rows first."""
+    def excess(self, now_unix_ns: int) -> list[Process]:
+        """Return the processes to be forgotten: those that ended first, and last those that rows are waited for of.
+
+        The caller lets go of their rows first.
+        """
         over = len(self.processes) - MAX_PROCESSES
         if over <= 0:
             return []
-        ended = sorted((p for p in self.processes.values() if p.status is not None), key=lambda p: p.ended_ns)
+        ended = sorted(
+            (process for process in self.processes.values() if process.status is not None),
+            key=lambda process: (self._due_of(process) > now_unix_ns, process.ended_ns),
+        )
         if len(ended) < over:
             remote = sorted((p for p in self.processes.values() if p.status is None and p.remote), key=_last_word)
             self._fall_silent(remote[: over - len(ended)], _last_word(remote[-1]) if remote else 0)

@@ -57,6 +57,7 @@ class ProcessState(TypedDict):
     silent: bool
     died: bool
     ended_ns: int
+    came_ns: int
     end_time_ns: int
     end_event: int
     generation: int
@@ -80,6 +81,7 @@ class Process:
         silent: It was taken for ended because it was silent: any later word opens it again.
         died: It ended without a word.
         ended_ns: When its end was read.
+        came_ns: When a row last came that follows its end.
         end_time_ns: The time its end event carries.
         end_event: Number of its end event, 0 without one.
         generation: How many ends the run had when it ended.
@@ -109,6 +111,7 @@ class Process:
     silent: bool = False
     died: bool = False
     ended_ns: int = 0
+    came_ns: int = 0
     end_time_ns: int = 0
     end_event: int = 0
     generation: int = 0
@@ -158,6 +161,7 @@ class Process:
             "silent": self.silent,
             "died": self.died,
             "ended_ns": self.ended_ns,
+            "came_ns": self.came_ns,
             "end_time_ns": self.end_time_ns,
             "end_event": self.end_event,
             "generation": self.generation,

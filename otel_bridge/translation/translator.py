@@ -147,7 +147,7 @@ class Translator:
                 process.seen_ns = now_unix_ns
                 record = self._rows.next(process, *found)
                 if process.status is not None or self._life.ended:
-                    self._life.data(process, now_unix_ns)
+                    self._life.row(process, now_unix_ns)
                 return self._told([record]) if self._axes.restarted else [record]
         records = self._slow(signal, _Frame(source, payload, whole, append_unix_ns, now_unix_ns))
         return self._told(records + self._end_if_due(now_unix_ns))
@@ -236,13 +236,15 @@ class Translator:
         if isinstance(row, _Fast):
             if self._rows.expected(process, row.read[2]):
                 record = self._rows.next(process, row.learned, row.read)
-                self._life.data(process, frame.now_unix_ns)
+                self._life.row(process, frame.now_unix_ns)
                 return [record]
             pieces, _ = voice.decoder.slow(row.scope)
         records: list[Record] = []
         for piece in cast("Sequence[Piece]", pieces):
+            known = self._rows.redelivered
             records += self._rows.take(process, piece, frame.now_unix_ns, hold=frame.held)
-            self._life.data(process, frame.now_unix_ns)
+            if self._rows.redelivered == known:
+                self._life.row(process, frame.now_unix_ns)
         return records
 
     def _heard(self, frame: _Frame) -> list[_Said]:

@@ -263,6 +263,72 @@ def test_it_waits_no_longer_than_row_wait_and_what_never_came_is_missing() -> No
     assert bench.translator.missing_rows() == 1
 
 
+def of_rows(*seqs: int) -> bytes:
+    return metrics_request((who(), [row(seq, {"loss": float(seq)}) for seq in seqs]))
+
+
+def test_an_end_that_overtook_a_backlog_waits_as_long_as_rows_keep_coming() -> None:
+    bench = Bench()
+    bench.request(of_rows(1))
+    bench.request(logs_request((who(), [end("finished", 1, last_row=62)])), LOGS)
+
+    for first in range(2, 60, 4):  # requests under way together overtake one another, for more than a minute
+        bench.tick(2)
+        bench.request(of_rows(first + 2, first + 3))
+        bench.tick(3)
+        bench.request(of_rows(first, first + 1))
+    before_last = ends(bench.records)
+    bench.request(of_rows(62))
+
+    assert before_last == []
+    assert [record.id for record in bench.records] == [*(f"m:i1:{seq}" for seq in range(1, 63)), "e:1"]
+
+
+def test_what_an_end_waits_for_outlives_a_kill_and_is_given_up_when_nothing_came_for_row_wait() -> None:
+    bench = Bench()
+    bench.request(logs_request((who(), [end("finished", 1, last_row=4)])), LOGS)
+    bench.tick(8)
+    bench.request(of_rows(1, 3))
+
+    bench.restart()
+    early = bench.tick(9)
+    due = bench.tick(1)
+    bench.request(of_rows(2))
+
+    assert (early, [record.id for record in due]) == ([], ["m:i1:3", "e:1"])
+    assert [record.id for record in bench.records] == ["m:i1:1", "m:i1:3", "e:1", "m:i1:2"]
+    assert bench.translator.missing_rows() == 1
+
+
+def test_rows_that_come_again_neither_hold_up_an_end_nor_open_the_run() -> None:
+    bench = Bench()
+    bench.request(logs_request((who(), [end("finished", 1, last_row=2)])), LOGS)
+    bench.request(of_rows(1))
+
+    for _ in range(3):
+        bench.tick(5)
+        bench.request(of_rows(1))
+
+    assert [record.id for record in bench.records] == ["m:i1:1", "e:1"]
+    assert bench.translator.status() == "finished"
+
+
+def test_a_process_whose_last_rows_are_under_way_is_forgotten_after_those_that_are_whole() -> None:
+    bench = Bench()
+    bench.request(logs_request((who(), [end("finished", 1, last_row=2)])), LOGS)
+    bench.request(of_rows(2))
+    for number in range(MAX_PROCESSES):
+        each = source(f"e{number}", "explorer")
+        bench.open(each)
+        bench.logs(each, end("finished", 1))
+
+    forgotten = bench.tick(0)
+    bench.request(of_rows(1))
+
+    assert forgotten == []
+    assert [record.id for record in bench.records] == ["m:i1:1", "m:i1:2", "e:1"]
+
+
 def test_a_bridge_does_not_change_what_a_process_said_itself() -> None:
     bench = Bench()
     bench.open(source(), source("i2", "explorer"))
