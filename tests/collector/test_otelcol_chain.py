@@ -19,7 +19,6 @@ from otelcol_chain import Chain, chain
 from wandb_reading import contents_of
 
 from otel_bridge.exporter import RunInfo
-from otel_bridge.journal.report import Report
 from otel_bridge.records import Status, run_id_of, trace_id_of
 from otel_bridge.testing import Contents
 from otel_bridge.testing.wandb_server import WandbServer
