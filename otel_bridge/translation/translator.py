@@ -158,7 +158,7 @@ class Translator:
         if records and self._life.ended:
             self._life.more(now_unix_ns)
         self._life.silence(now_unix_ns)
-        for process in self._life.excess():
+        for process in self._life.excess(now_unix_ns):
             records += self._forget(process)
         return self._told(records + self._end_if_due(now_unix_ns))
 
