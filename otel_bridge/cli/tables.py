@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_bridge.cli.run_state import Held, RunState
+from otel_bridge.exporter import OTLP
 from otel_bridge.journal.places import places
 from otel_bridge.journal.report import ExporterReport, Report
 from otel_bridge.records import AXIS, axis_of
@@ -127,7 +128,9 @@ def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
         table.add_column(column, justify="left" if column in {"tracker", "state"} else "right")
     for name, exporter in report.exporters.items():
         shown = Text(exporter.state, style=_STYLES.get(exporter.state, ""))
-        cells = [str(exporter.rows), str(exporter.rollouts), str(_waiting(report, exporter))]
+        # What is forwarded is neither rows nor rollouts, but the bytes that hold them.
+        counts = ("", "") if name == OTLP else (str(exporter.rows), str(exporter.rollouts))
+        cells = [*counts, str(_waiting(report, exporter))]
         if more and state is not None:
             held = state.held.get(name, Held())
             lag_s = 0.0 if held.unwritten_unix_ns is None else (now_ns - held.unwritten_unix_ns) / 1e9

@@ -25,7 +25,7 @@ from otel_bridge.emit.sink import MakeHeader, Sink
 from otel_bridge.emit.source import source_of
 from otel_bridge.emit.takeover import has_what_is_missing, take_over
 from otel_bridge.errors import ConfigError, JournalError
-from otel_bridge.exporter import SIGNALS, RunInfo, caution_of
+from otel_bridge.exporter import OTLP, SIGNALS, RunInfo, caution_of
 from otel_bridge.journal.base import BaseDir, find_base
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -91,7 +91,9 @@ def begin(asked: Asked, exporters: object, env: Mapping[str, str], cwd: Path, ha
     place = _Place(base, folder, read_report(folder), launched, hold)
     sink = _open(facts, place)
     handover.hand_over({**told, NEW_RUN.name: None})
-    to = ", ".join(choice.names) or ("the launcher's exporters" if launched else "no exporter yet")
+    to = ", ".join(_shown(name, choice) for name in choice.names) or (
+        "the launcher's exporters" if launched else "no exporter yet"
+    )
     lines.say(lines.begun(identity, to, _notes(facts, place)))
     return Run(facts, sink)
 
@@ -184,6 +186,12 @@ def _notes(facts: RunFacts, place: _Place) -> list[str]:
     if identity.rank and facts.settings.read(RANKS) != "all":
         notes.append("rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all")
     return notes
+
+
+def _shown(name: str, choice: Choice) -> str:
+    """Return the name of an exporter; where it forwards to, which no command or page shows, beside it."""
+    places = ", ".join(dict.fromkeys(choice.destinations.get(name, {}).values()))
+    return f"{name} ({places})" if name == OTLP and places else name
 
 
 def _concerning(choice: Choice, before: Report | None) -> Report | None:

@@ -164,6 +164,17 @@ def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
     assert complaints(report) == ["trackio was named later: 7 records had been deleted by then, they are not in it"]
 
 
+def test_what_is_forwarded_is_not_counted_in_rows() -> None:
+    console, report = (
+        Console(file=io.StringIO(), width=200),
+        Report(position=9, exporters={"otlp": ExporterReport(written=7)}),
+    )
+
+    show(console, "r1", report)
+
+    assert console.file.getvalue().splitlines()[-1].split() == ["otlp", "idle", "2"]
+
+
 @pytest.mark.parametrize(
     ("processes", "said"),
     [

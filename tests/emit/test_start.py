@@ -39,6 +39,13 @@ def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.C
     assert "as trainer → no exporter yet · resuming, last trainer step 154 · view: http://m/#/runs/1 · held in" in line
 
 
+def test_where_it_forwards_to_is_said_without_credentials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with run_in(tmp_path, {**_LOUD, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://ada:pw@head:4317"}, exporters="otlp,file"):
+        line = capsys.readouterr().err
+
+    assert " → otlp (http://head:4317), file · held in" in line
+
+
 def test_what_only_an_earlier_start_named_is_not_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     earlier = {"mlflow": ExporterReport(url="http://m", missed=3), "trackio": ExporterReport(url="http://t", missed=7)}
     reported(tmp_path, exporters=earlier)
