@@ -2,13 +2,14 @@
 
 Used where a process emits, before its segment, and at translation for producers that do not know us. Shapes are those
 of the issuers' own documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Google, Slack, Databricks, NVIDIA, W&B,
-JWT, PEM). Pure.
+JWT, PEM). E-mail addresses, where they are asked for. Pure.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from otel_bridge.records import Json
@@ -42,6 +43,7 @@ _SHAPES: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+")
 _IN_URL: Final = re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)")
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9_\-.=+/]{12,}")
 _ASSIGNED: Final = re.compile(
@@ -105,6 +107,47 @@ def _all_struck(value: Json) -> Json:
     if isinstance(value, dict):
         return {name: _all_struck(item) for name, item in value.items()}
     return STRUCK_OUT if isinstance(value, str) and value else value
+
+
+def strike_emails(value: str) -> str:
+    """Return *value* with every e-mail address in it struck out."""
+    return _EMAIL.sub(STRUCK_OUT, value) if "@" in value else value
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """What is struck out.
+
+    Attributes:
+        secrets: What is a secret by its name or its shape.
+        email: E-mail addresses.
+    """
+
+    secrets: bool = True
+    email: bool = False
+
+    def text(self, text: str) -> str:
+        """Return *text* without them."""
+        struck = strike_out(text) if self.secrets else text
+        return strike_emails(struck) if self.email else struck
+
+    def value(self, value: Json, key: str = "") -> Json:
+        """Return plain *value*, known as *key*, without them."""
+        struck = scrubbed(value, key) if self.secrets else value
+        return _without_emails(struck) if self.email else struck
+
+
+SECRETS_ONLY: Final = Redaction()
+
+
+def _without_emails(value: Json) -> Json:
+    if isinstance(value, str):
+        return strike_emails(value)
+    if isinstance(value, list):
+        return [_without_emails(item) for item in value]
+    if isinstance(value, dict):
+        return {strike_emails(name): _without_emails(item) for name, item in value.items()}
+    return value
 
 
 _ANY: Final = "x"

@@ -85,6 +85,7 @@ def _translation(env: Mapping[str, str]) -> Options:
         rollout_bytes=settings.ROLLOUT_BYTES.read(env),
         message_content=settings.MESSAGE_CONTENT.read(env),
         redact_secrets="secrets" in settings.REDACT.read(env),
+        redact_email="email" in settings.REDACT.read(env),
     )
 
 

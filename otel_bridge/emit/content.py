@@ -17,6 +17,7 @@ import orjson
 from otel_bridge import settings
 from otel_bridge.emit.wire import utf8
 from otel_bridge.records import Json
+from otel_bridge.redaction import strike_emails
 
 Redaction: TypeAlias = Callable[[str], str]
 
@@ -74,7 +75,6 @@ _NAMED_SECRET: Final = re.compile(
     r"((?:\b[Bb]earer )|(?:(?:API_KEY|SECRET|PASSWORD|ACCESS_TOKEN|AUTH_TOKEN|_TOKEN)[\"']?[ ]?[=:][ ]?[\"']?))"
     r"[A-Za-z0-9._~+/=-]{12,}"
 )
-_EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+")
 
 
 class _Hook:
@@ -127,8 +127,8 @@ class ContentPolicy:
         """Strike out what must not leave; without *secrets* only the rest of it."""
         if secrets and self.secrets and may_hold_secret(utf8(text)):
             text = _NAMED_SECRET.sub(rf"\1{REDACTED}", _SECRET.sub(REDACTED, text))
-        if self.email and "@" in text:
-            text = _EMAIL.sub(REDACTED, text)
+        if self.email:
+            text = strike_emails(text)
         return text if _Hook.redaction is None else _by_hook(_Hook.redaction, text)
 
 

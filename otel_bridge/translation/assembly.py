@@ -14,6 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
 from otel_bridge.records import Json, Message, OtherTrace, Rollout, axis_of, key_of
+from otel_bridge.redaction import SECRETS_ONLY, Redaction
 from otel_bridge.translation import spans as reading
 from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.content import Limit, is_content, limited, redacted, shrunk
@@ -74,13 +75,13 @@ class Assembler:
         key: Key of the rollouts in trackers; ``{split}`` is replaced.
         limit: Characters a text of a foreign producer may have.
         limit_bytes: Largest rollout.
-        redact: Strike secrets out of what a foreign producer sent.
+        redaction: What is struck out of what a foreign producer sent.
     """
 
     key: str
     limit: Limit
     limit_bytes: int
-    redact: bool = True
+    redaction: Redaction = SECRETS_ONLY
 
     def rollout_key(self, role: str | None, split: str) -> str:
         """Return where trackers show rollouts of this role and split."""
@@ -172,7 +173,7 @@ class Assembler:
             if producer.own:
                 kept.append(span)
                 continue
-            clean = redacted(span) if self.redact else span
+            clean = redacted(span, self.redaction)
             kept.append(clean if limit is None else limited(clean, limit))
             clipped += max(clean.ByteSize() - kept[-1].ByteSize(), 0)
         kept, more = shrunk(kept, self.limit_bytes)

@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
 from otel_bridge.records import Json
-from otel_bridge.redaction import STRUCK_OUT, scrubbed, strike_out
+from otel_bridge.redaction import STRUCK_OUT, Redaction
 from otel_bridge.translation.attributes import value_of
 from otel_bridge.translation.messages import as_text, parsed_json
 
@@ -58,48 +58,46 @@ def limited(span: Span, limit: int) -> Span:
     return copy
 
 
-def redacted(span: Span) -> Span:
-    """Return *span* without secrets in its texts, or itself when it has none; JSON stays JSON."""
+def redacted(span: Span, redaction: Redaction) -> Span:
+    """Return *span* without what *redaction* strikes out, or itself when it has none of it; JSON stays JSON."""
     copy = Span.FromString(span.SerializeToString())
-    found = [_redact_pair(pair) for pair in copy.attributes]
-    for event in copy.events:
-        found += [_redact_pair(pair) for pair in event.attributes]
-    message = strike_out(copy.status.message)
+    found = [_redact_pair(pair, redaction) for part in (copy, *copy.events, *copy.links) for pair in part.attributes]
+    message = redaction.text(copy.status.message)
     if message != copy.status.message:
         copy.status.message = message
         found.append(True)
     return copy if any(found) else span
 
 
-def _redact_pair(pair: KeyValue) -> bool:
-    """Strike secrets out of one attribute; say whether there were any."""
+def _redact_pair(pair: KeyValue, redaction: Redaction) -> bool:
+    """Strike out of one attribute; say whether there was anything."""
     before = value_of(pair.value)
-    after = _struck_text(pair.key, before) if isinstance(before, str) else scrubbed(before, pair.key)
+    after = _struck_text(pair.key, before, redaction) if isinstance(before, str) else redaction.value(before, pair.key)
     if after == before:
         return False
-    _put(pair.value, after)
+    _put(pair.value, after, redaction)
     return True
 
 
-def _struck_text(key: str, text: str) -> str:
-    struck = scrubbed(text, "" if is_content(key) else key)
+def _struck_text(key: str, text: str, redaction: Redaction) -> str:
+    struck = redaction.value(text, "" if is_content(key) else key)
     if struck == text:
         return text
     parsed = parsed_json(text)
-    return as_text(scrubbed(parsed)) if isinstance(parsed, (list, dict)) else str(struck)
+    return as_text(redaction.value(parsed)) if isinstance(parsed, (list, dict)) else str(struck)
 
 
-def _put(value: AnyValue, given: Json) -> None:
+def _put(value: AnyValue, given: Json, redaction: Redaction) -> None:
     """Give *value* the texts of *given*, which has the same shape."""
     if isinstance(given, str):
         if value.WhichOneof("value") == "string_value" or given == STRUCK_OUT:  # bytes are shown as hex digits
             value.string_value = given
     elif isinstance(given, list):
         for entry, item in zip(value.array_value.values, given, strict=True):
-            _put(entry, item)
+            _put(entry, item, redaction)
     elif isinstance(given, dict):
         for pair in value.kvlist_value.values:
-            _put(pair.value, given.get(strike_out(pair.key)))
+            _put(pair.value, given.get(redaction.text(pair.key)), redaction)
 
 
 def shrunk(spans: Sequence[Span], limit_bytes: int) -> tuple[list[Span], int]:

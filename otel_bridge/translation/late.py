@@ -17,7 +17,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
 from otel_bridge.records import Json
-from otel_bridge.redaction import strike_out
+from otel_bridge.redaction import SECRETS_ONLY, Redaction
 from otel_bridge.translation import spans as reading
 from otel_bridge.translation.assembly import Score
 from otel_bridge.translation.attributes import mapping_of
@@ -56,8 +56,17 @@ class Evaluation:
         return (self.seq or 0, self.time_unix_ns, self.id)
 
 
-def read_evaluation(log_record: LogRecord, instance_id: str, role: str | None) -> Evaluation | None:
-    """Read an event; ``None`` when it names no trace, no name, or neither value nor label."""
+def read_evaluation(
+    log_record: LogRecord, instance_id: str, role: str | None, redaction: Redaction = SECRETS_ONLY
+) -> Evaluation | None:
+    """Read an event; ``None`` when it names no trace, no name, or neither value nor label.
+
+    Args:
+        log_record: The event.
+        instance_id: Process that sent it.
+        role: Who speaks.
+        redaction: What is struck out of label and explanation.
+    """
     attributes = mapping_of(log_record.attributes)
     trace_id = log_record.trace_id.hex()
     given = attributes.get(semconv.ROLLOUT_ID)
@@ -66,8 +75,8 @@ def read_evaluation(log_record: LogRecord, instance_id: str, role: str | None) -
     score = Score(
         name=reading.as_name(attributes.get(semconv.EVALUATION_NAME)) or "",
         value=reading.as_float(attributes.get(semconv.EVALUATION_VALUE)),
-        label=reading.as_name(attributes.get(semconv.EVALUATION_LABEL)),
-        explanation=_explanation(attributes.get(semconv.EVALUATION_EXPLANATION)),
+        label=_clean(attributes.get(semconv.EVALUATION_LABEL), redaction),
+        explanation=_clean(attributes.get(semconv.EVALUATION_EXPLANATION), redaction),
     )
     if not trace_id or not score.name or (score.value is None and score.label is None):
         return None
@@ -85,9 +94,9 @@ def read_evaluation(log_record: LogRecord, instance_id: str, role: str | None) -
     )
 
 
-def _explanation(value: Json) -> str | None:
+def _clean(value: Json, redaction: Redaction) -> str | None:
     text = reading.as_name(value)
-    return None if text is None else strike_out(text)
+    return None if text is None else redaction.text(text)
 
 
 class LateValues:

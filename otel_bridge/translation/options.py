@@ -46,6 +46,7 @@ class Options:
         rollout_bytes: Largest rollout; longer content is clipped and marked.
         message_content: ``full``, ``off`` or ``truncate:N``; applied to foreign producers here.
         redact_secrets: Strike secrets out of the spans of foreign producers.
+        redact_email: Strike e-mail addresses out of their spans and late values.
         seen_limit: Foreign points whose identity is remembered, so that a point sent again is dropped.
         max_waiting_bytes: Bytes that incomplete rows and rows behind a gap may take; beyond it the oldest is let go.
         max_keys: Keys and axes remembered; beyond it rows still arrive, but `Row.steps` and ``key/`` stop growing.
@@ -67,6 +68,7 @@ class Options:
     rollout_bytes: int = 4 << 20
     message_content: str = "full"
     redact_secrets: bool = True
+    redact_email: bool = False
     seen_limit: int = 200_000
     max_waiting_bytes: int = 64 << 20
     max_keys: int = 100_000

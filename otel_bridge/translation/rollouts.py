@@ -18,6 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
 from otel_bridge.records import LateValue, Record, axis_of
+from otel_bridge.redaction import Redaction
 from otel_bridge.translation import spans as reading
 from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Score, Trace
 from otel_bridge.translation.attributes import mapping_of, value_of
@@ -55,8 +56,9 @@ class Rollouts:
     ) -> None:
         self._state, self._options = state, options
         self._axes, self._others = axes or self._axes_in_state, others
-        limit = limit_of(options.message_content)
-        self._assembler = Assembler(options.rollout_key, limit, options.rollout_bytes, options.redact_secrets)
+        limit, redaction = limit_of(options.message_content), Redaction(options.redact_secrets, options.redact_email)
+        self._said = Redaction(email=options.redact_email)
+        self._assembler = Assembler(options.rollout_key, limit, options.rollout_bytes, redaction)
         self._store = TraceStore(state)
         self._ended = EndedTraces(state, "trace/done/", _ENDED_LIMIT)
         self._other = EndedTraces(state, "trace/other/", _OTHER_LIMIT)
@@ -96,7 +98,7 @@ class Rollouts:
     ) -> list[Record]:
         """Take a late value (event ``gen_ai.evaluation.result``): part of a rollout that waits, else a record."""
         records = self.tick(now_unix_ns)
-        evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes))
+        evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes), self._said)
         if evaluation is None or self._other.get(evaluation.trace_id) is not None:
             count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")
             return records

@@ -6,6 +6,7 @@ import pytest
 import trace_samples as sample
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from otel_bridge.redaction import Redaction
 from otel_bridge.translation.content import cut, limit_of, limited, redacted, shrunk
 from otel_bridge.translation.spans import read_span
 
@@ -114,7 +115,7 @@ def test_secrets_go_from_every_text_of_a_span_and_json_stays_json() -> None:
     )
     span.events.add(name="exception").attributes.extend(sample.pairs({"exception.message": f"bad {key}"}))
 
-    clean = redacted(span)
+    clean = redacted(span, Redaction())
 
     read = read_span(clean)
     assert read.prompt == [{"role": "user", "content": "my key is [redacted]"}]
@@ -133,4 +134,29 @@ def test_secrets_go_from_every_text_of_a_span_and_json_stays_json() -> None:
 def test_a_span_without_secrets_is_given_back_itself() -> None:
     span = chatty()
 
-    assert redacted(span) is span
+    assert redacted(span, Redaction()) is span
+
+
+def test_email_addresses_are_struck_out_where_they_are_asked_for_and_json_stays_json() -> None:
+    said = json.dumps([sample.text("user", "mail\nann@example.org or a@b")], ensure_ascii=True)
+    span = sample.span(
+        "a",
+        1,
+        "chat m",
+        {
+            "gen_ai.input.messages": said,
+            "gen_ai.tool.call.arguments": {"to": ["bob@example.org"], "n": 1},
+            "enduser.id": "carl@example.org",
+        },
+        error="no such user: dora@example.org",
+    )
+    span.links.add().attributes.extend(sample.pairs({"who": "eve@example.org"}))
+
+    clean = redacted(span, Redaction(secrets=False, email=True))
+
+    read = read_span(clean)
+    assert read.prompt == [{"role": "user", "content": "mail\n[redacted] or a@b"}]
+    assert read.attributes["gen_ai.tool.call.arguments"] == {"to": ["[redacted]"], "n": 1}
+    assert (read.attributes["enduser.id"], read.error) == ("[redacted]", "no such user: [redacted]")
+    assert b"@example.org" not in clean.SerializeToString()
+    assert redacted(span, Redaction()) is span

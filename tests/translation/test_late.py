@@ -202,3 +202,27 @@ def test_values_for_a_trace_that_is_no_rollout_are_counted() -> None:
 
     assert records == []
     assert bench.counted() == {"trace/other": 1, "evaluation/other": 2}
+
+
+def test_an_address_is_struck_out_of_label_and_explanation_where_it_is_asked_for() -> None:
+    judged = sample.evaluation("a", "judge", 0.5, score__label="by ann@example.org", explanation="ann@example.org says")
+    found = []
+    for redact_email in (False, True):
+        bench = Bench(selection="first", redact_email=redact_email)
+        bench.send(*sample.rollout_spans("a"))
+        found += late_in(bench.evaluate(judged))
+
+    assert [(value.label, value.explanation) for value in found] == [
+        ("by ann@example.org", "ann@example.org says"),
+        ("by [redacted]", "[redacted] says"),
+    ]
+
+
+def test_the_policy_reaches_the_spans_of_foreign_producers() -> None:
+    bench = Bench(selection="first", redact_secrets=False, redact_email=True)
+    said = {"gen_ai.operation.name": "chat", "gen_ai.prompt": "ann@example.org, sk-" + "A1" * 12}
+
+    bench.send(sample.span("a", 1, "chat m", said), resource=sample.FOREIGN, scope="app")
+
+    [rollout] = rollouts_in(bench.close())
+    assert rollout.messages == [{"role": "user", "content": "[redacted], sk-" + "A1" * 12}]
