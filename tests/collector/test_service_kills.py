@@ -1,0 +1,142 @@
+"""SIGKILL of a service, at any instant and at each step of a row's way: what was answered is in the tracker, once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import killed_service
+import pytest
+from killed_service import ANY, POINTS
+from mlflow_server import free_port
+from otlp_samples import RUN
+from service_senders import Sender
+
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.report import read_report
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+RANDOM_KILLS = {"safe": 80, "cannot tell": 40}
+KILLS_AT_A_POINT = 10
+OTHER = "run0000000000002"
+
+
+class Killed:
+    """The process that forks services."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.killed = 0
+
+    def begin(self, point: str = ANY, count: int = 0) -> int:
+        """Begin a service; returns its process id."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{point} {count}\n")
+        self._process.stdin.flush()
+        return int(self._said())
+
+    def ended(self) -> int:
+        """Wait for its end; returns the exit code, negative for a signal."""
+        code = int(self._said())
+        self.killed += code == -signal.SIGKILL
+        return code
+
+    def _said(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+@contextmanager
+def services(base: Path, tracker: Path, ports: tuple[int, int], mode: str) -> Iterator[Killed]:
+    tracker.mkdir()
+    call = [sys.executable, killed_service.__file__, str(base), str(tracker), *map(str, ports), mode]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        call, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield Killed(process)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def senders(ports: tuple[int, int]) -> list[Sender]:
+    """Two runs; of the first one two processes, one a protocol."""
+    grpc, http = ports
+    return [
+        Sender("grpc", grpc, "a-grpc"),
+        Sender("http", http, "a-http"),
+        Sender("http", http, "b-http", run_id=OTHER),
+    ]
+
+
+def finish(base: Path, service: Killed, sending: list[Sender]) -> None:
+    """End all senders, wait for the delivery, and end the service as a supervisor does."""
+    pid = service.begin()
+    for one in sending:
+        one.finish()
+    os.kill(pid, signal.SIGTERM)
+    assert service.ended() == 0
+    for run_id in (RUN, OTHER):
+        report = read_report(RunFolder(base, run_id))
+        assert report is not None
+        assert (report.missing_rows, report.drops) == (0, {})
+
+
+def assert_once_and_in_order(tracker: Path, sending: list[Sender], *, once: bool) -> None:
+    for run_id in (RUN, OTHER):
+        lines = [line.split() for line in (tracker / run_id).read_text().splitlines()]
+        positions, names = [int(position) for position, _ in lines], [name for _, name in lines]
+        first = list(dict.fromkeys(names))
+        for one in sending:
+            if one.run_id == run_id:
+                assert [name for name in first if f":{one.instance}:" in name] == one.row_ids
+        assert len(first) == sum(one.acknowledged for one in sending if one.run_id == run_id)
+        if once:
+            assert positions == sorted(set(positions))
+            assert max(Counter(names).values()) == 1
+
+
+@pytest.mark.parametrize("mode", ["safe", "cannot tell"])
+def test_a_service_killed_at_random_instants_has_every_row_that_it_answered_for(tmp_path: Path, mode: str) -> None:
+    chance, ports = random.Random(11), (free_port(), free_port())
+    base, tracker, sending = tmp_path / "runs", tmp_path / "tracker", senders(ports)
+    with services(base, tracker, ports, mode) as service:
+        for one in sending:
+            one.start()
+        for _ in range(RANDOM_KILLS[mode]):
+            pid = service.begin()
+            time.sleep(chance.uniform(0.0, 0.3))
+            os.kill(pid, signal.SIGKILL)
+            service.ended()
+        finish(base, service, sending)
+
+    assert service.killed == RANDOM_KILLS[mode]
+    assert all(one.again for one in sending)
+    assert_once_and_in_order(tracker, sending, once=mode == "safe")
+
+
+def test_a_service_killed_at_each_step_of_a_row_s_way_loses_none_and_doubles_none(tmp_path: Path) -> None:
+    chance, ports = random.Random(13), (free_port(), free_port())
+    base, tracker, sending = tmp_path / "runs", tmp_path / "tracker", senders(ports)
+    with services(base, tracker, ports, "safe") as service:
+        for one in sending:
+            one.start()
+        for _ in range(KILLS_AT_A_POINT):
+            for point in POINTS:
+                service.begin(point, chance.randint(1, 6))
+                assert service.ended() == -signal.SIGKILL
+        finish(base, service, sending)
+
+    assert service.killed == KILLS_AT_A_POINT * len(POINTS)
+    assert_once_and_in_order(tracker, sending, once=True)
