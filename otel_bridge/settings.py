@@ -154,6 +154,13 @@ def message_content(raw: str) -> str:
     raise ValueError("expected full, off or truncate:N with N characters a message part")
 
 
+def no_content_policy(raw: str) -> str:
+    """Parse the policy of ``otlp``, which can have none."""
+    if raw.lower() != "full":
+        raise ValueError("expected full: otlp forwards segments as they are; set OTEL_BRIDGE_MESSAGE_CONTENT instead")
+    return "full"
+
+
 REDACTIONS = ("secrets", "email")
 
 
@@ -318,6 +325,15 @@ TLS_KEY = Setting("OTEL_BRIDGE_TLS_KEY", "", text, "File of the key of that cert
 TLS_CLIENT_CA = Setting(
     "OTEL_BRIDGE_TLS_CLIENT_CA", "", text, "File of certificates that a client's own must be signed by (PEM): mTLS."
 )
+
+
+def content_of(exporter: str) -> Setting[str]:
+    """Return the setting of how much message text *exporter* gets: less than the run's own, never more."""
+    name = f"OTEL_BRIDGE_{''.join(char if char.isalnum() else '_' for char in exporter.upper())}_MESSAGE_CONTENT"
+    if exporter == "otlp":
+        return Setting(name, "full", no_content_policy, "Only full: otlp forwards what processes wrote as it is.")
+    doc = f"Message text for {exporter}: full, truncate:N or off; never more than the run has."
+    return Setting(name, "full", message_content, doc)
 
 
 def declared() -> tuple[Setting[object], ...]:

@@ -19,6 +19,11 @@ Flags are `1` or `0`; sizes take units (`64MiB`, `2g`); times are seconds; lists
 Where a tracker is, its own variables say: see [exporters.md](exporters.md). The bridge reads them, and its own
 settings, in the environment of the process that started it.
 """
+_OURS = (*_TRACKERS, "console", "file", exporter.OTLP)
+_CONTENT = """\
+Every exporter, one of your own too, has `OTEL_BRIDGE_<EXPORTER>_MESSAGE_CONTENT`
+([rollouts.md](rollouts.md#privacy)):
+"""
 _OTLP = """\
 ## Others that are read
 
@@ -34,7 +39,8 @@ def page() -> str:
     """The page as it should be."""
     core = _table(settings.declared())
     trackers = _table(setting for name in _TRACKERS for setting in exporter.load(name).declares)
-    return f"{_HEAD}\n{core}\n## Of one exporter\n\n{trackers}\n{_OTLP}"
+    content = _table(settings.content_of(name) for name in exporter.available() if name in _OURS)
+    return f"{_HEAD}\n{core}\n## Of one exporter\n\n{trackers}\n{_CONTENT}\n{content}\n{_OTLP}"
 
 
 def _table(declared: Iterable[Setting[object]]) -> str:

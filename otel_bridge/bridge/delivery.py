@@ -32,6 +32,8 @@ from otel_bridge.errors import (
 )
 from otel_bridge.exporter import Exporter, ExporterSettings, RunWriter, found_of, tracker_run_id_of
 from otel_bridge.records import Config, End, Json, Position, Rollout, Row
+from otel_bridge.translation.content import Limit
+from otel_bridge.translation.strict_content import with_less_text
 
 BATCH_RECORDS: Final = 1_000
 BATCH_BYTES: Final = 4 << 20
@@ -46,6 +48,11 @@ _STRANGE_LETTERS: Final = 3
 """Dead letters in a row for such an error, after which the exporter itself is taken for broken."""
 
 
+def unlimited() -> Limit:
+    """Return the limit of an exporter that gets all text."""
+    return None
+
+
 class Delivery:
     """Brings the ledger's records to one writer. For one thread; `progress` may be read by any.
 
@@ -56,6 +63,7 @@ class Delivery:
         resolve: Returns the exporter and its settings; raises `ConfigError`.
         describe: Tells the run.
         say: Takes one line for the log.
+        limit: Tells how many characters a text may have for this exporter.
     """
 
     def __init__(
@@ -67,10 +75,12 @@ class Delivery:
         resolve: Callable[[], tuple[Exporter, ExporterSettings]],
         describe: Describe,
         say: Callable[[str], None],
+        limit: Callable[[], Limit] = unlimited,
     ) -> None:
         self.progress = Progress(name)
         self._name, self._signals = name, signals
         self._ledger, self._resolve, self._describe, self._say = ledger, resolve, describe, say
+        self._limit = limit
         self._backoff = Backoff()
         self._view = ledger.view()
         self._target: tuple[Exporter, ExporterSettings] | None = None
@@ -184,7 +194,9 @@ class Delivery:
         last = batch.records[-1] if batch.records else None
         end = last if isinstance(last, End) and last.position == batch.last else None
         # An end with anything behind it is cancelled by that.
-        records = [record for record in batch.records if not isinstance(record, End)]
+        limit = self._limit()
+        given = batch.records if limit is None else [with_less_text(record, limit) for record in batch.records]
+        records = [record for record in given if not isinstance(record, End)]
         if self._open is None and not needs_writer(at, records, end):
             self._passed_end = 0 if end is None else end.position
             return Window(deque(), batch.through)

@@ -14,6 +14,7 @@ from typing import TypeAlias, cast
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.exporter import NONE, OTLP, SIGNALS, Exporter, ExporterSettings, load
 from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.settings import content_of
 from otel_bridge.translation.options import OtherTraces
 
 Names: TypeAlias = dict[str, tuple[str, ...]]
@@ -108,5 +109,6 @@ class Places:
             ConfigError: It is not known, not installed, or a variable cannot be used.
         """
         exporter = self.load(name)
+        content_of(name).read(self.env)
         env = {**named, **self.env} if self.from_segments else self.env
         return exporter, exporter.settings(env, self.cwd)

@@ -13,6 +13,7 @@ from otel_bridge.bridge.window import Describe, Progress
 from otel_bridge.bridge.worker import Lane, Worker
 from otel_bridge.exporter import OTLP
 from otel_bridge.records import Position
+from otel_bridge.translation.content import Limit
 
 _NOWHERE: Final[Mapping[str, str]] = {}
 
@@ -27,6 +28,7 @@ class Lanes:
         progressed: Called from a lane's thread when it got on.
         say: Takes one line for the log.
         forward: Makes the lane of ``otlp``.
+        limit_of: From an exporter to the characters that a text may have for it.
     """
 
     def __init__(
@@ -38,10 +40,12 @@ class Lanes:
         progressed: Callable[[], None],
         say: Callable[[str], None],
         forward: Callable[[], Lane],
+        limit_of: Callable[[str], Limit],
     ) -> None:
         self.by_name: dict[str, Lane] = {}
         self._ledger, self._places, self._describe = ledger, places, describe
         self._progressed, self._say, self._forward = progressed, say, forward
+        self._limit_of = limit_of
         self._names: Names = {}
         self._leaving: list[Lane] = []
         self._named_ids: set[int] = set()
@@ -124,6 +128,7 @@ class Lanes:
                 resolve=lambda: self._places.resolve(name, place),
                 describe=self._describe,
                 say=self._say,
+                limit=lambda: self._limit_of(name),
             )
             lane = Worker(delivery, progressed=self._progressed)
         lane.start()

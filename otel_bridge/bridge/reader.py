@@ -19,6 +19,7 @@ from otel_bridge.bridge.tail import Tail
 from otel_bridge.errors import FormatVersionError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Frame, Signal
+from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.life import alive
 from otel_bridge.records import Record
 from otel_bridge.translation.options import Options, OtherTraces, counted
@@ -53,6 +54,10 @@ class Read:
     flush: bool = False
 
 
+def _unheard(_header: SegmentHeader) -> None:
+    """Nobody wants to know."""
+
+
 class Reader:
     """Reads all segments of a run folder into its ledger.
 
@@ -64,12 +69,14 @@ class Reader:
 
     Attributes:
         others: Asked what becomes of a trace that is no rollout.
+        began: Told the header of each process whose first segment was found, before anything of it is committed.
     """
 
     def __init__(self, folder: RunFolder, ledger: Ledger, options: Options, *, say: Callable[[str], None]) -> None:
         self.tails: dict[str, Tail] = {}
         self.caught_up = False
         self.others: Callable[[], OtherTraces] = counted
+        self.began: Callable[[SegmentHeader], None] = _unheard
         self._folder, self._ledger, self._options, self._say = folder, ledger, options, say
         self._view = ledger.view()
         self._listed_s = 0.0
@@ -178,6 +185,8 @@ class Reader:
         if tail.newly_opened:
             # Told at once: a process that has not logged yet keeps the run open too.
             tail.newly_opened = False
+            if tail.header is not None:
+                self.began(tail.header)
             created = tail.header.created_unix_ns if tail.header is not None else 0
             records += self.translator.opened(tail.speaker, min(created, time.time_ns()))
         return bool(tail.frames)

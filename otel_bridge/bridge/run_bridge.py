@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from otel_bridge.bridge import bounds
 from otel_bridge.bridge.cleanup import delete_read_segments
+from otel_bridge.bridge.content_limits import ContentLimits
 from otel_bridge.bridge.exporters import chosen, other_traces, places_named
 from otel_bridge.bridge.lanes import Lanes
 from otel_bridge.bridge.ledger import Ledger, open_or_rebuild
@@ -28,6 +29,7 @@ from otel_bridge.errors import JournalError, LedgerDamagedError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.ask import Ask, take_asks
 from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.netfs import network_file_system
 from otel_bridge.records import Status
@@ -97,6 +99,10 @@ class RunBridge:
             self._say(f"{folder.ledger_path} was damaged; it lies at {aside}, what segments remain are read again")
         self.reader = Reader(folder, self.ledger, options.of_run(folder.run_id), say=self._say)
         self.reader.others = self._other_traces
+        self.reader.began = self._began
+        self._view = self.ledger.view()
+        told = cast("dict[str, str] | None", self._view.meta("message_content"))
+        self._content = ContentLimits(options.places.env, told)
         self._own = OwnSegment(folder)
         self._system = SystemMetrics(self._own)
         self.lives = Lives(folder, self.reader, self._own, silence_ns=options.translation.silence_ns)
@@ -109,11 +115,16 @@ class RunBridge:
             progressed=self._progressed,
             say=self._say,
             forward=self._forward,
+            limit_of=self._content.of,
         )
-        self._view = self.ledger.view()
         self._last_names: object = self._view.meta("exporters")
         self._places = cast("dict[str, dict[str, str]] | None", self._view.meta("places")) or {}
         self._bound = bounds.Bound(folder.base, options.max_bytes, look_s=bounds.LOOK_POLLS * options.poll_s)
+
+    def _began(self, header: SegmentHeader) -> None:
+        # Before its records are there: no writer may get more of them than it allows.
+        if self._content.tell(header.message_content):
+            self.ledger.set_meta("message_content", self._content.told)
 
     def _forward(self) -> Lane:
         # Here, for it imports an HTTP client that no other exporter needs.

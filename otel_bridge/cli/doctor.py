@@ -73,7 +73,11 @@ def _settings(console: Console, env: Mapping[str, str]) -> list[str]:
 
 
 def _declared() -> list[settings.Setting[Any]]:
-    """Return every setting: the core's own, then those of each exporter that can be loaded."""
+    """Return every setting: the core's, those that exporters declare, and how much text each exporter gets."""
+    return [*_declared_by_name(), *(settings.content_of(name) for name in exporter.available())]
+
+
+def _declared_by_name() -> list[settings.Setting[Any]]:
     found: list[settings.Setting[Any]] = [*settings.declared()]
     for name in exporter.available():
         with contextlib.suppress(OtelBridgeError):
@@ -88,7 +92,8 @@ def _misspelt(env: Mapping[str, str]) -> list[str]:
     """
     known = {setting.name for setting in _declared()}
     prefixes = {f"OTEL_BRIDGE_{name.upper()}_" for name in exporter.available()}
-    own = tuple(prefix for prefix in prefixes if not any(name.startswith(prefix) for name in known))
+    declared = [setting.name for setting in _declared_by_name()]
+    own = tuple(prefix for prefix in prefixes if not any(name.startswith(prefix) for name in declared))
     return [
         f"{name} is set, and there is no such setting; the nearest is {_nearest(name, known)}"
         for name in sorted(env)

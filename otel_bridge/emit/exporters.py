@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from otel_bridge.emit.launcher import launcher_exporters
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import NONE, OTLP, SIGNALS, ExporterSettings, load
-from otel_bridge.settings import EXPORTERS, LOGS_EXPORTER, METRICS_EXPORTER, TRACES_EXPORTER, names
+from otel_bridge.settings import EXPORTERS, LOGS_EXPORTER, METRICS_EXPORTER, TRACES_EXPORTER, content_of, names
 
 _BY_SIGNAL: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
 # Values that stock SDKs know and we do not: meant for them, not misspelt.
@@ -37,12 +37,14 @@ class Choice:
         destinations: Exporter to the variables that say where it delivers, made absolute, no credentials.
         refused: ``none`` was asked for by name.
         settings: Exporter to its settings.
+        message_content: Exporter to how much message text it may get, where that is less than all.
     """
 
     by_signal: Mapping[str, tuple[str, ...]]
     destinations: Mapping[str, Mapping[str, str]]
     refused: bool = False
     settings: Mapping[str, ExporterSettings] = field(default_factory=dict[str, ExporterSettings], compare=False)
+    message_content: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,7 +74,10 @@ def choose(argument: object, env: Mapping[str, str], cwd: Path, *, launched: boo
     destinations = {name: dict(one.destination) for name, one in settings.items()}
     if OTLP in used:
         destinations[OTLP] = {key: _without_user(env[key]) for key in _OTLP_VARIABLES if env.get(key)}
-    return Choice(kept, destinations, refused, settings)
+    content = {name: content_of(name).read(env) for name in used}
+    return Choice(
+        kept, destinations, refused, settings, {name: mode for name, mode in content.items() if mode != "full"}
+    )
 
 
 def _by_launcher(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

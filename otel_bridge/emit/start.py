@@ -143,6 +143,7 @@ def _header_maker(facts: RunFacts, place: _Place) -> MakeHeader:
             resource=encode_resource(identity, facts.env, instance_id, source=source, forked=forked),
             exporters=choice.by_signal,
             destinations=choice.destinations,
+            message_content=choice.message_content,
             host=host.name,
             boot_id=host.boot_id,
             pid=os.getpid(),

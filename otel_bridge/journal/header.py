@@ -42,6 +42,8 @@ class SegmentHeader:
         number: Place among the segments of its process, from 0.
         hold: No bridge is to be started for it; ``otel-bridge drain`` delivers.
         system_metrics_s: How often the bridge of this machine is to measure it, in seconds; 0: not asked for.
+        message_content: Exporter to how much message text it may get, where that is less than all:
+            ``{"wandb": "off"}``.
         launcher: Mark of the ``otel-bridge run`` whose child the process is; empty without one.
     """
 
@@ -64,6 +66,7 @@ class SegmentHeader:
     hold: bool = False
     launcher: str = ""
     system_metrics_s: float = 0.0
+    message_content: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def to_bytes(self) -> bytes:
         """Return the whole header frame."""
@@ -90,6 +93,7 @@ class SegmentHeader:
                 "hold": self.hold,
                 "launcher": self.launcher,
                 "system_metrics_s": self.system_metrics_s,
+                "message_content": dict(self.message_content),
             }
         )
         crc = crc32(body, crc32(_CHECKED.pack(self.format, len(body))))
@@ -155,6 +159,7 @@ def _from_json(body: dict[str, object], version: int) -> SegmentHeader:
         hold=bool(body.get("hold", False)),
         launcher=str(body.get("launcher", "")),
         system_metrics_s=float(cast("float", body.get("system_metrics_s", 0.0))),
+        message_content=dict(cast("dict[str, str]", body.get("message_content", {}))),
     )
 
 

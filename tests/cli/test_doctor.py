@@ -105,3 +105,19 @@ def test_nothing_chosen_is_said_when_something_should_be_sent(tmp_path: Path) ->
 
     assert done.returncode == 1
     assert "✗ no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio" in done.stdout
+
+
+def test_how_much_text_each_exporter_gets_is_shown_and_otlp_can_have_no_less(tmp_path: Path) -> None:
+    share = {"OTEL_BRIDGE_WANDB_MESSAGE_CONTENT": "off", "OTEL_BRIDGE_GATED_MESSAGE_CONTENT": "truncate:9"}
+    extra = {**share, "GATED_BLOCKED": "1", **install(tmp_path)}
+
+    fine = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path, **extra))
+    refused = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_OTLP_MESSAGE_CONTENT="off"))
+
+    shown = [line.split()[:3] for line in fine.stdout.splitlines()]
+    assert fine.returncode == 0, fine.stdout
+    assert ["OTEL_BRIDGE_WANDB_MESSAGE_CONTENT", "off", "environment"] in shown
+    assert ["OTEL_BRIDGE_GATED_MESSAGE_CONTENT", "truncate:9", "environment"] in shown
+    assert ["OTEL_BRIDGE_TRACKIO_MESSAGE_CONTENT", "full", "default"] in shown
+    assert refused.returncode == 1
+    assert "otlp forwards segments as they are; set OTEL_BRIDGE_MESSAGE_CONTENT instead" in refused.stdout

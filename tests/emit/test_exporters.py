@@ -90,3 +90,15 @@ def test_a_launcher_lives_while_its_pid_and_start_time_are_those_it_said() -> No
     assert not launcher_alive({"OTEL_BRIDGE_LAUNCHER": "99999999:5"})
     assert not launcher_alive({"OTEL_BRIDGE_LAUNCHER": "what"})
     assert not launcher_alive({})
+
+
+def test_less_text_for_one_exporter_is_told_to_its_bridge_and_checked_at_the_start() -> None:
+    env = {"OTEL_BRIDGE_EXPORTERS": "file,console", "OTEL_BRIDGE_FILE_MESSAGE_CONTENT": "truncate:9"}
+
+    assert choose(None, env, _CWD).message_content == {"file": "truncate:9"}
+    with pytest.raises(
+        ConfigError, match="OTEL_BRIDGE_CONSOLE_MESSAGE_CONTENT='none': expected full, off or truncate:N"
+    ):
+        choose(None, {**env, "OTEL_BRIDGE_CONSOLE_MESSAGE_CONTENT": "none"}, _CWD)
+    with pytest.raises(ConfigError, match="otlp forwards segments as they are"):
+        choose("otlp", {"OTEL_BRIDGE_OTLP_MESSAGE_CONTENT": "off"}, _CWD)

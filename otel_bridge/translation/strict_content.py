@@ -1,0 +1,106 @@
+"""A record -> the same with less text, for one exporter that may have less than the run. Pure.
+
+Numbers, names, times and ids stay, so that a tracker shows every rollout, its reward and its spans. Text is cut inside
+message parts and string values, never inside JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, cast
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1 import trace_pb2
+
+from otel_bridge import semconv
+from otel_bridge.records import Json, LateValue, Message, OtherTrace, Record, Rollout, Span
+from otel_bridge.translation.attributes import value_of
+from otel_bridge.translation.content import cut, cut_json, limit_value, limited
+from otel_bridge.translation.spans import read_span
+
+_KEPT: Final = frozenset({"rollout_id", "policy_version"})
+"""Names among the metadata, not text."""
+_FREE: Final = (semconv.METADATA_PREFIX, semconv.TOOL_PREFIX)
+_FAILED: Final = "error"
+
+
+def with_less_text(record: Record, limit: int) -> Record:
+    """Return *record* with at most *limit* characters a text; 0: with no text."""
+    if isinstance(record, Rollout):
+        return _rollout(record, limit)
+    if isinstance(record, LateValue):
+        return _late(record, limit)
+    if isinstance(record, OtherTrace):
+        return replace(record, spans=[_span(span, limit) for span in record.spans])
+    return record
+
+
+def _rollout(rollout: Rollout, limit: int) -> Rollout:
+    messages: list[Message] = []
+    if limit:
+        messages = [cast("Message", cut_json(message, limit)) for message in rollout.messages]
+    spans = [_span(span, limit) for span in rollout.spans]
+    lost = _size([*rollout.messages]) - _size([*messages]) if limit else 0
+    return replace(
+        rollout,
+        messages=messages,
+        spans=spans,
+        tools=_facts(rollout.tools, limit),
+        metadata=_facts(rollout.metadata, limit),
+        error=_error(rollout.error, limit) if limit or not spans else rollout.error and (spans[0].error or _FAILED),
+        clipped_bytes=rollout.clipped_bytes + max(lost, 0),
+    )
+
+
+def _late(value: LateValue, limit: int) -> LateValue:
+    if limit:
+        return replace(value, label=_cut(value.label, limit), explanation=_cut(value.explanation, limit))
+    # A value without number and label would be none.
+    return replace(value, label=None if value.label is None else "", explanation=None)
+
+
+def _span(span: Span, limit: int) -> Span:
+    try:
+        otlp = trace_pb2.Span.FromString(span.otlp) if span.otlp else None
+    except DecodeError:
+        otlp = None
+    if otlp is None:
+        return replace(span, attributes={}, input=None, output=None, error=_error(span.error, limit), otlp=b"")
+    return read_span(_stripped(otlp, limit)).record()
+
+
+def _stripped(span: trace_pb2.Span, limit: int) -> trace_pb2.Span:
+    copy = limited(span, limit)
+    for pair in [pair for pair in copy.attributes if pair.key.startswith(_FREE)]:
+        if limit:
+            limit_value(pair.value, limit)
+        elif not isinstance(value_of(pair.value), (bool, int, float)):
+            copy.attributes.remove(pair)
+    return copy
+
+
+def _facts(facts: Mapping[str, Json], limit: int) -> dict[str, Json]:
+    """Return free facts; without text their numbers stay, and what names the rollout."""
+    if limit:
+        return {key: cut_json(value, limit) for key, value in facts.items()}
+    return {key: value for key, value in facts.items() if isinstance(value, (bool, int, float)) or key in _KEPT}
+
+
+def _error(error: str | None, limit: int) -> str | None:
+    if error is None:
+        return None
+    return cut(error, limit) if limit else _FAILED
+
+
+def _cut(text: str | None, limit: int) -> str | None:
+    return None if text is None else cut(text, limit)
+
+
+def _size(value: Json) -> int:
+    """Return the characters of all texts."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return sum(map(_size, value.values())) if isinstance(value, dict) else 0
