@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_bridge.errors import BlockedError, RetryableError
+from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo
 from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
 
@@ -21,6 +21,7 @@ class GatedSettings:
     file: Path
     gate: Path
     blocked: bool
+    refuse: Path
 
     @property
     def destination(self) -> Mapping[str, str]:
@@ -41,7 +42,10 @@ class GatedWriter:
             raise RetryableError("the gate is shut")
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        self._write(*(f"{key} {row.step}" for row in rows for key in row.values))
+        for row in rows:
+            if self._settings.refuse.exists() and any(key.endswith("odd") for key in row.values):
+                raise PermanentError("odd things are not taken here", position=row.position)
+            self._write(*(f"{key} {row.step}" for key in row.values))
 
     def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
         self._write(*(f"{rollout.key} {rollout.step}" for rollout in rollouts))
@@ -68,7 +72,7 @@ class GatedWriter:
 
 def _settings(env: Mapping[str, str], cwd: Path) -> GatedSettings:
     file = cwd / env.get("GATED_FILE", "gated.txt")
-    return GatedSettings(file, file.with_name("gate"), env.get("GATED_BLOCKED") == "1")
+    return GatedSettings(file, file.with_name("gate"), env.get("GATED_BLOCKED") == "1", file.with_name("refuse"))
 
 
 def _open(run: RunInfo, settings: ExporterSettings, memory: Memory) -> GatedWriter:

@@ -18,6 +18,7 @@ from otel_bridge.bridge import codec
 from otel_bridge.bridge.backoff import Backoff
 from otel_bridge.bridge.calls import Call, calls_of, kinds_of, needs_writer
 from otel_bridge.bridge.ledger import DeadLetter, Ledger
+from otel_bridge.bridge.letters import Letters
 from otel_bridge.bridge.tables import Destination
 from otel_bridge.bridge.window import Describe, OpenWriter, Progress, Window, counted
 from otel_bridge.errors import (
@@ -82,6 +83,7 @@ class Delivery:
         self._ledger, self._resolve, self._describe, self._say = ledger, resolve, describe, say
         self._limit = limit
         self._backoff = Backoff()
+        self.letters = Letters(say)
         self._view = ledger.view()
         self._target: tuple[Exporter, ExporterSettings] | None = None
         self._at: Destination | None = None
@@ -147,7 +149,7 @@ class Delivery:
         target = self._target = self._target or self._resolved()
         at = self._at = self._at or self._destination(target[1])
         if self._window is None:
-            self._window = self._fetch(at, ordered=target[0].ordered)
+            self._window = self.letters.window(self._view, at) or self._fetch(at, ordered=target[0].ordered)
         window = self._window
         if window.calls or window.end is not None:
             opened = self._open or self._opened(target, at)
@@ -157,7 +159,11 @@ class Delivery:
             if window.calls:
                 if self.progress.state in {"idle", "ended"}:
                     self._show("writing")
+                record = window.calls[0].records[0]
                 self._write(opened, window, ordered=target[0].ordered)
+                if window.letter and not window.calls:
+                    at = self.letters.done(self._ledger, self._now(), window, None if window.refused else record)
+                    self._save(at)
                 return 0.0
             if window.end is not None:
                 # While the writer is open: only it can say whether what it wrote is safe.
@@ -273,7 +279,7 @@ class Delivery:
             if self._strange_letters > _STRANGE_LETTERS:
                 window.calls.appendleft(rest)
                 raise BlockedError(f"every record fails: {type(error).__name__}: {error}", help="see the bridge's log")
-        refused = rest.records[0]
+        refused, window.refused = rest.records[0], True
         self._bury(refused.position, *codec.encode(refused), record_id=refused.id, reason=str(error))
         if len(rest.records) > 1:
             window.calls.appendleft(Call(rest.records[1:]))
@@ -326,7 +332,11 @@ class Delivery:
 
     def _rest(self) -> float | None:
         at = self._now()
-        if self._ledger.position > at.written or (self._open is not None and not self._caught_up(self._open)):
+        if (
+            self.letters.waiting
+            or self._ledger.position > at.written
+            or (self._open is not None and not self._caught_up(self._open))
+        ):
             return 0.0
         # A run that was never opened, for want of a row, has ended too once its end is passed.
         self._show("ended" if at.ended or (self._passed_end and self._passed_end == at.written) else "idle")

@@ -24,6 +24,7 @@ from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.sleeping import Sleepers, drained
 from otel_bridge.errors import LedgerDamagedError, OtelBridgeError
+from otel_bridge.journal.ask import is_asked
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import Status
@@ -246,6 +247,9 @@ class Host:
         closed = self._closed.get(folder.path)
         if closed is not None and closed.remaining.rest not in {Rest.DONE, Rest.PARKED}:
             return not self._until_done and time.monotonic() >= closed.again_s
+        return is_asked(folder) or self._has_more(folder, closed)
+
+    def _has_more(self, folder: RunFolder, closed: _Closed | None) -> bool:
         changed_ns = _changed_ns(folder)
         if changed_ns != self._looked.get(folder.path):
             # Young times of change hide a further change: such a folder is looked at again.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from otel_bridge.bridge.delivery import Delivery
@@ -82,6 +82,14 @@ class Lanes:
         for lane in self.by_name.values():
             lane.poke(retry=retry)
 
+    def retry_letters(self, letters: Mapping[str, Sequence[int]]) -> None:
+        """Try dead letters again, ids by exporter; those of an exporter that the run does not have stay as they are."""
+        for name, ids in letters.items():
+            if name in self.by_name:
+                self.by_name[name].retry_letters(ids)
+            else:
+                self._say(f"{name} is not among the run's exporters: its dead letters stay as they are")
+
     def mark_named(self) -> None:
         """Tell the ledger which destinations the run has now, when that changed."""
         ids = {lane.destination_id for lane in self.by_name.values()} - {None}
@@ -96,7 +104,8 @@ class Lanes:
 
     def rest(self, position: Position, park_s: float) -> tuple[bool, bool]:
         """Say whether all is delivered, and else whether what is not is parked: blocked, or failing for *park_s*."""
-        left = [lane.progress for lane in self.by_name.values() if not _is_done(lane.progress, position)]
+        lanes = self.by_name.values()
+        left = [lane.progress for lane in lanes if lane.letters_waiting() or not _is_done(lane.progress, position)]
         return not left, all(_is_parked(progress, park_s) for progress in left)
 
     def written(self) -> list[Position]:

@@ -203,12 +203,27 @@ class Ledger:
                 (DEAD_LETTERS_KEPT,),
             )
 
-    def discard_dead_letters(self, exporter: str | None = None) -> int:
-        """Delete the dead letters of *exporter*, of all when ``None``; return how many."""
+    def discard_dead_letters(
+        self, exporter: str | None = None, letters: Mapping[str, Sequence[int]] | None = None
+    ) -> int:
+        """Delete the dead letters of *exporter*, of all when ``None``, or single ones; return how many."""
+        if letters:
+            view = self.view()
+            chosen = {item.id: letters[item.exporter] for item in view.destinations() if item.exporter in letters}
+            view.close()
+            return sum(self.exhume(destination_id, ids) for destination_id, ids in chosen.items())
         with self.database.transaction() as sql:
             ids = [(item.id,) for item in destinations_of(sql) if exporter in {None, item.exporter}]
             sql.executemany("UPDATE destinations SET dead = 0 WHERE id = ?", ids)
             return sql.executemany("DELETE FROM dead_letters WHERE destination = ?", ids).rowcount
+
+    def exhume(self, destination_id: int, ids: Sequence[int]) -> int:
+        """Delete single dead letters of one destination; return how many there were."""
+        with self.database.transaction() as sql:
+            pairs = [(destination_id, number) for number in ids]
+            found = sql.executemany("DELETE FROM dead_letters WHERE destination = ? AND id = ?", pairs).rowcount
+            sql.execute("UPDATE destinations SET dead = max(dead - ?, 0) WHERE id = ?", (found, destination_id))
+        return found
 
     def prune(self, through: Position) -> int:
         """Delete records up to *through*, at most some thousands a call, and give their pages back; return how many."""

@@ -21,7 +21,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Frame, Signal
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.life import alive
-from otel_bridge.records import Record
+from otel_bridge.records import Record, Status
 from otel_bridge.translation.options import Options, OtherTraces, counted
 from otel_bridge.translation.state import count
 from otel_bridge.translation.translator import Translator
@@ -134,9 +134,13 @@ class Reader:
         """Say whether there is more than was read."""
         return any(tail.behind() for tail in self.tails.values())
 
-    def close_translation(self) -> int:
-        """Let go of all that waits: nothing more will come. Returns how many records that made."""
-        return self._commit(self.translator.close(time.time_ns()))
+    def close_translation(self, status: Status | None = None) -> int:
+        """Let go of all that waits: nothing more will come. Returns how many records that made.
+
+        Args:
+            status: How those ended that did not say it themselves; ``None``: as it looks.
+        """
+        return self._commit(self.translator.close(time.time_ns(), status))
 
     def known(self) -> dict[str, tuple[int, int]]:
         """Return how far each process is read: number of the segment and offset; all of those left as they are."""

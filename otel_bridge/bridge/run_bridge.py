@@ -71,6 +71,8 @@ class RunBridge:
         self._finish_as: Status | None = None
         self._spared_pid = 0
         self._finished = self._said_others = False
+        self._finish_said: Status | None = None
+        self._asked_letters: dict[str, list[int]] = {}
 
     # --- begin --------------------------------------------------------------------------------------------------------
     def open(self) -> None:
@@ -243,6 +245,8 @@ class RunBridge:
         """Say what is left to do."""
         if self._rest is not None:
             return self._rest
+        if self._asked_letters or self._finish_said is not None:
+            return Rest.BUSY
         if not self.reader.caught_up or self._waited_for() or not self._run_ended():
             return Rest.BUSY
         done, parked = self._delivered()
@@ -293,6 +297,8 @@ class RunBridge:
         if self.lives.look(now_ns):
             self._report.set_due()
         self._choose_exporters()
+        letters, self._asked_letters = self._asked_letters, {}
+        self.lanes.retry_letters(letters)
         if OTLP in self.lanes.names:
             self.lives.sign(now_ns)
         if self._system.look([] if self.closing else self.lives.living()):
@@ -300,8 +306,11 @@ class RunBridge:
         ready = self.draining or (self.closing and not self._waited_for())
         if ready and not self.let_go and self.reader.caught_up:
             self.let_go = True
-            if self.reader.close_translation():
+            if self.reader.close_translation(self._finish_said):
                 self.lanes.poke()
+            if self._finish_said is not None:
+                # Whoever logs on opens the run again, as after any end.
+                self._finish_said, self._finished, self.closing = None, False, self.options.closing
         self._delete_segments()
         self._prune()
 
@@ -336,18 +345,22 @@ class RunBridge:
 
     def _answer(self, asked: Ask) -> None:
         if asked.kind == "retry":
+            self._asked_letters |= asked.letters
+            self._chores_s = 0.0
             self.lanes.poke(retry=True)
         elif asked.kind == "handover":
             self._rest = Rest.HANDED_OVER
         elif asked.kind == "finish":
             with contextlib.suppress(ValueError):
-                self.finish(Status(str(asked.values.get("status", Status.FINISHED.value))))
+                self._finish_said = Status(str(asked.values.get("status", Status.FINISHED.value)))
+                self.finish(self._finish_said)
+                self.let_go = False
         else:
             exporter = asked.values.get("exporter")
             if asked.values.get("what") == "waiting":
                 self.ledger.take_from_unnamed(self.ledger.position)
             else:
-                self.ledger.discard_dead_letters(None if exporter is None else str(exporter))
+                self.ledger.discard_dead_letters(None if exporter is None else str(exporter), asked.letters)
         self._report.set_due()
 
     # --- end ----------------------------------------------------------------------------------------------------------

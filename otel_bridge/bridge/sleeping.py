@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Final
 
 from otel_bridge.bridge.rest import Rest
 from otel_bridge.bridge.run_bridge import RunBridge
+from otel_bridge.journal.ask import is_asked
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 
@@ -56,7 +56,7 @@ class Sleepers:
         """Say whether a run that sleeps has something to do, or is due to be looked at; with *now* it wakes anyway."""
         run, look_s = self._asleep[folder.path]
         run.beat()
-        return now or time.monotonic() >= look_s or run.anything_new() or _is_asked(folder)
+        return now or time.monotonic() >= look_s or run.anything_new() or is_asked(folder)
 
     def take(self, path: Path) -> RecordLock | None:
         """Return the lock of a run that is to go on; ``None`` when it did not sleep."""
@@ -88,10 +88,3 @@ def _has_nothing_to_do(run: RunBridge) -> bool:
     waiting = run.reader.translator.waiting()
     waits = waiting.rows or waiting.traces or waiting.rollouts or run.lives.unsaid()
     return run.reader.caught_up and delivered and not waits
-
-
-def _is_asked(folder: RunFolder) -> bool:
-    try:
-        return any(not name.startswith(".") for name in os.listdir(folder.ask_dir))
-    except OSError:
-        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,26 @@ class Destination:
     missed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Buried:
+    """A dead letter as it lies in the ledger.
+
+    Attributes:
+        exporter: Who refused the record.
+        data: The record as `codec.encode` makes it; empty where its content was let go.
+    """
+
+    id: int
+    destination_id: int
+    exporter: str
+    position: Position
+    kind: int
+    record_id: str
+    reason: str
+    time_unix_ns: int
+    data: bytes
+
+
 def after_prefix(prefix: str) -> str:
     """Return a text that stands behind every text beginning with *prefix* in SQLite's order (bytes of UTF-8)."""
     return prefix + "\U0010ffff" * 4
@@ -99,6 +119,17 @@ def destinations_of(sql: sqlite3.Connection) -> list[Destination]:
         "end_status, url, tracker_run_id, missed FROM destinations ORDER BY id"
     )
     return [_destination(tuple(row)) for row in found]
+
+
+def buried_of(sql: sqlite3.Connection, ids: Sequence[int] | None) -> list[Buried]:
+    """Return dead letters, oldest first: all, or those of *ids*."""
+    wanted = "" if ids is None else f"WHERE dead_letters.id IN ({','.join('?' * len(ids))})"
+    found = sql.execute(
+        "SELECT dead_letters.id, destination, exporter, position, kind, record_id, reason, time_unix_ns, data "  # noqa: S608
+        f"FROM dead_letters JOIN destinations ON destinations.id = destination {wanted} ORDER BY dead_letters.id",
+        tuple(ids or ()),
+    )
+    return [Buried(*row) for row in found]
 
 
 def _destination(row: tuple[Any, ...]) -> Destination:

@@ -9,7 +9,16 @@ from typing import cast
 
 from otel_bridge.bridge.codec import decode, decode_value
 from otel_bridge.bridge.database import Reader
-from otel_bridge.bridge.tables import Destination, Source, after_prefix, destinations_of, position_of, sources_of
+from otel_bridge.bridge.tables import (
+    Buried,
+    Destination,
+    Source,
+    after_prefix,
+    buried_of,
+    destinations_of,
+    position_of,
+    sources_of,
+)
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import Position, Record
 
@@ -107,6 +116,11 @@ class View:
         """Return every destination, named now or not."""
         with self._reader.snapshot() as sql:
             return destinations_of(sql)
+
+    def dead_letters(self, ids: Sequence[int] | None = None) -> list[Buried]:
+        """Return dead letters, oldest first: all, or those of *ids*."""
+        with self._reader.snapshot() as sql:
+            return buried_of(sql, ids)
 
     def meta(self, key: str) -> object:
         """Return what `Ledger.set_meta` stored, ``None`` when nothing was."""

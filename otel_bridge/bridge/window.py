@@ -62,6 +62,8 @@ class Window:
         through: Where *written* stands when all calls are made.
         end: The end to act on after them.
         rows: Rows written and not yet counted in the destination.
+        letter: The dead letter that this is, tried again; 0: records in the ledger's order.
+        refused: The last record of it was refused for good.
     """
 
     calls: deque[Call]
@@ -69,6 +71,8 @@ class Window:
     end: End | None = None
     rows: int = 0
     rollouts: int = 0
+    letter: int = 0
+    refused: bool = False
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from otel_bridge.bridge.delivery import Delivery
@@ -39,6 +39,14 @@ class Lane(Protocol):
 
     def let_go(self, through: Position) -> None:
         """Take what is written up to *through* for safe: the bound needs its room."""
+        ...
+
+    def retry_letters(self, ids: Sequence[int]) -> None:
+        """Try these dead letters again."""
+        ...
+
+    def letters_waiting(self) -> int:
+        """Say how many of them wait to be tried."""
         ...
 
     def stop(self) -> None:
@@ -94,6 +102,15 @@ class Worker:
         with self._errands:
             self._let_go = through
         self._thread.poke(retry=True)
+
+    def retry_letters(self, ids: Sequence[int]) -> None:
+        """Try these dead letters again."""
+        self._delivery.letters.ask(ids)
+        self._thread.poke(retry=True)
+
+    def letters_waiting(self) -> int:
+        """Say how many of them wait to be tried."""
+        return self._delivery.letters.waiting
 
     def stop(self) -> None:
         """Ask it to end; returns at once."""

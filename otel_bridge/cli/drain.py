@@ -57,12 +57,12 @@ def command(directories: tuple[Path, ...], exporters: str, single: Path | None) 
         console.print("no run folder here: nothing to deliver")
         return
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        drained = [pool.submit(_drained, console, folder, exporters) for folder in folders]
+        drained = [pool.submit(drained_in_a_process, console, folder, exporters) for folder in folders]
     codes = [one.result() for one in drained]
     sys.exit(1 if any(codes) else 0)
 
 
-def _drained(console: Console, folder: RunFolder, exporters: str) -> int:
+def drained_in_a_process(console: Console, folder: RunFolder, exporters: str) -> int:
     """Drain one folder in a process of its own: a tracker's folder and credentials are a process's."""
     arguments = ["drain", "--folder", str(folder.path), *(["--exporters", exporters] if exporters else [])]
     code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"

@@ -17,12 +17,14 @@ _COMMANDS: Final = {
     "drain": "deliver what run folders hold",
     "status": "show runs, their last steps, and what waits for which tracker",
     "rollouts": "show rollouts: messages, tool calls, rewards",
+    "dead-letters": "show what trackers refused for good, try it again, discard it",
+    "finish": "say the end of a run whose processes cannot",
     "doctor": "show every setting, what is installed, and whether it works",
 }
 
 
 class _Commands(click.Group):
-    """A group whose command ``name`` is the attribute ``command`` of ``otel_bridge.cli.<name>``."""
+    """A group whose command ``name`` is the attribute ``command`` of ``otel_bridge.cli.<name>`` (``-`` as ``_``)."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -32,7 +34,7 @@ class _Commands(click.Group):
         del ctx
         if cmd_name not in _COMMANDS:
             return None
-        command: object = importlib.import_module(f"otel_bridge.cli.{cmd_name}").command
+        command: object = importlib.import_module(f"otel_bridge.cli.{cmd_name.replace('-', '_')}").command
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -87,7 +87,7 @@ def command(
     DIRECTORY holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), or is a run folder itself. The
     bridge may be at work. A rollout is here until every tracker has it, and as long as the exporter `file` keeps it.
     """
-    folders = _chosen_folders(directory, run)
+    folders = chosen_folders(directory, run)
     asked = _Filter(steps, group, role, split, trace, errors)
     view = RolloutView(Console(highlight=False, soft_wrap=True, emoji=False, markup=False), full=full)
     read = [_show(folder, asked, view, _Order(sort, reverse, limit, as_json)) for folder in folders]
@@ -122,7 +122,12 @@ def _key(found: Found, sort: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
+def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
+    """Return the run folders of *directory*, or those of one run: its name, its id, or the beginning of that.
+
+    Raises:
+        ClickException: There is none; says which there are.
+    """
     where = directory or base_dir(settings.environment(), Path.cwd())
     if not where.is_dir():
         raise click.ClickException(f"{where}: no such folder; {_HINT}")

@@ -38,6 +38,22 @@ class Ask:
     values: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     time_unix_ns: int = 0
 
+    @property
+    def letters(self) -> dict[str, list[int]]:
+        """Ids of dead letters by exporter, where it is about single ones (``retry``, ``discard``)."""
+        given = self.values.get("letters")
+        named = cast("dict[str, object]", given) if isinstance(given, dict) else {}
+        lists = {name: cast("list[object]", ids) for name, ids in named.items() if isinstance(ids, list)}
+        return {name: [number for number in ids if isinstance(number, int)] for name, ids in lists.items()}
+
+
+def is_asked(folder: RunFolder) -> bool:
+    """Say whether something was asked and not taken yet."""
+    try:
+        return any(not name.startswith(".") for name in os.listdir(folder.ask_dir))
+    except OSError:
+        return False
+
 
 def ask(folder: RunFolder, kind: Kind, **values: object) -> None:
     """Ask the bridge of *folder* something; it looks at each poll.

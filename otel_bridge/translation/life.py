@@ -147,9 +147,18 @@ class Life:
         quiet = (self.processes[instance] for instance in self._open)
         self._fall_silent([process for process in quiet if process.remote and process.seen_ns <= limit], now_unix_ns)
 
-    def close(self, now_unix_ns: int) -> None:
-        """Nothing more will come: remote processes end now, and no end is waited for."""
+    def close(self, now_unix_ns: int, status: Status | None = None) -> None:
+        """Nothing more will come: remote processes end now, and no end is waited for.
+
+        With *status*, a person's word, those that did not say their end themselves ended so.
+        """
         self._fall_silent([p for p in map(self.processes.__getitem__, self._open) if p.remote], now_unix_ns)
+        if status is not None:
+            for process in self.processes.values():
+                if process.status not in {None, status} and process.end_event == 0:
+                    silent = process.silent
+                    self._close(process, status, process.end_time_ns, now_unix_ns)
+                    process.silent, process.died = silent, False
 
     def _fall_silent(self, processes: Iterable[Process], now_unix_ns: int) -> None:
         for process in processes:

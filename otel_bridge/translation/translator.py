@@ -21,7 +21,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge.records import Record, Row
+from otel_bridge.records import Record, Row, Status
 from otel_bridge.translation.events import Events
 from otel_bridge.translation.keys import Axes
 from otel_bridge.translation.life import Life
@@ -162,12 +162,17 @@ class Translator:
             records += self._forget(process)
         return self._told(records + self._end_if_due(now_unix_ns))
 
-    def close(self, now_unix_ns: int) -> list[Record]:
-        """Nothing more will come: release all that waits; remote processes end, and the run, if none is open then."""
+    def close(self, now_unix_ns: int, status: Status | None = None) -> list[Record]:
+        """Nothing more will come: release all that waits; remote processes end, and the run, if none is open then.
+
+        Args:
+            now_unix_ns: Now.
+            status: A person's word on how those ended that did not say it themselves; ``None``: as it looks.
+        """
         records: list[Record] = [*self._rows.close(), *self._rollouts.close(now_unix_ns)]
         if records and self._life.ended:
             self._life.more(now_unix_ns)
-        self._life.close(now_unix_ns)
+        self._life.close(now_unix_ns, status)
         return self._told(records + self._end_if_due(now_unix_ns, closing=True))
 
     def flush(self) -> None:

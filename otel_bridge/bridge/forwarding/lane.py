@@ -91,6 +91,13 @@ class ForwardLane:
         """Nothing of the ledger is held for ``otlp``."""
         del through
 
+    def retry_letters(self, ids: Sequence[int]) -> None:
+        """Nothing: what the other end refused is not kept."""
+
+    def letters_waiting(self) -> int:
+        """Return 0."""
+        return 0
+
     def stop(self) -> None:
         """Ask it to end; returns at once."""
         self._thread.stop()
