@@ -146,7 +146,7 @@ def _limit_attributes(attributes: Sequence[KeyValue], limit: int, everything: bo
         return
     for pair in attributes:
         if everything or is_content(pair.key):
-            _limit_value(pair.value, limit)
+            limit_value(pair.value, limit)
 
 
 def _replace(attributes: Sequence[KeyValue], kept: list[KeyValue]) -> None:
@@ -155,7 +155,8 @@ def _replace(attributes: Sequence[KeyValue], kept: list[KeyValue]) -> None:
     attributes.extend(copies)  # type: ignore[attr-defined]  # as above
 
 
-def _limit_value(value: AnyValue, limit: int) -> None:
+def limit_value(value: AnyValue, limit: int) -> None:
+    """Cut the texts in *value* to *limit* characters, in place."""
     kind = value.WhichOneof("value")
     if kind == "string_value":
         if len(value.string_value) > limit:
@@ -164,11 +165,11 @@ def _limit_value(value: AnyValue, limit: int) -> None:
         value.bytes_value = value.bytes_value[:limit]
     elif kind == "array_value":
         for entry in value.array_value.values:
-            _limit_value(entry, limit)
+            limit_value(entry, limit)
     elif kind == "kvlist_value":
         for pair in value.kvlist_value.values:
             if pair.key not in _NOT_TEXT:
-                _limit_value(pair.value, limit)
+                limit_value(pair.value, limit)
 
 
 def cut(text: str, limit: int) -> str:
@@ -179,21 +180,22 @@ def cut(text: str, limit: int) -> str:
         return ""
     parsed = parsed_json(text)
     if isinstance(parsed, (list, dict)):
-        return as_text(_cut_json(parsed, limit))
+        return as_text(cut_json(parsed, limit))
     if text.startswith("data:"):  # half an image is none
         return f"[{len(text)} characters left out]"
     return f"{text[:limit]}… [+{len(text) - limit} characters]"
 
 
-def _cut_json(value: Json, limit: int) -> Json:
+def cut_json(value: Json, limit: int) -> Json:
+    """Return *value* with each of its texts cut to *limit* characters; names, ids and types stay."""
     if isinstance(value, str):
         return cut(value, limit)
     if isinstance(value, list):
-        return [_cut_json(entry, limit) for entry in value]
+        return [cut_json(entry, limit) for entry in value]
     if isinstance(value, dict):
         blob = value.get("type") == "blob"
         return {
-            key: entry if key in _NOT_TEXT else _cut_blob(entry, limit) if blob else _cut_json(entry, limit)
+            key: entry if key in _NOT_TEXT else _cut_blob(entry, limit) if blob else cut_json(entry, limit)
             for key, entry in value.items()
         }
     return value
