@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +26,7 @@ from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
+from otel_bridge_collector.counters import Counters
 from otel_bridge_collector.ingest import Ingest, IngestSettings
 
 JOB = """
@@ -228,10 +230,14 @@ def _cut(signal: Signal, request: Any, choice: random.Random) -> Iterator[Any]:
 def _received(base: Path, requests: Iterable[Request]) -> list[dict[str, Any]]:
     """Let a receiver take *requests* and a host bring them to the files; returns what they hold."""
     base.mkdir()
-    ingest = Ingest(IngestSettings(base=base, max_bytes=1 << 30, fsync=False, segment_bytes=1 << 16))
-    for signal, request in requests:
-        ingest.accept(signal, request.SerializeToString())
-    ingest.close()
+
+    async def accept() -> None:
+        ingest = Ingest(IngestSettings(base=base, max_bytes=1 << 30, fsync=False, segment_bytes=1 << 16), Counters())
+        for signal, request in requests:
+            await ingest.accept(signal, request.SerializeToString())
+        ingest.close()
+
+    asyncio.run(accept())
     host = Host(base, _serving(), until_done=True)
     host.serve()
     return normal(records(only_folder(base)))

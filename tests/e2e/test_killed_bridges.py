@@ -170,6 +170,7 @@ def test_real_trackers_hold_each_row_and_rollout_once_after_15_kills_of_their_br
             time.sleep(chance.uniform(0.3, 5.5))
             for name, env in envs.items():
                 killed[name] += _kill(tmp_path / name)
+                until(lambda name=name: not bridges(tmp_path / name))  # one that still dies holds the lock
                 start_bridge(only_folder(tmp_path / name), {**CLEAN, **env})
         for name, job in jobs.items():
             (tmp_path / f"{name}.acks.stop").touch()

@@ -183,7 +183,14 @@ def test_rows_of_forked_spawned_and_killed_workers_all_arrive_once(tmp_path: Pat
     wanted = [step for first in range(0, 8000, 1000) for step in range(first, first + 100)]
     assert done.returncode == -signal.SIGABRT, done.stderr
     assert sorted(acked(acks)) == wanted
-    got = [(key, line["step"]) for line in lines(base) if line["kind"] == "row" for key in line["values"]]  # type: ignore[attr-defined]
+    # A worker that begins when the one with the higher steps is through looks like one that was started again.
+    got = [
+        (key, line["step"])
+        for line in lines(base)
+        if line["kind"] == "row"
+        for key in line["values"]  # type: ignore[attr-defined]
+        if key != "explorer/attempt"
+    ]
     assert sorted(got) == sorted(
         [("loss", 0), ("loss", 1)]
         + [("reward" if step // 1000 not in {2, 3} else "explorer/reward", step) for step in wanted]
