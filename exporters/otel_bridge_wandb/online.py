@@ -89,6 +89,7 @@ class OnlineStore:
     def ended(self) -> Position | None:
         """The run was finished: check that the server holds every line."""
         self._expect()
+        self._uploads.hasten()
         deadline = time.monotonic() + _END_S + self._limits.poll_s
         while True:
             news = self._uploads.news()
@@ -131,6 +132,7 @@ class OnlineStore:
         self._apply(self._uploads.news())
         if self._lines.outstanding and self._lines.outstanding + count > self._limits.max_lines:
             enough = self._lines.next + count - self._limits.max_lines
+            self._uploads.hasten()
             self._uploads.wait_lines(enough, self._limits.poll_s * 2)
             self._apply(self._uploads.news())
             if self._lines.outstanding + count > self._limits.max_lines:

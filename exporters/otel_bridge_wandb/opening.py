@@ -27,6 +27,7 @@ from otel_bridge_wandb.shared_run import SharedRun, definitions_count, marker_of
 from otel_bridge_wandb.shared_writer import PrefixedMemory, SharedWriter, became_primary
 from otel_bridge_wandb.sharing import Sharing, part_of_id
 from otel_bridge_wandb.table import Tables
+from otel_bridge_wandb.together import Together
 from otel_bridge_wandb.uploads import Found, Server, Uploads
 from otel_bridge_wandb.versions import require_safe_sharing
 from otel_bridge_wandb.writer import Opened, Store, WandbRunWriter
@@ -225,6 +226,7 @@ def _writer(
             url=None if settings.offline else str(opened.url or "") or None,
             run_id=run_id_of(run, settings),
             shared=shared,
+            together=Together(opened),
             missed=None if sharing or server is None or memory is None else functools.partial(_missed, server, memory),
         )
     )

@@ -28,6 +28,8 @@ _FATAL: Final = re.compile(r"filestream: fatal error:? *([^\n\"]*?)(?: url=[^\n]
 _MAX_VERSIONS: Final = 200
 _SAMPLES: Final = 1_000
 _TAIL_BYTES: Final = 256 << 10
+_HASTE_S: Final = 0.05
+"""The first of the growing intervals at which the server is asked while somebody waits."""
 _TABLE_TYPE: Final = "wandb-run-incremental-table"
 _MISSING: Final = re.compile(r"not found|could not find|does not exist|unable to parse", re.IGNORECASE)
 
@@ -156,6 +158,7 @@ class Uploads:
         self._grown_s = time.monotonic()
         self._fatal = ""
         self._closing = False
+        self._pause_s = limits.poll_s
         self._thread = threading.Thread(target=self._watch, name=f"wandb-uploads-{log_file.parent.name}", daemon=True)
         self._thread.start()
 
@@ -165,6 +168,12 @@ class Uploads:
             if self._expected <= self._news.lines and not self._tables:
                 self._grown_s = time.monotonic()  # nothing was awaited till now
             self._expected, self._tables = lines, dict(tables)
+
+    def hasten(self) -> None:
+        """Ask at once, then at growing intervals up to the usual one: somebody waits for the answer."""
+        with self._changed:
+            self._pause_s = 0.0
+            self._changed.notify_all()
 
     def news(self) -> News:
         """Return what the server said last."""
@@ -207,7 +216,7 @@ class Uploads:
         server: Server | None = None
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing, self._limits.poll_s)
+                self._await_turn()
                 if self._closing:
                     return
                 tables, before = self._tables, self._news
@@ -222,6 +231,14 @@ class Uploads:
             except Exception as exc:  # noqa: BLE001  # whatever it is: the server did not say
                 news = News(before.lines, before.committed, error=outcome(exc, "asking which lines it holds"))
             self._publish(before, news)
+
+    def _await_turn(self) -> None:
+        """Wait until it is time to ask again, or to end; the lock is held."""
+        began_s = time.monotonic()
+        self._changed.wait_for(
+            lambda: self._closing or time.monotonic() - began_s >= self._pause_s, timeout=self._pause_s
+        )
+        self._pause_s = min(max(2 * self._pause_s, _HASTE_S), self._limits.poll_s)
 
     def _publish(self, before: News, news: News) -> None:
         grown = news.lines > before.lines or news.files > before.files

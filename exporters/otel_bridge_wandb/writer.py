@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Protocol, TypeVar
 
-from otel_bridge.errors import PermanentError, RetryableError
+from otel_bridge.errors import ExporterError, PermanentError, RetryableError
 from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
 from otel_bridge_wandb.axes import Axes
 from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
 from otel_bridge_wandb.payload import Histogram, payload_of
 from otel_bridge_wandb.table import Tables
+from otel_bridge_wandb.together import AT_ONCE
 
 EXIT_CODES: Final = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}
 """255 is what wandb itself sends for an interrupted run; its page then says killed."""
@@ -98,6 +100,7 @@ class Opened:
         shared: What a writer beside others does more; ``None`` for the one writer of a run.
         missed: From how many names were declared, and whether there is a config, to what the finished run lacks of
             them: an upload of them that was answered 403 is never tried again, and nobody says so.
+        together: Makes a block whose rows are sent at its end, which raises `ExporterError` only.
     """
 
     run: Any
@@ -110,6 +113,7 @@ class Opened:
     run_id: str | None = None
     shared: Shared | None = None
     missed: Callable[[int, bool], str] | None = None
+    together: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class WandbRunWriter:
@@ -237,16 +241,21 @@ def _log_rows(opened: Opened, lines: Sequence[tuple[Row, dict[str, object]]]) ->
     if opened.shared is not None:
         opened.shared.number([line for _, line in lines])
     opened.store.announce([row.position for row, _ in lines])
-    log, bind, done = opened.run.log, opened.axes.bind, 0
+    log, bind, at, done = opened.run.log, opened.axes.bind, 0, 0
     try:
-        for row, line in lines:
-            if row.axis is not None:
-                bind(line, row.axis)
-            # No step=: W&B drops any step below its last (core/internal/stream/handler.go).
-            log(line)
-            done += 1
-    except (TypeError, ValueError) as exc:  # raised before anything is sent
+        for at in range(0, len(lines), AT_ONCE):
+            with opened.together():
+                for row, line in lines[at : at + AT_ONCE]:
+                    if row.axis is not None:
+                        bind(line, row.axis)
+                    # No step=: W&B drops any step below its last (core/internal/stream/handler.go).
+                    log(line)
+                    done += 1
+    except (TypeError, ValueError) as exc:  # raised before anything of the row is sent
         raise refused(str(exc), lines[done][0].position) from exc
+    except ExporterError as exc:  # of what was handed over together; some of it may have arrived
+        exc.position = lines[at][0].position
+        raise
     except Exception as exc:
         raise outcome(exc, "logging a row", lines[done][0].position) from exc
     finally:

@@ -78,6 +78,33 @@ def rows(count: int, first: int = 1) -> list[Row]:
     return samples.placed([samples.row(n, {"loss": n}) for n in range(first, first + count)], first)
 
 
+def test_the_end_of_a_run_does_not_wait_for_the_next_question_at_the_server(
+    server: WandbServer, run: RunInfo, memory: MemoryTable
+) -> None:
+    settings = exporter.settings({**server.environment(), **FAST, "OTEL_BRIDGE_WANDB_POLL_S": "600"}, run.folder)
+    writer = open_writer(exporter, run, settings, memory)
+    deliver(writer, rows(3))
+
+    writer.end(Status.FINISHED)
+
+    assert writer.safe() == 3
+    assert losses(server, run) == [1, 2, 3]
+
+
+def test_more_rows_than_may_wait_are_taken_as_soon_as_the_server_holds_those_before(
+    server: WandbServer, run: RunInfo, memory: MemoryTable
+) -> None:
+    few = {"OTEL_BRIDGE_WANDB_POLL_S": "600", "OTEL_BRIDGE_WANDB_MAX_LINES": "5"}
+    settings = exporter.settings({**server.environment(), **FAST, **few}, run.folder)
+    writer = open_writer(exporter, run, settings, memory)
+
+    for first in (1, 5, 9):
+        writer.write_rows(rows(4, first))
+    writer.end(Status.FINISHED)
+
+    assert losses(server, run) == list(range(1, 13))
+
+
 def test_rows_arrive_as_lines_with_axis_and_event_time_and_nothing_of_the_bridge(
     server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
 ) -> None:
