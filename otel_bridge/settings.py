@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
@@ -161,17 +162,24 @@ def no_content_policy(raw: str) -> str:
     return "full"
 
 
+_FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 REDACTIONS = ("secrets", "email")
 
 
 def redactions(raw: str) -> tuple[str, ...]:
-    """Parse what is struck out of message text: ``secrets``, ``email``, both, or ``none``."""
-    kinds = names(raw.lower())
+    """Parse what is struck out of message text: ``secrets``, ``email``, both, or ``none``; and ``module:function``.
+
+    Functions stand behind the kinds, as they are named; where only functions are named, the kinds are the default.
+    """
+    given = names(raw)
+    functions = tuple(name for name in given if ":" in name)
+    kinds = tuple(name.lower() for name in given if ":" not in name) or (_SECRETS if functions else ())
     if kinds == ("none",):
-        return ()
-    if not kinds or not set(kinds) <= set(REDACTIONS):
-        raise ValueError(f"expected none, or some of {', '.join(REDACTIONS)}")
-    return kinds
+        return functions
+    unknown = set(kinds) - set(REDACTIONS)
+    if not kinds or unknown or len(functions) > 1 or not all(_FUNCTION.fullmatch(name) for name in functions):
+        raise ValueError(f"expected none, or some of {', '.join(REDACTIONS)}, and at most one module:function")
+    return (*kinds, *functions)
 
 
 def capture_content(raw: str) -> bool:
@@ -270,7 +278,7 @@ REDACT = Setting(
     "OTEL_BRIDGE_REDACT",
     _SECRETS,
     redactions,
-    "What is struck out of message text: secrets (keys, tokens), email, both, or none.",
+    "What is struck out of message text: secrets (keys, tokens), email, both, or none; and module:function of yours.",
 )
 CAPTURE_MESSAGE_CONTENT = Setting(
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
@@ -334,6 +342,13 @@ def content_of(exporter: str) -> Setting[str]:
         return Setting(name, "full", no_content_policy, "Only full: otlp forwards what processes wrote as it is.")
     doc = f"Message text for {exporter}: full, truncate:N or off; never more than the run has."
     return Setting(name, "full", message_content, doc)
+
+
+def content_mode(env: Mapping[str, str]) -> str:
+    """Return what message text may leave: our own setting, else what the GenAI instrumentations' switch says."""
+    if not env.get(MESSAGE_CONTENT.name, "").strip() and not CAPTURE_MESSAGE_CONTENT.read(env):
+        return "off"
+    return MESSAGE_CONTENT.read(env)
 
 
 def declared() -> tuple[Setting[object], ...]:

@@ -33,6 +33,7 @@ from otel_bridge.errors import (
 )
 from otel_bridge.exporter import Exporter, ExporterSettings, RunWriter, found_of, tracker_run_id_of
 from otel_bridge.records import Config, End, Json, Position, Rollout, Row
+from otel_bridge.redaction import strike_out
 from otel_bridge.translation.content import Limit
 from otel_bridge.translation.strict_content import with_less_text
 
@@ -362,7 +363,7 @@ class Delivery:
             self._save(dataclasses.replace(at, safe=min(held, at.written)))
 
     def _bury(self, position: Position, kind: int, data: bytes, *, record_id: str, reason: str) -> None:
-        at = self._now()
+        at, reason = self._now(), strike_out(reason)
         self._ledger.bury(DeadLetter(at.id, position, kind, record_id, reason, time.time_ns(), data))
         self._at = dataclasses.replace(at, dead_letters=at.dead_letters + 1)
         self._say(f"{self._name}: record {record_id or position} is refused for good and set aside: {reason}")

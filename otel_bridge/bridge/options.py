@@ -83,7 +83,7 @@ def _translation(env: Mapping[str, str]) -> Options:
         max_open_traces=settings.MAX_OPEN_TRACES.read(env),
         max_open_trace_bytes=settings.MAX_OPEN_TRACE_BYTES.read(env),
         rollout_bytes=settings.ROLLOUT_BYTES.read(env),
-        message_content=settings.MESSAGE_CONTENT.read(env),
+        message_content=settings.content_mode(env),
         redact_secrets="secrets" in settings.REDACT.read(env),
         redact_email="email" in settings.REDACT.read(env),
     )

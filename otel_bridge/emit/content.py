@@ -5,6 +5,7 @@ A cut falls inside a text, never inside JSON. Pure but for the hook, which is th
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import re
@@ -16,6 +17,7 @@ import orjson
 
 from otel_bridge import settings
 from otel_bridge.emit.wire import utf8
+from otel_bridge.errors import ConfigError
 from otel_bridge.records import Json
 from otel_bridge.redaction import strike_emails
 
@@ -82,12 +84,40 @@ class _Hook:
 
     redaction: Redaction | None = None
     warned: bool = False
+    count: Callable[[str, int], None] | None = None
+
+
+def redact_by_setting(env: Mapping[str, str]) -> None:
+    """Take the function that ``OTEL_BRIDGE_REDACT`` names, where it names one, as `redact_with` would.
+
+    Raises:
+        ConfigError: It cannot be imported, or is no function.
+    """
+    named = next((kind for kind in settings.REDACT.read(env) if ":" in kind), None)
+    if named is None:
+        return
+    module, _, name = named.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), name)
+    except Exception as exc:  # the user's module may raise anything
+        raise ConfigError(
+            f"{settings.REDACT.name}={named!r}: it cannot be imported ({type(exc).__name__}: {exc}); "
+            "name a function from text to text in a module that this process can import"
+        ) from exc
+    if not callable(found):
+        raise ConfigError(f"{settings.REDACT.name}={named!r}: a {type(found).__name__}, expected a function")
+    redact_with(cast("Redaction", found))
+
+
+def count_refused_with(count: Callable[[str, int], None]) -> None:
+    """Set what counts texts that the user's function fails on."""
+    _Hook.count = count
 
 
 def redact_with(redaction: Redaction | None) -> None:
     """Set a function that every text of a rollout passes before it leaves the process; ``None`` takes it back.
 
-    One that raises, or returns no text, costs that text.
+    One that raises, or returns no text, costs that text: it is left out and counted.
     """
     _Hook.redaction = redaction
     _Hook.warned = False
@@ -116,9 +146,7 @@ class ContentPolicy:
         Raises:
             ConfigError: A value cannot be parsed.
         """
-        mode = settings.MESSAGE_CONTENT.read(env)
-        if not env.get(settings.MESSAGE_CONTENT.name, "").strip() and not settings.CAPTURE_MESSAGE_CONTENT.read(env):
-            mode = "off"
+        mode = settings.content_mode(env)
         kinds = settings.REDACT.read(env)
         _, _, count = mode.partition(":")
         return cls(mode == "off", int(count) if count else None, "secrets" in kinds, "email" in kinds)
@@ -144,9 +172,12 @@ def _by_hook(redaction: Redaction, text: str) -> str:
         redacted = exc
     if isinstance(redacted, str):
         return redacted
+    if _Hook.count is not None:
+        _Hook.count("rollout_redaction", 1)
     if not _Hook.warned:
         _Hook.warned = True
-        _log.warning("the redaction hook gave %r instead of text; such texts are left out", redacted)
+        # The type alone: what it raised may hold the text.
+        _log.warning("the redaction hook gave %s instead of text; such texts are left out", type(redacted).__name__)
     return REDACTED
 
 

@@ -41,6 +41,7 @@ MEANING: Mapping[str, str] = {
     "rollout_empty_prompt": "rollouts without a prompt",
     "rollout_message": "entries that are no message",
     "rollout_no_mapping": "rollouts that are neither Rollout nor a dict",
+    "rollout_redaction": "texts that the redaction function failed on: they are left out",
     "rollout_reward": "rewards that are no number: the rollout goes without them",
     "rollout_short_list": "entries that a parallel list was too short for",
     "rollout_span": "spans of a rollout that could not be encoded",

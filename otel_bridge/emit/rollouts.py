@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from otel_bridge import settings
 from otel_bridge.emit import batch, generations, late
+from otel_bridge.emit.content import count_refused_with
 from otel_bridge.emit.rollout_options import RolloutOptions
 from otel_bridge.errors import ConfigError
 
@@ -62,6 +63,7 @@ def options_of(run: EmitRun) -> RolloutOptions:
             known = RolloutOptions.read(env)
         except ConfigError:  # init() refuses it; a run that did not come from there stays closed
             known = RolloutOptions.read({settings.MESSAGE_CONTENT.name: "off"})
+        count_refused_with(run.count_drop)
         with contextlib.suppress(AttributeError):
             run._rollout_options = known  # type: ignore[attr-defined]
     return known

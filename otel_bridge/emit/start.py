@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from otel_bridge.emit import lines
+from otel_bridge.emit.content import redact_by_setting
 from otel_bridge.emit.exporters import Choice, choose
 from otel_bridge.emit.handover import Handover
+from otel_bridge.emit.forwarding_note import forwarding_note
 from otel_bridge.emit.identity import Asked, Identity, identify
 from otel_bridge.emit.keeper import BridgeKeeper
 from otel_bridge.emit.launcher import launcher_alive
@@ -79,6 +81,7 @@ def begin(asked: Asked, exporters: object, env: Mapping[str, str], cwd: Path, ha
     identity = identify(asked, env, cwd, launched=launched)
     if settings.read(NO_BRIDGE):
         return Run(RunFacts(identity, _nothing(), settings, env, cwd, {}), None)
+    redact_by_setting(env)
     choice = choose(exporters, env, cwd, launched=launched)
     hold = settings.read(HOLD)
     base = find_base(env, cwd)
@@ -180,6 +183,8 @@ def _notes(facts: RunFacts, place: _Place) -> list[str]:
         notes += lines.found(before)
     notes += [f"view: {where}" for where in _views(facts, place, before).values()]
     notes += [said for said in map(caution_of, facts.choice.settings.values()) if said]
+    if OTLP in facts.choice.names and (said := forwarding_note(facts.env)):
+        notes.append(said)
     if place.base.instead_of is not None:
         notes.append(f"{place.base.instead_of} is on {place.base.file_system}, so run folders are in {place.base.path}")
     if place.hold:

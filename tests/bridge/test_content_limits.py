@@ -97,15 +97,18 @@ def test_it_holds_after_the_bridge_began_anew_and_the_segments_are_gone(tmp_path
 
 def test_a_dead_letter_holds_no_more_text_than_its_tracker_might_have(tmp_path: Path) -> None:
     cloud = Recorder()
-    cloud.fail(PermanentError("too odd"), kind="rollouts", times=None)
+    cloud.fail(PermanentError("too odd: token=abcdefgh12345678"), kind="rollouts", times=None)
     ended_run(tmp_path, "cloud", message_content={"cloud": "off"})
 
     served(tmp_path, options(("cloud", cloud)))
 
     with open_for_reading(run_folder(tmp_path).ledger_path).snapshot() as sql:
-        letters = [bytes(data) for (data,) in sql.execute("SELECT data FROM dead_letters WHERE kind = 1")]
-    assert len(letters) == 1
-    assert b"what? one" not in letters[0]
+        letters = [
+            (bytes(data), str(reason))
+            for data, reason in sql.execute("SELECT data, reason FROM dead_letters WHERE kind = 1")
+        ]
+    assert [reason for _, reason in letters] == ["too odd: token=[redacted]"]
+    assert b"what? one" not in letters[0][0]
 
 
 def test_a_setting_that_cannot_be_read_blocks_its_exporter_and_no_other(tmp_path: Path) -> None:

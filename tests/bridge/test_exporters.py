@@ -57,6 +57,14 @@ def test_settings_of_the_environment_reach_translation() -> None:
     assert how.of_run("r9").run_id == "r9"
 
 
+def test_the_switch_of_the_genai_instrumentations_holds_for_what_the_bridge_translates_too() -> None:
+    switch = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "no_content"}
+
+    assert BridgeOptions.read(switch, Path()).translation.message_content == "off"
+    full = {**switch, "OTEL_BRIDGE_MESSAGE_CONTENT": "full"}
+    assert BridgeOptions.read(full, Path()).translation.message_content == "full"
+
+
 def test_a_setting_that_cannot_be_used_is_an_error_at_the_start() -> None:
     with pytest.raises(ConfigError, match="OTEL_BRIDGE_POLL_S"):
         BridgeOptions.read({"OTEL_BRIDGE_POLL_S": "often"}, Path())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ from emit_rollout_doubles import ANSWER, CALL, CONVERSATION, QUESTION, RESULT, M
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_bridge.emit.content import REDACTED, ContentPolicy, Cutter, redact_with
+from otel_bridge.emit.content import REDACTED, ContentPolicy, Cutter, redact_by_setting, redact_with
 from otel_bridge.emit.conversation import Limits, content_of
 from otel_bridge.emit.fast_messages import fast_message
 from otel_bridge.emit.messages import encode
@@ -193,6 +195,36 @@ def test_the_hook_sees_every_text_and_one_that_raises_costs_that_text() -> None:
 
     assert said(run.roots[0]).input[0] == message("user", REDACTED)
     assert said(run.roots[0]).output == [message("assistant", "IT IS 4.")]
+
+
+def test_what_the_hook_fails_on_is_counted_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+    run = MemoryRun()
+
+    def hook(text: str) -> str:
+        raise ValueError(text)
+
+    redact_with(hook)
+    log_rollouts(run, [Rollout([{"role": "user", "content": "mine"}])])
+
+    assert run.drops == {"rollout_redaction": 1}
+    assert caplog.messages == ["the redaction hook gave ValueError instead of text; such texts are left out"]
+
+
+def test_the_setting_names_the_hook_by_module_and_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shouting.py").write_text("LOUD = 1\ndef Shout(text):\n    return text.upper()\n", "utf-8")
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+
+    redact_by_setting({"OTEL_BRIDGE_REDACT": "email,shouting:Shout"})
+
+    policy = ContentPolicy.read({"OTEL_BRIDGE_REDACT": "email,shouting:Shout"})
+    assert policy == ContentPolicy(secrets=False, email=True)
+    assert policy.redact("mail me@host.org") == f"MAIL {REDACTED.upper()}"
+    assert ContentPolicy.read({"OTEL_BRIDGE_REDACT": "shouting:Shout"}) == ContentPolicy()
+    for named, seen in (("nowhere:f", "No module named 'nowhere'"), ("shouting:LOUD", "a int, expected a function")):
+        with pytest.raises(ConfigError, match=seen):
+            redact_by_setting({"OTEL_BRIDGE_REDACT": named})
+    with pytest.raises(ConfigError, match="expected none, or some of secrets, email, and at most one module:function"):
+        redact_by_setting({"OTEL_BRIDGE_REDACT": "a b:c"})
 
 
 def test_a_secret_on_the_edge_of_a_cut_is_seen_whole() -> None:
