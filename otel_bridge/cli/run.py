@@ -153,7 +153,8 @@ class _Receiver:
             self.environment = {f"OTEL_{one.upper()}_EXPORTER": NONE for one in SIGNALS}
             _say(
                 "no OTLP receiver, so the exporters of stock OpenTelemetry SDKs are off in the command's processes "
-                "(OTEL_*_EXPORTER=none): pip install 'otel-bridge[collector]' brings it"
+                "(OTEL_*_EXPORTER=none), and OTLP exporters that a program makes itself find nobody: "
+                "pip install 'otel-bridge[collector]' brings it"
             )
             return
         from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # an extra
