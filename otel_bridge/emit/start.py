@@ -17,7 +17,6 @@ from otel_bridge.emit.content import redact_by_setting
 from otel_bridge.emit.exporters import Choice, choose
 from otel_bridge.emit.forwarding_note import forwarding_note
 from otel_bridge.emit.handover import Handover
-from otel_bridge.emit.forwarding_note import forwarding_note
 from otel_bridge.emit.identity import Asked, Identity, identify
 from otel_bridge.emit.keeper import BridgeKeeper
 from otel_bridge.emit.launcher import launcher_alive
@@ -184,8 +183,6 @@ def _notes(facts: RunFacts, place: _Place) -> list[str]:
         notes += lines.found(before)
     notes += [f"view: {where}" for where in _views(facts, place, before).values()]
     notes += [said for said in map(caution_of, facts.choice.settings.values()) if said]
-    if OTLP in facts.choice.names and (said := forwarding_note(facts.env)):
-        notes.append(said)
     if OTLP in facts.choice.names and (said := forwarding_note(facts.env)):
         notes.append(said)
     if place.base.instead_of is not None:
