@@ -196,7 +196,7 @@ def _say_rest(rollouts: Rollouts, matching: int, shown: int) -> None:
     ]
     if rollouts.gone:
         parts.append(
-            f"{rollouts.gone} more were delivered and deleted here: look in the trackers, "
+            f"{rollouts.gone} more, delivered and deleted here: look in the trackers, "
             "or name the exporter file beside them to keep rollouts here"
         )
     click.echo("; ".join(parts), err=True)

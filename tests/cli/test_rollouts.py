@@ -168,7 +168,7 @@ def test_what_was_delivered_and_deleted_is_said(tmp_path: Path) -> None:
 
     assert (code, lines[1:]) == (0, [])
     assert rest == (
-        "0 of 0 rollouts shown; 9 more were delivered and deleted here: look in the trackers, "
+        "0 of 0 rollouts shown; 9 more, delivered and deleted here: look in the trackers, "
         "or name the exporter file beside them to keep rollouts here\n"
     )
 
