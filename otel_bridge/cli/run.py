@@ -7,6 +7,7 @@ import importlib.util
 import os
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -170,7 +171,7 @@ class _Receiver:
         self._receiver = Receiver(chosen)
         self.environment = {
             **{f"OTEL_{one.upper()}_EXPORTER": "otlp" for one in SIGNALS},
-            "OTEL_EXPORTER_OTLP_ENDPOINT": self._receiver.http_endpoint,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": _for_others(self._receiver.http_endpoint, host),
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         }
         if token:
@@ -181,6 +182,20 @@ class _Receiver:
     def stop(self) -> None:
         if self._receiver is not None:
             self._receiver.stop()
+
+
+def _for_others(endpoint: str, host: str) -> str:
+    """Return *endpoint* with an address of this machine where it listens on all of them: children tell other nodes."""
+    if host not in {"0.0.0.0", "::"}:  # noqa: S104  # looked for, not bound
+        return endpoint
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # RFC 5737; sends nothing, and tells which address goes out
+            own: str = probe.getsockname()[0]
+        except OSError:
+            own = socket.gethostname()
+    scheme, _, rest = endpoint.partition("://")
+    return f"{scheme}://{own}:{rest.rpartition(':')[2]}"
 
 
 def _address(listen: str) -> tuple[str, int]:

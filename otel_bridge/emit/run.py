@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from otel_bridge import semconv
 from otel_bridge.emit import lines
 from otel_bridge.emit.config_values import config_of
+from otel_bridge.emit.elsewhere import endpoint_for_others
 from otel_bridge.emit.exporters import Choice
 from otel_bridge.emit.identity import Identity
 from otel_bridge.emit.run_settings import RunSettings
@@ -121,8 +122,13 @@ class Run:
         return tracker_run_id(exporter, self.id, self.facts.env, self._report(), node_rank=identity.node_rank)
 
     def env(self, role: str | None = None) -> dict[str, str]:
-        """Return the variables that put a worker elsewhere into this run, e.g. for Ray's ``runtime_env``."""
+        """Return the variables that put a worker elsewhere into this run, e.g. for Ray's ``runtime_env``.
+
+        With an endpoint they hold its address and token: do not print them.
+        """
         told = dict(self.facts.child_environment)
+        if told:
+            told |= endpoint_for_others(self.facts.env, self.facts.choice.names)
         if role is not None:
             told["OTEL_BRIDGE_ROLE"] = role
         return told

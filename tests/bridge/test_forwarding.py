@@ -267,3 +267,29 @@ def test_an_answer_is_final_blocked_or_to_be_tried_again(status: int, error: typ
     listener.close()
     if isinstance(caught.value, RetryableError):
         assert caught.value.retry_after_s == 7.0
+
+
+def test_without_grpc_an_unset_protocol_means_http_and_that_is_said_once(
+    sender: Sender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = receiver(tmp_path / "there")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    lane = sender.lane(there.http_endpoint)
+    sender.log(1.0)
+
+    lane.start()
+    sender.wait(lane, lambda: received(tmp_path / "there") == [1.0])
+    lane.stop()
+
+    assert lane.join(10)
+    there.stop()
+    (line,) = sender.lines
+    assert line.startswith("otlp goes by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL is unset, and gRPC, the default,")
+    assert line.endswith("needs pip install 'otel-bridge[collector]'")
+
+
+@pytest.mark.parametrize("space", [" ", "%20"])
+def test_a_header_may_hold_a_raw_space_or_an_escaped_one(space: str) -> None:
+    env = {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer{space}t0ken,x-team=rl"}
+
+    assert endpoint_for("traces", env).headers == {"authorization": "Bearer t0ken", "x-team": "rl"}

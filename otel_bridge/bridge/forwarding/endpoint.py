@@ -83,6 +83,11 @@ def has_grpc() -> bool:
     return importlib.util.find_spec("grpc") is not None
 
 
+def unset_without_grpc(env: Mapping[str, str]) -> bool:
+    """Say whether some signal goes over HTTP only because gRPC, which an unset protocol means, is not installed."""
+    return not has_grpc() and not all(_value("PROTOCOL", signal, env) for signal in ("metrics", "traces", "logs"))
+
+
 def _value(name: str, signal: str, env: Mapping[str, str]) -> str:
     return (env.get(f"{_PREFIX}{signal.upper()}_{name}") or env.get(f"{_PREFIX}{name}") or "").strip()
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from otel_bridge.bridge.backoff import Backoff
 from otel_bridge.bridge.forwarding.client import Client, client_for
-from otel_bridge.bridge.forwarding.endpoint import endpoint_for
+from otel_bridge.bridge.forwarding.endpoint import endpoint_for, unset_without_grpc
 from otel_bridge.bridge.forwarding.follower import Follower, Taken
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies
 from otel_bridge.bridge.ledger import Ledger
@@ -26,6 +26,11 @@ from otel_bridge.journal.frames import Signal
 from otel_bridge.records import Position
 
 BLOCKED_S: Final = 60.0
+_NEWS_S: Final = 1.0
+_NO_GRPC: Final = (
+    "otlp goes by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL is unset, and gRPC, the default, needs "
+    "pip install 'otel-bridge[collector]'"
+)
 _SIGNALS: Final = {Signal.METRICS: "metrics", Signal.TRACES: "traces", Signal.LOGS: "logs"}
 _FOREIGN_HINT: Final = (
     "otlp: the other end is not otel-bridge; before Prometheus delete the attribute rl.step there "
@@ -64,6 +69,7 @@ class ForwardLane:
         self._clients: dict[Signal, Client] = {}
         self._backoff = Backoff()
         self._hinted = False
+        self._failed_s, self._asked_to_wait = 0.0, False
         self._thread = StepThread(self._step_and_tell, ended=self._close, name="forward-otlp")
 
     def start(self) -> None:
@@ -76,11 +82,17 @@ class ForwardLane:
                 )
         finally:
             view.close()
+        if unset_without_grpc(self._env):
+            self._say(_NO_GRPC)
         self._thread.start()
 
     def poke(self, *, retry: bool = False) -> None:
-        """Say that something new is there; with *retry* also try at once what failed."""
-        self._thread.poke(retry=retry)
+        """Say that something new is there; with *retry* also try at once what failed.
+
+        New data tries it at once too, at most once a second, unless the other end asked for time.
+        """
+        rested = not self._asked_to_wait and time.monotonic() - self._failed_s >= _NEWS_S
+        self._thread.poke(retry=retry or (self.progress.state == "retrying" and rested))
 
     def set_signals(self, signals: tuple[str, ...]) -> None:
         """Each process's own segment says which signals it sends; look again."""
@@ -125,6 +137,7 @@ class ForwardLane:
                 self._show(state="writing")
                 return 0.0
         except RetryableError as exc:
+            self._failed_s, self._asked_to_wait = time.monotonic(), exc.retry_after_s is not None
             return self._failed("retrying", str(exc), "", self._backoff.failed(exc.retry_after_s))
         except BlockedError as exc:
             return self._failed("blocked", str(exc), exc.help, BLOCKED_S)
