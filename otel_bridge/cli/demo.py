@@ -17,8 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from otel_bridge import exporter, settings
 from otel_bridge.cli.tables import complaints, show
 from otel_bridge.demo.job import ROLES, Job
-from otel_bridge.errors import ConfigError
+from otel_bridge.errors import ConfigError, JournalError
 from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import axis_of, run_id_of
 
@@ -26,6 +27,8 @@ PROJECT: Final = "otel-bridge-demo"
 _FOREIGN: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
 _PAUSE_S: Final = 0.1
 _DELIVERY_S: Final = 300.0
+_START_S: Final = 10.0
+"""How long a run folder may be without a bridge and without a report, before the bridge is said not to start."""
 
 
 @click.command("demo")
@@ -83,12 +86,45 @@ def _run(console: Console, folder: RunFolder, *, steps: int, seed: int, env: Map
     ):
         tasks = {role: bar.add_task(f"{role} step", total=None if role == "evaluator" else steps) for role in ROLES}
         with Job(Path(exchange), steps=steps, seed=seed, env=env) as job:
+            started = _Started(folder)
             while job.running():
-                _advance(bar, tasks, read_report(folder))
+                _advance(bar, tasks, started.report())
                 time.sleep(_PAUSE_S)
             failures = dict(job.failures())
-        _deliver(bar, tasks, folder)
+        _deliver(bar, tasks, started)
     return failures
+
+
+class _Started:
+    """Reads the report, and looks whether anybody will ever write one."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._alone_s: float | None = None
+
+    def report(self) -> Report | None:
+        """Return the report; ``None``: not yet.
+
+        Raises:
+            JournalError: The folder has data, and no bridge has held it for `_START_S`.
+        """
+        report = read_report(self._folder)
+        if report is not None or not self._folder.segments() or probe(self._folder.lock_path):
+            self._alone_s = None
+            return report
+        now_s = time.monotonic()
+        self._alone_s = self._alone_s or now_s
+        if now_s - self._alone_s > _START_S:
+            raise JournalError(f"the bridge does not start: {_last_line(self._folder.log_path)}")
+        return None
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text("utf-8", "replace").strip().splitlines()
+    except OSError as exc:
+        return f"{log}: {exc.strerror}"
+    return f"{lines[-1].strip()} (the end of {log})" if lines else f"{log} is empty; was its process killed?"
 
 
 def _advance(bar: Progress, tasks: Mapping[str, TaskID], report: Report | None) -> None:
@@ -96,12 +132,12 @@ def _advance(bar: Progress, tasks: Mapping[str, TaskID], report: Report | None) 
         bar.update(task, completed=report.steps.get(axis_of(role), 0) if report else 0)
 
 
-def _deliver(bar: Progress, tasks: Mapping[str, TaskID], folder: RunFolder) -> None:
+def _deliver(bar: Progress, tasks: Mapping[str, TaskID], started: _Started) -> None:
     """Wait until every tracker has it all, or one is blocked, or the time is over."""
     deadline = time.monotonic() + _DELIVERY_S
     delivery = bar.add_task("records in the trackers", total=None)
     while time.monotonic() < deadline:
-        report = read_report(folder)
+        report = started.report()
         _advance(bar, tasks, report)
         if report is not None:
             trackers = list(report.exporters.values())
