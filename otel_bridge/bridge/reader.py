@@ -87,7 +87,11 @@ class Reader:
     def _begin(self) -> None:
         """Begin where the ledger stands; also after a commit that failed."""
         self.state = LedgerState(self._view)
-        self.translator = Translator(self.state, self._options, others=lambda: self.others())
+        self.translator = Translator(
+            self.state,
+            self._options,
+            others=lambda: self.others(),  # noqa: PLW0108  # it is set after this
+        )
         before = self.tails
         self.tails = {source.instance_id: Tail.resumed(self._folder, source) for source in self._view.sources()}
         for instance_id, tail in before.items():

@@ -61,7 +61,8 @@ def limited(span: Span, limit: int) -> Span:
 def redacted(span: Span, redaction: Redaction) -> Span:
     """Return *span* without what *redaction* strikes out, or itself when it has none of it; JSON stays JSON."""
     copy = Span.FromString(span.SerializeToString())
-    found = [_redact_pair(pair, redaction) for part in (copy, *copy.events, *copy.links) for pair in part.attributes]
+    parts: list[Span | Span.Event | Span.Link] = [copy, *copy.events, *copy.links]
+    found = [_redact_pair(pair, redaction) for part in parts for pair in part.attributes]
     message = redaction.text(copy.status.message)
     if message != copy.status.message:
         copy.status.message = message

@@ -1,4 +1,4 @@
-"""``otel-bridge dead-letters``: what was refused for good is seen, tried again and discarded; with a bridge, without."""
+"""``otel-bridge dead-letters``: what was refused for good is seen, tried again, discarded; with a bridge, without."""
 
 from __future__ import annotations
 
