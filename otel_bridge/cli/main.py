@@ -12,8 +12,8 @@ from otel_bridge.errors import OtelBridgeError
 
 _COMMANDS: Final = {
     "demo": "run a small real RL job into W&B (offline), MLflow and Trackio",
-    "run": "run a command and bring what its processes emit to the trackers",
-    "serve": "receive OTLP and bring every run of a directory to the trackers",
+    "run": "run a command, bring what it emits to the trackers",
+    "serve": "receive OTLP, bring every run to the trackers",
     "drain": "deliver what run folders hold",
     "status": "show runs, their last steps, and what waits for which tracker",
     "rollouts": "show rollouts: messages, tool calls, rewards",

@@ -69,7 +69,7 @@ def test_the_exporter_on_the_page_is_the_example() -> None:
     assert f"```python\n{page('examples/exporter_csv/otel_bridge_csv.py')}```\n" in page("docs/exporters.md")
 
 
-@pytest.mark.parametrize("name", ["run", "drain", "status", "rollouts", "doctor", "demo"])
+@pytest.mark.parametrize("name", ["run", "drain", "status", "rollouts", "finish", "doctor", "demo"])
 def test_the_page_of_commands_names_every_option(name: str) -> None:
     command = importlib.import_module(f"otel_bridge.cli.{name}").command
     (section,) = re.findall(
