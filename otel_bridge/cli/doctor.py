@@ -19,6 +19,7 @@ from rich.text import Text
 
 from otel_bridge import exporter, settings
 from otel_bridge.bridge.forwarding.endpoint import endpoint_for
+from otel_bridge.cli import doctor_checks
 from otel_bridge.cli.check import send
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.journal.base import find_base
@@ -46,6 +47,7 @@ def command(sending: bool) -> None:
     env = settings.environment()
     wrong = [*_settings(console, env), *_exporters(console, env), *_directory(console, env)]
     _packages(console)
+    wrong += _checks(console, env)
     if sending and not wrong:
         wrong += send(console, env)
     for line in wrong:
@@ -55,6 +57,27 @@ def command(sending: bool) -> None:
     if not wrong:
         console.print(Text("✓ nothing is wrong", style="green"))
     sys.exit(1 if wrong else 0)
+
+
+def _checks(console: Console, env: Mapping[str, str]) -> list[str]:
+    """Look at versions, ports, tokens and trackers, print what was found, return what is wrong."""
+    names = chosen_exporters(env)
+    results = [doctor_checks.versions(exporter.available()), doctor_checks.ports()]
+    with contextlib.suppress(ConfigError):  # said above
+        results.append(doctor_checks.tokens(env))
+    for name in names:
+        with contextlib.suppress(OtelBridgeError):  # said above
+            results.append(doctor_checks.tracker(name, _places(name, env), env))
+    for result in results:
+        for line in result.shown:
+            console.print(Text(line), soft_wrap=True)
+    return [line for result in results for line in result.wrong]
+
+
+def _places(name: str, env: Mapping[str, str]) -> Mapping[str, str]:
+    if name == exporter.OTLP:
+        return {signal: endpoint_for(signal, env).address for signal in exporter.SIGNALS}
+    return exporter.load(name).settings(env, Path.cwd()).destination
 
 
 def _settings(console: Console, env: Mapping[str, str]) -> list[str]:
