@@ -16,6 +16,7 @@ NAMES = (
     "slowdown",
     "delivery",
     "rollout_delivery",
+    "wandb_table",
     "latency",
     "loss",
     "ingest",
