@@ -31,6 +31,8 @@ _WORDS_OF_A_BLOCK = {
     "unable to open database file": "make the database's folder exist and writable",
     "file is not a database": "name another file in MLFLOW_TRACKING_URI",
 }
+_RACE = re.compile(r"unique constraint failed: (tags|params)\.|duplicate (key value|entry)[^\n]*\b(tags?|params?)\b")
+"""SQLite, PostgreSQL, MySQL: MLflow looks a tag or parameter up, then inserts it, and another writer was first."""
 _CODE_OF_STATUS = {
     400: "BAD_REQUEST",
     401: "UNAUTHENTICATED",
@@ -91,7 +93,7 @@ def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
     for said, help_text in _WORDS_OF_A_BLOCK.items():
         if said in words:
             return BlockedError(message, help=help_text)
-    if code in _REFUSED:
+    if code in _REFUSED and not _RACE.search(words):
         return Refused(message)
     if code in _BLOCKED:
         return BlockedError(message, help=_BLOCKED[code])

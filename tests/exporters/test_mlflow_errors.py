@@ -26,6 +26,7 @@ class Raised(Exception):
         ("INVALID_PARAMETER_VALUE", "Invalid value for metrics[3]", Refused),
         ("INVALID_PARAMETER_VALUE", "The run x must be in the 'active' state", BlockedError),
         ("BAD_REQUEST", "IntegrityError", Refused),
+        ("BAD_REQUEST", "UNIQUE constraint failed: tags.key, tags.run_uuid", RetryableError),
         ("UNAUTHENTICATED", "who are you", BlockedError),
         ("PERMISSION_DENIED", "no", BlockedError),
         ("RESOURCE_DOES_NOT_EXIST", "Run with id=x not found", BlockedError),
