@@ -45,16 +45,17 @@ def page(tmp_path: Path) -> Iterator[Page]:
         yield page
 
 
-def lines(page: Page, last: str) -> list[str]:
-    """What can be read on the page once *last* is there."""
-    page.until(f"document.body && document.body.innerText.includes({last!r})", last)
+def lines(page: Page, *last: str) -> list[str]:
+    """What can be read on the page once all of *last* is there."""
+    for text in last:
+        page.until(f"document.body && document.body.innerText.includes({text!r})", text)
     return page.text().split("\n")
 
 
 def test_the_traces_of_a_run_show_question_answer_group_and_mean_rewards(shown: Shown, page: Page) -> None:
     page.go(f"{shown.run}/traces")
 
-    said = lines(page, "crates-13")
+    said = lines(page, "crates-11", "crates-13", "There are **264** pencils.", "0.5 (AVG)")
 
     assert "6 of 6" in said
     assert {"crates-11", "crates-12", "crates-13"} <= set(said)  # the groups, as sessions
