@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 from zlib import crc32
 
 from otel_bridge.errors import JournalError
@@ -37,6 +37,7 @@ MAGIC: Final = b"\xffOBF"
 
 _HEAD: Final = struct.Struct("<8sIHqI")
 _FULL_HEAD: Final = struct.Struct("<4sIIBBqII")
+_CHECKED_HEAD: Final = struct.Struct(f"<{_HEAD.size}sI")
 HEAD_BYTES: Final = _FULL_HEAD.size
 _CRC: Final = struct.Struct("<I").pack
 _PACK: Final = _HEAD.pack
@@ -58,8 +59,7 @@ class Signal(IntEnum):
 _SIGNALS: Final = tuple(Signal)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One record of a segment.
 
     Attributes:
@@ -72,10 +72,14 @@ class Frame:
 
     signal: Signal
     whole: bool
-    payload: bytes = field(repr=False)
+    payload: bytes
     append_unix_ns: int
     offset: int
     end: int
+
+    def __repr__(self) -> str:
+        """Show it without its payload, which may be large."""
+        return f"<Frame {self.signal.name} of {len(self.payload)} bytes at {self.offset}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,10 @@ def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) ->
     at = (header_end(buffer) or 0) if base == 0 else 0
     start = at  # of the bad bytes, when at is beyond it
     while at < size:
+        if at == start and stream is not None:
+            start = at = _take_sound(buffer, at, frames, base=base, begin=start_of(stream))
+            if at == size:
+                break
         head = _head(buffer, at, stream)
         end = at + HEAD_BYTES + (0 if head is None else head[_LENGTH])
         payload = buffer[at + HEAD_BYTES : end]
@@ -171,6 +179,25 @@ def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) ->
         skipped.append(size - start)
         start = size
     return Scan(frames, base + start, sum(skipped), len(skipped))
+
+
+def _take_sound(buffer: bytes, at: int, frames: list[Frame], *, base: int, begin: bytes) -> int:
+    """Take the whole and undamaged frames from *at* on; return where the first that is not one of them stands."""
+    # Nearly all of every segment, so nothing is done here but what each frame needs.
+    add, unpack, known = frames.append, _CHECKED_HEAD.unpack_from, len(_SIGNALS)
+    last = len(buffer) - HEAD_BYTES
+    while at <= last:
+        checked, crc = unpack(buffer, at)
+        start, length, kind, append_unix_ns, payload_crc = _HEAD.unpack(checked)
+        signal, end = kind & 0xFF, at + HEAD_BYTES + length
+        payload = buffer[at + HEAD_BYTES : end]
+        if start != begin or crc32(checked) != crc or len(payload) != length or crc32(payload) != payload_crc:
+            break
+        if signal >= known or kind >> 8 > _WHOLE or length > MAX_RECORD_BYTES:
+            break
+        add(Frame(_SIGNALS[signal], kind > 0xFF, payload, append_unix_ns, base + at, base + end))
+        at = end
+    return at
 
 
 def pending_end(buffer: bytes, base: int, *, stream: int | None = None) -> int | None:

@@ -47,7 +47,7 @@ class Resolver:
             "Run": self._run,
             "GetRun": self._run,
             "RunHistoryKeys": self._run,
-            "RunFullHistory": self._run,
+            "RunFullHistory": self._full_history,
             "RunSampledHistory": self._sampled_history,
             "Runs": self._runs,
             "CreateRunFiles": self._create_run_files,
@@ -103,6 +103,11 @@ class Resolver:
     def _run(self, given: Variables) -> Answer:
         run = self._find(given)
         return {"project": {"internalId": "1", "run": None if run is None else _bucket(run)}}
+
+    def _full_history(self, given: Variables) -> Answer:
+        run = self._find(given)
+        found = None if run is None else {**_bucket(run), "history": [line for line in run.lines if line is not None]}
+        return {"project": {"internalId": "1", "run": found}}
 
     def _sampled_history(self, given: Variables) -> Answer:
         """Return the lines that have all keys of a sample; none is left out."""
@@ -232,10 +237,10 @@ class Resolver:
 
 
 def _bucket(run: WandbRun) -> Answer:
-    """Return all fields of a run that anything of the SDK asks for."""
+    """Return all fields of a run that anything of the SDK asks for, but its history: that may be long."""
     internal = run.internal_config
-    lines = [line for line in run.lines if line is not None]
-    keys = sorted({key for row in run.history[-1:] for key in row})
+    last = [line for line in run.lines[-1:] if line is not None]
+    keys = sorted({key for line in last for key in json.loads(line)})
     return {
         "id": run.storage_id,
         "projectId": "1",
@@ -260,8 +265,7 @@ def _bucket(run: WandbRun) -> Answer:
         "historyLineCount": len(run.lines),
         "logLineCount": 0,
         "eventsLineCount": 0,
-        "history": lines,
-        "historyTail": json.dumps(lines[-1:]),
+        "historyTail": json.dumps(last),
         "eventsTail": "[]",
         "historyKeys": {"lastStep": len(run.lines) - 1, "sets": [], "keys": {key: {} for key in keys}},
         "user": {"name": ENTITY, "username": ENTITY},
