@@ -9,6 +9,7 @@ from otel_bridge.bridge.ledger import Ledger
 from otel_bridge.bridge.reader import Reader
 from otel_bridge.bridge.tables import Source
 from otel_bridge.bridge.tail import Tail
+from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 
 
@@ -42,6 +43,18 @@ def delete_read_segments(folder: RunFolder, ledger: Ledger, reader: Reader, forw
             ledger.forget_source(name)
             del reader.tails[name]
     return deleted
+
+
+def forget_own(folder: RunFolder, ledger: Ledger, reader: Reader, instance_id: str) -> None:
+    """Delete the bridge's own segments, all read; what cannot be deleted now is the next bridge's to delete."""
+    tail = reader.tails.get(instance_id)
+    if tail is None:
+        return
+    with contextlib.suppress(JournalError, OSError):
+        ledger.database.sync()
+        for number in range(tail.first_number, tail.last_number + 1):
+            folder.segment_path(instance_id, number).unlink()
+        ledger.forget_source(instance_id)
 
 
 def _keep_from(tail: Tail, forwarded: dict[str, Source] | None) -> int:

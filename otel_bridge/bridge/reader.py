@@ -138,13 +138,15 @@ class Reader:
         """Say whether there is more than was read."""
         return any(tail.behind() for tail in self.tails.values())
 
-    def close_translation(self, status: Status | None = None) -> int:
-        """Let go of all that waits: nothing more will come. Returns how many records that made.
+    def close_translation(self, status: Status | None = None, *, over: bool = True) -> int:
+        """Let go of all that waits. Returns how many records that made.
 
         Args:
             status: How those ended that did not say it themselves; ``None``: as it looks.
+            over: Nothing more will come: those who speak from elsewhere end too. Else they may go on.
         """
-        return self._commit(self.translator.close(time.time_ns(), status))
+        now_ns = time.time_ns()
+        return self._commit(self.translator.close(now_ns, status) if over else self.translator.let_go(now_ns))
 
     def known(self) -> dict[str, tuple[int, int]]:
         """Return how far each process is read: number of the segment and offset; all of those left as they are."""

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from otel_bridge.bridge import bounds
-from otel_bridge.bridge.cleanup import delete_read_segments
+from otel_bridge.bridge.cleanup import delete_read_segments, forget_own
 from otel_bridge.bridge.content_limits import ContentLimits
-from otel_bridge.bridge.exporters import chosen, other_traces, places_named
 from otel_bridge.bridge.lanes import Lanes
 from otel_bridge.bridge.ledger import Ledger, open_or_rebuild
 from otel_bridge.bridge.lives import Lives
+from otel_bridge.bridge.naming import Naming
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.own_segment import OwnSegment
 from otel_bridge.bridge.pacing import READ_AT_LEAST_S, nobody_takes, writers_have_enough
@@ -33,7 +33,6 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.netfs import network_file_system
 from otel_bridge.records import Status
-from otel_bridge.translation.options import OtherTraces
 
 CHORES_POLLS: Final = 20
 """Polls between two looks at who lives, what can be deleted, which exporters are named: a second."""
@@ -67,10 +66,9 @@ class RunBridge:
         self._rest: Rest | None = None
         self._known: dict[str, tuple[int, int]] = {}
         self.closing = options.closing
-        self.let_go = self.draining = False
+        self.let_go = self.draining = self._finished = False
         self._finish_as: Status | None = None
         self._spared_pid = 0
-        self._finished = self._said_others = False
         self._finish_said: Status | None = None
         self._asked_letters: dict[str, list[int]] = {}
 
@@ -100,7 +98,6 @@ class RunBridge:
         if aside is not None:
             self._say(f"{folder.ledger_path} was damaged; it lies at {aside}, what segments remain are read again")
         self.reader = Reader(folder, self.ledger, options.of_run(folder.run_id), say=self._say)
-        self.reader.others = self._other_traces
         self.reader.began = self._began
         self._view = self.ledger.view()
         told = cast("dict[str, str] | None", self._view.meta("message_content"))
@@ -119,8 +116,10 @@ class RunBridge:
             forward=self._forward,
             limit_of=self._content.of,
         )
-        self._last_names: object = self._view.meta("exporters")
-        self._places = cast("dict[str, dict[str, str]] | None", self._view.meta("places")) or {}
+        self._naming = Naming(
+            self.ledger, view=self._view, lives=self.lives, lanes=self.lanes, given=options.exporters, say=self._say
+        )
+        self.reader.others = self._naming.other_traces
         self._bound = bounds.Bound(folder.base, options.max_bytes, look_s=bounds.LOOK_POLLS * options.poll_s)
 
     def _began(self, header: SegmentHeader) -> None:
@@ -140,17 +139,6 @@ class RunBridge:
             say=self._say,
             progressed=self._progressed,
         )
-
-    def _other_traces(self) -> OtherTraces:
-        """Say what becomes of a trace that is no rollout; that some exporter leaves them out is said once."""
-        names = self.lanes.names or chosen(
-            self.options.exporters, self.lives.living() or self.lives.headers(), self._last_names
-        )
-        fate = other_traces(names)
-        if fate is not OtherTraces.SHOWN and not self._said_others:
-            self._said_others = True
-            self._say("a trace that is no rollout goes to otlp, console and file only; counted as trace/other")
-        return fate
 
     def _progressed(self) -> None:
         self._report.set_due()
@@ -180,7 +168,6 @@ class RunBridge:
             self._read_s = time.monotonic()
             self._report.set_due()
             self.let_go = False
-        if found.frames or found.records:
             self.lanes.poke(retry=found.flush)
         if self.reader.caught_up and self.lives.say_ends(self._spared_pid):
             self.reader.look(now=True)
@@ -296,7 +283,8 @@ class RunBridge:
         self.beat()
         if self.lives.look(now_ns):
             self._report.set_due()
-        self._choose_exporters()
+        if self._naming.choose():
+            self._report.set_due()
         letters, self._asked_letters = self._asked_letters, {}
         self.lanes.retry_letters(letters)
         if OTLP in self.lanes.names:
@@ -306,7 +294,8 @@ class RunBridge:
         ready = self.draining or (self.closing and not self._waited_for())
         if ready and not self.let_go and self.reader.caught_up:
             self.let_go = True
-            if self.reader.close_translation(self._finish_said):
+            # A service that ends, ends no run: those who speak to it go on with the next one.
+            if self.reader.close_translation(self._finish_said, over=self.closing):
                 self.lanes.poke()
             if self._finish_said is not None:
                 # Whoever logs on opens the run again, as after any end.
@@ -317,21 +306,6 @@ class RunBridge:
     def _delete_segments(self) -> None:
         forwarding = self._view.sources() if OTLP in self.lanes.names else None
         delete_read_segments(self.folder, self.ledger, self.reader, forwarding)
-
-    def _choose_exporters(self) -> None:
-        # The last processes count where none that names any lives: a program may be over before its bridge has begun.
-        headers = [one for one in self.lives.living() if any(one.exporters.values())] or self.lives.headers()
-        names = chosen(self.options.exporters, headers, self._last_names)
-        # Kept: a process that is over and read has no segment left, and its records may still wait for its tracker.
-        places = {**self._places, **places_named(headers)}
-        if places != self._places:
-            self.ledger.set_meta("places", places)
-            self._places = places
-        if self.lanes.choose(names, places):
-            self._report.set_due()
-            self.ledger.set_meta("exporters", names)
-            self._last_names = names
-        self.lanes.mark_named()
 
     def _prune(self) -> int:
         """Delete some records that every destination is safe past, return how many."""
@@ -388,7 +362,8 @@ class RunBridge:
                 self._delete_segments()
                 while self._prune():
                     pass
-            self._forget_own()
+            if OTLP not in self.lanes.names:
+                forget_own(self.folder, self.ledger, self.reader, self._own.instance_id)
         self._known = self.reader.known()
         self._system.close()
         self._own.close()
@@ -416,16 +391,6 @@ class RunBridge:
             if (file.number, file.size_bytes) > self._known.get(file.instance_id, (-1, 0)):
                 return True
         return False
-
-    def _forget_own(self) -> None:
-        """Delete the bridge's own segments, all read."""
-        tail = self.reader.tails.get(self._own.instance_id)
-        if tail is not None and OTLP not in self.lanes.names:
-            with contextlib.suppress(JournalError, OSError):
-                self.ledger.database.sync()
-                for number in range(tail.first_number, tail.last_number + 1):
-                    self.folder.segment_path(tail.instance_id, number).unlink()
-                self.ledger.forget_source(tail.instance_id)
 
     def release(self) -> None:
         """Free the lock."""

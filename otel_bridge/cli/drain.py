@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,8 @@ from otel_bridge.journal.report import read_report
 AT_A_TIME: Final = 4
 _FRESH_S: Final = 60.0
 _STOP_S: Final = 10.0
+_running: Final[list[subprocess.Popen[str]]] = []
+_stopped: Final = threading.Event()
 
 
 @click.command("drain")
@@ -56,6 +60,7 @@ def command(directories: tuple[Path, ...], exporters: str, single: Path | None) 
     if not folders:
         console.print("no run folder here: nothing to deliver")
         return
+    signal.signal(signal.SIGTERM, _stop)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         drained = [pool.submit(drained_in_a_process, console, folder, exporters) for folder in folders]
     codes = [one.result() for one in drained]
@@ -66,20 +71,28 @@ def drained_in_a_process(console: Console, folder: RunFolder, exporters: str) ->
     """Drain one folder in a process of its own: a tracker's folder and credentials are a process's."""
     arguments = ["drain", "--folder", str(folder.path), *(["--exporters", exporters] if exporters else [])]
     code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
+    done = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
     )
-    why = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+    _running.append(done)
+    if _stopped.is_set():
+        done.terminate()
+    said = done.communicate()[0].strip()
+    _running.remove(done)
+    why = said.splitlines()[-1] if said else ""
     report = read_report(folder)
     if report is not None:
         show(console, folder.run_id, report)
     if done.returncode:
         console.print(f"{folder.path}: not all is delivered: {why or f'exit code {done.returncode}'}", soft_wrap=True)
     return done.returncode
+
+
+def _stop(_number: int, _frame: object) -> None:
+    """SIGTERM: no process of ours goes on alone; each commits, closes its writers, and what it has not done remains."""
+    _stopped.set()
+    for process in _running.copy():
+        process.terminate()
 
 
 def _drain_one(path: Path, exporters: Sequence[str]) -> int:
@@ -95,6 +108,12 @@ def _drain_one(path: Path, exporters: Sequence[str]) -> int:
         click.echo(f"a bridge on {foreign} serves it; run drain there, or wait until that bridge has ended")
         return 1
     host = Host(path.parent, _options(folder, exporters), folders=lambda: found, until_done=True, say=_say)
+
+    def stop(_number: int, _frame: object) -> None:
+        host.request_stop(_STOP_S)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     host.start()
     remaining = _waited(host, folder)
     host.stop(_STOP_S)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
+import resource
 import signal
 import sys
 import threading
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 DRAIN_S: Final = 30.0
 IDLE_S: Final = 60.0
+FILES: Final = 65_536
 _STOP_S: Final = 10.0
 _LOCK: Final = "serve.lock"
 _OFF: Final = "off"
@@ -61,6 +64,7 @@ def command(exporters: str, grpc_address: str, http_address: str, directory: str
         env[settings.DIR.name] = directory
     cwd = Path.cwd()
     base = base_dir(env, cwd)
+    allow_files()
     with ServiceLog(as_json=log_format == "json") as log, _only_one(base):
         service = _Service(env, cwd, base, exporters=exporters, log=log)
         service.listen(grpc_address, http_address)
@@ -69,6 +73,15 @@ def command(exporters: str, grpc_address: str, http_address: str, directory: str
         if service.hanging:
             os._exit(code)  # a writer that hangs must not keep the service from ending
     sys.exit(code)
+
+
+def allow_files() -> None:
+    """Raise the limit of open files as far as we may: a run at work holds fifteen, and 1,024 is a common soft limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _only_one:  # noqa: N801  # a context manager

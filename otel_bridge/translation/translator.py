@@ -169,11 +169,13 @@ class Translator:
             now_unix_ns: Now.
             status: A person's word on how those ended that did not say it themselves; ``None``: as it looks.
         """
-        records: list[Record] = [*self._rows.close(), *self._rollouts.close(now_unix_ns)]
-        if records and self._life.ended:
-            self._life.more(now_unix_ns)
+        records = self._let_go(now_unix_ns)
         self._life.close(now_unix_ns, status)
         return self._told(records + self._end_if_due(now_unix_ns, closing=True))
+
+    def let_go(self, now_unix_ns: int) -> list[Record]:
+        """Release all that waits; who speaks may go on later, to us or to the next one, and the run with them."""
+        return self._told(self._let_go(now_unix_ns) + self._end_if_due(now_unix_ns, closing=True))
 
     def flush(self) -> None:
         """Write all that is kept hot to the state; call it before the state is committed with the records."""
@@ -345,6 +347,12 @@ class Translator:
         return told
 
     # --- the end ------------------------------------------------------------------------------------------------------
+    def _let_go(self, now_unix_ns: int) -> list[Record]:
+        records: list[Record] = [*self._rows.close(), *self._rollouts.close(now_unix_ns)]
+        if records and self._life.ended:
+            self._life.more(now_unix_ns)
+        return records
+
     def _end_if_due(self, now_unix_ns: int, *, closing: bool = False) -> list[Record]:
         if not self._life.due(now_unix_ns, closing=closing):
             return []

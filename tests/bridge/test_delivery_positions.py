@@ -47,6 +47,19 @@ def test_a_new_bridge_goes_on_where_the_tracker_says(tmp_path: Path) -> None:
     assert (bench.delivery.progress.rows, bench.delivery.progress.written) == (10, 10)
 
 
+def test_a_window_written_whole_just_before_a_stop_is_not_written_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Tracker())
+    bench.ledger.commit([row(number) for number in range(1, 4)])
+    while not bench.tracker.kept:
+        bench.delivery.step()
+    bench.delivery.close()
+
+    bench.begin()
+    bench.run()
+
+    assert bench.tracker.kept == [1, 2, 3]
+
+
 def test_what_a_tracker_holds_beyond_the_note_is_not_sent_again(tmp_path: Path) -> None:
     tracker = Tracker(holds=4)  # written just before a kill, and not noted
     bench = Bench(tmp_path, tracker)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import shown_runs
 from command_runs import (
+    BIN,
     call,
     environment,
     only_folder,
@@ -25,6 +26,7 @@ from command_runs import (
 from gated_tracker import gated_lines, install
 
 from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
 
 TRAIN = """
@@ -143,6 +145,26 @@ def test_a_blocked_exporter_is_said_with_what_helps_and_the_others_get_all(tmp_p
     assert free.returncode == 0, free.stdout
     assert [line for line in gated_lines(tmp_path) if "loss" in line] == [f"trainer/loss {step}" for step in (1, 2, 3)]
     assert gated_lines(tmp_path)[-1] == "end finished"
+
+
+def test_a_signal_in_the_middle_ends_it_whole_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    extra = install(tmp_path)
+    base = held(tmp_path, "ppo", "gated,file", **extra)
+    env = environment(tmp_path, OTEL_BRIDGE_PARK_S="600", **extra)
+    with started([str(BIN / "otel-bridge"), "drain"], cwd=tmp_path, env=env) as first:
+        until(lambda: (found := read_report(only_folder(base))) is not None and "gated" in found.exporters
+              and found.exporters["gated"].state == "retrying", "a try of the tracker")  # fmt: skip
+        first.terminate()
+        said, _ = first.communicate(timeout=60)
+    free = not probe(only_folder(base).lock_path)
+    (tmp_path / "gate").touch()
+
+    again = otel_bridge("drain", cwd=tmp_path, env=env)
+
+    assert (first.returncode, free, again.returncode) == (1, True, 0)
+    assert "gated is retrying: the gate is shut" in said
+    assert [line for line in gated_lines(tmp_path) if "loss" in line] == [f"trainer/loss {step}" for step in (1, 2, 3)]
+    assert values(only_folder(base))["trainer/loss"] == LOSS
 
 
 def test_without_any_exporter_it_says_what_to_pass(tmp_path: Path) -> None:

@@ -3,87 +3,30 @@
 from __future__ import annotations
 
 import json
-import re
+import resource
 import signal
-import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
 from bridge_doubles import report_when, until
-from command_runs import BIN, environment, otel_bridge
+from command_runs import environment, otel_bridge
+from gated_tracker import gated_lines, install
 from otlp_samples import RUN, metrics_request, row, who
+from service_process import exporter_is, folder_of, service, written_rows
 
+from otel_bridge.cli.serve import FILES, allow_files
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.report import Report, read_report
 from otel_bridge.journal.segment import read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
-
-
-class Service:
-    """A running service."""
-
-    def __init__(self, process: subprocess.Popen[str], first: str) -> None:
-        self.process, self.first = process, first
-        self.http = re.findall(r"http://[^\s;]+", first)[-1]
-
-    def send(self, *seqs: int) -> int:
-        body = metrics_request((who(), [row(seq, {"loss": seq / 2}) for seq in seqs]))
-        asked = urllib.request.Request(f"{self.http}/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
-        try:
-            with urllib.request.urlopen(asked, timeout=10) as answer:
-                status: int = answer.status
-                return status
-        except HTTPError as exc:
-            return exc.code
-
-    def end(self, times: int = 1) -> tuple[int, str]:
-        """Send SIGTERM, *times*, each once the one before was noticed; returns the exit code and what was said."""
-        said = ""
-        assert self.process.stderr is not None
-        for _ in range(times):
-            self.process.send_signal(signal.SIGTERM)
-            while "ends: refuses" not in said:
-                said += self.process.stderr.readline()
-        rest = self.process.communicate(timeout=60)[1]
-        return self.process.returncode, said + rest
-
-
-@contextmanager
-def service(cwd: Path, env: Mapping[str, str], *options: str) -> Iterator[Service]:
-    call = [str(BIN / "otel-bridge"), "serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *options]
-    process = subprocess.Popen(call, cwd=cwd, env=dict(env), stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        first = process.stderr.readline()
-        assert "receives at" in first, first + process.stderr.read()
-        yield Service(process, first)
-    finally:
-        process.kill()
-        process.communicate(timeout=10)
-
-
-def folder_of(cwd: Path) -> RunFolder:
-    return RunFolder(cwd / ".otel-bridge", RUN)
 
 
 def frames(folder: RunFolder) -> int:
     """How many requests a receiver has put into *folder*."""
     read = [read_segment(one.path, 0, limit_bytes=1 << 30, final=False)[1] for one in folder.segments()]
     return sum(len(scan.frames) for scan in read)
-
-
-def exporter_is(state: str) -> Callable[[Report], bool]:
-    return lambda report: "otlp" in report.exporters and report.exporters["otlp"].state == state
-
-
-def written_rows(folder: RunFolder, exporter: str) -> int:
-    report = read_report(folder)
-    found = None if report is None else report.exporters.get(exporter)
-    return 0 if found is None else found.rows
 
 
 def test_what_is_answered_is_delivered_before_the_end_and_nothing_remains(tmp_path: Path) -> None:
@@ -150,6 +93,23 @@ def test_a_second_signal_ends_a_drain_at_once(tmp_path: Path) -> None:
     assert "otlp, retrying" in said
 
 
+def test_a_drain_that_a_second_signal_cuts_short_is_gone_on_with_by_the_next_service(tmp_path: Path) -> None:
+    extra = install(tmp_path)
+    env = environment(tmp_path, OTEL_BRIDGE_DRAIN_TIMEOUT_S="600", **extra)
+    with service(tmp_path, env, "--exporters", "gated,file") as running:
+        running.send(*range(1, 51))
+        report_when(folder_of(tmp_path), lambda report: report.exporters["gated"].state == "retrying")
+        assert running.end(times=2)[0] == 1
+    (tmp_path / "gate").touch()
+
+    with service(tmp_path, env, "--exporters", "gated,file") as running:
+        running.send(51)
+        assert running.end()[0] == 0
+
+    assert gated_lines(tmp_path) == [f"trainer/loss {step}" for step in range(1, 52)]
+    assert written_rows(folder_of(tmp_path), "file") == 51
+
+
 def test_new_data_is_refused_while_it_ends_and_the_port_still_answers(tmp_path: Path) -> None:
     env = environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9", OTEL_BRIDGE_DRAIN_TIMEOUT_S="600")
     with service(tmp_path, env, "--exporters", "otlp") as running:
@@ -180,6 +140,18 @@ def test_a_killed_service_is_followed_by_one_that_goes_on(tmp_path: Path) -> Non
     with service(tmp_path, env, "--exporters", "file") as running:
         assert running.end()[0] == 0
     assert written_rows(folder_of(tmp_path), "file") == 5
+
+
+def test_many_runs_may_have_their_files_open_whatever_the_soft_limit_was() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        allow_files()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    assert (soft, hard) == (min(FILES, before[1]) if before[1] > 0 else FILES, before[1])
 
 
 def test_the_log_is_one_json_object_a_line(tmp_path: Path) -> None:

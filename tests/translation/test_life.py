@@ -144,6 +144,18 @@ def test_a_forwarded_process_is_killed_and_a_foreign_one_finished_by_silence() -
         assert (ends(early), ends(due)) == ([], [("e:1", expected, T0)])
 
 
+def test_letting_go_releases_what_waits_and_ends_nobody_who_may_go_on() -> None:
+    bench, piece = Bench(), row(1, {"loss": 1.0, "reward": 2.0})
+    del piece.metrics[1]
+    bench.request(metrics_request((who(), [piece])))
+
+    let_go = bench.translator.let_go(bench.now_ns)
+
+    assert [record.values for record in let_go if isinstance(record, Row)] == [{"trainer/loss": 1.0}]
+    assert (ends(let_go), bench.translator.status()) == ([], "running")
+    assert ends(bench.close()) == [("e:1", KILLED, T0)]
+
+
 def test_a_local_process_may_be_silent_for_ever() -> None:
     bench = Bench()
     bench.metrics(source(), row(1, {"loss": 1.0}))
