@@ -20,6 +20,7 @@ NAMES = (
     "latency",
     "loss",
     "ingest",
+    "memory",
 )
 
 

@@ -131,11 +131,20 @@ class Delivery:
 
     def close(self) -> None:
         """Let go of the writer and the connection; what is written stays written. Raises nothing."""
+        with contextlib.suppress(Exception):
+            self._note_whole_window()
         if self._open is not None and self._at is not None:
             with contextlib.suppress(Exception):
                 self._look_at_safe(self._open, self._at)
         self._close_writer()
         self._view.close()
+
+    def _note_whole_window(self) -> None:
+        """Note a window that was written whole just before the end: else the next one would write it again."""
+        window = self._window
+        if window is None or window.calls or window.letter:
+            return
+        self._advance(window.through if window.end is None else window.end.position - 1, window)
 
     def let_go(self, through: Position) -> None:
         """Take what is written up to *through* for safe: the bound needs its room. The writer is closed first."""
