@@ -68,10 +68,14 @@ def _print(found: Overview, *, as_json: bool) -> None:
             sys.stdout.write(_json(state))
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
-    console.print(_shown(found), soft_wrap=not console.is_terminal)
-    for state in found.runs:
+    for number, state in enumerate(found.runs):
+        if number:
+            console.print()
+        console.print(_run(state, found.time_unix_ns), soft_wrap=not console.is_terminal)
         for line in _commands(state):
             console.print(Text(line), soft_wrap=True)  # unwrapped, so that it can be copied
+    if space := _space(found):
+        console.print(Text(space, style="dim"), soft_wrap=not console.is_terminal)
 
 
 def _shown(found: Overview) -> RenderableType:

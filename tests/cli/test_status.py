@@ -87,7 +87,7 @@ def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) 
     done = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path))
     line = otel_bridge("status", "--json", cwd=tmp_path, env=environment(tmp_path))
 
-    first, space, then = done.stdout.splitlines()
+    first, then, space = done.stdout.splitlines()
     assert first == f"{folder.run_id}: no bridge has read it yet, {size_bytes:,} bytes wait"
     assert re.fullmatch(rf"space: .* of .* in {tmp_path}/.otel-bridge", space)
     assert then == f"  otel-bridge drain {folder.path}"
@@ -162,6 +162,19 @@ def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
     report = Report(exporters={"file": ExporterReport(), "trackio": ExporterReport(missed=7)})
 
     assert complaints(report) == ["trackio was named later: 7 records had been deleted by then, they are not in it"]
+
+
+def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", TRAIN)
+    env = environment(tmp_path, OTEL_BRIDGE_HOLD="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_NEW_RUN="1")
+    for _ in range(2):
+        call(["python", train], cwd=tmp_path, env=env)
+
+    done = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path))
+
+    runs = [line.split("/")[-1].split(":")[0] for line in done.stdout.splitlines()[:-1]]
+    assert (len(runs), runs[0], runs[2], runs[3]) == (5, runs[1], "", runs[4])
+    assert runs[0] != runs[3]
 
 
 def test_what_is_forwarded_is_not_counted_in_rows() -> None:
