@@ -228,15 +228,21 @@ class Host:
 
     def _discover(self) -> None:
         self._discovered_s = time.monotonic()
-        for folder in self._folders():
-            if self._needs_work(folder):
-                self._open(folder)
-        # Looking takes a fiftieth of the time at most, however many folders there are.
+        found = [folder for folder in self._folders() if self._needs_work(folder)]
+        # Looking takes a fiftieth of the time at most, however many folders there are; opening is no looking.
         took_s = time.monotonic() - self._discovered_s
         self._discover_again_s = self._discovered_s + max(DISCOVER_S, 50 * took_s)
+        for folder in found:
+            self._open(folder)
 
     def _due(self) -> bool:
-        return any(self._needs_work(folder) for folder in self._folders())
+        """Say whether a folder waits to be opened; then it is found at the next round."""
+        for folder in self._folders():
+            if self._needs_work(folder):
+                self._looked.pop(folder.path, None)  # it was looked at and not opened
+                self._discover_again_s = float("-inf")
+                return True
+        return False
 
     def _needs_work(self, folder: RunFolder) -> bool:
         """Say whether a folder that is not served now has something left to do."""
@@ -354,6 +360,7 @@ class Host:
 
     def _drain(self) -> None:
         self._draining = True
+        self._discover_again_s = float("-inf")
         for run in self._runs.values():
             run.drain()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
 from otlp_samples import RUN
 
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
+from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.ask import ask
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
@@ -234,3 +236,19 @@ def _oldest(folder: RunFolder) -> int:
         return view.oldest()
     finally:
         view.close()
+
+
+def test_a_run_that_came_just_before_the_drain_is_opened_however_late_folders_are_looked_at(tmp_path: Path) -> None:
+    recorder = Recorder()
+    with serving(tmp_path, options(("recorder", recorder), exporters=dict.fromkeys(SIGNALS, ("recorder",)))) as host:
+        host._errand(lambda: setattr(host, "_discover_again_s", float("inf")))
+        until(lambda: host._discover_again_s == float("inf"))
+        process = Process.start(run_folder(tmp_path), "recorder")
+        process.log(3)
+        process.end()
+        os.utime(process.folder.segments_dir, (1, 1))
+
+        host.drain()
+
+        assert host.wait(20)
+    assert written(recorder) == process.row_ids
