@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, cast
 
@@ -24,6 +24,10 @@ from otel_bridge.translation.attributes import mapping_of
 from otel_bridge.translation.state import State
 
 _LATE: Final = "late/"
+_SPAN: Final = "."
+"""Between the ids of trace and span, of values that are about one span of a trace whose rollouts are not known yet."""
+_MAX_SPANS: Final = 1_000
+"""Spans of one trace with values of their own; what comes for more is about the trace."""
 _MAX_VALUES: Final = 1_000
 """Values of one rollout, each of a name and a process."""
 _HEX_DIGITS: Final = frozenset("0123456789abcdef")
@@ -39,6 +43,7 @@ class Evaluation:
         seq: Number of the event in that process.
         role: Who speaks.
         step: As the event says.
+        span_id: 16 hex digits of the span it is about; empty: the whole trace.
     """
 
     id: str
@@ -49,6 +54,7 @@ class Evaluation:
     time_unix_ns: int
     role: str | None
     step: int | None
+    span_id: str = ""
 
     @property
     def rank(self) -> tuple[int, int, str]:
@@ -91,7 +97,13 @@ def read_evaluation(
         time_unix_ns=time_unix_ns,
         role=reading.as_name(attributes.get(semconv.ROLE)) or role,
         step=reading.as_int(attributes.get(semconv.STEP)),
+        span_id=log_record.span_id.hex() if len(log_record.span_id) == 8 and any(log_record.span_id) else "",
     )
+
+
+def base_of(trace_id: str) -> str:
+    """Return the trace of values that wait for one span of it."""
+    return trace_id.partition(_SPAN)[0]
 
 
 def _clean(value: Json, redaction: Redaction) -> str | None:
@@ -109,6 +121,9 @@ class LateValues:
         self._traces: dict[str, None] = {trace_id: None for _, trace_id in found}
         self._pending = {trace_id: cast("int", value["since"]) for value, trace_id in found if value["pending"]}
         self._settled: dict[str, None] = {trace_id: None for value, trace_id in found if value["settled"]}
+        self._of_spans: dict[str, dict[str, None]] = {}
+        for trace_id in self._traces:
+            self._note_span(trace_id)
 
     def add(self, evaluation: Evaluation, now_unix_ns: int, *, pending: bool, settled: bool) -> bool | None:
         """Remember a value.
@@ -144,12 +159,38 @@ class LateValues:
         self._store(trace_id, since, values, pending=pending, settled=was_settled)
         return True
 
+    def of_span(self, evaluation: Evaluation) -> Evaluation:
+        """Return a value that is about a span as it waits until it is known which rollout that span belongs to."""
+        key = f"{evaluation.trace_id}{_SPAN}{evaluation.span_id}"
+        spans = self._of_spans.get(evaluation.trace_id, {})
+        return replace(evaluation, trace_id=key) if key in spans or len(spans) < _MAX_SPANS else evaluation
+
+    def adopt(self, trace_id: str, targets: Mapping[str, str]) -> None:
+        """Give values that are about spans of a trace to their rollouts.
+
+        Args:
+            trace_id: The trace.
+            targets: Span id to the id of its rollout; the others belong to the trace's own.
+        """
+        for key in list(self._of_spans.get(trace_id, ())):
+            entry = self._entry(key)
+            self.forget(key)
+            target = targets.get(key.partition(_SPAN)[2], trace_id)
+            for name, of_name in cast("dict[str, dict[str, list[Json]]]", entry["values"] if entry else {}).items():
+                for instance, packed in of_name.items():
+                    since = cast("int", entry["since"]) if entry else 0
+                    self.add(_unpacked(target, name, instance, packed), since, pending=False, settled=False)
+
     def scores(self, trace_id: str) -> list[Score]:
         """Return the values that are to become part of the rollout, one a name, by name."""
         return [evaluation.score for evaluation in self._waiting(trace_id)]
 
     def claim(self, trace_id: str) -> None:
         """Note that the trace has come: its values wait for it now, however long it takes."""
+        for key in (trace_id, *self._of_spans.get(trace_id, ())):
+            self._claim(key)
+
+    def _claim(self, trace_id: str) -> None:
         if trace_id in self._pending:
             entry = cast("dict[str, Json]", self._state.get(_LATE + trace_id))
             self._state.set(_LATE + trace_id, {**entry, "pending": False})
@@ -184,6 +225,10 @@ class LateValues:
             del self._traces[trace_id]
             self._pending.pop(trace_id, None)
             self._settled.pop(trace_id, None)
+            spans = self._of_spans.get(base_of(trace_id), {})
+            spans.pop(trace_id, None)
+            if not spans:
+                self._of_spans.pop(base_of(trace_id), None)
             self._state.delete(_LATE + trace_id)
 
     def bound(self, limit: int) -> None:
@@ -205,10 +250,15 @@ class LateValues:
             {"since": since, "pending": pending, "settled": settled, "values": {n: dict(v) for n, v in values.items()}},
         )
         self._traces[trace_id] = None
+        self._note_span(trace_id)
         if pending:
             self._pending.setdefault(trace_id, since)
         if settled:
             self._settled[trace_id] = None
+
+    def _note_span(self, trace_id: str) -> None:
+        if _SPAN in trace_id:
+            self._of_spans.setdefault(base_of(trace_id), {})[trace_id] = None
 
     def _waiting(self, trace_id: str) -> list[Evaluation]:
         entry = self._entry(trace_id)

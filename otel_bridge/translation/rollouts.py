@@ -17,18 +17,27 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
-from otel_bridge.records import LateValue, Record, axis_of
+from otel_bridge.records import Record
 from otel_bridge.redaction import Redaction
 from otel_bridge.translation import spans as reading
-from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Score, Trace
+from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Trace
 from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.choice import Step, Steps, Verdict
 from otel_bridge.translation.content import limit_of
-from otel_bridge.translation.late import Evaluation, LateValues, read_evaluation
+from otel_bridge.translation.late import LateValues, base_of, read_evaluation
 from otel_bridge.translation.options import Options, OtherTraces, counted
+from otel_bridge.translation.parting import Parting, late_value, revised
+from otel_bridge.translation.parts import Part, moved_to, parted
 from otel_bridge.translation.producer import Producer, producer_of, role_of
 from otel_bridge.translation.state import State, count
-from otel_bridge.translation.traces import MAX_SPANS, Ended, EndedTraces, OpenTrace, TraceStore, remembered, unknown
+from otel_bridge.translation.traces import (
+    FURTHER,
+    Ended,
+    EndedTraces,
+    OpenTrace,
+    TraceStore,
+    ended_as,
+)
 
 _ENDED_LIMIT: Final = 20_000
 _OTHER_LIMIT: Final = 5_000
@@ -63,6 +72,7 @@ class Rollouts:
         self._ended = EndedTraces(state, "trace/done/", _ENDED_LIMIT)
         self._other = EndedTraces(state, "trace/other/", _OTHER_LIMIT)
         self._late = LateValues(state)
+        self._parting = Parting(state, self._store, self._ended, self._late)
         complete = ((t.id, t.facts, t.last_ns) for t in self._store.traces.values() if t.facts is not None)
         self._steps = Steps(state, options, self._axes, complete)
         self._due: list[tuple[int, str]] = []
@@ -102,13 +112,14 @@ class Rollouts:
         if evaluation is None or self._other.get(evaluation.trace_id) is not None:
             count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")
             return records
+        evaluation = self._parting.addressed(evaluation)
         ended = self._ended.get(evaluation.trace_id)
-        pending = ended is None and evaluation.trace_id not in self._store.traces
+        pending = ended is None and base_of(evaluation.trace_id) not in self._store.traces
         new = self._late.add(evaluation, now_unix_ns, pending=pending, settled=ended is not None)
         if new is None:
             count(self._state, "evaluation/too_many")
         elif new and ended is not None and ended.kept:
-            records.append(_late_value(evaluation, ended))
+            records.append(late_value(evaluation, ended))
         elif new and ended is not None:
             self._left("late_value")
         return records + self._overdue(-1)
@@ -175,16 +186,42 @@ class Rollouts:
         """Take spans of one trace; *scope_spans* is the message that holds exactly these, when there is one."""
         if self._other.get(trace_id) is not None:
             return []
-        ended = self._ended.get(trace_id)
+        ended, trace = self._ended.get(trace_id), self._store.traces.get(trace_id)
+        records: list[Record] = []
+        if ended is not None or (trace is not None and trace.facts is not None):
+            further = self._parting.further(trace_id, found)
+            if further:
+                name = f"{trace_id}{FURTHER}"
+                waiting = self._store.traces.get(name) or OpenTrace(name, now_unix_ns, now_unix_ns)
+                records = self._add(waiting, producer, further, None, now_unix_ns)
+                found = [span for span in found if span not in further]
+                scope_spans = None
         if ended is not None:
-            if late := unknown(ended, found):
+            if late := self._parting.late(trace_id, ended, found):
                 count(self._state, "span/late", late)
-            return []
-        trace = self._store.traces.get(trace_id)
+            return records
         if trace is None:
             trace = OpenTrace(trace_id, now_unix_ns, now_unix_ns)
             self._late.claim(trace_id)
-        fresh = self._fresh(trace, found)
+        for part in filter(None, map(self._store.traces.get, trace.parts)):
+            below = [
+                span for span in found if span.parent_span_id in part.span_ids and span.span_id not in trace.span_ids
+            ]
+            if below:
+                self._add(part, producer, [moved_to(part.id, span) for span in below], None, now_unix_ns)
+                found, scope_spans = [span for span in found if span not in below], None
+        return records + self._add(trace, producer, found, scope_spans, now_unix_ns)
+
+    def _add(
+        self,
+        trace: OpenTrace,
+        producer: Producer,
+        found: list[Span],
+        scope_spans: ScopeSpans | None,
+        now_unix_ns: int,
+    ) -> list[Record]:
+        """Add spans to a trace that waits."""
+        fresh = self._parting.fresh(trace, found)
         if not fresh:
             return []
         rooted = trace.root_ns is not None
@@ -192,7 +229,7 @@ class Rollouts:
         if scope_spans is None or len(fresh) < len(found):
             scope_spans = ScopeSpans(spans=fresh)
         if trace.whole and trace.rollout and trace.facts is None and not trace.chunks:
-            source = Trace(trace_id, [(producer, span) for span in fresh])
+            source = Trace(trace.base, [(producer, span) for span in fresh])
             return self._complete(trace, source, now_unix_ns, (producer, scope_spans))
         self._store.keep(trace, producer, scope_spans)
         if trace.facts is not None:
@@ -203,19 +240,6 @@ class Rollouts:
             self._index(trace, due=trace.chunks == 1 or (trace.root_ns is not None and not rooted))
         return []
 
-    def _fresh(self, trace: OpenTrace, found: list[Span]) -> list[Span]:
-        once = {span.span_id: span for span in reversed(found) if span.span_id not in trace.span_ids}
-        fresh = list(reversed(once.values()))
-        room = MAX_SPANS - len(trace.span_ids)
-        if len(fresh) <= room:
-            return fresh
-        root = next((span for span in fresh if reading.is_root(span)), None) if trace.root_ns is None else None
-        if root is not None:  # without it nobody would know what all the others are
-            fresh = [root, *(span for span in fresh if span is not root)]
-            room = max(room, 1)
-        count(self._state, "span/too_many", len(fresh) - room)
-        return fresh[:room]
-
     def _complete(
         self,
         trace: OpenTrace,
@@ -224,10 +248,14 @@ class Rollouts:
         unstored: tuple[Producer, ScopeSpans] | None = None,
     ) -> list[Record]:
         """Emit, leave out or let wait a rollout that has all its spans; *unstored*: those the state does not hold."""
+        if trace.further or len(trace.marks) > 1:
+            parts = parted(source, further=trace.further)
+            if trace.further or len(parts) > 1:
+                return self._part(trace, source, parts, now_unix_ns)
+        self._late.adopt(trace.id, {})
         facts = self._assembler.facts(source)
         records = self._pass(facts.role, facts.split, facts.step)
-        revised = _revised(facts, self._late.scores(trace.id))
-        verdict = self._steps.take(trace.id, revised, now_unix_ns)
+        verdict = self._steps.take(trace.id, revised(facts, self._late.scores(trace.id)), now_unix_ns)
         self._forget(trace)
         if verdict is Verdict.KEEP:
             records.append(self._emit(trace, source, facts))
@@ -241,6 +269,42 @@ class Rollouts:
                 self._store.note(trace)
             self._waiting += 1
         return records
+
+    def _part(self, trace: OpenTrace, source: Trace, parts: list[Part], now_unix_ns: int) -> list[Record]:
+        """Take each rollout of a trace as a trace of its own."""
+        self._late.adopt(trace.base, {span_id.hex(): part.trace.id for part in parts for span_id in part.span_ids})
+        self._forget(trace)
+        self._store.forget(trace)
+        if trace.further:
+            self._leave_rest(trace, source, parts)
+        records: list[Record] = []
+        for part in parts:
+            one = OpenTrace(part.trace.id, trace.first_ns, trace.last_ns, {*part.span_ids}, root_ns=now_unix_ns)
+            one.rollout, one.marks = True, {part.beginning}
+            if one.id == trace.id:
+                one.span_ids, one.parts = trace.span_ids, tuple(other.trace.id for other in parts[1:])
+            self._late.claim(one.id)
+            for producer, scope_spans in part.scopes():
+                self._store.keep(one, producer, scope_spans)
+            records += self._complete(one, part.trace, now_unix_ns)
+        return records
+
+    def _leave_rest(self, trace: OpenTrace, source: Trace, parts: list[Part]) -> None:
+        """Let spans wait on that belong to none of the further rollouts; with none of these nothing is waited for."""
+        first = self._store.traces.get(trace.base)
+        if first is not None:
+            first.parts += tuple(part.trace.id for part in parts)
+            self._store.note(first)
+        taken = {span_id for part in parts for span_id in part.span_ids}
+        rest = [(producer, span) for producer, span in source.spans if span.span_id not in taken]
+        if rest and not parts:
+            count(self._state, "span/late", len(rest))
+        elif rest:
+            waiting = OpenTrace(trace.id, trace.first_ns, trace.last_ns)
+            for producer, span in rest:
+                waiting.add([span], trace.last_ns)
+                self._store.keep(waiting, producer, ScopeSpans(spans=[span]))
+            self._index(waiting)
 
     def _revise(self, trace: OpenTrace) -> None:
         """Look again at a rollout that waits for its step: more of its spans have come. Its step stays."""
@@ -284,7 +348,7 @@ class Rollouts:
 
     def _emit(self, trace: OpenTrace, source: Trace, facts: Facts) -> Record:
         rollout = self._assembler.rollout(source, facts, self._late.scores(trace.id), self._axes())
-        self._end(trace, Ended(True, rollout.key, facts.role, facts.step, remembered(trace.span_ids)))
+        self._end(trace, ended_as(trace, rollout.key, facts.role, facts.step, kept=True))
         return rollout
 
     def _leave(self, trace: OpenTrace, facts: Facts) -> None:
@@ -292,7 +356,7 @@ class Rollouts:
         if values:
             self._left("late_value", values)
         self._left("rollout")
-        self._end(trace, Ended(False, "", facts.role, facts.step, remembered(trace.span_ids)))
+        self._end(trace, ended_as(trace, "", facts.role, facts.step, kept=False))
 
     def _end(self, trace: OpenTrace, ended: Ended) -> None:
         self._store.forget(trace)
@@ -303,7 +367,7 @@ class Rollouts:
 
     def _expire(self, trace: OpenTrace, now_unix_ns: int) -> list[Record]:
         """Take a trace as it is: its time is up."""
-        if trace.rollout:
+        if trace.rollout or trace.further:
             return self._complete(trace, self._store.read(trace), now_unix_ns)
         fate = self._others()
         records: list[Record] = []
@@ -311,6 +375,7 @@ class Rollouts:
             records.append(self._assembler.other(self._store.read(trace)))
         if fate is not OtherTraces.SHOWN:
             count(self._state, "trace/other")
+        self._late.adopt(trace.id, {})
         if values := len(self._late.scores(trace.id)):
             count(self._state, "evaluation/other", values)
         self._forget(trace)
@@ -340,14 +405,15 @@ class Rollouts:
         """Send values whose trace never came: another bridge may have written it."""
         records: list[Record] = []
         for values in self._late.overdue(before_ns, self._options.max_open_traces):
-            for value in values:
+            for waiting in values:
+                value = replace(waiting, trace_id=base_of(waiting.trace_id))
                 key = self._assembler.rollout_key(value.role, TRAIN)
-                records.append(_late_value(value, Ended(True, key, value.role, value.step, None)))
+                records.append(late_value(value, Ended(True, key, value.role, value.step, None)))
         self._late.bound(_ENDED_LIMIT)
         return records
 
     def _reward(self, trace_id: str, facts: Facts) -> float | None:
-        return _revised(facts, self._late.scores(trace_id)).reward
+        return revised(facts, self._late.scores(trace_id)).reward
 
     def _index(self, trace: OpenTrace, *, due: bool = True) -> None:
         """Make an open trace findable by age and by the time it is due."""
@@ -369,7 +435,7 @@ class Rollouts:
     def _due_ns(self, trace: OpenTrace) -> int:
         if trace.root_ns is not None:
             return trace.root_ns + self._options.trace_grace_ns
-        return trace.last_ns + self._options.trace_timeout_ns
+        return min(trace.last_ns, trace.marked_ns or trace.last_ns) + self._options.trace_timeout_ns
 
     def _left(self, what: str, number: int = 1) -> None:
         before = self._state.get(f"left/{what}")
@@ -378,25 +444,3 @@ class Rollouts:
     def _axes_in_state(self) -> Mapping[str, int]:
         pairs = ((key[len("axis/") :], value) for key, value in self._state.items("axis/"))
         return {axis: step for axis, step in pairs if isinstance(step, int)}
-
-
-def _revised(facts: Facts, scores: list[Score]) -> Facts:
-    """Return *facts* with the reward that came apart from the trace, if any did."""
-    rewards = [score.value for score in scores if score.name == "reward" and score.value is not None]
-    return replace(facts, reward=rewards[-1]) if rewards else facts
-
-
-def _late_value(value: Evaluation, ended: Ended) -> LateValue:
-    return LateValue(
-        id=value.id,
-        rollout_id=value.trace_id,
-        rollout_key=ended.key,
-        name=value.score.name,
-        value=value.score.value,
-        label=value.score.label,
-        explanation=value.score.explanation,
-        role=ended.role,
-        step=ended.step,
-        axis=axis_of(ended.role) if ended.step is not None else None,
-        time_unix_ns=value.time_unix_ns,
-    )

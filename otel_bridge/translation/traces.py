@@ -23,6 +23,8 @@ from otel_bridge.translation.state import State
 
 MAX_SPANS: Final = 20_000
 """Spans of one trace; more is no rollout but an endless span source."""
+FURTHER: Final = "+"
+"""Behind the id of a trace: spans that came when its first rollout was complete, and may belong to others."""
 _META: Final = "trace/meta/"
 _SPANS: Final = "trace/spans/"
 _KNOWN_SPANS: Final = 256
@@ -46,6 +48,9 @@ class OpenTrace:
         expected: Spans that its root says it has.
         rollout: It is known to be a rollout.
         facts: Set when it is complete and waits for its step.
+        marks: Spans that say that they are rollouts, of `span_ids`.
+        marked_ns: When the first of them came.
+        parts: Rollouts that were parted from it.
     """
 
     id: str
@@ -58,6 +63,19 @@ class OpenTrace:
     expected: int | None = None
     rollout: bool = False
     facts: Facts | None = None
+    marks: set[bytes] = field(default_factory=set[bytes])
+    marked_ns: int | None = None
+    parts: tuple[str, ...] = ()
+
+    @property
+    def base(self) -> str:
+        """The id that its spans came with, or were given when they were parted."""
+        return self.id.removesuffix(FURTHER)
+
+    @property
+    def further(self) -> bool:
+        """It holds what came of a trace whose first rollout was complete already."""
+        return self.id.endswith(FURTHER)
 
     @property
     def whole(self) -> bool:
@@ -71,6 +89,10 @@ class OpenTrace:
             self.span_ids.add(span.span_id)
             self.rollout = self.rollout or reading.is_rollout(span)
             root = reading.is_root(span)
+            if reading.is_marked(span):
+                self.marks.add(span.span_id)
+                self.marked_ns = self.marked_ns or now_unix_ns
+                root = root or self.further
             if not root and span.name != semconv.ROLLOUT_SPAN:
                 continue
             counts = (pair.value for pair in span.attributes if pair.key == semconv.SPAN_COUNT)
@@ -116,6 +138,9 @@ class TraceStore:
                 trace.expected,
                 trace.rollout,
                 _packed(facts) if facts is not None else None,
+                b"".join(sorted(trace.marks)).hex(),
+                trace.marked_ns,
+                list(trace.parts),
             ],
         )
 
@@ -128,7 +153,7 @@ class TraceStore:
                 header, _, payload = chunk.partition(b"\n")
                 producer = _producer(orjson.loads(header))
                 spans.extend((producer, span) for span in ScopeSpans.FromString(payload).spans)
-        return Trace(trace.id, spans)
+        return Trace(trace.base, spans)
 
     def forget(self, trace: OpenTrace) -> None:
         """Take *trace* out of the store."""
@@ -148,6 +173,7 @@ class Ended:
         kept: Its rollout was emitted; else it was left out.
         key: Where trackers show the rollout.
         span_ids: The end of each of its spans' ids; ``None`` when there were too many to remember.
+        marks: Then, the end of the ids of those that said that they are rollouts.
     """
 
     kept: bool
@@ -155,6 +181,12 @@ class Ended:
     role: str | None
     step: int | None
     span_ids: frozenset[bytes] | None
+    marks: frozenset[bytes] = frozenset()
+
+    @property
+    def known(self) -> frozenset[bytes]:
+        """Every id of a span that is remembered."""
+        return self.marks if self.span_ids is None else self.span_ids
 
 
 class EndedTraces:
@@ -175,7 +207,8 @@ class EndedTraces:
         """Remember a trace; return the id of the one that is forgotten for it."""
         self._number += 1
         ids = b"".join(sorted(ended.span_ids)).hex() if ended.span_ids is not None else None
-        self._state.set(f"{self._prefix}{trace_id}", [self._number, ended.kept, ended.key, ended.role, ended.step, ids])
+        fields = [self._number, ended.kept, ended.key, ended.role, ended.step, ids, b"".join(sorted(ended.marks)).hex()]
+        self._state.set(f"{self._prefix}{trace_id}", fields)
         self._ended[trace_id] = ended
         if len(self._ended) <= self._limit:
             return None
@@ -185,14 +218,26 @@ class EndedTraces:
         return oldest
 
 
-def remembered(span_ids: set[bytes]) -> frozenset[bytes] | None:
-    """Return *span_ids* as an `Ended` remembers them."""
-    return frozenset(span_id[-_KNOWN_BYTES:] for span_id in span_ids) if len(span_ids) <= _KNOWN_SPANS else None
+def ended_as(trace: OpenTrace, key: str, role: str | None, step: int | None, *, kept: bool) -> Ended:
+    """Return *trace* as it is remembered."""
+    few = len(trace.span_ids) <= _KNOWN_SPANS
+    return Ended(
+        kept, key, role, step, _tails(trace.span_ids) if few else None, frozenset() if few else _tails(trace.marks)
+    )
+
+
+def tail(span_id: bytes) -> bytes:
+    """Return what is remembered of the id of a span of a finished trace."""
+    return span_id[-_KNOWN_BYTES:]
+
+
+def _tails(span_ids: set[bytes]) -> frozenset[bytes]:
+    return frozenset(map(tail, span_ids))
 
 
 def unknown(ended: Ended, spans: Sequence[Span]) -> int:
     """Return how many of *spans* were not part of a finished trace."""
-    return len({span.span_id[-_KNOWN_BYTES:] for span in spans} - (ended.span_ids or frozenset()))
+    return len({tail(span.span_id) for span in spans} - (ended.span_ids or frozenset()))
 
 
 def _split_ids(text: str, size: int) -> list[bytes]:
@@ -201,7 +246,7 @@ def _split_ids(text: str, size: int) -> list[bytes]:
 
 
 def _open_trace(trace_id: str, value: object) -> OpenTrace:
-    fields = cast("list[Json]", value)
+    fields = [*cast("list[Json]", value), "", None, []]  # the last three are missing in older ledgers
     packed = fields[8]
     return OpenTrace(
         id=trace_id,
@@ -214,6 +259,9 @@ def _open_trace(trace_id: str, value: object) -> OpenTrace:
         expected=cast("int | None", fields[6]),
         rollout=cast("bool", fields[7]),
         facts=_unpacked(cast("list[Json]", packed)) if packed is not None else None,
+        marks=set(_split_ids(cast("str", fields[9]), 8)),
+        marked_ns=cast("int | None", fields[10]),
+        parts=tuple(cast("list[str]", fields[11])),
     )
 
 
@@ -252,4 +300,5 @@ def _ended(fields: list[Json]) -> Ended:
         role=cast("str | None", fields[3]),
         step=cast("int | None", fields[4]),
         span_ids=frozenset(_split_ids(ids, _KNOWN_BYTES)) if isinstance(ids, str) else None,
+        marks=frozenset(_split_ids(cast("str", fields[6]), _KNOWN_BYTES)) if len(fields) > 6 else frozenset(),
     )
