@@ -5,9 +5,11 @@ SHARED_VENV := .venv-wandb-shared
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 60
+SOAK_MINUTES ?= 10
 PYTHON_ROOTS := otel_bridge exporters collector examples tests benchmarks
 
-.PHONY: help demo otelcol test test-fast check format bench docs clean
+.PHONY: help demo otelcol test test-fast check format fuzz soak bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -55,6 +57,13 @@ check: $(VENV)/.developers ## Lint, types, import contracts, the oldest Python
 format: $(VENV)/.developers ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+fuzz: $(VENV)/.developers ## Fuzz decoding, segments and translation, FUZZ_SECONDS each (60)
+	@for target in protobuf json segment translation; do \
+	  $(BIN)/python tests/fuzz/run_fuzz.py $$target $(FUZZ_SECONDS) || exit 1; done
+
+soak: $(VENV)/.developers ## Let a service run under outages and kills, SOAK_MINUTES (10); everything bounded, every row arrives
+	$(BIN)/python -m benchmarks.soak --minutes $(SOAK_MINUTES)
 
 bench: $(VENV)/.developers ## Measure speed against the real peers, as ratios in one run
 	$(BIN)/python -m benchmarks

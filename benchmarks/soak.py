@@ -1,0 +1,353 @@
+"""A service under fire for as long as asked: ``python -m benchmarks.soak --minutes 60``.
+
+Clients of many runs and roles send rows over HTTP and begin new runs as old ones end; a tracker goes away and comes
+back; the service is killed and started again. At the end every acknowledged row must be in the tracker. Nothing may
+grow with the number of rows: what is open is held to what the runs open at one time need, and memory is
+compared between two halves of the rows of one life of its process, never between moments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import requests
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+_ROLES = ("trainer", "explorer", "evaluator")
+_CLIENTS = 4
+_RUNS_AT_A_TIME = 3
+_BATCH, _KEYS, _BATCHES_OF_A_RUN = 25, 10, 60
+_PAUSE_S = 0.05
+_KEPT_OPEN_S = 65.0
+_WINDOW_ROWS = 6_000
+_WARM_ROWS = 12_000
+"""Before that a process still imports, learns shapes and fills its bounded caches."""
+_MORE_MEMORY = 1.25
+_OPEN_RUNS = 2 * _CLIENTS * _RUNS_AT_A_TIME
+"""Those that are sent, and as many that are being ended."""
+_FILES, _FILES_A_RUN, _THREADS, _THREADS_A_RUN = 64, 18, 16, 2
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The service at one count of rows."""
+
+    life: int
+    rows: int
+    rss: int
+    files: int
+    threads: int
+    disk: int
+    young: int
+    """Runs begun in this life within the last minute: a receiver keeps their segments open for so long."""
+
+
+@dataclass
+class Sent:
+    """What was acknowledged: rows of each run by id, and how many in all. Any thread."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    rows: dict[str, set[str]] = field(default_factory=dict)
+    begun: dict[str, float] = field(default_factory=dict)
+    count: int = 0
+    refused: dict[int | str, int] = field(default_factory=dict)
+
+    def took(self, run: str, ids: set[str]) -> None:
+        with self.lock:
+            self.rows.setdefault(run, set()).update(ids)
+            self.begun.setdefault(run, time.monotonic())
+            self.count += len(ids)
+
+    def refuse(self, why: int | str) -> None:
+        with self.lock:
+            self.refused[why] = self.refused.get(why, 0) + 1
+
+
+class Service:
+    """``otel-bridge serve``, started again after each kill at the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lives, self.port, self.started_s = folder, 0, 0, 0.0
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self.lives, self.started_s = self.lives + 1, time.monotonic()
+        call = [
+            str(Path(sys.executable).parent / "otel-bridge"),
+            "serve",
+            "--exporters",
+            "soak,console",
+            "--grpc",
+            "off",
+        ]
+        self.process = subprocess.Popen(
+            [*call, "--http", f"127.0.0.1:{self.port}", "--dir", str(self.folder / "runs")],
+            env=self._environment(), cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        first = self.process.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", first)
+        if found is None:
+            raise RuntimeError(f"serve did not begin: {first}{self.process.stderr.read()}")
+        self.port = int(found[1])
+        threading.Thread(target=self._log, args=(self.process,), daemon=True).start()
+
+    def _environment(self) -> dict[str, str]:
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "PYTHONPATH": str(self.folder / "site")}
+        return {**env, "SOAK_FOLDER": str(self.folder / "tracker"), "OTEL_BRIDGE_SILENCE_S": "20"}
+
+    def _log(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        with (self.folder / "service.log").open("a") as log:
+            for line in process.stderr:
+                log.write(line)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(180)
+
+    def sample(self, sent: Sent) -> Sample | None:
+        assert self.process is not None
+        since_s, rows = max(self.started_s, time.monotonic() - _KEPT_OPEN_S), sent.count
+        with sent.lock:
+            young = sum(began_s > since_s for began_s in sent.begun.values())
+        with suppress(psutil.Error):
+            seen = psutil.Process(self.process.pid)
+            with seen.oneshot():
+                rss, files, threads = seen.memory_info().rss, seen.num_fds(), seen.num_threads()
+            return Sample(self.lives, rows, rss, files, threads, self._disk(), young)
+        return None
+
+    def _disk(self) -> int:
+        total = 0
+        for path in (self.folder / "runs").rglob("*"):
+            with suppress(OSError):
+                total += path.stat().st_size
+        return total
+
+
+def main() -> None:
+    """Soak; exits 1 when a row is missing or something grew."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seconds-between-kills", type=float, default=45.0)
+    asked = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="otel-bridge-soak-"))
+    faults = soak(folder, asked.minutes * 60, asked.seconds_between_kills)
+    for line in faults:
+        print(f"✗ {line}")
+    if faults:
+        print(f"all of it is in {folder}")
+        sys.exit(1)
+    shutil.rmtree(folder)
+    print("✓ every row arrived, nothing grew")
+
+
+def soak(folder: Path, seconds: float, between_kills_s: float) -> list[str]:
+    """Run it in *folder*; return what is wrong, one line each."""
+    _install(folder)
+    (folder / "tracker").mkdir()
+    service, sent = Service(folder), Sent()
+    service.start()
+    with _clients(service, sent) as stop:
+        samples = list(_trouble(service, sent, seconds, between_kills_s))
+        stop.set()
+    (folder / "tracker" / "away").unlink(missing_ok=True)
+    code = _everything_ends(service)
+    print(f"{sent.count:,} rows of {len(sent.rows)} runs, {service.lives} lives, refused {sent.refused or 'none'}")
+    faults = [*_missing(folder, sent), *_grown(samples)]
+    return faults if code == 0 else [*faults, f"serve ended with {code}: look at service.log"]
+
+
+def _install(folder: Path) -> None:
+    info = folder / "site" / "soak_tracker-1.0.dist-info"
+    info.mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("soak_tracker.py"), folder / "site")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: soak-tracker\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[otel_bridge.exporters]\nsoak = soak_tracker:exporter\n")
+
+
+def _trouble(service: Service, sent: Sent, seconds: float, between_kills_s: float) -> Iterator[Sample]:
+    """Take the tracker away and bring it back, kill the service and start it again; yield a sample a window."""
+    began = last_kill = time.monotonic()
+    away, window = service.folder / "tracker" / "away", 0
+    while (now := time.monotonic()) - began < seconds:
+        # A third of the time between two kills the tracker is away; every other kill falls into that.
+        gone = (now - began) % (between_kills_s * 1.5) > between_kills_s
+        away.touch() if gone else away.unlink(missing_ok=True)
+        if now - last_kill > between_kills_s:
+            service.kill()
+            service.start()
+            last_kill = time.monotonic()
+        if sent.count // _WINDOW_ROWS > window:
+            window = sent.count // _WINDOW_ROWS
+            if not gone and (found := service.sample(sent)) is not None:
+                yield found
+        time.sleep(0.2)
+
+
+@contextmanager
+def _clients(service: Service, sent: Sent) -> Iterator[threading.Event]:
+    stop, numbers = threading.Event(), itertools.count(1)
+    threads = [threading.Thread(target=_client, args=(service, sent, numbers, stop)) for _ in range(_CLIENTS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _client(service: Service, sent: Sent, numbers: Iterator[int], stop: threading.Event) -> None:
+    session = requests.Session()
+    while not stop.is_set():
+        runs = [f"soak-{next(numbers)}" for _ in range(_RUNS_AT_A_TIME)]
+        for batch in range(_BATCHES_OF_A_RUN):
+            for run, role in itertools.product(runs, _ROLES):
+                body, ids = _rows(run, role, batch)
+                if not _send(service, session, sent, stop, ("metrics", body)):
+                    return
+                sent.took(run, ids)
+            if stop.wait(_PAUSE_S):
+                break
+        for run, role in itertools.product(runs, _ROLES):
+            if not _send(service, session, sent, stop, ("logs", _end(run, role))):
+                return
+
+
+def _send(
+    service: Service, session: requests.Session, sent: Sent, stop: threading.Event, what: tuple[str, bytes]
+) -> bool:
+    """Send until it is acknowledged, as every client does; ``False``: it was not, and the soak is over."""
+    signal_name, body = what
+    headers = {"Content-Type": "application/x-protobuf"}
+    while True:
+        try:
+            answer = session.post(
+                f"http://127.0.0.1:{service.port}/v1/{signal_name}", body, headers=headers, timeout=10
+            )
+        except requests.RequestException as exc:
+            sent.refuse(type(exc).__name__)
+        else:
+            if answer.status_code == 200:
+                return True
+            sent.refuse(answer.status_code)
+        if stop.wait(0.2):
+            return False
+
+
+def _rows(run: str, role: str, batch: int) -> tuple[bytes, set[str]]:
+    """Return rows as our own emitter makes them, and their ids."""
+    request = ExportMetricsServiceRequest()
+    part = request.resource_metrics.add(resource=_who(run, role))
+    ids: set[str] = set()
+    for number in range(_BATCH):
+        seq = batch * _BATCH + number + 1
+        ids.add(f"m:{run}-{role}:{seq}")
+        scope = part.scope_metrics.add()
+        scope.scope.name = "otel_bridge"
+        for key in range(_KEYS):
+            point = scope.metrics.add(name=f"actor/metric_{key}").gauge.data_points.add(as_double=seq / 7)
+            point.time_unix_nano = 1_800_000_000_000_000_000 + seq
+            point.attributes.append(KeyValue(key="rl.step", value=AnyValue(int_value=seq)))
+        mark = scope.metrics.add(name="rl.row").gauge.data_points.add(as_int=_KEYS)
+        mark.time_unix_nano = 1_800_000_000_000_000_000 + seq
+        for name in ("rl.step", "rl.seq"):
+            mark.attributes.append(KeyValue(key=name, value=AnyValue(int_value=seq)))
+    return request.SerializeToString(), ids
+
+
+def _end(run: str, role: str) -> bytes:
+    request = ExportLogsServiceRequest()
+    scope = request.resource_logs.add(resource=_who(run, role)).scope_logs.add()
+    scope.scope.name = "otel_bridge"
+    record = scope.log_records.add(event_name="rl.run.end", time_unix_nano=time.time_ns())
+    record.attributes.append(KeyValue(key="rl.run.status", value=AnyValue(string_value="finished")))
+    for name, number in (("rl.event.seq", 1), ("rl.seq", _BATCH * _BATCHES_OF_A_RUN)):
+        record.attributes.append(KeyValue(key=name, value=AnyValue(int_value=number)))
+    return request.SerializeToString()
+
+
+def _who(run: str, role: str) -> Resource:
+    said: Mapping[str, str] = {
+        "rl.run.id": run, "rl.project": "soak", "rl.run.name": run, "rl.role": role, "rl.instance.id": f"{run}-{role}",
+    }  # fmt: skip
+    return Resource(attributes=[KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in said.items()])
+
+
+def _everything_ends(service: Service) -> int:
+    """End the service until nothing remains: a drain has a limit, the next one goes on."""
+    for _ in range(5):
+        code = service.end()
+        if code == 0:
+            return 0
+        service.start()
+    return service.end()
+
+
+def _missing(folder: Path, sent: Sent) -> Iterator[str]:
+    twice = 0
+    for run, ids in sent.rows.items():
+        path = folder / "tracker" / run
+        lines = path.read_text().split() if path.exists() else []
+        lost = ids - set(lines)
+        twice += len(lines) - len(set(lines))
+        if lost:
+            yield f"{run}: {len(lost)} of {len(ids)} acknowledged rows never reached the tracker, e.g. {min(lost)}"
+    # This tracker cannot tell what it holds, so what was written just before a kill comes again.
+    print(f"rows that the kills brought twice: {twice}")
+
+
+def _grown(samples: list[Sample]) -> Iterator[str]:
+    """Compare what is open with what the runs open at one time need, and memory, half a life against the other half."""
+    compared = 0
+    for life, group in itertools.groupby(samples, key=lambda sample: sample.life):
+        given = list(group)
+        for what, most, limit in (
+            ("open files", max(one.files - one.young for one in given), _FILES + _FILES_A_RUN * _OPEN_RUNS),
+            ("threads", max(one.threads for one in given), _THREADS + _THREADS_A_RUN * _OPEN_RUNS),
+        ):
+            print(f"life {life}, {given[-1].rows - given[0].rows:,} rows: {what} {most}, at most {limit}")
+            if most > limit:
+                yield f"life {life}: {most} {what}, at most {limit} for {_OPEN_RUNS} runs that are open at one time"
+        warm = [one for one in given if one.rows - given[0].rows >= _WARM_ROWS]
+        if len(warm) < 4:
+            continue
+        compared += 1
+        half = len(warm) // 2
+        before, after = max(one.rss for one in warm[:half]), max(one.rss for one in warm[half:])
+        print(f"life {life}, {warm[-1].rows - warm[0].rows:,} rows: memory {before:,} → {after:,} bytes")
+        if after > before * _MORE_MEMORY:
+            yield f"life {life}: memory grew from {before:,} to {after:,} bytes from one half of its rows to the other"
+    if samples:
+        print(f"largest disk {max(one.disk for one in samples):,} bytes; lives whose halves are compared: {compared}")
+
+
+if __name__ == "__main__":
+    main()
