@@ -13,8 +13,8 @@ from itertools import groupby
 from typing import cast
 
 from otel_bridge.errors import PermanentError, RetryableError
-from otel_bridge.exporter import CatchesUp, Exporter, ExporterSettings, Memory, RunInfo, RunWriter
-from otel_bridge.records import Config, End, LateValue, Record, Rollout, Row
+from otel_bridge.exporter import CatchesUp, Exporter, ExporterSettings, Memory, RunInfo, RunWriter, TakesTraces
+from otel_bridge.records import Config, End, LateValue, OtherTrace, Record, Rollout, Row
 
 CALL_RECORDS = 1000
 """Most records of one call."""
@@ -116,6 +116,9 @@ def write(writer: RunWriter, batch: Sequence[Record]) -> None:
             writer.write_rows(cast("Sequence[Row]", batch))
         case Rollout():
             writer.write_rollouts(cast("Sequence[Rollout]", batch))
+        case OtherTrace():
+            if isinstance(writer, TakesTraces):  # others are not given any
+                writer.write_traces(cast("Sequence[OtherTrace]", batch))
         case LateValue():
             writer.write_late(cast("Sequence[LateValue]", batch))
         case Config():
