@@ -21,6 +21,7 @@ NAMES = (
     "loss",
     "ingest",
     "memory",
+    "wide_run",
 )
 
 
