@@ -31,6 +31,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import read_report
+
 _ROLES = ("trainer", "explorer", "evaluator")
 _CLIENTS = 4
 _RUNS_AT_A_TIME = 3
@@ -41,8 +44,8 @@ _WINDOW_ROWS = 6_000
 _WARM_ROWS = 12_000
 """Before that a process still imports, learns shapes and fills its bounded caches."""
 _MORE_MEMORY = 1.25
-_OPEN_RUNS = 2 * _CLIENTS * _RUNS_AT_A_TIME
-"""Those that are sent, and as many that are being ended."""
+_CLOSING_RUNS = _CLIENTS * _RUNS_AT_A_TIME
+"""Runs that have just ended may still be open."""
 _FILES, _FILES_A_RUN, _THREADS, _THREADS_A_RUN = 64, 18, 16, 2
 
 
@@ -56,6 +59,8 @@ class Sample:
     files: int
     threads: int
     disk: int
+    undelivered: int
+    """Runs that are sent, end, or wait for the tracker: their folders are open."""
     young: int
     """Runs begun in this life within the last minute: a receiver keeps their segments open for so long."""
 
@@ -139,8 +144,12 @@ class Service:
             seen = psutil.Process(self.process.pid)
             with seen.oneshot():
                 rss, files, threads = seen.memory_info().rss, seen.num_fds(), seen.num_threads()
-            return Sample(self.lives, rows, rss, files, threads, self._disk(), young)
+            return Sample(self.lives, rows, rss, files, threads, self._disk(), self._undelivered(), young)
         return None
+
+    def _undelivered(self) -> int:
+        reports = [read_report(folder) for folder in run_folders(self.folder / "runs")]
+        return sum(report is None or not report.ended for report in reports)
 
     def _disk(self) -> int:
         total = 0
@@ -329,13 +338,17 @@ def _grown(samples: list[Sample]) -> Iterator[str]:
     compared = 0
     for life, group in itertools.groupby(samples, key=lambda sample: sample.life):
         given = list(group)
-        for what, most, limit in (
-            ("open files", max(one.files - one.young for one in given), _FILES + _FILES_A_RUN * _OPEN_RUNS),
-            ("threads", max(one.threads for one in given), _THREADS + _THREADS_A_RUN * _OPEN_RUNS),
+        for what, fixed, for_a_run, seen in (
+            ("open files", _FILES, _FILES_A_RUN, [one.files - one.young for one in given]),
+            ("threads", _THREADS, _THREADS_A_RUN, [one.threads for one in given]),
         ):
-            print(f"life {life}, {given[-1].rows - given[0].rows:,} rows: {what} {most}, at most {limit}")
-            if most > limit:
-                yield f"life {life}: {most} {what}, at most {limit} for {_OPEN_RUNS} runs that are open at one time"
+            limits = [fixed + for_a_run * (one.undelivered + _CLOSING_RUNS) for one in given]
+            print(f"life {life}, {given[-1].rows - given[0].rows:,} rows: {what} {max(seen)}, at most {max(limits)}")
+            over = [
+                f"{count} {what}, at most {limit}" for count, limit in zip(seen, limits, strict=True) if count > limit
+            ]
+            if over:
+                yield f"life {life}: {over[0]} for the runs that are open"
         warm = [one for one in given if one.rows - given[0].rows >= _WARM_ROWS]
         if len(warm) < 4:
             continue
