@@ -104,9 +104,11 @@ def rollout_cells(rollout: Rollout, cell_chars: int) -> list[Cell]:
     last = answers[-1] if answers else len(rollout.messages)
     answer = _content(rollout.messages[last]) if answers else ""
     tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get("calls")
+    # Without content there are no messages; the model's spans still say how often it spoke.
+    turns = len(answers) or sum(span.kind == "generation" for span in rollout.spans)
     cells: list[object] = [
         rollout.step, rollout.split, rollout.group, rollout.sample, _transcript(rollout.messages[:last]), answer,
-        rollout.reward, rollout.advantage, rollout.finish_reason, rollout.policy_version, len(answers),
+        rollout.reward, rollout.advantage, rollout.finish_reason, rollout.policy_version, turns,
         len(rollout.messages), tools if isinstance(tools, int) else None,
         (rollout.end_unix_ns - rollout.start_unix_ns) / 1e9 if rollout.timed else None, rollout.id,
         _json(rollout.rewards),
