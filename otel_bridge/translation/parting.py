@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge.records import LateValue, axis_of
 from otel_bridge.translation import spans as reading
-from otel_bridge.translation.assembly import Facts, Score
+from otel_bridge.translation.assembly import Facts, Score, Trace
 from otel_bridge.translation.late import Evaluation, LateValues
-from otel_bridge.translation.parts import belongs_further, part_id
+from otel_bridge.translation.parts import Part, belongs_further, part_id
 from otel_bridge.translation.state import State, count
 from otel_bridge.translation.traces import FURTHER, MAX_SPANS, Ended, EndedTraces, OpenTrace, TraceStore, tail, unknown
 
@@ -83,6 +83,34 @@ class Parting:
             room = max(room, 1)
         count(self._state, "span/too_many", len(fresh) - room)
         return fresh[:room]
+
+    def rest(self, trace: OpenTrace, source: Trace, parts: list[Part]) -> OpenTrace | None:
+        """Store anew what of *trace*, which is forgotten, belongs to none of its further rollouts: it waits on.
+
+        Args:
+            trace: Spans that came when the first rollout was complete.
+            source: The same with all its spans.
+            parts: The further rollouts found in it; with none of these nothing is waited for.
+
+        Returns:
+            The trace that waits, if any does.
+        """
+        first = self._store.traces.get(trace.base)
+        if first is not None:
+            first.parts += tuple(part.trace.id for part in parts)
+            self._store.note(first)
+        taken = {span_id for part in parts for span_id in part.span_ids}
+        rest = [(producer, span) for producer, span in source.spans if span.span_id not in taken]
+        if not rest:
+            return None
+        if not parts:
+            count(self._state, "span/late", len(rest))
+            return None
+        waiting = OpenTrace(trace.id, trace.first_ns, trace.last_ns)
+        for producer, span in rest:
+            waiting.add([span], trace.last_ns)
+            self._store.keep(waiting, producer, ScopeSpans(spans=[span]))
+        return waiting
 
 
 def revised(facts: Facts, scores: list[Score]) -> Facts:

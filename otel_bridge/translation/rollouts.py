@@ -8,7 +8,6 @@ in the state; an object made anew from the same state goes on where the last one
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -25,6 +24,7 @@ from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.choice import Step, Steps, Verdict
 from otel_bridge.translation.content import limit_of
 from otel_bridge.translation.late import LateValues, base_of, read_evaluation
+from otel_bridge.translation.open_traces import OpenTraces
 from otel_bridge.translation.options import Options, OtherTraces, counted
 from otel_bridge.translation.parting import Parting, late_value, revised
 from otel_bridge.translation.parts import Part, moved_to, parted
@@ -75,12 +75,8 @@ class Rollouts:
         self._parting = Parting(state, self._store, self._ended, self._late)
         complete = ((t.id, t.facts, t.last_ns) for t in self._store.traces.values() if t.facts is not None)
         self._steps = Steps(state, options, self._axes, complete)
-        self._due: list[tuple[int, str]] = []
-        self._open: dict[str, None] = {}
-        self._undecided: dict[str, None] = {}
-        self._waiting = 0
-        for trace in self._store.traces.values():
-            self._index(trace)
+        self._open = OpenTraces(self._store.traces, options)
+        self._waiting = sum(trace.facts is not None for trace in self._store.traces.values())
 
     def spans(
         self,
@@ -150,15 +146,8 @@ class Rollouts:
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Let time pass: traces whose time is up, then steps, corrected statistics, values without a trace."""
         records: list[Record] = []
-        while self._due and self._due[0][0] <= now_unix_ns:
-            trace = self._store.traces.get(heapq.heappop(self._due)[1])
-            if trace is None or trace.facts is not None:
-                continue
-            due_ns = self._due_ns(trace)
-            if due_ns > now_unix_ns:
-                heapq.heappush(self._due, (due_ns, trace.id))
-            else:
-                records += self._expire(trace, due_ns)
+        for trace, due_ns in self._open.due(now_unix_ns):
+            records += self._expire(trace, due_ns)
         for step in self._steps.due(now_unix_ns):
             records += self._close(step)
         for step in self._steps.corrected(now_unix_ns):
@@ -178,7 +167,7 @@ class Rollouts:
 
     def waiting(self) -> tuple[int, int]:
         """Return how many traces wait for spans, and how many rollouts for their step."""
-        return len(self._open) + len(self._undecided), self._waiting
+        return len(self._open), self._waiting
 
     def _came(
         self, trace_id: str, producer: Producer, found: list[Span], scope_spans: ScopeSpans | None, now_unix_ns: int
@@ -237,7 +226,7 @@ class Rollouts:
         elif trace.whole and trace.rollout:
             return self._complete(trace, self._store.read(trace), now_unix_ns)
         else:
-            self._index(trace, due=trace.chunks == 1 or (trace.root_ns is not None and not rooted))
+            self._open.index(trace, due=trace.chunks == 1 or (trace.root_ns is not None and not rooted))
         return []
 
     def _complete(
@@ -256,7 +245,7 @@ class Rollouts:
         facts = self._assembler.facts(source)
         records = self._pass(facts.role, facts.split, facts.step)
         verdict = self._steps.take(trace.id, revised(facts, self._late.scores(trace.id)), now_unix_ns)
-        self._forget(trace)
+        self._open.forget(trace)
         if verdict is Verdict.KEEP:
             records.append(self._emit(trace, source, facts))
         elif verdict is Verdict.LEAVE_OUT:
@@ -273,10 +262,10 @@ class Rollouts:
     def _part(self, trace: OpenTrace, source: Trace, parts: list[Part], now_unix_ns: int) -> list[Record]:
         """Take each rollout of a trace as a trace of its own."""
         self._late.adopt(trace.base, {span_id.hex(): part.trace.id for part in parts for span_id in part.span_ids})
-        self._forget(trace)
+        self._open.forget(trace)
         self._store.forget(trace)
-        if trace.further:
-            self._leave_rest(trace, source, parts)
+        if trace.further and (rest := self._parting.rest(trace, source, parts)) is not None:
+            self._open.index(rest)
         records: list[Record] = []
         for part in parts:
             one = OpenTrace(part.trace.id, trace.first_ns, trace.last_ns, {*part.span_ids}, root_ns=now_unix_ns)
@@ -288,23 +277,6 @@ class Rollouts:
                 self._store.keep(one, producer, scope_spans)
             records += self._complete(one, part.trace, now_unix_ns)
         return records
-
-    def _leave_rest(self, trace: OpenTrace, source: Trace, parts: list[Part]) -> None:
-        """Let spans wait on that belong to none of the further rollouts; with none of these nothing is waited for."""
-        first = self._store.traces.get(trace.base)
-        if first is not None:
-            first.parts += tuple(part.trace.id for part in parts)
-            self._store.note(first)
-        taken = {span_id for part in parts for span_id in part.span_ids}
-        rest = [(producer, span) for producer, span in source.spans if span.span_id not in taken]
-        if rest and not parts:
-            count(self._state, "span/late", len(rest))
-        elif rest:
-            waiting = OpenTrace(trace.id, trace.first_ns, trace.last_ns)
-            for producer, span in rest:
-                waiting.add([span], trace.last_ns)
-                self._store.keep(waiting, producer, ScopeSpans(spans=[span]))
-            self._index(waiting)
 
     def _revise(self, trace: OpenTrace) -> None:
         """Look again at a rollout that waits for its step: more of its spans have come. Its step stays."""
@@ -378,7 +350,7 @@ class Rollouts:
         self._late.adopt(trace.id, {})
         if values := len(self._late.scores(trace.id)):
             count(self._state, "evaluation/other", values)
-        self._forget(trace)
+        self._open.forget(trace)
         self._store.forget(trace)
         self._late.forget(trace.id)
         self._other.add(trace.id, Ended(False, "", None, None, None))
@@ -389,15 +361,15 @@ class Rollouts:
         records: list[Record] = []
         most, most_bytes = self._options.max_open_traces, self._options.max_open_trace_bytes
         while True:
-            many = len(self._open) + len(self._undecided) > most
+            many = len(self._open) > most
             large = self._store.size > most_bytes
-            if (many or large) and self._undecided:
-                records += self._expire(self._store.traces[next(iter(self._undecided))], now_unix_ns)
+            if (many or large) and (undecided := self._open.oldest_undecided()) is not None:
+                records += self._expire(undecided, now_unix_ns)
             elif self._waiting and (large or self._waiting > most):
                 records += self._close(next(step for step in self._steps.open() if step.waiting))
-            elif (many or large) and self._open:
+            elif (many or large) and (rollout := self._open.oldest_rollout()) is not None:
                 count(self._state, "trace/evicted")
-                records += self._expire(self._store.traces[next(iter(self._open))], now_unix_ns)
+                records += self._expire(rollout, now_unix_ns)
             else:
                 return records
 
@@ -414,28 +386,6 @@ class Rollouts:
 
     def _reward(self, trace_id: str, facts: Facts) -> float | None:
         return revised(facts, self._late.scores(trace_id)).reward
-
-    def _index(self, trace: OpenTrace, *, due: bool = True) -> None:
-        """Make an open trace findable by age and by the time it is due."""
-        if trace.facts is not None:
-            self._waiting += 1
-            return
-        if trace.rollout:
-            self._undecided.pop(trace.id, None)
-            self._open[trace.id] = None
-        else:
-            self._undecided[trace.id] = None
-        if due:
-            heapq.heappush(self._due, (self._due_ns(trace), trace.id))
-
-    def _forget(self, trace: OpenTrace) -> None:
-        self._open.pop(trace.id, None)
-        self._undecided.pop(trace.id, None)
-
-    def _due_ns(self, trace: OpenTrace) -> int:
-        if trace.root_ns is not None:
-            return trace.root_ns + self._options.trace_grace_ns
-        return min(trace.last_ns, trace.marked_ns or trace.last_ns) + self._options.trace_timeout_ns
 
     def _left(self, what: str, number: int = 1) -> None:
         before = self._state.get(f"left/{what}")
