@@ -25,6 +25,9 @@ class Tracker:
     """What `safe` answers; ``None``: it cannot tell."""
     fails: Callable[[Sequence[Record]], Exception | None] = lambda records: None
     opens: Callable[[], Exception | None] = lambda: None
+    loses: Callable[[], Exception | None] = lambda: None
+    """What `safe` raises: it turned out that nothing more arrives."""
+    ends: Callable[[], Exception | None] = lambda: None
     calls: list[tuple[str, tuple[object, ...]]] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     infos: list[RunInfo] = field(default_factory=list)
@@ -56,10 +59,14 @@ class Tracker:
         self.calls.append(("config", (role, config)))
 
     def safe(self) -> int | None:
+        if (error := self.loses()) is not None:
+            raise error
         return self.holds
 
     def end(self, status: Status) -> None:
         self.calls.append(("end", (status.value,)))
+        if (error := self.ends()) is not None:
+            raise error
 
     def close(self) -> None:
         self.calls.append(("close", ()))

@@ -348,18 +348,20 @@ class Delivery:
             or (self._open is not None and not self._caught_up(self._open))
         ):
             return 0.0
+        in_doubt = self._open if at.safe < at.written else None
+        failing = self.progress.failing_since_s is not None
+        if in_doubt is not None and (failing or time.monotonic() - in_doubt.looked_s >= SAFE_POLL_S):
+            self._look_at_safe(in_doubt, at)
+        if failing:
+            self._succeeded()
         # A run that was never opened, for want of a row, has ended too once its end is passed.
         self._show("ended" if at.ended or (self._passed_end and self._passed_end == at.written) else "idle")
-        if self._open is None or at.safe >= at.written:
-            return None
-        if time.monotonic() - self._open.looked_s >= SAFE_POLL_S:
-            self._look_at_safe(self._open, at)
-        return SAFE_POLL_S
+        return None if in_doubt is None else SAFE_POLL_S
 
     def _caught_up(self, opened: OpenWriter) -> bool:
         """Let the writer do a little of what it put off; say whether nothing is left of it."""
         done = opened.caught_up()
-        if self.progress.failing_since_s is not None:
+        if not done and self.progress.failing_since_s is not None:  # one that had nothing to do has proved nothing
             self._succeeded()
         return done
 
@@ -385,7 +387,7 @@ class Delivery:
 
     def _blocked(self, exc: BlockedError | PermanentError) -> float:
         help_ = exc.help if isinstance(exc, BlockedError) else ""
-        self._close_writer()
+        self._give_up_writer()
         self._window = None
         if self.progress.state != "blocked" or self.progress.reason != str(exc):
             self._say(f"{self._name} is blocked: {exc}" + (f"; {help_}" if help_ else ""))
@@ -395,11 +397,23 @@ class Delivery:
     def _failed(self, reason: str, retry_after_s: float | None) -> float:
         wait = self._backoff.failed(retry_after_s)
         if self._backoff.failures >= _REOPEN_AFTER:
-            self._close_writer()
+            self._give_up_writer()
         if self._backoff.failures in {1, _REOPEN_AFTER}:
             self._say(f"{self._name}: not written, tried again: {reason}")
         self._show("retrying", reason=reason)
         return wait
+
+    def _give_up_writer(self) -> None:
+        """Close a writer that failed and go back to what is safe: only the next one can tell what of the rest arrived.
+
+        Else what was lost behind the last record would wait for another record, with nothing to show for it.
+        """
+        self._close_writer()
+        at = self._at
+        if at is not None and at.safe < at.written and not at.ended:
+            self._at, self._window = dataclasses.replace(at, written=at.safe), None
+            with contextlib.suppress(Exception):  # the next bridge begins there anyway
+                self._save(self._at)
 
     def _close_writer(self) -> None:
         opened, self._open = self._open, None

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from bridge_file_tracker import Nowhere
-from delivery_bench import Bench, Tracker, rollout, row
+from delivery_bench import Bench, Tracker, end, rollout, row
 
 from otel_bridge.errors import BlockedError, MissingExtraError, PermanentError, RetryableError
 from otel_bridge.exporter import Exporter
 from otel_bridge.records import Record
+
+OPENED = ("open", (False,))
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -96,6 +98,63 @@ def test_a_writer_that_keeps_failing_is_opened_anew(tmp_path: Path) -> None:
         bench.delivery.step()
 
     assert [kind for kind, _ in bench.tracker.calls].count("open") > 1
+
+
+def test_what_was_lost_behind_the_last_row_is_written_again_though_no_row_follows(tmp_path: Path) -> None:
+    tracker = Tracker(holds=0)
+    bench = Bench(tmp_path, tracker)
+    bench.ledger.commit([row(1), row(2), row(3)])
+    tracker.loses = lambda: BlockedError("403") if tracker.kept else None
+    bench.run()
+    blocked = bench.delivery.progress
+
+    tracker.loses, tracker.holds = lambda: None, 1
+    bench.delivery.step()
+    bench.delivery.step()
+    bench.run()
+
+    assert (blocked.state, blocked.written, blocked.safe) == ("blocked", 0, 0)
+    assert tracker.calls == [
+        ("open", (False,)), ("rows", (1, 2, 3)), ("close", ()), ("open", (False,)), ("rows", (2, 3)),
+    ]  # fmt: skip
+    assert (bench.delivery.progress.rows, bench.delivery.progress.state) == (3, "idle")
+
+
+def test_an_upload_that_stands_still_is_opened_anew_though_no_row_follows_and_is_not_idle_till_then(
+    tmp_path: Path,
+) -> None:
+    tracker = Tracker(holds=0)
+    bench = Bench(tmp_path, tracker)
+    bench.ledger.commit([row(1), row(2)])
+    tracker.loses = lambda: RetryableError("2 lines did not arrive") if tracker.kept else None
+    while bench.delivery.progress.state != "retrying":
+        bench.delivery.step()
+
+    states: list[str] = []
+    while ("close", ()) not in tracker.calls and len(states) < 10:
+        bench.delivery.step()
+        states.append(bench.delivery.progress.state)
+    tracker.loses = lambda: None
+    bench.run()
+
+    assert states == ["retrying"] * 3
+    assert [call for call in tracker.calls if call[0] == "rows"] == [("rows", (1, 2))] * 2
+
+
+def test_a_run_whose_end_keeps_failing_is_opened_anew(tmp_path: Path) -> None:
+    tracker = Tracker()
+    tracker.ends = lambda: RetryableError("closed; open another one") if tracker.calls.count(OPENED) < 2 else None
+    bench = Bench(tmp_path, tracker)
+    bench.ledger.commit([row(1), end()])
+
+    for _ in range(12):
+        bench.delivery.step()
+
+    assert tracker.calls == [
+        OPENED, ("rows", (1,)), *[("end", ("finished",))] * 4, ("close", ()),
+        OPENED, ("end", ("finished",)), ("close", ()),
+    ]  # fmt: skip
+    assert bench.delivery.progress.state == "ended"
 
 
 def test_a_package_that_is_missing_blocks_with_the_command_that_installs_it(tmp_path: Path) -> None:
