@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -207,7 +207,7 @@ class _Service:
         remaining = self._host.stop(_STOP_S)
         if self._receiver is not None:
             self._receiver.stop()
-        lines = [line for run in remaining.values() for line in left(run)]
+        lines = [line for run in remaining.values() for line in left(run, hanging=self._host.hanging)]
         for line in lines:
             self._log.say(line, level="warning")
         self._log.say(
@@ -227,8 +227,8 @@ class _Service:
         return overview_of(self._base, run_folders(self._base), self._env).to_json()
 
 
-def left(run: Remaining) -> list[str]:
-    """Return what of a run is not delivered, one line for each reason."""
+def left(run: Remaining, *, hanging: Collection[str] = ()) -> list[str]:
+    """Return what of a run is not delivered, one line for each reason; what *hanging* exporters took may not be."""
     if run.rest is Rest.GONE or run.reason:
         return [f"{run.run_id}: {run.reason or 'its folder is gone'}"] if run.reason else []
     lines = [f"{run.run_id}: not everything is read yet"] if run.unread else []
@@ -238,6 +238,9 @@ def left(run: Remaining) -> list[str]:
             why = f": {exporter.reason}" if exporter.reason else ""
             help_text = f"; {exporter.help}" if exporter.help else ""
             lines.append(f"{run.run_id}: {max(count, 0)} records wait for {name}, {exporter.state}{why}{help_text}")
+        elif name in hanging and exporter.safe < exporter.written:
+            doubtful = exporter.written - exporter.safe
+            lines.append(f"{run.run_id}: {name} did not say in time that it holds the last {doubtful} records")
     if run.position and not run.exporters:
         lines.append(f"{run.run_id}: {run.position} records, and no exporter is chosen")
     return lines
