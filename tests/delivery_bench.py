@@ -28,6 +28,7 @@ class Tracker:
     loses: Callable[[], Exception | None] = lambda: None
     """What `safe` raises: it turned out that nothing more arrives."""
     ends: Callable[[], Exception | None] = lambda: None
+    closes: Callable[[], Exception | None] = lambda: None
     calls: list[tuple[str, tuple[object, ...]]] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     infos: list[RunInfo] = field(default_factory=list)
@@ -70,6 +71,8 @@ class Tracker:
 
     def close(self) -> None:
         self.calls.append(("close", ()))
+        if (error := self.closes()) is not None:
+            raise error
 
     def _write(self, kind: str, records: Sequence[Record]) -> None:
         positions = tuple(record.position for record in records)

@@ -136,7 +136,8 @@ class Delivery:
         if self._open is not None and self._at is not None:
             with contextlib.suppress(Exception):
                 self._look_at_safe(self._open, self._at)
-        self._close_writer()
+        if self._close_writer():
+            self._go_back()
         self._view.close()
 
     def _note_whole_window(self) -> None:
@@ -409,19 +410,25 @@ class Delivery:
         Else what was lost behind the last record would wait for another record, with nothing to show for it.
         """
         self._close_writer()
+        self._go_back()
+
+    def _go_back(self) -> None:
         at = self._at
         if at is not None and at.safe < at.written and not at.ended:
             self._at, self._window = dataclasses.replace(at, written=at.safe), None
             with contextlib.suppress(Exception):  # the next bridge begins there anyway
                 self._save(self._at)
 
-    def _close_writer(self) -> None:
+    def _close_writer(self) -> bool:
+        """Close the writer, if one is open; say whether that failed."""
         opened, self._open = self._open, None
         if opened is not None:
             try:
                 opened.writer.close()
             except Exception as exc:  # noqa: BLE001  # it is gone either way
                 self._say(f"{self._name}: closing its writer failed: {exc}")
+                return True
+        return False
 
     def _now(self) -> Destination:
         if self._at is None:

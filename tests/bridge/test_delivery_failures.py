@@ -120,6 +120,20 @@ def test_what_was_lost_behind_the_last_row_is_written_again_though_no_row_follow
     assert (bench.delivery.progress.rows, bench.delivery.progress.state) == (3, "idle")
 
 
+@pytest.mark.parametrize(("error", "written"), [(RetryableError("finish timed out"), 0), (None, 2)])
+def test_what_is_in_doubt_when_closing_fails_is_not_said_to_be_written(
+    tmp_path: Path, error: Exception | None, written: int
+) -> None:
+    bench = Bench(tmp_path, Tracker(holds=0, closes=lambda: error))
+    bench.ledger.commit([row(1), row(2)])
+    bench.run()
+
+    bench.delivery.close()
+
+    (at,) = bench.ledger.view().destinations()
+    assert (bench.delivery.progress.written, at.written, at.safe) == (written, written, 0)
+
+
 def test_an_upload_that_stands_still_is_opened_anew_though_no_row_follows_and_is_not_idle_till_then(
     tmp_path: Path,
 ) -> None:
