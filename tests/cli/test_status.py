@@ -34,6 +34,7 @@ def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_p
     extra = {"OTEL_BRIDGE_EXPORTERS": "gated,file", "GATED_BLOCKED": "1", **install(tmp_path)}
     env, train = environment(tmp_path, **extra), program(tmp_path, "train.py", TRAIN)
     with started(["python", train, "wait"], cwd=tmp_path, env=env) as process:
+        until(lambda: re.search(r"^file +idle", _shown(tmp_path, "gated is blocked") or "", re.MULTILINE), "the file")
         shown = until(lambda: _shown(tmp_path, "gated is blocked"), "the blocked tracker")
 
         line = otel_bridge("status", "--json", cwd=tmp_path, env=environment(tmp_path))
@@ -104,6 +105,8 @@ def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) 
 
 def test_watching_in_a_pipe_says_each_change_once_and_ends_on_an_interrupt(tmp_path: Path) -> None:
     env, train = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"), program(tmp_path, "train.py", TRAIN)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a job in the background; children would ignore it too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with started(["otel-bridge", "status", "--watch"], cwd=tmp_path, env=env) as watching:
         call(["python", train], cwd=tmp_path, env=env)
         assert watching.stdout is not None
