@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.life import Life, start_ticks, this_host
+from otel_bridge.journal.life import Life
 from otel_bridge.journal.segment import SegmentWriter
 from otel_bridge.translation.identity import RunIdentity
 from otel_bridge_collector.group_sync import GroupSync, SyncedFile
@@ -41,7 +40,13 @@ class RunSegment:
         folder.create()
         self._life = Life.hold(folder, instance_id)
         try:
-            self._writer = SegmentWriter(folder, _header(identity, instance_id), segment_bytes=segment_bytes)
+            self._writer = SegmentWriter(
+                folder,
+                SegmentHeader.of_this_process(
+                    "receiver", instance_id, run_id=identity.id, project=identity.project, run_name=identity.name
+                ),
+                segment_bytes=segment_bytes,
+            )
         except BaseException:
             self._life.release()
             raise
@@ -91,22 +96,3 @@ class RunSegment:
         folder = self._folder
         folders = (folder.segments_dir,) if before else (folder.segments_dir, folder.path, folder.base)
         self._file = SyncedFile(self._writer.fileno(), folders)
-
-
-def _header(identity: RunIdentity, instance_id: str) -> SegmentHeader:
-    host, pid = this_host(), os.getpid()
-    return SegmentHeader(
-        instance_id=instance_id,
-        run_id=identity.id,
-        project=identity.project,
-        run_name=identity.name,
-        kind="receiver",
-        resource=b"",
-        exporters={},
-        destinations={},
-        host=host.name,
-        boot_id=host.boot_id,
-        pid=pid,
-        start_ticks=start_ticks(pid),
-        created_unix_ns=time.time_ns(),
-    )

@@ -18,7 +18,6 @@ from otel_bridge import semconv
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.life import start_ticks, this_host
 from otel_bridge.journal.segment import SegmentWriter
 from otel_bridge.records import Status
 
@@ -74,23 +73,8 @@ class OwnSegment:
     def _append(self, of: SegmentHeader, signal: Signal, request: bytes) -> None:
         now = time.time_ns()
         if self._writer is None:
-            self._writer = SegmentWriter(self._folder, self._header(of, now))
+            header = SegmentHeader.of_this_process(
+                KIND, self.instance_id, run_id=of.run_id, project=of.project, run_name=of.run_name
+            )
+            self._writer = SegmentWriter(self._folder, header)
         self._writer.append(signal, request, now, whole=True)
-
-    def _header(self, of: SegmentHeader, now_unix_ns: int) -> SegmentHeader:
-        host, pid = this_host(), os.getpid()
-        return SegmentHeader(
-            instance_id=self.instance_id,
-            run_id=of.run_id,
-            project=of.project,
-            run_name=of.run_name,
-            kind=KIND,
-            resource=b"",
-            exporters={},
-            destinations={},
-            host=host.name,
-            boot_id=host.boot_id,
-            pid=pid,
-            start_ticks=start_ticks(pid),
-            created_unix_ns=now_unix_ns,
-        )

@@ -17,7 +17,7 @@ from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.life import Life, start_ticks, this_host
+from otel_bridge.journal.life import Life
 from otel_bridge.journal.segment import SegmentWriter, read_segment
 from otel_bridge.records import Status
 
@@ -71,21 +71,13 @@ class _LauncherSegment:
     def __init__(self, folder: RunFolder, of: SegmentHeader) -> None:
         self.folder = folder
         self._instance_id = os.urandom(8).hex()
-        host, pid, now = this_host(), os.getpid(), time.time_ns()
-        header = SegmentHeader(
-            instance_id=self._instance_id,
+        header = SegmentHeader.of_this_process(
+            "launcher",
+            self._instance_id,
             run_id=of.run_id,
             project=of.project,
             run_name=of.run_name,
-            kind="launcher",
             resource=self._resource(of),
-            exporters={},
-            destinations={},
-            host=host.name,
-            boot_id=host.boot_id,
-            pid=pid,
-            start_ticks=start_ticks(pid),
-            created_unix_ns=now,
         )
         self._life = Life.hold(folder, self._instance_id)
         self._writer = SegmentWriter(folder, header)

@@ -7,7 +7,9 @@ from a damaged one. The body is JSON; fields that this version does not know are
 from __future__ import annotations
 
 import base64
+import os
 import struct
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
@@ -16,6 +18,7 @@ from zlib import crc32
 import orjson
 
 from otel_bridge.errors import FormatVersionError, InvalidRecordError
+from otel_bridge.journal.host import start_ticks, this_host
 
 FORMAT: Final = 1
 HEADER_MAGIC: Final = b"\xffOBSEG\r\n"
@@ -67,6 +70,28 @@ class SegmentHeader:
     launcher: str = ""
     system_metrics_s: float = 0.0
     message_content: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of_this_process(
+        cls, kind: str, instance_id: str, *, run_id: str, project: str, run_name: str, resource: bytes = b""
+    ) -> SegmentHeader:
+        """Return the header of what this process itself writes into a run: it asks for no exporter."""
+        host, pid = this_host(), os.getpid()
+        return cls(
+            instance_id=instance_id,
+            run_id=run_id,
+            project=project,
+            run_name=run_name,
+            kind=kind,
+            resource=resource,
+            exporters=_NO_EXPORTERS,
+            destinations=_NO_DESTINATIONS,
+            host=host.name,
+            boot_id=host.boot_id,
+            pid=pid,
+            start_ticks=start_ticks(pid),
+            created_unix_ns=time.time_ns(),
+        )
 
     def to_bytes(self) -> bytes:
         """Return the whole header frame."""
