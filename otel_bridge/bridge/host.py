@@ -23,6 +23,7 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.sleeping import Sleepers, drained
+from otel_bridge.bridge.wake import Wake
 from otel_bridge.errors import LedgerDamagedError, OtelBridgeError
 from otel_bridge.journal.ask import is_asked
 from otel_bridge.journal.folder import RunFolder, run_folders
@@ -75,7 +76,7 @@ class Host:
         self._retry_s: dict[Path, float] = {}
         self._said: dict[Path, str] = {}
         self._looked: dict[Path, int] = {}
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._errands: deque[Callable[[], None]] = deque()
         self._stop_by_s: float | None = None
         self._ended = threading.Event()

@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from otel_bridge import settings
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.rest import Remaining, Rest
+from otel_bridge.bridge.wake import Wake
 from otel_bridge.cli.service_log import ServiceLog
 from otel_bridge.cli.status_source import overview_of
 from otel_bridge.emit.exporters import Choice, choose
@@ -127,7 +127,7 @@ class _Service:
         self._receiver: Receiver | None = None
         self._end_own_metrics: Callable[[], None] = lambda: None
         self._asked = 0
-        self._stop = threading.Event()
+        self._stop = Wake()
 
     @property
     def hanging(self) -> bool:
@@ -165,8 +165,7 @@ class _Service:
         self._host.start()
         self._say_begin()
         self._send_own_metrics()
-        while not self._stop.wait(1.0):
-            pass
+        self._stop.wait()
         return self._end()
 
     def _say_begin(self) -> None:

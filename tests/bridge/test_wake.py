@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+from otel_bridge.bridge.wake import Wake
+
+INTERRUPTED = """
+import signal
+from otel_bridge.bridge.wake import Wake
+
+wake, told = Wake(), 0
+
+def tell(number, frame):
+    global told
+    told += 1
+    wake.set()
+    if told < 20_000:
+        signal.setitimer(signal.ITIMER_REAL, 0.00002)
+
+signal.signal(signal.SIGALRM, tell)
+signal.setitimer(signal.ITIMER_REAL, 0.00002)
+while told < 20_000:
+    wake.wait(0.0005)
+    wake.clear()
+print(told)
+"""
+
+
+def test_a_sleeper_is_woken_by_another_thread_and_forgets_it() -> None:
+    wake = Wake()
+    threading.Thread(target=wake.set).start()
+
+    assert (wake.wait(30), wake.wait(0)) == (True, False)
+
+
+def test_what_was_set_before_the_sleep_counts_once() -> None:
+    wake = Wake()
+    wake.set()
+    wake.set()
+
+    assert (wake.wait(), wake.wait(0)) == (True, False)
+
+
+def test_what_is_cleared_wakes_nobody() -> None:
+    wake = Wake()
+    wake.set()
+    wake.clear()
+
+    assert not wake.wait(0)
+
+
+def test_a_signal_handler_may_set_it_wherever_it_interrupts_its_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "20000\n"), done.stderr
