@@ -97,14 +97,20 @@ class Access:
             if origin is not None:
                 raise ForbiddenError("requests of web pages are taken with a token only; set OTEL_BRIDGE_TOKEN")
             return
-        scheme, _, given = unquote(authorization or "").strip().partition(" ")
-        sent = given.strip().encode("utf-8", "surrogateescape")
+        sent = authorization or ""
+        given = [_bearer(sent), _bearer(unquote(sent))]  # a token may hold a percent sign of its own
         # Every token is compared, so that the time says nothing about which one was near.
-        matches = [hmac.compare_digest(token, sent) for token in self._tokens]
-        if scheme.lower() != "bearer" or not any(matches):
+        matches = [hmac.compare_digest(token, one) for token in self._tokens for one in given if one is not None]
+        if not any(matches):
             raise UnauthenticatedError(
                 "this receiver wants `authorization: Bearer <token>`; set OTEL_BRIDGE_TOKEN where the data comes from"
             )
+
+
+def _bearer(authorization: str) -> bytes | None:
+    """Return the token of a header, ``None`` when it is of another scheme."""
+    scheme, _, token = authorization.strip().partition(" ")
+    return token.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else None
 
 
 def is_loopback(host: str) -> bool:

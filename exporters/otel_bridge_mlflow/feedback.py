@@ -21,6 +21,8 @@ from otel_bridge_mlflow.spans import clean_text
 REWARD: Final = "reward"
 _NAME_LENGTH: Final = 250
 _SLOT: Final = "feedback/"
+_BATCH: Final = 64
+"""Values of one entry of the memory: it is written again whenever a few of them are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Waiting:
     """Rewards that wait to be written, oldest first; what `add` returned from survives a kill.
 
     Args:
-        memory: The destination's memory: one entry for each `add`, until all of it is done.
+        memory: The destination's memory: an entry for each batch of an `add`, until all of it is done.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -82,10 +84,10 @@ class Waiting:
 
     def add(self, values: Sequence[Feedback]) -> None:
         """Let *values* wait."""
-        if values:
+        for start in range(0, len(values), _BATCH):
             key = f"{_SLOT}{self._next:012d}"
             self._next += 1
-            self._batches[key] = {value.id: value for value in values}
+            self._batches[key] = {value.id: value for value in values[start : start + _BATCH]}
             self._store(key)
 
     def first(self, count: int) -> list[Feedback]:

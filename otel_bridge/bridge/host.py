@@ -22,6 +22,7 @@ from otel_bridge.bridge.exporters import by_exporter
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_bridge import RunBridge
+from otel_bridge.bridge.segments_read import SegmentsRead
 from otel_bridge.bridge.sleeping import Sleepers, drained
 from otel_bridge.bridge.wake import Wake
 from otel_bridge.errors import LedgerDamagedError, OtelBridgeError
@@ -41,10 +42,10 @@ _YOUNG_NS: Final = 2_000_000_000
 
 @dataclass(slots=True)
 class _Closed:
-    """A folder that was served and is not now."""
+    """A folder that was served and is not now; the run itself is let go, of thousands it would fill the memory."""
 
     remaining: Remaining
-    run: RunBridge | None
+    read: SegmentsRead | None
     again_s: float
 
 
@@ -214,16 +215,16 @@ class Host:
             remaining = run.remaining()
             self._runs.pop(path)
             self._hanging += self._sleepers.put(run, time.monotonic() + CLOSE_S)
-            self._closed[path] = _Closed(remaining, run, float("inf"))
+            self._closed[path] = _Closed(remaining, run.segments_read, float("inf"))
         return more
 
     def _end(self, run: RunBridge) -> bool:
         """Close a folder with nothing left to do; say whether it was opened again at once."""
         remaining = run.remaining()
         self._close(run, time.monotonic() + CLOSE_S)
-        self._closed[run.folder.path] = _Closed(remaining, run, time.monotonic() + AGAIN_S)
+        self._closed[run.folder.path] = _Closed(remaining, run.segments_read, time.monotonic() + AGAIN_S)
         # The lock is free now: what came before that is found here, whoever comes after it finds the lock free.
-        if remaining.rest in {Rest.DONE, Rest.PARKED} and run.anything_new():
+        if remaining.rest in {Rest.DONE, Rest.PARKED} and run.segments_read.anything_new():
             return self._open(run.folder)
         return False
 
@@ -262,11 +263,11 @@ class Host:
             # Young times of change hide a further change: such a folder is looked at again.
             if time.time_ns() - changed_ns > _YOUNG_NS:
                 self._looked[folder.path] = changed_ns
-            if closed is None or closed.run is None:
+            if closed is None or closed.read is None:
                 report = read_report(folder)
                 if folder.segments() or (report is not None and (not report.ended or self._names_more(report))):
                     return True
-            elif closed.run.anything_new():
+            elif closed.read.anything_new():
                 return True
         parked = closed is not None and closed.remaining.rest is Rest.PARKED
         return parked and not self._until_done and time.monotonic() >= (closed.again_s if closed is not None else 0.0)
@@ -321,6 +322,7 @@ class Host:
 
     def _close(self, run: RunBridge, deadline_s: float) -> None:
         self._runs.pop(run.folder.path, None)
+        self._sleepers.forget(run.folder.path)
         try:
             self._hanging += run.close(deadline_s)
         except Exception as exc:  # noqa: BLE001  # the lock must be free, whatever the disk says

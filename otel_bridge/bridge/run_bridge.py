@@ -21,6 +21,7 @@ from otel_bridge.bridge.reader import Read, Reader
 from otel_bridge.bridge.report_writer import ReportWriter
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_info import RunDescription
+from otel_bridge.bridge.segments_read import SegmentsRead
 from otel_bridge.bridge.system_metrics import SystemMetrics
 from otel_bridge.bridge.taking import take_lock
 from otel_bridge.bridge.window import Progress
@@ -64,7 +65,7 @@ class RunBridge:
         self._wake, self._say, self._lock = wake, say, lock
         self._chores_s = self._beat_s = self._read_s = 0.0
         self._rest: Rest | None = None
-        self._known: dict[str, tuple[int, int]] = {}
+        self.segments_read = SegmentsRead(folder, {})
         self.closing = options.closing
         self.let_go = self.draining = self._finished = False
         self._finish_as: Status | None = None
@@ -364,7 +365,7 @@ class RunBridge:
                     pass
             if OTLP not in self.lanes.names:
                 forget_own(self.folder, self.ledger, self.reader, self._own.instance_id)
-        self._known = self.reader.known()
+        self.segments_read = SegmentsRead(self.folder, self.reader.known())
         self._system.close()
         self._own.close()
         for part in (self._report, self.reader, self._view, self.ledger):
@@ -384,13 +385,6 @@ class RunBridge:
             self._beat_s = time.monotonic()
             with contextlib.suppress(JournalError):
                 self.folder.beat(self._lock, time.time_ns())
-
-    def anything_new(self) -> bool:
-        """After `close`: say whether the folder holds more than was read, or somebody asks for something."""
-        for file in self.folder.segments():
-            if (file.number, file.size_bytes) > self._known.get(file.instance_id, (-1, 0)):
-                return True
-        return False
 
     def release(self) -> None:
         """Free the lock."""

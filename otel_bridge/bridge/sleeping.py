@@ -49,14 +49,20 @@ class Sleepers:
     def put(self, run: RunBridge, deadline_s: float) -> list[str]:
         """Close *run* but for its lock; returns the exporters whose writer hangs."""
         hanging = run.close(deadline_s, keep_lock=True)
+        self.forget(run.folder.path)
         self._asleep[run.folder.path] = (run, time.monotonic() + LOOK_S)
         return hanging
+
+    def forget(self, path: Path) -> None:
+        """What was noted of a run at work: it is closed."""
+        self._seen.pop(path, None)
+        self._looked_s.pop(path, None)
 
     def wakes(self, folder: RunFolder, *, now: bool) -> bool:
         """Say whether a run that sleeps has something to do, or is due to be looked at; with *now* it wakes anyway."""
         run, look_s = self._asleep[folder.path]
         run.beat()
-        return now or time.monotonic() >= look_s or run.anything_new() or is_asked(folder)
+        return now or time.monotonic() >= look_s or run.segments_read.anything_new() or is_asked(folder)
 
     def take(self, path: Path) -> RecordLock | None:
         """Return the lock of a run that is to go on; ``None`` when it did not sleep."""

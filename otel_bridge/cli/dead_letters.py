@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -131,9 +132,8 @@ def discard(directory: Path | None, run: str | None, exporter: str | None, ids: 
         lock = found.folder.lock()
         if lock.acquire():
             try:
-                ledger = Ledger(found.folder.ledger_path)
-                ledger.discard_dead_letters(None, found.by_exporter())
-                ledger.close()
+                with contextlib.closing(Ledger(found.folder.ledger_path)) as ledger:
+                    ledger.discard_dead_letters(None, found.by_exporter())
             finally:
                 lock.release()
         else:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_bridge.cli.run_state import Held, RunState
+from otel_bridge.emit.drops import MEANING
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.places import places
 from otel_bridge.journal.report import ExporterReport, Report
@@ -55,10 +56,15 @@ def complaints(report: Report) -> Sequence[str]:
             )
         if exporter.dead_letters:
             lines.append(f"{name} refused {exporter.dead_letters} records for good: otel-bridge dead-letters list")
-    lines += [f"dropped {count}: {reason}" for reason, count in sorted(report.drops.items()) if count]
+    lines += [f"dropped {count}: {_meaning(reason)}" for reason, count in sorted(report.drops.items()) if count]
     if report.missing_rows:
         lines.append(f"{report.missing_rows} rows are missing: their numbers were never received")
     return lines
+
+
+def _meaning(reason: str) -> str:
+    """Return a reason in words, with its name: "none" alone would read as if nothing was dropped."""
+    return f"{MEANING[reason]} [{reason}]" if reason in MEANING else reason
 
 
 def place_commands(report: Report) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from bridge_doubles import Process, options, report_when, run_folder, serving, until
 
 from otel_bridge.bridge import sleeping
+from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.errors import RetryableError
 from otel_bridge.journal.locks import probe
 from otel_bridge.testing.memory import Recorder
@@ -96,3 +98,19 @@ def test_while_every_exporter_fails_a_service_does_not_read_ahead_and_then_catch
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 20_001)
     assert position < 20_001
     assert list(recorder.run(folder.run_id).rows) == process.row_ids
+
+
+def test_of_a_run_that_has_ended_a_service_keeps_no_more_than_how_far_it_was_read(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    process.log(3)
+    with serving(tmp_path, options(("memory", recorder), exporters=EVERY)):
+        process.end()
+        report_when(folder, lambda report: report.ended)
+        until(lambda: not probe(folder.lock_path))
+        gc.collect()
+
+        runs = [found for found in gc.get_objects() if isinstance(found, RunBridge)]
+        kept = [run for run in runs if run.folder.path == folder.path]
+
+    assert (kept, list(recorder.run(folder.run_id).rows)) == ([], process.row_ids)

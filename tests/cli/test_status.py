@@ -167,6 +167,12 @@ def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
     assert complaints(report) == ["trackio was named later: 7 records had been deleted by then, they are not in it"]
 
 
+def test_what_was_dropped_is_said_in_words() -> None:
+    report = Report(drops={"none": 50, "trace/other": 2, "text": 0})
+
+    assert complaints(report) == ["dropped 50: values that are None [none]", "dropped 2: trace/other"]
+
+
 def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
     env = environment(tmp_path, OTEL_BRIDGE_HOLD="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_NEW_RUN="1")
