@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import pytest
+
+from otel_bridge_collector.access import Access
+from otel_bridge_collector.answers import UnauthenticatedError
+
+
+@pytest.mark.parametrize("sent", ["Bearer a%41b", "bearer%20a%2541b", "Bearer  a%41b "])
+def test_a_token_may_hold_a_percent_sign(sent: str) -> None:
+    Access(["other", "a%41b"]).check(sent)
+
+
+@pytest.mark.parametrize("sent", [None, "", "Bearer", "Bearer aAb", "Basic a%41b", "a%41b"])
+def test_nothing_else_is_taken_for_it(sent: str | None) -> None:
+    with pytest.raises(UnauthenticatedError):
+        Access(["a%41b"]).check(sent)
