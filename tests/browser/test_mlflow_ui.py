@@ -55,12 +55,13 @@ def lines(page: Page, *last: str) -> list[str]:
 def test_the_traces_of_a_run_show_question_answer_group_and_mean_rewards(shown: Shown, page: Page) -> None:
     page.go(f"{shown.run}/traces")
 
-    said = lines(page, "crates-11", "crates-13", "There are **264** pencils.", "0.5 (AVG)")
+    said = lines(page, "crates-11", "crates-13", "** pencils.", "0.5 (AVG)")
 
     assert "6 of 6" in said
     assert {"crates-11", "crates-12", "crates-13"} <= set(said)  # the groups, as sessions
     assert "A crate holds 11 boxes of 24 pencils. How many pencils are in 7 crates?" in said
-    assert "There are **264** pencils." in said
+    # The two samples of a group are of one millisecond: MLflow shows the answer of either.
+    assert {"There are **1848** pencils.", "There are **264** pencils."} & set(said)
     assert {"answer", "format", "reward", "0.5 (AVG)"} <= set(said)
 
 
