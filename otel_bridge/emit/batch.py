@@ -17,7 +17,7 @@ from otel_bridge.emit.rollout_options import RolloutOptions
 from otel_bridge.selection import choose_columns
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.rollouts import EmitRun
+    from otel_bridge.emit.emit_run import EmitRun
 
 TRACES: Final = 2
 LOGS: Final = 3

@@ -14,7 +14,7 @@ from otel_bridge.emit.rollout_options import RolloutOptions
 from otel_bridge.emit.turns import Turn, conversation_of
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.rollouts import EmitRun
+    from otel_bridge.emit.emit_run import EmitRun
 
 _LISTS: Final = (
     "prompts", "responses", "prompt_token_ids", "response_token_ids", "advantages", "finish_reasons", "groups",

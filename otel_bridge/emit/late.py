@@ -16,7 +16,7 @@ from otel_bridge.emit.rows import SCOPE
 from otel_bridge.emit.wire import Attribute
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.rollouts import EmitRun
+    from otel_bridge.emit.emit_run import EmitRun
 
 LOGS: Final = 3
 _MAX_LABEL_CHARS: Final = 256

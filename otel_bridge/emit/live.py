@@ -30,7 +30,7 @@ from otel_bridge.emit.rollout_root import failure, root_attributes
 from otel_bridge.semconv import SPAN_COUNT
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.rollouts import EmitRun
+    from otel_bridge.emit.emit_run import EmitRun
 
 
 class LiveRollout(Rollout):

@@ -18,13 +18,13 @@ from otel_bridge.emit import facts, span_encoding
 from otel_bridge.emit.content import Cutter, dumps
 from otel_bridge.emit.context import current_rollout, with_rollout
 from otel_bridge.emit.conversation import Limits, content_of
+from otel_bridge.emit.emit_run import EmitRun, options_of
 from otel_bridge.emit.live_spans import Extra, LiveTracer, tracer_of
 from otel_bridge.emit.rollout_root import Pairs, failure, free_facts, json_array
 from otel_bridge.emit.span_encoding import Utf8
 
 if TYPE_CHECKING:
     from otel_bridge.emit.live import LiveRollout
-    from otel_bridge.emit.rollouts import EmitRun
 
 S = TypeVar("S", bound="ChildSpan")
 
@@ -103,8 +103,6 @@ class ChildSpan:
             self._run.count_drop("internal_error")
 
     def _close(self, span: trace.Span, run: EmitRun) -> None:
-        from otel_bridge.emit.rollouts import options_of  # noqa: PLC0415  # imports this module's users
-
         options = options_of(run)
         cutter = Cutter(options.limits.policy, options.limits.rollout_bytes)
         pairs = self._pairs(options.limits, cutter)

@@ -22,7 +22,7 @@ from otel_bridge import semconv
 from otel_bridge.errors import InvalidRecordError
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.rollouts import EmitRun
+    from otel_bridge.emit.emit_run import EmitRun
 
 TRACES: Final = 2
 

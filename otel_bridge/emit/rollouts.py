@@ -8,65 +8,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from otel_bridge import settings
 from otel_bridge.emit import batch, generations, late
-from otel_bridge.emit.content import count_refused_with
-from otel_bridge.emit.rollout_options import RolloutOptions
-from otel_bridge.errors import ConfigError
+from otel_bridge.emit.emit_run import EmitRun, options_of
 
 if TYPE_CHECKING:
     from otel_bridge.emit.live import LiveRollout
     from otel_bridge.emit.rollout import Rollout
 
 INTERNAL_ERROR: Final = "internal_error"
-
-
-class EmitRun(Protocol):
-    """What rollouts need of a run."""
-
-    @property
-    def id(self) -> str:
-        """Run id."""
-        ...
-
-    @property
-    def role(self) -> str | None:
-        """Role of the resource."""
-        ...
-
-    def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None) -> None:
-        """Append one encoded record; thread-safe, never raises."""
-        ...
-
-    def last_step(self, role: str | None = None) -> int | None:
-        """Return the last step of *role* in this process."""
-        ...
-
-    def count_drop(self, reason: str, n: int = 1) -> None:
-        """Count what could not be taken."""
-        ...
-
-    def next_event_seq(self) -> int:
-        """Return the number of this process's next event."""
-        ...
-
-
-def options_of(run: EmitRun) -> RolloutOptions:
-    """Return the options of *run*: its environment's, read once; a malformed one keeps all content in."""
-    known = cast("RolloutOptions | None", getattr(run, "_rollout_options", None))
-    if known is None:
-        facts = getattr(run, "facts", None)
-        env = cast("Mapping[str, str]", getattr(facts, "env", None) or settings.environment())
-        try:
-            known = RolloutOptions.read(env)
-        except ConfigError:  # init() refuses it; a run that did not come from there stays closed
-            known = RolloutOptions.read({settings.MESSAGE_CONTENT.name: "off"})
-        count_refused_with(run.count_drop)
-        with contextlib.suppress(AttributeError):
-            run._rollout_options = known  # type: ignore[attr-defined]
-    return known
 
 
 def open_rollout(run: EmitRun, **fields: object) -> AbstractContextManager[LiveRollout]:
