@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from otel_bridge.bridge import codec
-from otel_bridge.bridge.backoff import Backoff
 from otel_bridge.bridge.calls import Call, calls_of, kinds_of, needs_writer
-from otel_bridge.bridge.ledger import DeadLetter, Ledger
+from otel_bridge.bridge.failures import Failures
+from otel_bridge.bridge.ledger import Ledger
 from otel_bridge.bridge.letters import Letters
+from otel_bridge.bridge.standing import Standing
 from otel_bridge.bridge.tables import Destination
 from otel_bridge.bridge.window import Describe, OpenWriter, Progress, Window, counted
 from otel_bridge.errors import (
@@ -27,27 +28,16 @@ from otel_bridge.errors import (
     ExporterError,
     LedgerDamagedError,
     MissingExtraError,
-    OtelBridgeError,
     PermanentError,
-    RetryableError,
 )
 from otel_bridge.exporter import Exporter, ExporterSettings, RunWriter, found_of, tracker_run_id_of
 from otel_bridge.records import Config, End, Json, Position, Rollout, Row
-from otel_bridge.redaction import strike_out
 from otel_bridge.translation.content import Limit
 from otel_bridge.translation.strict_content import with_less_text
 
 BATCH_RECORDS: Final = 1_000
 BATCH_BYTES: Final = 4 << 20
-BLOCKED_S: Final = 60.0
-"""How often a blocked exporter is tried again."""
 SAFE_POLL_S: Final = 1.0
-_REOPEN_AFTER: Final = 4
-"""Failures in a row after which the writer is opened anew."""
-_STRANGE_TRIES: Final = 5
-"""How often an error that is none of the three is taken for a passing one."""
-_STRANGE_LETTERS: Final = 3
-"""Dead letters in a row for such an error, after which the exporter itself is taken for broken."""
 
 
 def unlimited() -> Limit:
@@ -79,25 +69,27 @@ class Delivery:
         say: Callable[[str], None],
         limit: Callable[[], Limit] = unlimited,
     ) -> None:
-        self.progress = Progress(name)
+        self._standing = Standing(name, ledger, say)
         self._name, self._signals = name, signals
         self._ledger, self._resolve, self._describe, self._say = ledger, resolve, describe, say
         self._limit = limit
-        self._backoff = Backoff()
+        self._failures = Failures(name, self._standing, say)
         self.letters = Letters(say)
         self._view = ledger.view()
         self._target: tuple[Exporter, ExporterSettings] | None = None
-        self._at: Destination | None = None
         self._open: OpenWriter | None = None
         self._window: Window | None = None
-        self._strange = self._strange_letters = 0
         self._passed_end: Position = 0
-        self._found = ""
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return self._standing.progress
 
     @property
     def destination_id(self) -> int | None:
         """Id of the destination in the ledger, ``None`` while the settings cannot be read."""
-        return None if self._at is None else self._at.id
+        return None if self._standing.at is None else self._standing.at.id
 
     def set_signals(self, signals: Sequence[str]) -> None:
         """Deliver these from the next window on."""
@@ -120,22 +112,24 @@ class Delivery:
 
     def _outcome(self, exc: Exception) -> float | None:
         if isinstance(exc, LedgerDamagedError):
-            self.progress = dataclasses.replace(self.progress, damaged=True, reason=str(exc))
+            self._standing.damaged(str(exc))
             return None
         if isinstance(exc, (BlockedError, PermanentError)):  # permanent: of open, with no record to blame
-            return self._blocked(exc)
-        if isinstance(exc, OtelBridgeError):
-            return self._failed(str(exc), exc.retry_after_s if isinstance(exc, RetryableError) else 1.0)
-        self._strange += 1  # a writer's own fault
-        return self._failed(f"{type(exc).__name__}: {exc}", None)
+            self._give_up_writer()
+            self._window = None
+            return self._failures.blocked(exc)
+        wait = self._failures.passing(exc)
+        if self._failures.call_for_a_new_writer:
+            self._give_up_writer()
+        return wait
 
     def close(self) -> None:
         """Let go of the writer and the connection; what is written stays written. Raises nothing."""
         with contextlib.suppress(Exception):
             self._note_whole_window()
-        if self._open is not None and self._at is not None:
+        if self._open is not None and self._standing.at is not None:
             with contextlib.suppress(Exception):
-                self._look_at_safe(self._open, self._at)
+                self._look_at_safe(self._open, self._standing.at)
         if self._close_writer():
             self._go_back()
         self._view.close()
@@ -149,16 +143,16 @@ class Delivery:
 
     def let_go(self, through: Position) -> None:
         """Take what is written up to *through* for safe: the bound needs its room. The writer is closed first."""
-        at = self._at
+        at = self._standing.at
         if at is None or at.safe >= min(through, at.written):
             return
         self._close_writer()
         self._window = None
-        self._save(dataclasses.replace(at, safe=min(through, at.written)))
+        self._standing.save(dataclasses.replace(at, safe=min(through, at.written)))
 
     def _step(self) -> float | None:
         target = self._target = self._target or self._resolved()
-        at = self._at = self._at or self._destination(target[1])
+        at = self._standing.take_up(target[1])
         if self._window is None:
             self._window = self.letters.window(self._view, at) or self._fetch(at, ordered=target[0].ordered)
         window = self._window
@@ -169,12 +163,12 @@ class Delivery:
                 return 0.0
             if window.calls:
                 if self.progress.state in {"idle", "ended"}:
-                    self._show("writing")
+                    self._standing.show("writing")
                 record = window.calls[0].records[0]
                 self._write(opened, window, ordered=target[0].ordered)
                 if window.letter and not window.calls:
-                    at = self.letters.done(self._ledger, self._now(), window, None if window.refused else record)
-                    self._save(at)
+                    at = self._standing.now
+                    self._standing.save(self.letters.done(self._ledger, at, window, None if window.refused else record))
                 return 0.0
             if window.end is not None:
                 # While the writer is open: only it can say whether what it wrote is safe.
@@ -195,19 +189,11 @@ class Delivery:
         except ConfigError as exc:
             raise BlockedError(str(exc)) from exc
 
-    def _destination(self, settings: ExporterSettings) -> Destination:
-        at = self._ledger.destination(self._name, settings.destination)
-        if at.safe < at.written and not at.ended:
-            # Written but not safe when the last bridge went: the writer says after its open where to go on.
-            at = dataclasses.replace(at, written=at.safe)
-        self._show(self.progress.state, at)
-        return at
-
     def _fetch(self, at: Destination, *, ordered: bool) -> Window:
         """Read the next window. Records that need no writer while none is open are passed over."""
         batch = self._ledger.records(self._view, at.written, self._kinds, limit=BATCH_RECORDS, limit_bytes=BATCH_BYTES)
         for position, kind, data, reason in batch.broken:
-            self._bury(position, kind, data, record_id="", reason=reason)
+            self._standing.bury(position, kind, data, record_id="", reason=reason)
         last = batch.records[-1] if batch.records else None
         end = last if isinstance(last, End) and last.position == batch.last else None
         # An end with anything behind it is cancelled by that.
@@ -222,8 +208,8 @@ class Delivery:
     def _opened(self, target: tuple[Exporter, ExporterSettings], at: Destination) -> OpenWriter | None:
         """Open the writer; ``None``: *written* moved, since the tracker holds more or less than was noted."""
         exporter, settings = target
-        if self.progress.failing_since_s is None:  # a failing one is failing until it has written something
-            self._show("writing", at)
+        if not self._standing.failing:  # a failing one is failing until it has written something
+            self._standing.show("writing")
         given, run = self._describe(self._view, reopened=bool(at.ended))
         writer = exporter.open(run, settings, self._ledger.memory(at.id))
         opened = self._open = OpenWriter(writer, given, tells_safe=False)
@@ -235,9 +221,7 @@ class Delivery:
             self._close_writer()
             raise
         opened.tells_safe, moved = held is not None, False
-        if found := found_of(writer):
-            self._found = found
-            self._say(f"{self._name}: {found}")
+        self._standing.found(found_of(writer))
         at = dataclasses.replace(
             at, opened=True, ended=0, end_status=None, url=writer.url, tracker_run_id=tracker_run_id_of(writer)
         )
@@ -245,7 +229,7 @@ class Delivery:
             start = max(min(held, self._ledger.position), self._view.oldest() - 1)
             moved = start != at.written
             at = dataclasses.replace(counted(self._view, self._kinds, at, start), written=start, safe=start)
-        self._save(at)
+        self._standing.save(at)
         return None if moved else opened
 
     def _give_config(self, writer: RunWriter, role: str | None, config: Mapping[str, Json]) -> None:
@@ -265,16 +249,13 @@ class Delivery:
                 error = exc
         if error is None:
             self._done(opened, window, call, ordered=ordered)
-            self._strange_letters = 0
-            self._succeeded()
+            self._failures.wrote()
             return
         done, rest = call.split(error.position if isinstance(error, ExporterError) else None)
         window.calls.appendleft(rest)
         if done is not None:
             self._done(opened, window, done, ordered=ordered)
-        # An error that is none of the three is the writer's own fault: it is tried again, then taken for permanent.
-        strange = not isinstance(error, ExporterError)
-        if not isinstance(error, PermanentError) and not (strange and self._strange >= _STRANGE_TRIES):
+        if not self._failures.is_for_good(error):
             raise error
         self._refused(opened, window, error, ordered=ordered)
 
@@ -285,13 +266,13 @@ class Delivery:
         if not named and len(rest.records) > 1:
             window.calls.extendleft(reversed(rest.halves()))
             return
-        if not isinstance(error, ExporterError):
-            self._strange_letters += 1
-            if self._strange_letters > _STRANGE_LETTERS:
-                window.calls.appendleft(rest)
-                raise BlockedError(f"every record fails: {type(error).__name__}: {error}", help="see the bridge's log")
+        try:
+            self._failures.before_burial(error)
+        except BlockedError:
+            window.calls.appendleft(rest)
+            raise
         refused, window.refused = rest.records[0], True
-        self._bury(refused.position, *codec.encode(refused), record_id=refused.id, reason=str(error))
+        self._standing.bury(refused.position, *codec.encode(refused), record_id=refused.id, reason=str(error))
         if len(rest.records) > 1:
             window.calls.appendleft(Call(rest.records[1:]))
         self._done(opened, window, None, ordered=ordered, position=refused.position)
@@ -300,7 +281,7 @@ class Delivery:
         self, opened: OpenWriter, window: Window, call: Call | None, *, ordered: bool, position: Position = 0
     ) -> None:
         """Count what was written; move *written* as far as the order allows."""
-        counted = self._now().counted
+        counted = self._standing.now.counted
         for record in () if call is None else call.records:
             position = record.position
             if not isinstance(record, Config):
@@ -312,19 +293,7 @@ class Delivery:
             self._advance(position, window)
 
     def _advance(self, through: Position, window: Window) -> None:
-        at = self._now()
-        in_doubt = at.safe < at.written if self._open is None else self._open.tells_safe
-        at = dataclasses.replace(
-            at,
-            written=max(through, at.written),
-            safe=at.safe if in_doubt else max(through, at.written),
-            counted=max(at.counted, through),
-            rows=at.rows + window.rows,
-            rollouts=at.rollouts + window.rollouts,
-        )
-        window.rows = window.rollouts = 0
-        if at != self._at:
-            self._save(at)
+        self._standing.advance(through, window, tells_safe=None if self._open is None else self._open.tells_safe)
 
     def _act_on_end(self, opened: OpenWriter, window: Window) -> None:
         """End the run in the tracker, unless something came behind the end meanwhile."""
@@ -335,14 +304,15 @@ class Delivery:
             opened.writer.end(end.status)
         except PermanentError as exc:
             self._say(f"{self._name}: the end of the run is refused for good: {exc}")
-        self._save(dataclasses.replace(self._now(), ended=end.position, end_status=end.status))
+        ended = dataclasses.replace(self._standing.now, ended=end.position, end_status=end.status)
+        self._standing.save(ended)
         with contextlib.suppress(Exception):
-            self._look_at_safe(opened, dataclasses.replace(self._now(), written=end.position))
+            self._look_at_safe(opened, dataclasses.replace(ended, written=end.position))
         self._close_writer()
-        self._succeeded()
+        self._failures.over()
 
     def _rest(self) -> float | None:
-        at = self._now()
+        at = self._standing.now
         if (
             self.letters.waiting
             or self._ledger.position > at.written
@@ -350,20 +320,20 @@ class Delivery:
         ):
             return 0.0
         in_doubt = self._open if at.safe < at.written else None
-        failing = self.progress.failing_since_s is not None
+        failing = self._standing.failing
         if in_doubt is not None and (failing or time.monotonic() - in_doubt.looked_s >= SAFE_POLL_S):
             self._look_at_safe(in_doubt, at)
         if failing:
-            self._succeeded()
+            self._failures.over()
         # A run that was never opened, for want of a row, has ended too once its end is passed.
-        self._show("ended" if at.ended or (self._passed_end and self._passed_end == at.written) else "idle")
+        self._standing.show("ended" if at.ended or (self._passed_end and self._passed_end == at.written) else "idle")
         return None if in_doubt is None else SAFE_POLL_S
 
     def _caught_up(self, opened: OpenWriter) -> bool:
         """Let the writer do a little of what it put off; say whether nothing is left of it."""
         done = opened.caught_up()
-        if not done and self.progress.failing_since_s is not None:  # one that had nothing to do has proved nothing
-            self._succeeded()
+        if not done and self._standing.failing:  # one that had nothing to do has proved nothing
+            self._failures.over()
         return done
 
     def _look_at_safe(self, opened: OpenWriter, at: Destination) -> None:
@@ -372,37 +342,7 @@ class Delivery:
         if held is None or held >= opened.last:
             held = at.written
         if held > at.safe:
-            self._save(dataclasses.replace(at, safe=min(held, at.written)))
-
-    def _bury(self, position: Position, kind: int, data: bytes, *, record_id: str, reason: str) -> None:
-        at, reason = self._now(), strike_out(reason)
-        self._ledger.bury(DeadLetter(at.id, position, kind, record_id, reason, time.time_ns(), data))
-        self._at = dataclasses.replace(at, dead_letters=at.dead_letters + 1)
-        self._say(f"{self._name}: record {record_id or position} is refused for good and set aside: {reason}")
-
-    def _succeeded(self) -> None:
-        self._backoff.succeeded()
-        self._strange = 0
-        if self.progress.failing_since_s is not None:
-            self._show("writing")
-
-    def _blocked(self, exc: BlockedError | PermanentError) -> float:
-        help_ = exc.help if isinstance(exc, BlockedError) else ""
-        self._give_up_writer()
-        self._window = None
-        if self.progress.state != "blocked" or self.progress.reason != str(exc):
-            self._say(f"{self._name} is blocked: {exc}" + (f"; {help_}" if help_ else ""))
-        self._show("blocked", reason=str(exc), help_=help_)
-        return BLOCKED_S
-
-    def _failed(self, reason: str, retry_after_s: float | None) -> float:
-        wait = self._backoff.failed(retry_after_s)
-        if self._backoff.failures >= _REOPEN_AFTER:
-            self._give_up_writer()
-        if self._backoff.failures in {1, _REOPEN_AFTER}:
-            self._say(f"{self._name}: not written, tried again: {reason}")
-        self._show("retrying", reason=reason)
-        return wait
+            self._standing.save(dataclasses.replace(at, safe=min(held, at.written)))
 
     def _give_up_writer(self) -> None:
         """Close a writer that failed and go back to what is safe: only the next one can tell what of the rest arrived.
@@ -413,11 +353,8 @@ class Delivery:
         self._go_back()
 
     def _go_back(self) -> None:
-        at = self._at
-        if at is not None and at.safe < at.written and not at.ended:
-            self._at, self._window = dataclasses.replace(at, written=at.safe), None
-            with contextlib.suppress(Exception):  # the next bridge begins there anyway
-                self._save(self._at)
+        if self._standing.go_back():
+            self._window = None
 
     def _close_writer(self) -> bool:
         """Close the writer, if one is open; say whether that failed."""
@@ -429,29 +366,3 @@ class Delivery:
                 self._say(f"{self._name}: closing its writer failed: {exc}")
                 return True
         return False
-
-    def _now(self) -> Destination:
-        if self._at is None:
-            raise RetryableError(f"exporter {self._name} has no destination yet")
-        return self._at
-
-    def _save(self, at: Destination) -> None:
-        self._ledger.save(at)
-        self._at = at
-        self._show(self.progress.state, at)
-
-    def _show(self, state: str, at: Destination | None = None, *, reason: str = "", help_: str = "") -> None:
-        at = at or self._at
-        failing = state in {"retrying", "blocked"}
-        before = self.progress
-        if state == before.state and failing:
-            reason, help_ = reason or before.reason, help_ or before.help
-        since = (before.failing_since_s or time.monotonic()) if failing else None
-        if at is None or self._target is None:
-            self.progress = Progress(self._name, state, reason, help_, failing_since_s=since)
-            return
-        self.progress = Progress(
-            self._name, state, reason, help_, url=at.url, destination=self._target[1].destination, written=at.written,
-            safe=at.safe, rows=at.rows, rollouts=at.rollouts, dead_letters=at.dead_letters, taken=at.taken,
-            failing_since_s=since, resolved=True, settings=self._target[1], found=self._found,
-        )  # fmt: skip

@@ -15,7 +15,7 @@ from mlflow_server import free_port
 from otlp_samples import RUN
 from service_senders import Sender
 
-from otel_bridge.bridge import delivery
+from otel_bridge.bridge import failures
 from otel_bridge.bridge.forwarding import lane
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
@@ -137,7 +137,7 @@ def test_a_slow_tracker_keeps_no_other_waiting(tmp_path: Path) -> None:
 def test_what_a_person_must_mend_is_shown_and_goes_on_by_itself_once_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OtelBridgeError
 ) -> None:
-    monkeypatch.setattr(delivery, "BLOCKED_S", 0.2)
+    monkeypatch.setattr(failures, "BLOCKED_S", 0.2)
     bad, good = Recorder(), Recorder()
     bad.fail(error, kind="open", times=None)  # type: ignore[arg-type]
     with service(tmp_path, how(bad=bad, good=good)) as (_, sender):
