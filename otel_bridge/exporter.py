@@ -136,7 +136,7 @@ class CatchesUp(Protocol):
     """What a `RunWriter` may have besides: work that its calls put off, since rows and rollouts go before it.
 
     A call that puts something off notes it in `Memory` before it returns, so that it survives a kill and counts as
-    written.
+    written. A writer may have one more attribute, ``put_off: int``: how much waits, for the report and ``status``.
     """
 
     def catch_up(self) -> bool:
@@ -169,6 +169,12 @@ def tracker_run_id_of(writer: RunWriter) -> str | None:
 def found_of(writer: RunWriter) -> str:
     """Return what *writer* says the tracker already held of the run, empty when it says nothing."""
     return _text_of(writer, "found")
+
+
+def put_off_of(writer: RunWriter) -> int:
+    """Return how much *writer* says it has put off, 0 when it says nothing."""
+    value: object = getattr(writer, "put_off", None)
+    return value if isinstance(value, int) else 0
 
 
 def _text_of(part: object, name: str) -> str:

@@ -51,6 +51,11 @@ class AssessmentWriter:
         while len(self._waiting) > _MOST_WAITING:
             self.catch_up()
 
+    @property
+    def waiting(self) -> int:
+        """How many values wait for `catch_up`."""
+        return len(self._waiting)
+
     def catch_up(self) -> bool:
         """Write a few of those that wait; what is there already stays. Return whether none is left.
 

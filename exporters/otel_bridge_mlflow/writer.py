@@ -73,6 +73,11 @@ class MlflowRunWriter:
         with self._outcomes():
             return self._assessments.catch_up()
 
+    @property
+    def put_off(self) -> int:
+        """How many rewards wait for `catch_up`."""
+        return self._assessments.waiting
+
     def write_late(self, values: Sequence[LateValue]) -> None:
         """Set *values* as assessments of their traces."""
         with self._outcomes():

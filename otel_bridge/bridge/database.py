@@ -20,7 +20,11 @@ from otel_bridge.errors import FormatVersionError, JournalError, JournalFullErro
 
 FORMAT: Final = 1
 
-_ADDED: Final = (("tracker_run_id", "TEXT"), ("missed", "INTEGER NOT NULL DEFAULT 0"))
+_ADDED: Final = (
+    ("tracker_run_id", "TEXT"),
+    ("missed", "INTEGER NOT NULL DEFAULT 0"),
+    ("put_off", "INTEGER NOT NULL DEFAULT 0"),
+)
 """Columns of ``destinations`` that ledgers of this format may lack; older versions read and write without them."""
 _SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -36,7 +40,8 @@ CREATE TABLE destinations (
     rows INTEGER NOT NULL DEFAULT 0, rollouts INTEGER NOT NULL DEFAULT 0, taken INTEGER NOT NULL DEFAULT 0,
     dead INTEGER NOT NULL DEFAULT 0,
     opened INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0, end_status TEXT NOT NULL DEFAULT '',
-    url TEXT, tracker_run_id TEXT, missed INTEGER NOT NULL DEFAULT 0, UNIQUE (exporter, place));
+    url TEXT, tracker_run_id TEXT, missed INTEGER NOT NULL DEFAULT 0,
+    put_off INTEGER NOT NULL DEFAULT 0, UNIQUE (exporter, place));
 CREATE TABLE memory (
     destination INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (destination, key)) WITHOUT ROWID;

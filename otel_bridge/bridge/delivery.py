@@ -30,7 +30,7 @@ from otel_bridge.errors import (
     MissingExtraError,
     PermanentError,
 )
-from otel_bridge.exporter import Exporter, ExporterSettings, RunWriter, found_of, tracker_run_id_of
+from otel_bridge.exporter import Exporter, ExporterSettings, RunWriter, found_of, put_off_of, tracker_run_id_of
 from otel_bridge.records import Config, End, Json, Position, Rollout, Row
 from otel_bridge.translation.content import Limit
 from otel_bridge.translation.strict_content import with_less_text
@@ -156,7 +156,7 @@ class Delivery:
         if self._window is None:
             self._window = self.letters.window(self._view, at) or self._fetch(at, ordered=target[0].ordered)
         window = self._window
-        if window.calls or window.end is not None:
+        if window.calls or window.end is not None or (at.put_off and self._open is None):
             opened = self._open or self._opened(target, at)
             if opened is None:
                 self._window = None  # the tracker holds more or less than was noted: read again from there
@@ -247,6 +247,7 @@ class Delivery:
                 call.make(opened.writer)
             except Exception as exc:  # noqa: BLE001  # sorted below
                 error = exc
+        self._standing.put_off(put_off_of(opened.writer))
         if error is None:
             self._done(opened, window, call, ordered=ordered)
             self._failures.wrote()
@@ -332,6 +333,7 @@ class Delivery:
     def _caught_up(self, opened: OpenWriter) -> bool:
         """Let the writer do a little of what it put off; say whether nothing is left of it."""
         done = opened.caught_up()
+        self._standing.put_off(put_off_of(opened.writer))
         if not done and self._standing.failing:  # one that had nothing to do has proved nothing
             self._failures.over()
         return done

@@ -181,11 +181,11 @@ class Ledger:
         with self.database.transaction() as sql:
             sql.execute(
                 "UPDATE destinations SET written = ?, safe = ?, counted = ?, rows = ?, rollouts = ?, opened = ?, "
-                "ended = ?, end_status = ?, url = ?, tracker_run_id = ? WHERE id = ?",
+                "ended = ?, end_status = ?, url = ?, tracker_run_id = ?, put_off = ? WHERE id = ?",
                 (
                     destination.written, destination.safe, destination.counted, destination.rows, destination.rollouts,
                     int(destination.opened), destination.ended, status, destination.url, destination.tracker_run_id,
-                    destination.id,
+                    destination.put_off, destination.id,
                 ),
             )  # fmt: skip
 

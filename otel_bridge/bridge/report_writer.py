@@ -147,7 +147,7 @@ def _exporter(progress: Progress, at: Destination | None, run: RunInfo) -> Expor
     if at is not None:
         report.written, report.safe, report.url = min(at.written, progress.written), at.safe, at.url
         report.rows, report.rollouts, report.dead_letters = at.rows, at.rollouts, at.dead_letters
-        report.tracker_run_id, report.missed = at.tracker_run_id, at.missed
+        report.tracker_run_id, report.missed, report.put_off = at.tracker_run_id, at.missed, at.put_off
     return report
 
 

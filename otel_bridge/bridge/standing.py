@@ -113,6 +113,11 @@ class Standing:
             self._found = what
             self._say(f"{self._name}: {what}")
 
+    def put_off(self, count: int) -> None:
+        """Note how much of what is written the writer has put off."""
+        if count != self.now.put_off:
+            self.save(dataclasses.replace(self.now, put_off=count))
+
     def damaged(self, reason: str) -> None:
         """Show that the ledger was found damaged."""
         self.progress = dataclasses.replace(self.progress, damaged=True, reason=reason)

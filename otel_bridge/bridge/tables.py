@@ -38,6 +38,7 @@ class Destination:
         ended: Position of the last end acted on, 0 for none.
         tracker_run_id: The tracker's own id of the run, where its writer says it.
         missed: Records that were deleted before this destination was first named.
+        put_off: How much of what is written its writer has put off, since records go before it.
     """
 
     id: int
@@ -57,6 +58,7 @@ class Destination:
     dead_letters: int = 0
     tracker_run_id: str | None = None
     missed: int = 0
+    put_off: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def destinations_of(sql: sqlite3.Connection) -> list[Destination]:
     """Return every destination."""
     found = sql.execute(
         "SELECT id, exporter, place, named, written, safe, counted, rows, rollouts, taken, dead, opened, ended, "
-        "end_status, url, tracker_run_id, missed FROM destinations ORDER BY id"
+        "end_status, url, tracker_run_id, missed, put_off FROM destinations ORDER BY id"
     )
     return [_destination(tuple(row)) for row in found]
 
@@ -136,10 +138,10 @@ def _destination(row: tuple[Any, ...]) -> Destination:
     number, exporter, place, named, written, safe, counted, rows, rollouts, taken, dead, opened, ended, status = row[
         :14
     ]
-    url, tracker_run_id, missed = row[14:]
+    url, tracker_run_id, missed, put_off = row[14:]
     return Destination(
         id=number, exporter=exporter, place=json.loads(place), named=bool(named), written=written, safe=safe,
         counted=counted, rows=rows, rollouts=rollouts, taken=taken, dead_letters=dead, opened=bool(opened),
         ended=ended, end_status=Status(status) if status else None, url=url,
-        tracker_run_id=tracker_run_id, missed=missed,
+        tracker_run_id=tracker_run_id, missed=missed, put_off=put_off,
     )  # fmt: skip

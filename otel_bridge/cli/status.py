@@ -143,7 +143,9 @@ def _line(state: RunState) -> str:
         return f"{state.run_id}: no bridge has read it yet, {state.bytes.get('segments', 0):,} bytes wait"
     steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
     trackers = "; ".join(
-        f"{name} {one.state}, {max(report.position - one.written, 0)} waiting" + (f", {one.reason}" * bool(one.reason))
+        f"{name} {one.state}, {max(report.position - one.written, 0)} waiting"
+        + f", {one.put_off} rewards later" * bool(one.put_off)
+        + f", {one.reason}" * bool(one.reason)
         for name, one in report.exporters.items()
     )
     return f"{report.project}/{report.name} ({state.run_id}) {report.status} {steps}; {trackers}"

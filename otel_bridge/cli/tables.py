@@ -40,6 +40,7 @@ def run_table(
     if state is not None:
         parts.append(Text(_pace(report, state, now_ns), style="dim"))
     parts += [_roles(report, now_ns if state is not None else None), _trackers(report, state, now_ns)]
+    parts += [Text(line, style="dim") for line in _put_off(report)]
     return Group(*parts, *(Text(line, style="yellow") for line in complaints(report)))
 
 
@@ -143,6 +144,15 @@ def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
             cells += [f"{_current(exporter.rows_per_s, report, now_ns):g}", age(lag_s), size(held.bytes)]
         table.add_row(name, shown, *cells)
     return table
+
+
+def _put_off(report: Report) -> Sequence[str]:
+    """Return one line for each tracker that gets values of what it has when nothing else waits."""
+    return [
+        f"{name}: {exporter.put_off:,} rewards wait until no row and no rollout does"
+        for name, exporter in report.exporters.items()
+        if exporter.put_off
+    ]
 
 
 def _waiting(report: Report, exporter: ExporterReport) -> int:

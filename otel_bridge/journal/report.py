@@ -66,6 +66,7 @@ class ExporterReport:
         missed: Records that were deleted before this exporter was first named: it never gets them.
         found: What the tracker already held of the run when this bridge first opened it, one line.
         rows_per_s: Rows written in a second, over the last half minute.
+        put_off: Values of what is written that the tracker gets when no record waits: MLflow's assessments.
     """
 
     written: int = 0
@@ -83,6 +84,7 @@ class ExporterReport:
     missed: int = 0
     found: str = ""
     rows_per_s: float = 0.0
+    put_off: int = 0
 
 
 @dataclass(slots=True)

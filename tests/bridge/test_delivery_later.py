@@ -19,6 +19,10 @@ class Later(Tracker):
     left: int = 0
     broken: bool = False
 
+    @property
+    def put_off(self) -> int:
+        return self.left
+
     def write_rows(self, rows: Sequence[Row]) -> None:
         super().write_rows(rows)
         self.left += len(rows)
@@ -100,3 +104,43 @@ def test_while_it_fails_records_go_on_and_it_is_tried_again(tmp_path: Path) -> N
 
     assert written == [1, 2]
     assert (tracker.left, bench.delivery.progress.state) == (0, "idle")
+
+
+def test_how_much_waits_is_noted_in_the_ledger_until_none_does(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Later())
+    bench.ledger.commit([row(1), row(2)])
+
+    noted = []
+    while not noted or noted[-1]:
+        bench.delivery.step()
+        noted.append(bench.ledger.destination("memory", {}).put_off)
+
+    assert noted == [2, 1, 0]
+
+
+def test_a_bridge_that_begins_again_does_what_the_last_one_left_without_another_record(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Later())
+    bench.ledger.commit([row(1), row(2)])
+    while names(bench.tracker)[-1:] != ["later"]:
+        bench.delivery.step()
+    bench.tracker.calls.clear()
+
+    bench.begin()
+    bench.run()
+
+    assert names(bench.tracker) == ["open", "later"]
+    assert bench.delivery.progress.state == "idle"
+
+
+def test_after_a_tracker_was_away_for_long_it_is_done_without_another_record(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Later(broken=True))
+    bench.ledger.commit([row(1)])
+    for _ in range(20):
+        bench.delivery.step()
+    state, closed = bench.delivery.progress.state, "close" in names(bench.tracker)
+
+    bench.tracker.broken = False
+    bench.run()
+
+    assert (state, closed) == ("retrying", True)
+    assert (bench.tracker.left, bench.delivery.progress.state) == (0, "idle")

@@ -264,14 +264,15 @@ def test_a_destination_named_later_knows_how_many_records_were_gone_by_then(tmp_
     assert ledger.destination("trackio", {"TRACKIO_DIR": "/t"}) == second
 
 
-def test_the_trackers_own_id_of_the_run_is_kept(tmp_path: Path) -> None:
+def test_the_trackers_own_id_of_the_run_and_how_much_it_gets_later_are_kept(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    ledger.save(replace(ledger.destination("mlflow", {}), tracker_run_id="m1"))
+    ledger.save(replace(ledger.destination("mlflow", {}), tracker_run_id="m1", put_off=7))
     ledger.close()
 
     again = Ledger(tmp_path / "ledger.sqlite")
 
-    assert again.destination("mlflow", {}).tracker_run_id == "m1"
+    held = again.destination("mlflow", {})
+    assert (held.tracker_run_id, held.put_off) == ("m1", 7)
 
 
 def test_a_ledger_without_the_later_columns_is_read_on(tmp_path: Path) -> None:
@@ -282,6 +283,7 @@ def test_a_ledger_without_the_later_columns_is_read_on(tmp_path: Path) -> None:
     with ledger.database.transaction() as sql:
         sql.execute("ALTER TABLE destinations DROP COLUMN tracker_run_id")
         sql.execute("ALTER TABLE destinations DROP COLUMN missed")
+        sql.execute("ALTER TABLE destinations DROP COLUMN put_off")
     ledger.close()
 
     assert Ledger(path).destination("file", {}) == made

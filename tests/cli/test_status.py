@@ -197,6 +197,15 @@ def test_what_is_forwarded_is_not_counted_in_rows() -> None:
     assert console.file.getvalue().splitlines()[-1].split() == ["otlp", "idle", "2"]
 
 
+def test_rewards_that_a_tracker_gets_later_are_counted() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    report = Report(exporters={"mlflow": ExporterReport(put_off=1234), "trackio": ExporterReport()})
+
+    show(console, "r1", report)
+
+    assert console.file.getvalue().splitlines()[-1] == "mlflow: 1,234 rewards wait until no row and no rollout does"
+
+
 @pytest.mark.parametrize(
     ("processes", "said"),
     [

@@ -58,10 +58,11 @@ def test_a_rollout_is_shown_before_its_rewards_which_come_once_the_writer_is_ask
     writer.write_rollouts([one, two])
     before = shown(uri, run)
     assert isinstance(writer, CatchesUp)
+    waited = writer.put_off
     finished = [writer.catch_up(), writer.catch_up(), writer.catch_up()]
 
     assert before == {one.id: [], two.id: []}
-    assert finished == [False, True, True]
+    assert (waited, finished, writer.put_off) == (6, [False, True, True], 0)
     assert shown(uri, run) == {one.id: ALL, two.id: ALL}
     assert list(memory.items("feedback/")) == []
 
