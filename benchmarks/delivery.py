@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.mlflow_server import mlflow_server
 from benchmarks.peers import QUIET
 from benchmarks.results import Result, median
 from otel_bridge.testing.wandb_server import WandbServer
@@ -24,7 +25,7 @@ class _Case:
 
     Attributes:
         peer: Its function in `benchmarks.peers`.
-        online: W&B with the stand-in server of `otel_bridge.testing`, on the same machine.
+        online: On the same machine W&B's stand-in server of `otel_bridge.testing`, or a real ``mlflow server``.
     """
 
     tracker: str
@@ -42,11 +43,13 @@ _CASES = (
     _Case("wandb", "wandb_online", 0.8, 15_000, 15_000, "wandb online (stand-in), a loop of run.log", online=True),
     _Case("mlflow", "mlflow", 4.0, 2_000, 300, "mlflow sqlite, a loop of log_metrics"),
     _Case("mlflow", "mlflow_batches", 0.9, 4_000, 4_000, "mlflow sqlite, log_batch of 1,000 metrics"),
+    _Case("mlflow", "mlflow", 4.0, 2_000, 300, "an mlflow server, a loop of log_metrics", online=True),
+    _Case("mlflow", "mlflow_batches", 0.9, 3_000, 3_000, "an mlflow server, log_batch of 1,000 metrics", online=True),
 )
 
 _EMIT = """
 import sys, otel_bridge
-run = otel_bridge.init(project="bench", name="delivery", role="trainer", exporters=sys.argv[1])
+run = otel_bridge.init(project="bench", role="trainer", exporters=sys.argv[1])
 values = [{f"metric/{n}": n + step / 7 for n in range(10)} for step in range(100)]
 for step in range(int(sys.argv[2])): run.log(values[step % 100], step=step)
 """
@@ -74,11 +77,12 @@ host.stop()
 print(rows / (time.perf_counter() - began))
 """
 _PEER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from benchmarks import peers
-name, rows = sys.argv[1], int(sys.argv[2])
+name, rows, server = sys.argv[1], int(sys.argv[2]), os.environ.get("MLFLOW_TRACKING_URI", "")
 peers.prepare(Path(sys.argv[3]))
+if server.startswith("http"): os.environ["MLFLOW_TRACKING_URI"] = server
 values = [{f"metric/{n}": n + step / 7 for n in range(10)} for step in range(100)]
 __import__(name.partition("_")[0])
 if name.startswith("mlflow"):
@@ -97,7 +101,13 @@ def run() -> list[Result]:
 
 
 def _measured(case: _Case) -> Result:
-    pairs = [(_served(_ours, case), _served(_peer, case)) for _ in range(_ROUNDS)]
+    with ExitStack() as stack:
+        env: dict[str, str] = {}
+        if case.online and case.tracker == "mlflow":
+            # One for all rounds, since it takes seconds to start: each round writes a run of its own.
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+            env["MLFLOW_TRACKING_URI"] = stack.enter_context(mlflow_server(folder))
+        pairs = [(_served(_ours, case, env), _served(_peer, case, env)) for _ in range(_ROUNDS)]
     own, peer = median([one for one, _ in pairs]), median([one for _, one in pairs])
     ratios = [one / other for one, other in pairs]
     ratio = median(ratios)
@@ -105,10 +115,12 @@ def _measured(case: _Case) -> Result:
     return Result(what, own, peer, "rows/s", f">= {case.goal:g} of it", ratio >= case.goal)
 
 
-def _served(measure: Callable[[_Case, Mapping[str, str]], float], case: _Case) -> float:
-    """Measure with a server of its own where one is needed: a run that is there already is another case."""
+def _served(measure: Callable[[_Case, Mapping[str, str]], float], case: _Case, env: Mapping[str, str]) -> float:
+    """Measure with a W&B server of its own where one is needed: a run that is there already is another case."""
     with ExitStack() as stack:
-        return measure(case, stack.enter_context(WandbServer()).environment() if case.online else {})
+        if case.online and case.tracker == "wandb":
+            env = stack.enter_context(WandbServer()).environment()
+        return measure(case, env)
 
 
 def _ours(case: _Case, env: Mapping[str, str]) -> float:
@@ -116,7 +128,8 @@ def _ours(case: _Case, env: Mapping[str, str]) -> float:
         env = {
             **os.environ, **QUIET, "OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_HOLD": "1", "WANDB_DIR": folder,
             "TRACKIO_DIR": f"{folder}/trackio", "MLFLOW_TRACKING_URI": f"sqlite:///{Path(folder) / 'mlflow.db'}",
-            "WANDB_MODE": "online" if case.online else "offline", **env,
+            "WANDB_MODE": "online" if case.online else "offline",
+            "OTEL_BRIDGE_RUN_NAME": f"delivery-{Path(folder).name}", **env,
         }  # fmt: skip
         _child(_EMIT, env, case.tracker, str(case.rows))
         return float(_child(_DRAIN, env, case.tracker, str(case.rows)))

@@ -1,23 +1,20 @@
 """Rollouts a second into an MLflow server and into Trackio's store, against what each takes at most.
 
-MLflow: raw OTLP posts of the same spans (four a rollout, 6 KB), 50 rollouts a request, without our three tags; rewards,
-which it takes one by one, come afterwards and are not counted. Trackio: its own bulk call with the same payloads, 64
-a call.
+MLflow: the very requests that the exporter made (50 rollouts each, of four spans and 6 KB), with other trace ids,
+posted by a bare HTTP client; and, for information, the same spans without tags, session and chat view. Rewards, which
+it takes one by one, come afterwards and are not counted. Trackio: its own bulk call with the same payloads, 64 a call.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import signal
-import socket
-import subprocess
-import sys
+import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import requests
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -25,12 +22,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import otel_bridge_mlflow
 import otel_bridge_trackio
+from benchmarks.mlflow_server import mlflow_server
 from benchmarks.results import Result, median
 from otel_bridge.records import Rollout
 from otel_bridge.testing import MemoryTable, open_writer, samples
 
-_ROUNDS = 3
-_ROLLOUTS = {"mlflow": 150, "trackio": 320}
+_ROUNDS = 6
+_ROLLOUTS = {"mlflow": 200, "trackio": 320}
 _POST, _BULK = 50, 64
 
 
@@ -40,7 +38,8 @@ def run() -> list[Result]:
         mlflow = _mlflow(Path(folder))
         trackio = _trackio(Path(folder))
     return [
-        _result("rollouts/s into an MLflow server, rewards later", mlflow, 0.9, "raw OTLP posts"),
+        _result("rollouts/s into an MLflow server, rewards later", [one[:2] for one in mlflow], 0.9, "the same, bare"),
+        _information("rollouts/s into an MLflow server, spans alone posted bare", [one[2] for one in mlflow]),
         _result("rollouts/s into Trackio", trackio, 0.85, "its bulk call"),
     ]
 
@@ -49,6 +48,10 @@ def _result(what: str, pairs: Sequence[tuple[float, float]], goal: float, peer: 
     ratio = median([ours / theirs for ours, theirs in pairs])
     ours, theirs = median([one for one, _ in pairs]), median([one for _, one in pairs])
     return Result(f"{what} (ours / {peer} = {ratio:.2f})", ours, theirs, "1/s", f">= {goal:g}", ratio >= goal)
+
+
+def _information(what: str, rates: Sequence[float]) -> Result:
+    return Result(what, median(rates), None, "1/s", "", True)
 
 
 def _rate(count: int, act: Callable[[], object]) -> float:
@@ -71,42 +74,83 @@ def _long(rollout: Rollout) -> Rollout:
     return dataclasses.replace(rollout, spans=spans)
 
 
-def _mlflow(folder: Path) -> list[tuple[float, float]]:
+def _mlflow(folder: Path) -> list[tuple[float, float, float]]:
+    """Return rollouts/s of each round: ours, the same requests posted bare, and their spans alone posted bare."""
     count = _ROLLOUTS["mlflow"]
-    with _server(folder) as url:
+    with mlflow_server(folder) as url:
         exporter = otel_bridge_mlflow.exporter
         settings = exporter.settings({"MLFLOW_TRACKING_URI": url}, folder)
         writer = open_writer(exporter, samples.run_info(folder, "bench"), settings, MemoryTable())
-        place = (writer.url or "").split("/")
-        headers = {
-            "Content-Type": "application/x-protobuf",
-            "x-mlflow-experiment-id": place[-3],
-            "x-mlflow-run-id": place[-1],
-        }
-        writer.write_rollouts(_rollouts(_POST, "warm"))
-        pairs = []
+        session = requests.Session()
+
+        def post(posts: Sequence[_Post]) -> None:
+            for one in posts:
+                session.post(one.url, data=one.body, headers=one.headers).raise_for_status()
+
+        warm = _rollouts(count, "warm")
+        posts = _posts_of(lambda: writer.write_rollouts(warm))
+        parts = [warm[start : start + _POST] for start in range(0, count, _POST)]
+        post([posts[0].of(parts[0], "warm-again")])
+        rounds = []
         for number in range(_ROUNDS):
-            ours = _rollouts(count, f"ours-{number}")
-            bodies = _bodies(_rollouts(count, f"theirs-{number}"))
-            session = requests.Session()
-            pairs.append((
-                _rate(count, lambda given=ours: writer.write_rollouts(given)),  # type: ignore[misc]
-                _rate(count, lambda given=bodies, by=session: [  # type: ignore[misc]
-                    by.post(f"{url}/v1/traces", data=body, headers=headers).raise_for_status() for body in given
-                ]),
-            ))  # fmt: skip
-        return pairs
+            given = _rollouts(count, f"ours-{number}")
+            same = [one.of(part, f"same-{number}") for one, part in zip(posts, parts, strict=True)]
+            bare = [one.with_spans(part, f"bare-{number}") for one, part in zip(posts, parts, strict=True)]
+            acts: list[Callable[[], object]] = [
+                lambda of=given: writer.write_rollouts(of),  # type: ignore[misc]
+                lambda of=same: post(of),  # type: ignore[misc]
+                lambda of=bare: post(of),  # type: ignore[misc]
+            ]
+            # The database grows: each is first, second and last in turn.
+            order = [(number + place) % len(acts) for place in range(len(acts))]
+            rates = {place: _rate(count, acts[place]) for place in order}
+            rounds.append((rates[0], rates[1], rates[2]))
+        return rounds
 
 
-def _bodies(rollouts: Sequence[Rollout]) -> list[bytes]:
-    bodies = []
-    for start in range(0, len(rollouts), _POST):
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Post:
+    """A request that the exporter made."""
+
+    url: str
+    body: bytes
+    headers: Mapping[str, str]
+
+    def of(self, rollouts: Sequence[Rollout], seed: str) -> _Post:
+        """Return the very same request, with other trace ids in the place of those of *rollouts*."""
+        body = self.body
+        for rollout in rollouts:
+            body = body.replace(bytes.fromhex(rollout.id), _other_id(rollout, seed))
+        return dataclasses.replace(self, body=body)
+
+    def with_spans(self, rollouts: Sequence[Rollout], seed: str) -> _Post:
+        """Return the request with the spans of *rollouts* as they came: no tags, no session, no chat view."""
         request = ExportTraceServiceRequest()
         scope = request.resource_spans.add().scope_spans.add()
-        for rollout in rollouts[start : start + _POST]:
+        for rollout in rollouts:
             scope.spans.extend(Span.FromString(span.otlp) for span in rollout.spans)
-        bodies.append(request.SerializeToString())
-    return bodies
+        return dataclasses.replace(self, body=request.SerializeToString()).of(rollouts, seed)
+
+
+def _other_id(rollout: Rollout, seed: str) -> bytes:
+    return hashlib.md5(f"{seed}{rollout.id}".encode(), usedforsecurity=False).digest()
+
+
+def _posts_of(act: Callable[[], object]) -> list[_Post]:
+    """Return the traces that *act* posted."""
+    posts: list[_Post] = []
+    send = requests.Session.send
+
+    def noting(session: requests.Session, request: requests.PreparedRequest, **named: Any) -> requests.Response:
+        if request.url and request.url.endswith("/v1/traces") and isinstance(request.body, bytes):
+            # requests sets the length anew; the rest, User-Agent and credentials included, is sent as it was.
+            headers = {key: value for key, value in request.headers.items() if key != "Content-Length"}
+            posts.append(_Post(request.url, request.body, headers))
+        return send(session, request, **named)
+
+    with patch.object(requests.Session, "send", noting):
+        act()
+    return posts
 
 
 def _trackio(folder: Path) -> list[tuple[float, float]]:
@@ -142,32 +186,3 @@ def _trackio(folder: Path) -> list[tuple[float, float]]:
         )
         pairs.append((own, _rate(count, lambda given=payloads, of=number: theirs(given, f"s{of}"))))  # type: ignore[misc]
     return pairs
-
-
-@contextlib.contextmanager
-def _server(folder: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += [
-        "--backend-store-uri",
-        f"sqlite:///{folder}/server.db",
-        "--artifacts-destination",
-        str(folder / "files"),
-    ]
-    env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log, start_new_session=True)
-    try:
-        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with contextlib.suppress(requests.RequestException):
-                if requests.get(f"{url}/health", timeout=2).ok:
-                    break
-            time.sleep(0.1)
-        yield url
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGTERM)
-        server.wait(20)
