@@ -16,6 +16,7 @@ NAMES = (
     "slowdown",
     "delivery",
     "rollout_delivery",
+    "three_trackers",
     "wandb_table",
     "latency",
     "loss",

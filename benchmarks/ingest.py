@@ -82,12 +82,12 @@ def _rate(process: psutil.Process, kind: str, address: str, ready: Callable[[], 
     load = [sys.executable, "-m", "benchmarks.ingest_load", kind, address]
     subprocess.run([*load, "200", str(_IN_FLIGHT)], check=True, capture_output=True)
     ready()
-    before = _cpu_s(process)
+    before = cpu_s(process)
     subprocess.run([*load, str(_REQUESTS), str(_IN_FLIGHT)], check=True, capture_output=True)
-    return _REQUESTS * POINTS / (_cpu_s(process) - before)
+    return _REQUESTS * POINTS / (cpu_s(process) - before)
 
 
-def _cpu_s(process: psutil.Process) -> float:
+def cpu_s(process: psutil.Process) -> float:
     """Return the CPU of the process and all its children, dead ones too."""
     times = [process.cpu_times(), *(child.cpu_times() for child in process.children(recursive=True))]
     own = times[0]

@@ -50,6 +50,28 @@ def trackio() -> Iterator[Log]:
 
 
 @contextmanager
+def trackio_bulk() -> Iterator[Log]:
+    """The fastest way Trackio has: the call of its store that its own server and importers use, 1,000 rows a call."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    name, batch = f"trackio-{os.urandom(3).hex()}", list[tuple[Mapping[str, float], int]]()
+
+    def store() -> None:
+        rows, steps = [dict(values) for values, _ in batch], [step for _, step in batch]
+        SQLiteStorage.bulk_log("bench", name, rows, steps=steps, run_id=name)
+        batch.clear()
+
+    def log(values: Mapping[str, float], step: int) -> None:
+        batch.append((values, step))
+        if len(batch) == 1_000:
+            store()
+
+    yield log
+    if batch:
+        store()
+
+
+@contextmanager
 def wandb() -> Iterator[Log]:
     """``wandb.log``, offline."""
     import wandb as peer
