@@ -6,7 +6,7 @@ Messages are neither parsed, inflated nor built by gRPC: the bytes go to `Ingest
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, cast
@@ -20,11 +20,9 @@ from otel_bridge_collector.access import Access, Tls
 from otel_bridge_collector.answers import answer_to
 from otel_bridge_collector.counters import Counters
 from otel_bridge_collector.inflate import inflated_message
-from otel_bridge_collector.ingest import Rejected
+from otel_bridge_collector.ingest import Accept, Rejected
 from otel_bridge_collector.items import partial_success
 from otel_bridge_collector.limits import Limits
-
-Accept = Callable[[Signal, bytes], Awaitable[Rejected | None]]
 
 _METHODS: Final = {
     "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": Signal.METRICS,

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
-import orjson
 import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -28,26 +27,25 @@ from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
 from otel_bridge_collector.access import Access, Tls
-from otel_bridge_collector.answers import (
-    RETRY_S,
-    MethodError,
-    NotFoundError,
-    TooLargeError,
-    UnsupportedError,
-    answer_to,
-)
+from otel_bridge_collector.answers import MethodError, TooLargeError, answer_to
 from otel_bridge_collector.counters import Counters
-from otel_bridge_collector.grpc_server import LARGE_BYTES, Accept
+from otel_bridge_collector.grpc_server import LARGE_BYTES
 from otel_bridge_collector.http_protocol import protocol
-from otel_bridge_collector.inflate import inflated
-from otel_bridge_collector.ingest import REQUESTS, Rejected
-from otel_bridge_collector.items import partial_success, partial_success_json
-from otel_bridge_collector.json_request import message_of
+from otel_bridge_collector.ingest import Accept, Rejected
 from otel_bridge_collector.limits import Limits
+from otel_bridge_collector.otlp_http import (
+    JSON,
+    PATHS,
+    PROTOBUF,
+    check_type,
+    decoded,
+    headers_of_refused,
+    media_type,
+    no_such_path,
+    said_of_refused,
+    said_of_taken,
+)
 
-_PATHS: Final = {"/v1/metrics": Signal.METRICS, "/v1/traces": Signal.TRACES, "/v1/logs": Signal.LOGS}
-_PROTOBUF: Final = "application/x-protobuf"
-_JSON: Final = "application/json"
 _CONNECTIONS: Final = 1024
 _KEEP_ALIVE_S: Final = 75
 _BODY_S: Final = 60.0
@@ -109,7 +107,7 @@ class HttpServer:
         export = _Export(accept, access=access, limits=limits, counters=counters, request_bytes=request_bytes)
         app = Starlette(
             routes=[
-                *(Route(path, export, methods=["POST"]) for path in _PATHS),
+                *(Route(path, export, methods=["POST"]) for path in PATHS),
                 Route("/healthz", self._healthz, methods=["GET"]),
                 Route("/readyz", self._readyz, methods=["GET"]),
                 Route("/metrics", self._metrics, methods=["GET"]),
@@ -164,7 +162,7 @@ class HttpServer:
         return await self._page(request, self._pages.metrics, "text/plain; version=0.0.4")
 
     async def _status(self, request: Request) -> Response:
-        return await self._page(request, self._pages.status or bytes, _JSON)
+        return await self._page(request, self._pages.status or bytes, JSON)
 
     async def _page(self, request: Request, made: Callable[[], str | bytes], media_type: str) -> Response:
         """Answer with what only those see who may send."""
@@ -177,17 +175,16 @@ class HttpServer:
 
     async def _no_such_page(self, request: Request, exc: Exception) -> Response:
         status = exc.status_code if isinstance(exc, HTTPException) else 404
-        paths = ", ".join(_PATHS)
-        error: Exception = NotFoundError(f"{request.url.path} is not here; OTLP goes by POST to {paths}")
+        error: Exception = no_such_path(request.url.path)
         headers = dict(self._headers)
         if status == 405:
             error = MethodError(f"{request.method} {request.url.path}: OTLP goes by POST")
-            headers["Allow"] = "POST" if request.url.path in _PATHS else "GET"
+            headers["Allow"] = "POST" if request.url.path in PATHS else "GET"
         answer = answer_to(error)
         self._counters.refuse(answer, "HTTP", error)
-        if _media_type(request.headers) == _JSON:
-            return Response(answer.json(), answer.http_status, media_type=_JSON, headers=headers)
-        return Response(answer.status().SerializeToString(), answer.http_status, media_type=_PROTOBUF, headers=headers)
+        is_json = _is_json(request.headers)
+        said = said_of_refused(answer, is_json=is_json)
+        return Response(said, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=headers)
 
 
 class _Export:
@@ -202,28 +199,27 @@ class _Export:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, body = Headers(scope=scope), _Body(receive)
-        is_json = _media_type(headers) == _JSON
-        signal = _PATHS[scope["path"]]
+        is_json = _is_json(headers)
+        signal = PATHS[scope["path"]]
         try:
             rejected = await self._store(signal, headers, body, is_json=is_json)
         except Exception as exc:  # noqa: BLE001  # a 500 would be final for clients
             await body.discard()
             answer = answer_to(exc)
             self._counters.refuse(answer, "OTLP/HTTP", exc)
-            more = {**self._headers, "Retry-After": str(RETRY_S)} if answer.retry else dict(self._headers)
-            if answer.http_status == 401:
-                more["WWW-Authenticate"] = "Bearer"
-            said = answer.json() if is_json else answer.status().SerializeToString()
-            response = Response(said, answer.http_status, media_type=_JSON if is_json else _PROTOBUF, headers=more)
+            said = said_of_refused(answer, is_json=is_json)
+            more = {**self._headers, **headers_of_refused(answer)}
+            response = Response(said, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=more)
         else:
-            response = self._taken(signal, rejected, is_json=is_json)
+            said = said_of_taken(signal, rejected, is_json=is_json)
+            response = Response(said, media_type=JSON if is_json else PROTOBUF, headers=self._headers)
         await response(scope, receive, send)
 
     async def _store(self, signal: Signal, headers: Headers, sent: _Body, *, is_json: bool) -> Rejected | None:
         self._limits.enter()
         try:
             self._access.check(headers.get("authorization"), headers.get("origin"))
-            _check_type(headers)
+            check_type(media_type(headers.get("content-type", "")))
             try:
                 body = await asyncio.wait_for(sent.read(self._request_bytes), _BODY_S)
             except asyncio.TimeoutError as exc:
@@ -239,15 +235,7 @@ class _Export:
             self._limits.leave()
 
     def _decoded(self, signal: Signal, body: bytes, encoding: str, is_json: bool) -> bytes:
-        body = inflated(body, encoding, self._request_bytes)
-        return message_of(REQUESTS[signal], body).SerializeToString() if is_json else body
-
-    def _taken(self, signal: Signal, rejected: Rejected | None, *, is_json: bool) -> Response:
-        if is_json:
-            said = {} if rejected is None else partial_success_json(signal, rejected.items, rejected.reason)
-            return Response(orjson.dumps(said), media_type=_JSON, headers=self._headers)
-        body = b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
-        return Response(body, media_type=_PROTOBUF, headers=self._headers)
+        return decoded(signal, body, encoding, is_json=is_json, limit_bytes=self._request_bytes)
 
 
 class _Body:
@@ -284,17 +272,8 @@ class _Body:
         return body
 
 
-def _media_type(headers: Headers) -> str:
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _check_type(headers: Headers) -> None:
-    kind = _media_type(headers)
-    if kind not in {_PROTOBUF, _JSON}:
-        raise UnsupportedError(
-            f"Content-Type {kind or 'missing'}; this receiver reads {_PROTOBUF} and {_JSON}: "
-            "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
-        )
+def _is_json(headers: Headers) -> bool:
+    return media_type(headers.get("content-type", "")) == JSON
 
 
 def _listen(host: str, port: int) -> socket.socket:

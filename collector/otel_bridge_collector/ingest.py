@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -75,6 +75,10 @@ class Rejected:
 
     items: int = 0
     reason: str = ""
+
+
+Accept: TypeAlias = Callable[[Signal, bytes], Awaitable[Rejected | None]]
+"""How a server stores a request: `Ingest.accept`."""
 
 
 class Ingest:

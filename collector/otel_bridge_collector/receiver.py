@@ -9,17 +9,19 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_bridge import settings
 from otel_bridge.errors import ConfigError
 from otel_bridge_collector.access import Access, Tls, is_loopback
 from otel_bridge_collector.counters import Counters
-from otel_bridge_collector.grpc_server import GrpcServer
-from otel_bridge_collector.http_server import HttpServer, Pages
 from otel_bridge_collector.ingest import Ingest, IngestSettings
 from otel_bridge_collector.limits import Limits, LimitSettings
 from otel_bridge_collector.metrics_text import Metric, of_receiver, text_of
+from otel_bridge_collector.plain_http import PlainHttpServer
+
+if TYPE_CHECKING:
+    from otel_bridge_collector.grpc_server import GrpcServer  # needs the extra `collector`, as http_server does
 
 __all__ = ["Receiver", "ReceiverSettings", "is_loopback"]
 
@@ -42,6 +44,7 @@ class ReceiverSettings:
         limits: How much at one time.
         ingest: Where requests are kept.
         tls: Files of TLS.
+        plain: HTTP by the standard library, where the extra ``collector`` is missing: loopback only, no TLS, no pages.
     """
 
     host: str
@@ -53,6 +56,7 @@ class ReceiverSettings:
     ingest: IngestSettings
     http_host: str
     tls: Tls | None = None
+    plain: bool = False
 
     @classmethod
     def from_environment(
@@ -101,6 +105,14 @@ class ReceiverSettings:
         return self.tls is None and not (is_loopback(self.host) and is_loopback(self.http_host))
 
 
+class _HttpServer(Protocol):
+    port: int
+
+    async def start(self) -> None: ...
+
+    async def stop(self, grace_s: float) -> None: ...
+
+
 class Receiver:
     """Listens from construction until `stop`. Its methods are for any thread but the event loop's.
 
@@ -125,7 +137,7 @@ class Receiver:
         self._chosen, self._more_metrics, self._status = chosen, metrics, status
         self._scheme = "http" if chosen.tls is None else "https"
         self._grpc: GrpcServer | None = None
-        self._http: HttpServer | None = None
+        self._http: _HttpServer | None = None
         self._stopped = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="otlp-receiver", daemon=True)
@@ -189,36 +201,57 @@ class Receiver:
         if chosen.grpc_port is not None:
             address = f"{_bracketed(chosen.host)}:{chosen.grpc_port}"
             try:
-                self._grpc = GrpcServer(
-                    address,
-                    self._ingest.accept,
-                    access=access,
-                    limits=limits,
-                    counters=self.counters,
-                    tls=chosen.tls,
-                    request_bytes=chosen.request_bytes,
-                )
+                self._grpc = self._grpc_server(address, access, limits)
             except RuntimeError as exc:
                 raise ConfigError(f"gRPC cannot listen on {address}; is the port taken?") from exc
             await self._grpc.start()
         if chosen.http_port is not None:
             try:
-                self._http = HttpServer(
-                    chosen.http_host,
-                    chosen.http_port,
-                    self._ingest.accept,
-                    access=access,
-                    limits=limits,
-                    counters=self.counters,
-                    tls=chosen.tls,
-                    request_bytes=chosen.request_bytes,
-                    pages=Pages(self.unready, self._text, self._status),
-                )
+                self._http = self._http_server(chosen.http_port, access, limits)
             except OSError as exc:
                 address = f"{_bracketed(chosen.http_host)}:{chosen.http_port}"
                 raise ConfigError(f"HTTP cannot listen on {address}: {exc.strerror}; is the port taken?") from exc
             await self._http.start()
         self._idle = asyncio.create_task(self._close_idle())
+
+    def _grpc_server(self, address: str, access: Access, limits: Limits) -> GrpcServer:
+        from otel_bridge_collector.grpc_server import GrpcServer  # noqa: PLC0415  # the extra
+
+        return GrpcServer(
+            address,
+            self._ingest.accept,
+            access=access,
+            limits=limits,
+            counters=self.counters,
+            tls=self._chosen.tls,
+            request_bytes=self._chosen.request_bytes,
+        )
+
+    def _http_server(self, port: int, access: Access, limits: Limits) -> _HttpServer:
+        chosen = self._chosen
+        if chosen.plain:
+            return PlainHttpServer(
+                chosen.http_host,
+                port,
+                self._ingest.accept,
+                access=access,
+                limits=limits,
+                counters=self.counters,
+                request_bytes=chosen.request_bytes,
+            )
+        from otel_bridge_collector.http_server import HttpServer, Pages  # noqa: PLC0415  # the extra
+
+        return HttpServer(
+            chosen.http_host,
+            port,
+            self._ingest.accept,
+            access=access,
+            limits=limits,
+            counters=self.counters,
+            tls=chosen.tls,
+            request_bytes=chosen.request_bytes,
+            pages=Pages(self.unready, self._text, self._status),
+        )
 
     async def _close_idle(self) -> None:
         while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import secrets
@@ -10,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -58,7 +58,7 @@ def command(exporters: str, new_run: bool, directory: str, listen: str, cmd: tup
     choice = choose(None, env, cwd)
     identity = identify(Asked(), env, cwd)
     bridge_env = {**bridge_environment(env)}
-    options = dataclasses.replace(
+    options = replace(
         BridgeOptions.read(bridge_env, cwd),
         exporters=choice.by_signal if choice.names or choice.refused else None,
         launcher=True,
@@ -142,23 +142,19 @@ def _child_environment(
 
 
 class _Receiver:
-    """The receiver of a launcher, and what stock SDKs need to find it; without the extra there is none, said once."""
+    """The receiver of a launcher, and what stock SDKs need to find it.
+
+    Without the extra ``collector`` it is one of the standard library: HTTP, which is what stock SDKs are told to speak.
+    """
 
     def __init__(self, env: Mapping[str, str], base: Path, listen: str) -> None:
-        self.environment: dict[str, str] = {}
-        self._receiver = None
-        if any(importlib.util.find_spec(name) is None for name in ("grpc", "starlette", "uvicorn")):
-            if listen:
-                raise ConfigError("--listen needs the receiver: pip install 'otel-bridge[collector]'")
-            # Else they would try a collector on localhost for ever, and say so.
-            self.environment = {f"OTEL_{one.upper()}_EXPORTER": NONE for one in SIGNALS}
-            _say(
-                "no OTLP receiver, so the exporters of stock OpenTelemetry SDKs are off in the command's processes "
-                "(OTEL_*_EXPORTER=none), and OTLP exporters that a program makes itself find nobody: "
-                "pip install 'otel-bridge[collector]' brings it"
+        plain = any(importlib.util.find_spec(name) is None for name in ("grpc", "starlette", "uvicorn"))
+        if plain and listen:
+            raise ConfigError(
+                f"--listen {listen}: receiving gRPC, and from other machines, needs the extra: "
+                "pip install 'otel-bridge[collector]'; without --listen programs of this machine are received over HTTP"
             )
-            return
-        from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # an extra
+        from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # only where it is asked for
         from otel_bridge_collector.receiver import is_loopback  # noqa: PLC0415
 
         host, port = _address(listen)
@@ -168,7 +164,7 @@ class _Receiver:
         chosen = ReceiverSettings.from_environment(
             {**env, settings.TOKEN.name: token}, base, host=host, grpc_port=port, http_port=port + 1 if port else 0
         )
-        self._receiver = Receiver(chosen)
+        self._receiver = Receiver(replace(chosen, plain=True, grpc_port=None, tls=None) if plain else chosen)
         self.environment = {
             **{f"OTEL_{one.upper()}_EXPORTER": "otlp" for one in SIGNALS},
             "OTEL_EXPORTER_OTLP_ENDPOINT": _for_others(self._receiver.http_endpoint, host),
@@ -180,8 +176,7 @@ class _Receiver:
             self.environment[settings.TOKEN.name] = token
 
     def stop(self) -> None:
-        if self._receiver is not None:
-            self._receiver.stop()
+        self._receiver.stop()
 
 
 def _for_others(endpoint: str, host: str) -> str:

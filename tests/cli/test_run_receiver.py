@@ -111,31 +111,48 @@ def test_an_address_that_others_reach_gets_a_token_which_the_children_know(tmp_p
     assert values(only_folder(tmp_path / ".otel-bridge"))["reward/queue"] == [(7, 3.0)]
 
 
-WITHOUT_GRPC = """
+WITHOUT_EXTRA = """
     import sys
     from importlib.machinery import PathFinder
 
     find = PathFinder.find_spec
-    def without_grpc(name, *where):
-        return None if name.partition(".")[0] == "grpc" else find(name, *where)
-    PathFinder.find_spec = without_grpc
+    def without_extra(name, *where):
+        return None if name.partition(".")[0] in {"grpc", "starlette", "uvicorn"} else find(name, *where)
+    PathFinder.find_spec = without_extra
 
     from otel_bridge.cli import main
     main(sys.argv[1:])
 """
 
 
-def test_without_the_extra_it_runs_without_a_receiver_and_says_so(tmp_path: Path) -> None:
-    bare, train = program(tmp_path, "bare.py", WITHOUT_GRPC), program(tmp_path, "train.py", TRAIN)
-    command = [PYTHON, bare, "run", "--exporters", "file"]
-    env = environment(tmp_path)
-    listening = call([*command, "--listen", "127.0.0.1:4317", "--", "python", train], cwd=tmp_path, env=env)
+def test_without_the_extra_programs_of_this_machine_are_received_over_http(tmp_path: Path) -> None:
+    bare, train = program(tmp_path, "bare.py", WITHOUT_EXTRA), program(tmp_path, "train.py", TRAIN)
+    reward = program(tmp_path, "reward.py", OTLP_BY_ITSELF)
+    both = f"python {train} & OTEL_SERVICE_NAME=reward-server python {reward}; wait"
+    env = environment(tmp_path, OTEL_BRIDGE_TOKEN="t0ken")
 
-    off = "echo $OTEL_METRICS_EXPORTER,$OTEL_TRACES_EXPORTER,$OTEL_LOGS_EXPORTER"
-    done = call([*command, "--", "sh", "-c", f"python {train}; {off}"], cwd=tmp_path, env=env)
+    done = call([PYTHON, bare, "run", "--exporters", "file", "--", "sh", "-c", both], cwd=tmp_path, env=env)
 
-    assert (done.returncode, done.stderr.count("pip install 'otel-bridge[collector]'")) == (0, 1), done.stderr
-    assert done.stdout == "none,none,none\n"
-    assert values(only_folder(tmp_path / ".otel-bridge")) == {"trainer/loss": [(7, 0.5)]}
-    assert listening.returncode == 1
-    assert listening.stderr == "Error: --listen needs the receiver: pip install 'otel-bridge[collector]'\n"
+    folder = only_folder(tmp_path / ".otel-bridge")
+    assert done.returncode == 0, done.stderr
+    assert values(folder) == {
+        "trainer/loss": [(7, 0.5)],
+        "reward-server/queue": [(7, 3.0)],
+        "reward-server/requests": [(None, 5)],
+        **_statistics(folder),
+    }
+    assert rollouts(tmp_path / ".otel-bridge") == [("reward-server/rollouts", 7, 0.5)]
+    assert "collector" not in done.stderr
+
+
+def test_without_the_extra_listening_for_others_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:
+    bare = program(tmp_path, "bare.py", WITHOUT_EXTRA)
+    command = [PYTHON, bare, "run", "--exporters", "file", "--listen", "127.0.0.1:4317", "--", "true"]
+
+    done = call(command, cwd=tmp_path, env=environment(tmp_path))
+
+    said = (
+        "Error: --listen 127.0.0.1:4317: receiving gRPC, and from other machines, needs the extra: "
+        "pip install 'otel-bridge[collector]'; without --listen programs of this machine are received over HTTP\n"
+    )
+    assert (done.returncode, done.stderr) == (1, said)
