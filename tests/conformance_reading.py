@@ -67,7 +67,10 @@ def mlflow(uri: str, run: RunInfo) -> Shown:
 
 
 def trackio(folder: Path, run: RunInfo) -> Shown:
-    """The run in Trackio's *folder*, read by Trackio's own store in a process of its own: it reads its folder once."""
+    """The run in Trackio's *folder*, read by Trackio's own store in a process of its own: it reads its folder once.
+
+    What lies in its inbox is imported first, as the dashboard does.
+    """
     env = {**os.environ, "TRACKIO_DIR": str(folder), "TRACKIO_TEST_DIR": str(folder)}
     code = f"import sys; sys.path.insert(0, {str(TESTS)!r}); import conformance_reading as c; c.print_trackio()"
     command = [sys.executable, "-c", code]
@@ -82,6 +85,9 @@ def print_trackio() -> None:
     from trackio.sqlite_storage import SQLiteStorage
 
     run: RunInfo = pickle.load(sys.stdin.buffer)
+    inbox = trackio_store.DIRECTORY / "inbox"
+    if inbox.is_dir():
+        trackio_store.imported(inbox)
     contents = trackio_store.held(run)
     logs = SQLiteStorage.get_logs(run.project, run.name, run_id=run.id)
     named = {"step", "timestamp"}

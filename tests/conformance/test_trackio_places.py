@@ -1,0 +1,75 @@
+"""The recorded job in the other places where Trackio keeps runs: a server, a Space, an inbox on a shared folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import conformance_reading
+import pytest
+import trackio_space
+from trackio_server import TOKEN, TrackioServer
+
+from otel_bridge.exporter import RunInfo
+from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read, Shown
+
+pytestmark = pytest.mark.slow
+
+
+class TestTrackioServer(ConformanceSuite):
+    target = "otel_bridge_trackio:exporter"
+    keeps = Keeps(status=False)
+
+    @pytest.fixture
+    def server(self, tmp_path: Path) -> Iterator[TrackioServer]:
+        server = TrackioServer(tmp_path / "server").start()
+        yield server
+        server.kill()
+
+    @pytest.fixture
+    def environment(self, server: TrackioServer) -> Mapping[str, str]:
+        return {"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN}
+
+    @pytest.fixture
+    def read(self, server: TrackioServer) -> Read:
+        return lambda run: conformance_reading.trackio(server.folder / "store", run)
+
+
+class TestTrackioSpace(ConformanceSuite):
+    """As far as loopback goes: the Hub before it is not here."""
+
+    target = "trackio_space:exporter"
+    keeps = Keeps(status=False)
+
+    @pytest.fixture
+    def server(self, tmp_path: Path) -> Iterator[TrackioServer]:
+        server = TrackioServer(tmp_path / "space", SYSTEM="spaces", HF_TOKEN=trackio_space.TOKEN).start()
+        yield server
+        server.kill()
+
+    @pytest.fixture
+    def environment(self, server: TrackioServer) -> Mapping[str, str]:
+        return {trackio_space.URL: server.url, "PYTHONPATH": str(conformance_reading.TESTS)}
+
+    @pytest.fixture
+    def read(self, server: TrackioServer) -> Read:
+        def shown(run: RunInfo) -> Shown:
+            server.kill()  # a Space keeps its database to itself
+            return conformance_reading.trackio(server.folder / "store", run)
+
+        return shown
+
+
+class TestTrackioInbox(ConformanceSuite):
+    """What the dashboard shows once it has imported the files."""
+
+    target = "otel_bridge_trackio:exporter"
+    keeps = Keeps(status=False)
+
+    @pytest.fixture
+    def environment(self, tmp_path: Path) -> Mapping[str, str]:
+        return {"TRACKIO_DIR": str(tmp_path / "shared"), "TRACKIO_STORAGE_MODE": "jsonl"}
+
+    @pytest.fixture
+    def read(self, tmp_path: Path) -> Read:
+        return lambda run: conformance_reading.trackio(tmp_path / "shared", run)
