@@ -7,7 +7,6 @@ signature is checked when the store is opened. ``log_id`` makes a redelivery cha
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import sqlite3
 import threading
@@ -18,8 +17,8 @@ from typing import Final, NamedTuple
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.records import Json, Position
 from otel_bridge_trackio.payload import Payload, encodable
+from otel_bridge_trackio.versions import INSTALL, require_arguments, require_supported
 
-_EXPECTED: Final = ("project", "run", "metrics_list", "steps", "timestamps", "config", "log_ids", "run_id")
 _BUSY: Final = ("locked", "busy", "disk i/o", "full", "interrupted")
 _import_lock = threading.Lock()
 
@@ -132,24 +131,21 @@ def _load(directory: Path, project: str) -> Callable[..., None]:
         os.environ["TRACKIO_DIR"] = str(directory)  # Trackio reads it once, while it is imported
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a hub that never answers must not hold the writer
         try:
-            storage = importlib.import_module("trackio.sqlite_storage")
+            version = str(importlib.import_module("trackio").__version__)
+            require_supported(version)
+            storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
+            bulk_log: Callable[..., None] = storage.bulk_log
             used = Path(str(importlib.import_module("trackio.utils").TRACKIO_DIR))
-        except ImportError as exc:
-            raise BlockedError(f"Trackio cannot be imported: {exc}", help="pip install 'otel-bridge[trackio]'") from exc
+        except (ImportError, AttributeError) as exc:
+            raise BlockedError(f"Trackio cannot be imported: {exc}", help=INSTALL) from exc
     if used != directory:
         raise BlockedError(
             f"this process writes to Trackio's folder {used} and can know but one; wanted {directory}",
             help="run `otel-bridge drain` for this run once the other one has ended",
         )
-    bulk_log: Callable[..., None] = storage.SQLiteStorage.bulk_log
-    missing = [name for name in _EXPECTED if name not in inspect.signature(bulk_log).parameters]
-    if missing:
-        raise BlockedError(
-            f"this version of Trackio takes no {', '.join(missing)} in SQLiteStorage.bulk_log",
-            help="pip install 'otel-bridge[trackio]'",
-        )
+    require_arguments(bulk_log, version)
     try:
-        storage.SQLiteStorage.validate_project_name(project)
+        storage.validate_project_name(project)
     except ValueError as exc:
         raise BlockedError(f"Trackio refuses the project: {exc}", help="set TRACKIO_PROJECT to another name") from exc
     return bulk_log
