@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from otel_bridge.records import Json
 
 STRUCK_OUT: Final = "[redacted]"
+_MAX_KNOWN_CHARS: Final = 256
 
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 # fmt: off
@@ -51,21 +54,56 @@ _ASSIGNED: Final = re.compile(
 )
 
 
+# A name and its text in JSON that stands in a text, plain or escaped as JSON within JSON is; the last one may be cut.
+_IN_JSON: Final = re.compile(r'"([^"\\\n]{1,64})"( ?:\s*)"((?:[^"\\]|\\.)*)("|\Z)', re.DOTALL)
+_IN_ESCAPED_JSON: Final = re.compile(r'(\\{1,15}")([^"\\\n]{1,64})\1( ?:\s*)\1(.*?)((?<!\\)\1|\Z)', re.DOTALL)
+_NAMES: Final = re.compile(rb"(?i)key|token|pass|pwd|secret|credential|cookie|jwt|authorization")
+"""In every name that `may_be_secret` holds for."""
+_NAME_ENDS: Final = re.compile(rb'" ?:')
+_NAME_BYTES: Final = 72
+
+
+class _Name(Enum):
+    """What the name of a key says of a text below it."""
+
+    PLAIN = 0
+    SECRET = 1
+    SECRET_UNLESS_MARKUP = 2
+    SECRET_IF_OPAQUE = 3
+
+
 def secret_by_name(key: str, value: object) -> bool:
     """Tell whether the key's name says that *value* is a secret; numbers and booleans never are."""
     if not isinstance(value, str) or not value:
         return False
+    name = _name_of(key)
+    if name is _Name.PLAIN or name is _Name.SECRET:
+        return name is _Name.SECRET
+    return (name is _Name.SECRET_UNLESS_MARKUP and not _MARKUP.search(value)) or _looks_opaque(value)
+
+
+def may_be_secret(key: str) -> bool:
+    """Tell whether there is a text that *key* makes a secret; false is certain. Those seen before cost a look-up."""
+    return _name_of(key) is not _Name.PLAIN
+
+
+def _name_of(key: str) -> _Name:
+    return _known_name(key) if len(key) <= _MAX_KNOWN_CHARS else _known_name.__wrapped__(key)
+
+
+@lru_cache(maxsize=4096)
+def _known_name(key: str) -> _Name:
     words = [word.lower() for word in _WORDS.findall(key)]
     if not words:
-        return False
+        return _Name.PLAIN
     if _SECRET_WORDS.intersection(words):
-        return True
+        return _Name.SECRET
     owner, last = words[-2] if len(words) > 1 else "", words[-1]
     if last in {"key", "keys"}:
-        return owner in _KEY_OWNERS or _looks_opaque(value)
+        return _Name.SECRET if owner in _KEY_OWNERS else _Name.SECRET_IF_OPAQUE
     if last in {"token", "tokens"}:
-        return (owner in _TOKEN_OWNERS and not _MARKUP.search(value)) or _looks_opaque(value)
-    return bool(owner) and last == "pass"
+        return _Name.SECRET_UNLESS_MARKUP if owner in _TOKEN_OWNERS else _Name.SECRET_IF_OPAQUE
+    return _Name.SECRET if owner and last == "pass" else _Name.PLAIN
 
 
 def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
@@ -82,7 +120,7 @@ def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
     if isinstance(value, str):
         return STRUCK_OUT if secret_by_name(key, value) else strike_out(value) if shapes else value
     if isinstance(value, list):
-        names = _names_of(value, key)
+        names = names_of(value, key)
         return [scrubbed(item, name, shapes=shapes) for item, name in zip(value, names, strict=True)]
     if isinstance(value, dict):
         if value and secret_by_name(key, _ANY):
@@ -93,7 +131,7 @@ def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
     return value
 
 
-def _names_of(items: Sequence[object], key: str) -> Iterator[str]:
+def names_of(items: Sequence[object], key: str) -> Iterator[str]:
     """Yield the name of each entry of a list: the list's own *key*, behind a ``--flag`` that flag's."""
     name = key
     for item in items:
@@ -107,6 +145,33 @@ def _all_struck(value: Json) -> Json:
     if isinstance(value, dict):
         return {name: _all_struck(item) for name, item in value.items()}
     return STRUCK_OUT if isinstance(value, str) and value else value
+
+
+def strike_named(text: str) -> str:
+    """Return *text* without the values that are secrets by their name in JSON that stands in it."""
+    text = _IN_JSON.sub(_struck_pair, text)
+    return _IN_ESCAPED_JSON.sub(_struck_escaped_pair, text) if '\\"' in text else text
+
+
+def may_name_secret(data: bytes) -> bool:
+    """Tell whether UTF-8 text, or JSON of it, can hold what `strike_named` strikes out; false is certain."""
+    # Each name once: 24 KB of messages have a few dozen places and a handful of names.
+    ends = (found.start() for found in _NAME_ENDS.finditer(data))
+    tails = (data[max(end - _NAME_BYTES, 0) : end].rstrip(b"\\") for end in ends)
+    names = {tail[tail.rfind(b'"') + 1 :] for tail in tails}
+    return bool(names) and _NAMES.search(b"\n".join(names)) is not None
+
+
+def _struck_pair(found: re.Match[str]) -> str:
+    key, between, value, end = found.groups()
+    return f'"{key}"{between}"{STRUCK_OUT}{end}' if secret_by_name(key, value) else found[0]
+
+
+def _struck_escaped_pair(found: re.Match[str]) -> str:
+    quote, key, between, value, end = found.groups()
+    # JSON within it is escaped once more.
+    struck = STRUCK_OUT if secret_by_name(key, value) else _IN_ESCAPED_JSON.sub(_struck_escaped_pair, value)
+    return f"{quote}{key}{quote}{between}{quote}{struck}{end}"
 
 
 def strike_emails(value: str) -> str:
@@ -155,11 +220,16 @@ _MARKUP: Final = re.compile(r"[<>|\[\]]")
 """In a chat template's `user_token`, never in a credential."""
 
 
+def strike_shapes(value: str) -> str:
+    """Return *value* without keys and tokens in the shape that their issuers give them; words and links stay."""
+    return _SHAPES.sub(STRUCK_OUT, value)
+
+
 def strike_out(value: str) -> str:
     """Return *value* with every part that has the shape of a secret struck out."""
     if len(value) < 8:
         return value
-    value = _SHAPES.sub(STRUCK_OUT, value)
+    value = _SHAPES.sub(STRUCK_OUT, strike_named(value) if '"' in value else value)
     value = _IN_URL.sub(STRUCK_OUT, value)
     value = _BEARER.sub(rf"\1 {STRUCK_OUT}", value)
     return _ASSIGNED.sub(_struck_assignment, value)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_bridge.emit.config_values import config_of
 from otel_bridge.records import Json
-from otel_bridge.redaction import scrubbed, secret_by_name, strike_out
+from otel_bridge.redaction import may_name_secret, scrubbed, secret_by_name, strike_named, strike_out
 
 KEY = "hf_" + "b" * 34
 
@@ -86,6 +88,22 @@ def test_a_secret_is_known_by_its_shape(text: str, struck: str) -> None:
 def test_names_hold_for_all_below_them_and_flags_for_what_follows(config: dict[str, Json], kept: Json) -> None:
     assert config_of(config, print) == kept
     assert scrubbed(config) == kept
+
+
+@pytest.mark.parametrize("levels", [0, 1, 2, 3])
+def test_names_count_in_json_that_stands_in_a_text_however_often_it_is_escaped(levels: int) -> None:
+    text = 'ok {"password": "a\\"b", "user": "me", "apiKey" : "x", "n": 1, "pad_token":"<pad>"}'
+    kept = 'ok {"password": "[redacted]", "user": "me", "apiKey" : "[redacted]", "n": 1, "pad_token":"<pad>"}'
+    for _ in range(levels):
+        text, kept = json.dumps({"said": [text]}), json.dumps({"said": [kept]})
+
+    assert strike_named(text) == kept
+    assert may_name_secret(text.encode())
+    assert not may_name_secret(b'{"role": "user", "content": "a password"}')
+
+
+def test_the_value_of_a_name_is_struck_out_where_the_text_was_cut_behind_it() -> None:
+    assert strike_named('{"password": "hun') == '{"password": "[redacted]'
 
 
 JSON = st.recursive(

@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_bridge import settings
 from otel_bridge.errors import ConfigError
-from otel_bridge.translation.content import Limit, limit_of
+from otel_bridge.otlp_content import Limit, limit_of
 
 OFF: Final = 0
 

@@ -31,8 +31,8 @@ from otel_bridge.errors import (
     PermanentError,
 )
 from otel_bridge.exporter import Exporter, ExporterSettings, RunWriter, found_of, put_off_of, tracker_run_id_of
+from otel_bridge.otlp_content import Limit
 from otel_bridge.records import Config, End, Json, Position, Rollout, Row
-from otel_bridge.translation.content import Limit
 from otel_bridge.translation.strict_content import with_less_text
 
 BATCH_RECORDS: Final = 1_000

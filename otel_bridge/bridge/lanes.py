@@ -12,8 +12,8 @@ from otel_bridge.bridge.ledger import Ledger
 from otel_bridge.bridge.window import Describe, Progress
 from otel_bridge.bridge.worker import Lane, Worker
 from otel_bridge.exporter import OTLP
+from otel_bridge.otlp_content import Limit
 from otel_bridge.records import Position
-from otel_bridge.translation.content import Limit
 
 _NOWHERE: Final[Mapping[str, str]] = {}
 

@@ -19,11 +19,18 @@ from otel_bridge import settings
 from otel_bridge.emit.wire import utf8
 from otel_bridge.errors import ConfigError
 from otel_bridge.records import Json
-from otel_bridge.redaction import strike_emails
+from otel_bridge.redaction import (
+    STRUCK_OUT,
+    may_name_secret,
+    scrubbed,
+    strike_emails,
+    strike_named,
+    strike_out,
+    strike_shapes,
+)
 
 Redaction: TypeAlias = Callable[[str], str]
 
-REDACTED: Final = "[redacted]"
 MAX_DEPTH: Final = 32
 MAX_ITEMS: Final = 10_000
 _MARGIN: Final = 512
@@ -37,8 +44,11 @@ _LOOKS: Final = tuple(
     for anchor, literals in (
         (b"A", rb"A(?:KIA|SIA|Iza)"),
         (b"S", rb"S(?:ECRET|WORD)"),
-        (b"-", rb"-(?<=[abekprst-]-)(?:(?<=sk-)|(?<=lpat-)|(?<=xox[a-z]-)|(?<=-----)BEGIN)"),
-        (b"_", rb"_(?:TOKEN|(?<=[fopsurtI]_)(?:(?<=hf_)|(?<=gh[opsur]_)|(?<=b_pat_)|(?<=API_)KEY))"),
+        (b"-", rb"-(?<=[abekprsti-]-)(?:(?<=sk-)|(?<=lpat-)|(?<=nvapi-)|(?<=xox[a-z]-)|(?<=-----)BEGIN)"),
+        (
+            b"_",
+            rb"_(?:TOKEN|(?<=[bfgopsurtI]_)(?:(?<=hf_)|(?<=gh[opsur]_)|(?<=b_pat_)|(?<=i_org_)|(?<=wandb_)v|(?<=API_)KEY))",
+        ),
         (b"J", rb"J(?<=eyJ)"),
     )
 )
@@ -58,21 +68,11 @@ def may_hold_secret(data: bytes) -> bool:
             steps -= 1
         if at >= 0 and literals.search(data, at):
             return True
-    return (b"B" in data or b"b" in data) and b"earer " in data
+    if b"dapi" in data or b"ya29." in data:
+        return True
+    return ((b"B" in data or b"b" in data) and b"earer " in data) or may_name_secret(data)
 
 
-_SECRET: Final = re.compile(
-    r"\bsk-[A-Za-z0-9_-]{20,}"
-    r"|\bhf_[A-Za-z0-9]{30,}"
-    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
-    r"|\bgh[opsur]_[A-Za-z0-9]{36,}"
-    r"|\bgithub_pat_[A-Za-z0-9_]{22,}"
-    r"|\bglpat-[A-Za-z0-9_-]{20,}"
-    r"|\bxox[abeprs]-[A-Za-z0-9-]{10,}"
-    r"|\bAIza[0-9A-Za-z_-]{35}"
-    r"|\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}"
-    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
-)
 _NAMED_SECRET: Final = re.compile(
     r"((?:\b[Bb]earer )|(?:(?:API_KEY|SECRET|PASSWORD|ACCESS_TOKEN|AUTH_TOKEN|_TOKEN)[\"']?[ ]?[=:][ ]?[\"']?))"
     r"[A-Za-z0-9._~+/=-]{12,}"
@@ -154,7 +154,7 @@ class ContentPolicy:
     def redact(self, text: str, *, secrets: bool = True) -> str:
         """Strike out what must not leave; without *secrets* only the rest of it."""
         if secrets and self.secrets and may_hold_secret(utf8(text)):
-            text = _NAMED_SECRET.sub(rf"\1{REDACTED}", _SECRET.sub(REDACTED, text))
+            text = strike_named(_NAMED_SECRET.sub(rf"\1{STRUCK_OUT}", strike_shapes(text)))
         if self.email:
             text = strike_emails(text)
         return text if _Hook.redaction is None else _by_hook(_Hook.redaction, text)
@@ -178,7 +178,7 @@ def _by_hook(redaction: Redaction, text: str) -> str:
         _Hook.warned = True
         # The type alone: what it raised may hold the text.
         _log.warning("the redaction hook gave %s instead of text; such texts are left out", type(redacted).__name__)
-    return REDACTED
+    return STRUCK_OUT
 
 
 class Cutter:
@@ -216,6 +216,10 @@ class Cutter:
         self.clipped_bytes += left
         return f"{kept}… [{left} more characters]"
 
+    def error(self, text: str) -> str:
+        """Return what may leave of an error's text, which names addresses and settings as a config does."""
+        return self.text(strike_out(text) if self.secrets else text)
+
     def leaves(self, text: str) -> bool:
         """Tell whether *text* would leave as it is."""
         if self.off or len(text) > self._limit:
@@ -229,8 +233,19 @@ class Cutter:
             return ""
         return content
 
-    def json(self, value: object, depth: int = 0) -> Json:
-        """Return *value* as JSON data, its texts through `text`; what cannot be kept becomes a text saying so."""
+    def json(self, value: object, name: str = "") -> Json:
+        """Return *value* as JSON data, its texts through `text`; what cannot be kept becomes a text saying so.
+
+        Args:
+            value: Anything.
+            name: What it is known as, which may say that it is a secret, as the names within it may.
+        """
+        plain = self._json(value, 0)
+        if not self.secrets or self.off or not (name or isinstance(plain, (dict, list))):
+            return plain
+        return scrubbed(plain, name, shapes=False)
+
+    def _json(self, value: object, depth: int) -> Json:
         if isinstance(value, str):
             return self.text(value)
         if value is None or isinstance(value, (bool, int, float)):
@@ -246,16 +261,16 @@ class Cutter:
         if isinstance(value, Mapping):
             items = list(cast("Mapping[object, object]", value).items())
             self._count_cut(len(items))
-            return {self.text(str(key)): self.json(item, depth) for key, item in items[:MAX_ITEMS]}
+            return {self.text(str(key)): self._json(item, depth) for key, item in items[:MAX_ITEMS]}
         if isinstance(value, (list, tuple, Set)):
             entries = list(cast("Sequence[object]", value))
             self._count_cut(len(entries))
-            return [self.json(item, depth) for item in entries[:MAX_ITEMS]]
+            return [self._json(item, depth) for item in entries[:MAX_ITEMS]]
         if isinstance(value, (bytes, bytearray, memoryview)):
             return "[bytes]"
         for method in ("model_dump", "tolist", "_asdict"):
             if callable(convert := getattr(value, method, None)):
-                return self.json(convert(), depth)
+                return self._json(convert(), depth)
         return self.text(str(value))
 
     def _count_cut(self, count: int) -> None:

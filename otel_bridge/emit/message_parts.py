@@ -131,7 +131,7 @@ class Parts:
         for key, value in fields.items():
             if key != "type":
                 is_blob = kind == "blob" and key == "content" and isinstance(value, str)
-                part[str(key)] = self._cutter.blob(value) if is_blob else self._cutter.json(value)
+                part[str(key)] = self._cutter.blob(value) if is_blob else self._cutter.json(value, str(key))
         return part
 
     def _media(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Json] | None:

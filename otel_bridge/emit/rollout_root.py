@@ -80,7 +80,7 @@ def free_facts(prefix: str, values: Mapping[str, Any], cutter: Cutter, budget: i
     """Encode free facts; without content only their numbers stay."""
     pairs: Pairs = []
     for key, given in values.items():
-        value = cutter.json(given)
+        value = cutter.json(given, key)
         if value is None or (cutter.off and not isinstance(value, (bool, int, float))):
             continue
         budget -= len(key) + _size(value)
@@ -127,4 +127,4 @@ def failure(error: str | BaseException, cutter: Cutter) -> tuple[str, str]:
             text = ""
     else:
         kind, text = "Error", str(error)
-    return kind, (kind if cutter.off else cutter.text(text))
+    return kind, (kind if cutter.off else cutter.error(text))

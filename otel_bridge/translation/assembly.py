@@ -13,13 +13,14 @@ from typing import Final, TypedDict
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
+from otel_bridge.json_text import as_text
+from otel_bridge.otlp_content import Limit, is_content
 from otel_bridge.records import Json, Message, OtherTrace, Rollout, axis_of, key_of
 from otel_bridge.redaction import SECRETS_ONLY, Redaction
 from otel_bridge.translation import spans as reading
 from otel_bridge.translation.attributes import mapping_of, value_of
-from otel_bridge.translation.content import Limit, is_content, limited, redacted, shrunk
+from otel_bridge.translation.content import limited, redacted, shrunk
 from otel_bridge.translation.conversation import Turn, in_order, merged
-from otel_bridge.translation.messages import as_text
 from otel_bridge.translation.producer import Producer
 from otel_bridge.translation.shared_messages import with_messages
 

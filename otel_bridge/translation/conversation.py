@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
+from otel_bridge.json_text import as_text, parsed_json
 from otel_bridge.records import Json, Message
-from otel_bridge.translation.messages import as_text, parsed_json
 
 Turn: TypeAlias = tuple[Sequence[Message], Sequence[Message]]
 """Input and output messages of one chat span."""

@@ -8,18 +8,15 @@ Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json`` and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final
 
-import orjson
-
+from otel_bridge.json_text import as_text, parsed_json, parsed_text, too_deep
 from otel_bridge.records import Json, Message
 
 _MESSAGE_KEYS: Final = ("name", "tool_calls", "tool_call_id", "reasoning_content", "refusal", "function_call", "audio")
 _MAX_FLATTENED: Final = 10_000
-_MAX_DEPTH: Final = 64
 
 
 @dataclass(slots=True)
@@ -54,7 +51,7 @@ class Chat:
         else:
             message: Message = {"role": said, "content": _content(entry.get("content"))}
             for key in _MESSAGE_KEYS:
-                if entry.get(key) is not None and not _too_deep(entry[key]):
+                if entry.get(key) is not None and not too_deep(entry[key]):
                     message[key] = entry[key]
             self.messages.append(message)
 
@@ -92,57 +89,6 @@ def system_message(value: Json) -> Message | None:
         return None
     made = _from_parts("system", parsed, None)
     return made[0] if made else None
-
-
-def parsed_json(value: Json) -> Json:
-    """Return what a JSON text holds; anything else, and a text that is no JSON object or array, as it is.
-
-    JSON that nests deeper than a tracker shows stays text.
-    """
-    parsed = parsed_text(value)
-    return value if parsed is not value and _too_deep(parsed) else parsed
-
-
-def parsed_text(value: Json) -> Json:
-    """Return what a JSON text holds, as `parsed_json`, however deep it nests."""
-    if not isinstance(value, str) or value[:64].lstrip()[:1] not in {"[", "{"}:
-        return value
-    try:
-        return cast("Json", orjson.loads(value))
-    except ValueError:
-        pass
-    try:  # NaN, Infinity and lone surrogates, which orjson refuses
-        return _sound(cast("Json", json.loads(value)))
-    except (ValueError, RecursionError):
-        return value
-
-
-def _sound(value: Json) -> Json:
-    """Replace lone surrogates and integers beyond 64 bits, which no store takes."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        return [_sound(entry) for entry in value]
-    if isinstance(value, dict):
-        return {key.encode("utf-8", "replace").decode(): _sound(entry) for key, entry in value.items()}
-    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-        return str(value)
-    return value
-
-
-def _too_deep(value: Json) -> bool:
-    """Return whether *value* nests deeper than a tracker shows and a recursive reader should follow."""
-    level: list[Json] = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(_MAX_DEPTH):
-        if not level:
-            return False
-        level = [
-            inner
-            for entry in level
-            for inner in (entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ())
-            if isinstance(inner, (dict, list))
-        ]
-    return True
 
 
 def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Chat:
@@ -183,22 +129,6 @@ def tool_call(call_id: Json, name: Json, arguments: Json) -> Json:
     return {"id": call_id, **call} if isinstance(call_id, str) else call
 
 
-def as_text(value: Json) -> str:
-    """Return a text as it is, nothing as the empty text, anything else as JSON text."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return ""
-    try:
-        return orjson.dumps(value).decode()
-    except (TypeError, ValueError):  # integers beyond 64 bits, lone surrogates, deep nesting
-        pass
-    try:
-        return json.dumps(value)
-    except RecursionError:
-        return "[nested too deeply]"
-
-
 def _choice(entry: Json) -> Json:
     inner = entry.get("message") if isinstance(entry, dict) else None
     return inner if isinstance(inner, dict) else entry
@@ -207,7 +137,7 @@ def _choice(entry: Json) -> Json:
 def _content(value: Json) -> Json:
     if value is None or isinstance(value, str):
         return value
-    return value if isinstance(value, list) and not _too_deep(value) else as_text(value)
+    return value if isinstance(value, list) and not too_deep(value) else as_text(value)
 
 
 def _from_parts(role: str, parts: list[Json], name: Json) -> list[Message]:
@@ -273,7 +203,7 @@ def _media(part: dict[str, Json]) -> Json:
             return {"type": "image_url", "image_url": {"url": f"data:{mime or 'image/png'};base64,{data}"}}
         if modality == "audio" or mime.startswith("audio/"):
             return {"type": "input_audio", "input_audio": {"data": data, "format": mime.partition("/")[2] or "wav"}}
-    return {"type": "text", "text": as_text(part)} if _too_deep(part) else part
+    return {"type": "text", "text": as_text(part)} if too_deep(part) else part
 
 
 def _joined(content: list[Json]) -> Json:

@@ -16,13 +16,13 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
+from otel_bridge.otlp_content import limit_of
 from otel_bridge.records import Record
 from otel_bridge.redaction import Redaction
 from otel_bridge.translation import spans as reading
 from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Trace
 from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.choice import Step, Steps, Verdict
-from otel_bridge.translation.content import limit_of
 from otel_bridge.translation.late import LateValues, base_of, read_evaluation
 from otel_bridge.translation.open_traces import OpenTraces
 from otel_bridge.translation.options import Options, OtherTraces, counted

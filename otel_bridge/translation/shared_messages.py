@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
+from otel_bridge.json_text import as_text, parsed_text
 from otel_bridge.records import Json
 from otel_bridge.translation.attributes import value_of
-from otel_bridge.translation.messages import as_text, parsed_text
 
 _ASSISTANT: Final = "assistant"
 _Entry: TypeAlias = "dict[str, Json]"

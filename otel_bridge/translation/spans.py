@@ -14,10 +14,11 @@ from typing import Final
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_bridge import records, semconv
+from otel_bridge.json_text import parsed_json
+from otel_bridge.otlp_content import is_content
 from otel_bridge.records import Json, Message
 from otel_bridge.translation.attributes import mapping_of, value_of
-from otel_bridge.translation.content import is_content
-from otel_bridge.translation.messages import Chat, flattened_chat, parsed_json, read_chat, system_message
+from otel_bridge.translation.messages import Chat, flattened_chat, read_chat, system_message
 
 GENERATION: Final = "generation"
 TOOL: Final = "tool"

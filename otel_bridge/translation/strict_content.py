@@ -13,15 +13,13 @@ from typing import Final, cast
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from otel_bridge import semconv
+from otel_bridge.otlp_content import cut, cut_json
 from otel_bridge.records import Json, LateValue, Message, OtherTrace, Record, Rollout, Span
-from otel_bridge.translation.attributes import value_of
-from otel_bridge.translation.content import cut, cut_json, limit_value, limited
+from otel_bridge.translation.content import limited
 from otel_bridge.translation.spans import read_span
 
 _KEPT: Final = frozenset({"rollout_id", "policy_version"})
 """Names among the metadata, not text."""
-_FREE: Final = (semconv.METADATA_PREFIX, semconv.TOOL_PREFIX)
 _FAILED: Final = "error"
 
 
@@ -67,17 +65,7 @@ def _span(span: Span, limit: int) -> Span:
         otlp = None
     if otlp is None:
         return replace(span, attributes={}, input=None, output=None, error=_error(span.error, limit), otlp=b"")
-    return read_span(_stripped(otlp, limit)).record()
-
-
-def _stripped(span: trace_pb2.Span, limit: int) -> trace_pb2.Span:
-    copy = limited(span, limit)
-    for pair in [pair for pair in copy.attributes if pair.key.startswith(_FREE)]:
-        if limit:
-            limit_value(pair.value, limit)
-        elif not isinstance(value_of(pair.value), (bool, int, float)):
-            copy.attributes.remove(pair)
-    return copy
+    return read_span(limited(otlp, limit)).record()
 
 
 def _facts(facts: Mapping[str, Json], limit: int) -> dict[str, Json]:

@@ -6,9 +6,9 @@ from typing import Any
 import trace_samples as sample
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from otel_bridge.otlp_content import Limit
 from otel_bridge.records import Rollout
 from otel_bridge.translation.assembly import Assembler, Facts, Score, Trace
-from otel_bridge.translation.content import Limit
 from otel_bridge.translation.producer import producer_of
 
 ID = sample.trace_id("a")

@@ -6,8 +6,9 @@ import pytest
 import trace_samples as sample
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from otel_bridge.otlp_content import cut, limit_of
 from otel_bridge.redaction import Redaction
-from otel_bridge.translation.content import cut, limit_of, limited, redacted, shrunk
+from otel_bridge.translation.content import limited, redacted, shrunk
 from otel_bridge.translation.spans import read_span
 
 
@@ -41,7 +42,7 @@ def test_truncation_cuts_inside_parts_and_leaves_json_json() -> None:
     read = read_span(span)
     assert read.prompt == [{"role": "user", "content": "x" * 10 + "… [+40 characters]"}]
     assert read.attributes["gen_ai.tool.call.arguments"] == [{"deep": "y" * 10 + "… [+40 characters]"}]
-    assert read.attributes["rl.metadata.note"] == "n" * 50
+    assert read.attributes["rl.metadata.note"] == "n" * 10 + "… [+40 characters]"
     assert read.error == "e" * 10 + "… [+40 characters]"
     assert span.events[0].attributes[0].value.string_value == "z" * 10 + "… [+40 characters]"
 
@@ -49,7 +50,7 @@ def test_truncation_cuts_inside_parts_and_leaves_json_json() -> None:
 def test_off_removes_content_from_the_bytes_too_and_keeps_numbers() -> None:
     span = limited(chatty(), 0)
 
-    assert {pair.key for pair in span.attributes} == {"gen_ai.operation.name", "rl.reward", "rl.metadata.note"}
+    assert {pair.key for pair in span.attributes} == {"gen_ai.operation.name", "rl.reward"}
     assert [pair.key for pair in span.events[0].attributes] == ["exception.type"]
     assert read_span(span).error == "T"
     assert b"xxxxx" not in span.SerializeToString()

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from otel_bridge.translation.messages import as_text, flattened_chat, parsed_json, read_chat, system_message
+from otel_bridge.json_text import as_text, parsed_json
+from otel_bridge.translation.messages import flattened_chat, read_chat, system_message
 
 
 def test_the_parts_form_becomes_openai_messages_with_tool_calls_and_results() -> None:
