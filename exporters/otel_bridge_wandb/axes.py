@@ -16,8 +16,16 @@ from otel_bridge.records import AXIS, axis_of
 from otel_bridge_wandb.payload import shown_key
 
 
-class _Definer(Protocol):
-    def __call__(self, name: str, axis: str | None) -> None: ...
+class Definer(Protocol):
+    """What defines names in a run: `otel_bridge_wandb.definitions.Definitions`."""
+
+    def __call__(self, name: str, axis: str | None) -> None:
+        """Bind *name* to *axis*, or declare *name* a hidden axis."""
+        ...
+
+    def tell(self, *, now: bool = False) -> None:
+        """Send what was not sent yet; without *now*, not too often."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ class Axes:
         shared: In shared mode, what binds a whole prefix, and the roles whose axes are declared so from the start.
     """
 
-    def __init__(self, define: _Definer, shared: SharedAxes | None = None) -> None:
+    def __init__(self, define: Definer, shared: SharedAxes | None = None) -> None:
         self._define, self._shared = define, shared
         self._bound: set[str] = {"_timestamp"}
         self._axes: set[str] = set()
@@ -55,6 +63,10 @@ class Axes:
     def count(self) -> int:
         """How many names were declared, axes included."""
         return len(self._bound) - 1
+
+    def tell(self, *, now: bool = False) -> None:
+        """Send the declarations that were put off; without *now*, not too often."""
+        self._define.tell(now=now)
 
     def again(self) -> None:
         """Declare everything once more: another writer's upload may have replaced it."""

@@ -113,6 +113,9 @@ class OfflineStore:
     def passed(self, _position: Position) -> None:
         """Nothing to remember."""
 
+    def ran_out(self) -> None:
+        """Nothing to remember."""
+
     def ended(self) -> Position | None:
         """Wait until the directory is whole; it may still be replaced by a later one."""
         if self._current is not None and not wait_for_exit(self._current.path, _FLUSH_S):

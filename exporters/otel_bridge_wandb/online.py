@@ -12,6 +12,7 @@ from typing import Final
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.records import Position
 from otel_bridge_wandb.lines import Lines
+from otel_bridge_wandb.patience import Patience
 from otel_bridge_wandb.settings import Limits
 from otel_bridge_wandb.uploads import News, Uploads
 
@@ -31,14 +32,22 @@ class OnlineStore:
         uploads: What arrived.
         limits: How much may be on its way.
         folder: wandb's folder of the run, deleted when all of it is in the store; ``None``: it is the user's.
+        patience: Told whether the waits were long enough.
         alone: Nobody else writes the run; in shared mode what the server says of a writer's own lines may lag.
     """
 
     def __init__(
-        self, lines: Lines, uploads: Uploads, limits: Limits, folder: Path | None, *, alone: bool = True
+        self,
+        lines: Lines,
+        uploads: Uploads,
+        limits: Limits,
+        folder: Path | None,
+        *,
+        patience: Patience,
+        alone: bool = True,
     ) -> None:
         self._lines, self._uploads, self._limits, self._folder = lines, uploads, limits, folder
-        self._alone = alone
+        self._alone, self._patience = alone, patience
 
     @property
     def next_line(self) -> int:
@@ -81,16 +90,18 @@ class OnlineStore:
     def safe(self) -> Position | None:
         """Return how far the server holds our records; raises when no more will arrive."""
         self._apply(self._uploads.news())
-        dead = self._uploads.dead()
-        if dead is not None:
-            raise dead
+        self._raise_dead()
         return self._lines.safe()
+
+    def ran_out(self) -> None:
+        """The run was not finished in time."""
+        self._patience.ran_out()
 
     def ended(self) -> Position | None:
         """The run was finished: check that the server holds every line."""
         self._expect()
         self._uploads.hasten()
-        deadline = time.monotonic() + _END_S + self._limits.poll_s
+        deadline = time.monotonic() + self._patience.wait_s(_END_S + self._limits.poll_s)
         while True:
             news = self._uploads.news()
             self._apply(news)
@@ -100,15 +111,18 @@ class OnlineStore:
             if left_s <= 0 or not self._uploads.wait(news, left_s):
                 missing = self._missing(news)
                 if self._alone or isinstance(missing, BlockedError):
+                    self._patience.ran_out()
                     raise missing
                 _log.warning("%s; it took them, and they are not given again while this bridge runs", missing)
                 break
+        self._patience.sufficed()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         return self._lines.safe()
 
     def left(self) -> Position | None:
         """What did not arrive is seen when the run is opened again."""
+        self._patience.sufficed()
         self._apply(self._uploads.news())
         return self._lines.safe()
 
@@ -125,10 +139,7 @@ class OnlineStore:
         self._uploads.close()
 
     def _make_room(self, position: Position, count: int) -> None:
-        dead = self._uploads.dead()
-        if dead is not None:
-            dead.position = position
-            raise dead
+        self._raise_dead(position)
         self._apply(self._uploads.news())
         if self._lines.outstanding and self._lines.outstanding + count > self._limits.max_lines:
             enough = self._lines.next + count - self._limits.max_lines
@@ -139,6 +150,14 @@ class OnlineStore:
                 raise RetryableError(
                     f"W&B has not yet taken {self._lines.outstanding} rows; waiting for it", position=position
                 )
+
+    def _raise_dead(self, position: Position | None = None) -> None:
+        dead = self._uploads.dead()
+        if dead is not None:
+            if isinstance(dead, RetryableError):
+                self._patience.ran_out()
+            dead.position = position
+            raise dead
 
     def _apply(self, news: News) -> None:
         if self._alone and news.lines > self._lines.next:

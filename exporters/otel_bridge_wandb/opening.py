@@ -18,11 +18,21 @@ from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, Memory, RunInfo
 from otel_bridge.records import axis_of
 from otel_bridge_wandb import sdk
 from otel_bridge_wandb.axes import Axes, SharedAxes
+from otel_bridge_wandb.definitions import ONE_BY_ONE, Definitions
 from otel_bridge_wandb.errors import as_bridge_errors
 from otel_bridge_wandb.lines import Lines, announced_before, held_before
 from otel_bridge_wandb.offline import OfflineStore
 from otel_bridge_wandb.online import STRANGER_HELP, OnlineStore, strangers
-from otel_bridge_wandb.settings import WandbSettings, entity_of, group_of, is_other_node, project_of, run_id_of
+from otel_bridge_wandb.patience import Patience
+from otel_bridge_wandb.settings import (
+    WandbSettings,
+    entity_of,
+    group_of,
+    is_other_node,
+    project_of,
+    resume_of,
+    run_id_of,
+)
 from otel_bridge_wandb.shared_run import SharedRun, definitions_count, marker_of
 from otel_bridge_wandb.shared_writer import PrefixedMemory, SharedWriter, became_primary
 from otel_bridge_wandb.sharing import Sharing, part_of_id
@@ -125,8 +135,10 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Memo
         _refuse_strangers(run_id, found, stored, memory)
     folder = _own_folder(run, settings)
     _clear(folder, run_id)
-    resume = settings.resume if alone and (found is None or stored is None) else "allow"
+    resume = resume_of(run, settings) if alone and (found is None or stored is None) else "allow"
     memory.put(_OPENED, str(found.lines if found else 0).encode())
+    patience = Patience(memory)
+    settings = dataclasses.replace(settings, limits=patience.stretched(settings.limits))
     opened = sdk.init(wandb, run, settings, resume=resume, stopped=_nothing)
     try:
         held = int(opened.starting_step) if alone else max(found.lines, held_before(memory)) if found else 0
@@ -136,7 +148,8 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Memo
         limits = settings.limits if alone else dataclasses.replace(settings.limits, stall_s=math.inf)
         log_file = Path(str(opened.settings.log_internal))
         uploads = Uploads(functools.partial(connect, entity=str(opened.entity)), lines.next, limits, log_file)
-        store = OnlineStore(lines, uploads, limits, sdk.sync_dir(opened) if folder else None, alone=alone)
+        copies = sdk.sync_dir(opened) if folder else None
+        store = OnlineStore(lines, uploads, limits, copies, alone=alone, patience=patience)
         writer = _writer(wandb, opened, run, settings, store, memory=memory, server=server, marker=marker)
         if alone and found is not None and stored is None and held:
             writer.found = (
@@ -201,8 +214,9 @@ def _writer(
     sharing, shared = settings.sharing, None
     common = SharedAxes(sharing.roles, marker, functools.partial(sdk.define_all, opened)) if sharing else None
     with as_bridge_errors("declaring the axes"):
-        axes = Axes(functools.partial(sdk.define, opened), common)
+        axes = Axes(Definitions(opened, one_by_one=_one_by_one(settings, memory)), common)
         axes.bind_all(_listed(run.keys, sharing))
+        axes.tell(now=True)
     if sharing is not None and server is not None and isinstance(store, OnlineStore):
         shared = SharedRun(
             opened, axes, next_line=lambda: store.next_line, stored_config=server.config, marker=marker,
@@ -230,6 +244,16 @@ def _writer(
             missed=None if sharing or server is None or memory is None else functools.partial(_missed, server, memory),
         )
     )
+
+
+def _one_by_one(settings: WandbSettings, memory: Memory | None) -> int | None:
+    """Return how many names are defined by themselves, ``None`` for all.
+
+    Offline they cost nothing, in a shared run the patterns do most, and what did not arrive once is said the plain way.
+    """
+    if settings.offline or settings.sharing is not None or memory is None or memory.get(_MISSED) is not None:
+        return None
+    return ONE_BY_ONE
 
 
 def _missed(server: Server, memory: Memory, names: int, configured: bool) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+from otel_bridge import semconv
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
 from otel_bridge_wandb.errors import LOGIN_HELP, as_bridge_errors
@@ -81,7 +82,7 @@ def init(
         stopped: Called from another thread when the server or a dead upload wants the run stopped.
     """
     identity = run.identity
-    tags = run.tags or tuple(tag.strip() for tag in identity.get("rl.wandb.tags", "").split(",") if tag.strip())
+    tags = run.tags or tuple(tag.strip() for tag in identity.get(semconv.WANDB_TAGS, "").split(",") if tag.strip())
     values: dict[str, object] = {
         **_QUIET,
         "mode": "offline" if settings.offline else "online" if settings.sharing is None else "shared",
@@ -93,8 +94,8 @@ def init(
         "run_name": run.name or None,
         "run_group": group_of(run, settings),
         "run_tags": tags or None,
-        "run_notes": run.notes or identity.get("rl.wandb.notes"),
-        "run_job_type": run.job_type or identity.get("rl.wandb.job_type"),
+        "run_notes": run.notes or identity.get(semconv.WANDB_NOTES),
+        "run_job_type": run.job_type or identity.get(semconv.WANDB_JOB_TYPE),
         "resume": resume,
         "reinit": "create_new",
         "init_timeout": settings.limits.init_timeout_s,
@@ -130,7 +131,7 @@ def api(wandb: Wandb, settings: WandbSettings) -> Any:
 
 def define(run: WandbRun, name: str, axis: str | None) -> None:
     """Bind *name* to *axis*, or declare *name* a hidden axis; by its exact name, a ``*`` or a dot in it included."""
-    name, axis = _undotted(name), axis and _undotted(axis)
+    name, axis = undotted(name), axis and undotted(axis)
     if "*" not in name:
         if axis is None:
             run.define_metric(name, hidden=True, step_sync=False)
@@ -148,10 +149,10 @@ def define(run: WandbRun, name: str, axis: str | None) -> None:
 
 def define_all(run: WandbRun, prefix: str, axis: str) -> None:
     """Bind every key that begins with *prefix* to *axis*."""
-    run.define_metric(f"{prefix}*", step_metric=_undotted(axis), step_sync=False)
+    run.define_metric(f"{prefix}*", step_metric=undotted(axis), step_sync=False)
 
 
-def _undotted(name: str) -> str:
+def undotted(name: str) -> str:
     """Return *name* so that its dots part no nested maps (``splitEscapedDottedMetricName`` in runmetric.go)."""
     return name.replace(".", "\\.")
 

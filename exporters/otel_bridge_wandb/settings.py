@@ -5,6 +5,7 @@ Source: ``Settings`` in wandb/sdk/wandb_settings.py; ``WANDB_MODE`` also knows `
 
 from __future__ import annotations
 
+import logging
 import os.path
 import re
 import shlex
@@ -21,12 +22,14 @@ from otel_bridge.settings import Setting, one_of, positive_int, seconds
 from otel_bridge_wandb import sharing
 from otel_bridge_wandb.sharing import Sharing
 
+_log: Final = logging.getLogger("otel_bridge.wandb")
 _MODES: Final = {"": "online", "online": "online", "run": "online", "offline": "offline", "dryrun": "offline"}
 _ILLEGAL_IN_PROJECT: Final = re.compile(r"[/\\#?%:]")
 _PROJECT_CHARS: Final = 128
 DEFAULT_APP_URL: Final = "https://wandb.ai"
 
-RESUME = Setting("WANDB_RESUME", "allow", one_of("allow", "must", "never", "auto"), "How W&B treats an existing run.")
+RESUMES: Final = ("allow", "must", "never", "auto")
+RESUME = Setting("WANDB_RESUME", "allow", one_of(*RESUMES), "How W&B treats an existing run.")
 INIT_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S", 30.0, seconds, "How long opening a run may take.")
 FINISH_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S", 20.0, seconds, "How long ending a run may take.")
 STALL_S = Setting(
@@ -192,3 +195,12 @@ def project_of(run: RunInfo) -> str:
 def entity_of(run: RunInfo, settings: WandbSettings) -> str:
     """Return the entity: the argument of ``init()``, else the emitter's ``WANDB_ENTITY``, else the bridge's."""
     return run.entity or run.identity.get(semconv.WANDB_ENTITY) or settings.entity
+
+
+def resume_of(run: RunInfo, settings: WandbSettings) -> str:
+    """Return how an existing run is treated: as the emitter's ``WANDB_RESUME`` says, else the bridge's."""
+    asked = run.identity.get(semconv.WANDB_RESUME, "").strip().lower()
+    if asked and asked not in RESUMES:
+        _log.warning("W&B: WANDB_RESUME=%r of the job: expected %s; not heeded", asked[:80], " or ".join(RESUMES))
+        return settings.resume
+    return asked or settings.resume

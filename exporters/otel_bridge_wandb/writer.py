@@ -55,6 +55,10 @@ class Store(Protocol):
         """Return the last position up to which all is in the store; raises when no more will arrive."""
         ...
 
+    def ran_out(self) -> None:
+        """The run was not finished in time."""
+        ...
+
     def ended(self) -> Position | None:
         """The run was finished: return what `safe` would; raises unless all that was logged is in the store."""
         ...
@@ -187,6 +191,8 @@ class WandbRunWriter:
         """Return the last position W&B is known to hold; offline 0."""
         if self._opened is not None:
             self._safe = self._opened.store.safe()
+            with as_bridge_errors("declaring the axes"):
+                self._opened.axes.tell()
         return self._safe
 
     def end(self, status: Status) -> None:
@@ -213,7 +219,12 @@ class WandbRunWriter:
         self._opened = None
         try:
             with as_bridge_errors(doing):
-                opened.run.finish(exit_code)
+                opened.axes.tell(now=True)
+                try:
+                    opened.run.finish(exit_code)
+                except TimeoutError:
+                    opened.store.ran_out()
+                    raise
             self._safe = check()
         finally:
             opened.tables.forget()
@@ -251,6 +262,7 @@ def _log_rows(opened: Opened, lines: Sequence[tuple[Row, dict[str, object]]]) ->
                     # No step=: W&B drops any step below its last (core/internal/stream/handler.go).
                     log(line)
                     done += 1
+                opened.axes.tell()
     except (TypeError, ValueError) as exc:  # raised before anything of the row is sent
         raise refused(str(exc), lines[done][0].position) from exc
     except ExporterError as exc:  # of what was handed over together; some of it may have arrived

@@ -47,6 +47,7 @@ class _Fault:
     hang: bool = False
     drop: bool = False
     take: bool = False
+    wait_s: float = 0.0
     retry_after_s: float | None = None
 
 
@@ -134,6 +135,10 @@ class WandbServer:
         """Take requests and answer none until `heal`."""
         self._fault(_Fault(what, times, hang=True))
 
+    def slow(self, wait_s: float, *, what: str = "", times: float = float("inf")) -> None:
+        """Act on requests at once and answer them after *wait_s*, or when healed."""
+        self._fault(_Fault(what, times, take=True, wait_s=wait_s))
+
     def drop(self, *, what: str = "", times: float = float("inf"), take: bool = False) -> None:
         """Close the connection instead of an answer; with *take* after the request was acted on."""
         self._fault(_Fault(what, times, drop=True, take=take))
@@ -178,9 +183,9 @@ class WandbServer:
                     return fault
         return None
 
-    def wait_healed(self) -> None:
-        """Block a hanging request."""
-        self._healed.wait(_HANG_S)
+    def wait_healed(self, timeout_s: float = _HANG_S) -> None:
+        """Block a hanging or slow request."""
+        self._healed.wait(timeout_s)
 
     def note(self, what: str, name: str, status: int) -> None:
         """Remember a request."""
@@ -262,6 +267,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             status, answer = 0, b""
         owner.note(what, name, status)
+        if fault is not None and fault.wait_s:
+            owner.wait_healed(fault.wait_s)
         if fault is not None and fault.drop:
             self.close_connection = True
             _close(self.connection)

@@ -25,6 +25,7 @@ _IDENTITY: Final = (
     semconv.WANDB_TAGS,
     semconv.WANDB_NOTES,
     semconv.WANDB_JOB_TYPE,
+    semconv.WANDB_RESUME,
     semconv.MLFLOW_RUN_ID,
     semconv.MLFLOW_EXPERIMENT,
     semconv.TRACKIO_PROJECT,

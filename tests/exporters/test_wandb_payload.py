@@ -85,15 +85,26 @@ def test_a_distribution_of_many_buckets_is_merged_to_what_wandb_takes() -> None:
     assert edges[1:4] == [3.0, 6.0, 9.0]
 
 
+class Defined:
+    def __init__(self) -> None:
+        self.names: list[tuple[str, str | None]] = []
+
+    def __call__(self, name: str, axis: str | None) -> None:
+        self.names.append((name, axis))
+
+    def tell(self, *, now: bool = False) -> None:
+        """All is told at once."""
+
+
 def test_each_key_is_bound_once_to_a_hidden_axis_declared_first() -> None:
-    defined: list[tuple[str, str | None]] = []
-    axes = Axes(lambda name, axis: defined.append((name, axis)))
+    definer = Defined()
+    axes = Axes(definer)
 
     axes.bind_all({"a/x": "a/step", "a/step": "a/step"})
     axes.bind({"a/x": 1, "a/y": 2, "a/step": 3, "_timestamp": 4.0}, "a/step")
     axes.bind({"z": 1}, "step")
 
-    assert defined == [
+    assert definer.names == [
         ("a/step", None), ("a/x", "a/step"), ("a/step_value", "a/step"), ("a/y", "a/step"),
         ("step", None), ("z", "step"),
     ]  # fmt: skip

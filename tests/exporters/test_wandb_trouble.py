@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import subprocess
@@ -260,11 +261,20 @@ def test_a_wandb_that_is_too_old_blocks_with_the_command_that_helps(
     assert old.value.help == "pip install 'otel-bridge[wandb]'"
 
 
-@pytest.mark.parametrize(("resume", "said"), [("must", "requires an existing run"), ("allow", "")])
-def test_wandb_resume_of_the_user_is_honoured(
-    server: WandbServer, run: RunInfo, memory: MemoryTable, resume: str, said: str
+@pytest.mark.parametrize(
+    ("job", "bridge", "said"),
+    [
+        ("", "must", "requires an existing run"),
+        ("Must", "allow", "requires an existing run"),
+        ("allow", "must", ""),
+        ("of course", "allow", ""),
+    ],
+)
+def test_wandb_resume_of_the_job_is_honoured_wherever_the_bridge_is(
+    server: WandbServer, run: RunInfo, memory: MemoryTable, job: str, bridge: str, said: str
 ) -> None:
-    settings = exporter.settings({**server.environment(), **FAST, "WANDB_RESUME": resume}, run.folder)
+    settings = exporter.settings({**server.environment(), **FAST, "WANDB_RESUME": bridge}, run.folder)
+    run = dataclasses.replace(run, identity={"rl.wandb.resume": job} if job else {})
     if not said:
         open_writer(exporter, run, settings, memory).end(Status.FINISHED)
         return

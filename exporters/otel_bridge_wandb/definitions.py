@@ -1,0 +1,93 @@
+"""What wandb is told of a run's axes: each definition by itself while they are few, all in one entry when many.
+
+wandb's service goes through all definitions at each new one (``UpdateMetrics`` in runupserter.go): 10,000 of them take
+it 100 s, during which rows wait, and again at each start. What it makes of them is the entry ``m`` of its own part of
+the config. Beyond `ONE_BY_ONE` names that entry is written whole, as a config record that wandb's own entries use too:
+the server receives the same. A record of telemetry replaces the entry by what was defined by itself, so each of those
+is followed by ours. Source: ``ToRunConfigData`` in runconfigmetrics.go, ``AddInternalData`` in runconfig.go.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from otel_bridge_wandb import sdk
+
+ONE_BY_ONE: Final = 500
+"""So many take wandb's service a quarter of a second."""
+PAUSE_S: Final = 2.0
+"""The least time between two entries, unless a quarter of all names is new: each carries all of them."""
+_ENTRY: Final = ("_wandb", "m")
+_HIDDEN, _SHOWN = [3, 2], [3]
+"""Options of a definition: 3 it was made on purpose, 2 hidden."""
+
+
+class Definitions:
+    """The names defined in one open run. For one thread.
+
+    Args:
+        run: ``wandb.Run``.
+        one_by_one: How many are defined by themselves; ``None``: all.
+    """
+
+    def __init__(self, run: Any, *, one_by_one: int | None = ONE_BY_ONE) -> None:
+        self._run = run
+        self._interface: Any = getattr(run, "_interface", None)
+        self._publish: Callable[[Any], None] | None = getattr(self._interface, "_publish_config", None)
+        self._telemetry: Callable[[Any], None] | None = getattr(self._interface, "_publish_telemetry", None)
+        able = self._publish is not None and self._telemetry is not None
+        self._one_by_one = one_by_one if able else None
+        self._entries: list[str] = []
+        self._places: dict[str, int] = {}
+        self._untold, self._told_s = 0, 0.0
+        self._whole = False
+
+    def __call__(self, name: str, axis: str | None) -> None:
+        """Bind *name* to *axis*, or declare *name* a hidden axis."""
+        if self._one_by_one is None:
+            sdk.define(self._run, name, axis)
+            return
+        self._note(name, axis)
+        if len(self._entries) <= self._one_by_one:
+            sdk.define(self._run, name, axis)
+            return
+        self._untold += 1
+        if not self._whole:
+            self._whole = True
+            self._interface._publish_telemetry = self._publish_telemetry
+
+    def tell(self, *, now: bool = False) -> None:
+        """Send what was not sent yet; without *now*, not too often."""
+        if not self._untold:
+            return
+        since_s = time.monotonic() - self._told_s
+        if now or since_s >= PAUSE_S or self._untold * 4 >= len(self._entries):
+            self._send()
+
+    def _note(self, name: str, axis: str | None) -> None:
+        sent = sdk.undotted(name)
+        if axis is None:
+            entry: dict[str, object] = {"1": sent, "6": _HIDDEN, "7": []}
+            self._places[name] = len(self._entries) + 1
+        else:
+            entry = {"1": sent, "5": self._places[axis], "6": _SHOWN, "7": []}
+        self._entries.append(json.dumps(entry, ensure_ascii=False))
+
+    def _publish_telemetry(self, record: Any) -> None:
+        if self._telemetry is not None:
+            self._telemetry(record)
+            self._send()
+
+    def _send(self) -> None:
+        messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+        record = messages.ConfigRecord()
+        item = record.update.add()
+        item.nested_key.extend(_ENTRY)
+        self._untold, self._told_s = 0, time.monotonic()
+        item.value_json = f"[{','.join(self._entries)}]"
+        if self._publish is not None:
+            self._publish(record)

@@ -1,0 +1,171 @@
+"""Very many keys in one online run: what the stand-in is sent says the same, however it is told; a slow end ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from otel_bridge.errors import RetryableError
+from otel_bridge.exporter import RunInfo, RunWriter
+from otel_bridge.records import Row, Status
+from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
+from otel_bridge.testing.samples import run_info
+from otel_bridge.testing.wandb_offline import MetricDefinition
+from otel_bridge.testing.wandb_server import WandbServer
+from otel_bridge_wandb import exporter
+from otel_bridge_wandb.patience import MAX_S, Patience
+from otel_bridge_wandb.settings import Limits
+
+FAST = {
+    "OTEL_BRIDGE_WANDB_TRANSMIT_S": "1",
+    "OTEL_BRIDGE_WANDB_POLL_S": "0.1",
+    "OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S": "10",
+    "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S": "10",
+}
+ODD = ['a "quoted"\\key', "dots.in.it", "stars*", "läuft 🚀", "one/two/three"]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
+    with WandbServer() as server:
+        for name, value in {**server.environment(), **FAST}.items():
+            monkeypatch.setenv(name, value)
+        yield server
+        assert (server.errors, server.resolver.unknown) == ([], [])
+
+
+def opened(server: WandbServer, run: RunInfo, memory: MemoryTable, **limits: str) -> RunWriter:
+    env = {**server.environment(), **FAST, **{f"OTEL_BRIDGE_WANDB_{name}": value for name, value in limits.items()}}
+    return open_writer(exporter, run, exporter.settings(env, run.folder), memory)
+
+
+def made(tmp_path: Path, name: str, keys: Mapping[str, str] | None = None) -> RunInfo:
+    run = run_info(tmp_path, name, keys=keys or {})
+    run.folder.mkdir(exist_ok=True)
+    return run
+
+
+def wide_rows(count: int, each: int) -> list[Row]:
+    """Rows of two roles, each with *each* keys of its own."""
+    rows = [
+        samples.row(step, {f"metric/{step}/{n}": float(n) for n in range(each)}, role=role)
+        for step in range(count)
+        for role in ("trainer", "explorer")
+    ]
+    odd = samples.row(count, dict.fromkeys(ODD, 1.0), role="trainer")
+    return samples.placed([*rows, odd])
+
+
+def axes_of(rows: list[Row]) -> dict[str, MetricDefinition]:
+    expected = {f"{role}/step": MetricDefinition(f"{role}/step", "", hidden=True) for role in ("trainer", "explorer")}
+    for row in rows:
+        expected |= {key: MetricDefinition(key, str(row.axis), hidden=False) for key in row.values}
+    return expected
+
+
+def entries(server: WandbServer, run: RunInfo) -> list[tuple[object, ...]]:
+    """The definitions as they were sent, whatever their order: name, name of the axis, options."""
+    sent = server.run(run.id).internal_config["m"]
+    names = [entry["1"] for entry in sent]
+    return sorted(
+        (entry["1"], names[entry["5"] - 1] if "5" in entry else "", sorted(entry["6"]), sorted(entry)) for entry in sent
+    )
+
+
+def test_many_names_told_at_once_are_the_same_to_the_server_as_each_by_itself(
+    server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = wide_rows(4, 30)
+    sent: list[list[tuple[object, ...]]] = []
+    for one_by_one in (10_000, 20, 0):
+        monkeypatch.setattr("otel_bridge_wandb.opening.ONE_BY_ONE", one_by_one)
+        run = made(tmp_path, f"told-{one_by_one}")
+        writer = opened(server, run, MemoryTable())
+        for at in range(0, len(rows), 2):
+            deliver(writer, rows[at : at + 2])
+        writer.end(Status.FINISHED)
+        assert server.run(run.id).metrics == axes_of(rows)
+        sent.append(entries(server, run))
+
+    assert sent[0] == sent[1] == sent[2]
+
+
+def test_many_names_outlast_what_wandb_says_of_itself_and_are_told_again_after_a_resume(
+    server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otel_bridge_wandb.opening.ONE_BY_ONE", 20)
+    rows, memory = wide_rows(3, 20), MemoryTable()
+    run = made(tmp_path, "long")
+    writer = opened(server, run, memory)
+    deliver(writer, rows)
+    # A table makes wandb send a record of telemetry, which replaces the definitions by those told one by one.
+    deliver(writer, samples.placed([samples.rollout(1)], len(rows) + 1))
+    writer.close()
+    assert server.run(run.id).metrics == axes_of(rows)
+
+    known = {key: str(row.axis) for row in rows for key in row.values}
+    again = opened(server, made(tmp_path, "long", known), memory)
+    again.end(Status.FINISHED)
+
+    assert server.run(run.id).metrics == axes_of(rows)
+
+
+@pytest.mark.slow
+def test_ten_thousand_keys_arrive_on_their_axes(server: WandbServer, tmp_path: Path) -> None:
+    rows = wide_rows(25, 200)
+    run = made(tmp_path, "wide")
+    writer = opened(server, run, MemoryTable())
+    deliver(writer, rows)
+    writer.end(Status.FINISHED)
+
+    held = server.run(run.id)
+    assert (held.metrics, len(held.history), held.state) == (axes_of(rows), len(rows), "finished")
+    assert len(held.metrics) == 10_007
+
+
+@pytest.mark.slow
+def test_a_run_whose_end_takes_longer_than_the_bound_ends_after_a_few_tries(
+    server: WandbServer, tmp_path: Path
+) -> None:
+    memory, run, rows = MemoryTable(), made(tmp_path, "slow"), samples.placed([samples.row(1, {"loss": 1.0})])
+    server.slow(1.2, what="UpsertBucket")
+    tries = 0
+    while True:
+        tries += 1
+        assert tries <= 5, "it is given up and opened anew for ever"
+        writer = opened(server, run, memory, FINISH_TIMEOUT_S="0.3")
+        try:
+            deliver(writer, rows, held=writer.safe())
+            writer.end(Status.FINISHED)
+            break
+        except RetryableError:
+            writer.close()
+
+    assert tries > 1
+    assert (len(server.run(run.id).history), server.run(run.id).state) == (1, "finished")
+    assert memory.get("online/given-up") is None
+
+
+def test_a_wait_is_doubled_with_each_try_that_gave_up_once_and_is_the_first_again_when_one_sufficed() -> None:
+    memory, limits = MemoryTable(), Limits(finish_timeout_s=20.0, stall_s=120.0)
+
+    def waits() -> tuple[float, float]:
+        stretched = Patience(memory).stretched(limits)
+        return stretched.finish_timeout_s, stretched.stall_s
+
+    seen = [waits()]
+    for _ in range(2):
+        patience = Patience(memory)
+        patience.ran_out()
+        patience.ran_out()
+        seen.append(waits())
+    for _ in range(20):
+        Patience(memory).ran_out()
+    seen.append(waits())
+    Patience(memory).sufficed()
+    seen.append(waits())
+
+    assert seen == [(20.0, 120.0), (40.0, 240.0), (80.0, 480.0), (MAX_S, MAX_S), (20.0, 120.0)]
+    assert Patience(memory).wait_s(3 * MAX_S) == 3 * MAX_S
