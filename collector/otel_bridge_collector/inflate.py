@@ -12,6 +12,9 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 _RAW: Final = -zlib.MAX_WBITS
 _PLAIN: Final = frozenset({"", "identity"})
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_SLICE: Final = 64 << 10
+_MEMBERS: Final = 4096
+"""Members of one gzip body: 64 KiB each, as block-wise compressors make them, are four times the largest request."""
 
 
 def inflated(body: bytes, encoding: str, limit_bytes: int) -> bytes:
@@ -49,20 +52,44 @@ def inflated_message(body: bytes, limit_bytes: int) -> bytes:
 
 
 def _inflated(body: bytes, wbits: int, encoding: str, limit_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    room = limit_bytes
-    while True:
-        machine = zlib.decompressobj(wbits)
-        try:
-            part = machine.decompress(body, room + 1)
-        except zlib.error as exc:
-            raise InvalidRecordError(f"body of {len(body)} bytes is no {encoding}: {exc}") from exc
-        if len(part) > room:
-            raise TooLargeError(f"request is over {limit_bytes} bytes when inflated; send smaller batches")
-        if not machine.eof:
-            raise InvalidRecordError(f"body of {len(body)} bytes ends in the middle of its {encoding} data")
-        parts.append(part)
-        room -= len(part)
-        body = machine.unused_data
-        if wbits != _GZIP or not body:
-            return b"".join(parts)  # gzip may consist of several members (RFC 1952, 2.2)
+    inflating = _Inflating(limit_bytes)
+    try:
+        whole = inflating.member(body, 0, wbits)
+        while wbits == _GZIP and whole < len(body):
+            whole = inflating.member(body, whole, wbits)  # gzip may consist of several members (RFC 1952, 2.2)
+    except zlib.error as exc:
+        raise InvalidRecordError(f"body of {len(body)} bytes is no {encoding}: {exc}") from exc
+    except EOFError as exc:
+        raise InvalidRecordError(f"body of {len(body)} bytes ends in the middle of its {encoding} data") from exc
+    return b"".join(inflating.parts)
+
+
+class _Inflating:
+    """Inflates members one after the other; what they are together has a limit, and so has their number."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.parts: list[bytes] = []
+        self._limit_bytes = self._room = limit_bytes
+        self._members = 0
+
+    def member(self, body: bytes, at: int, wbits: int) -> int:
+        """Inflate the member that begins at *at*; return where it ends. `EOFError`: it does not."""
+        self._members += 1
+        if self._members > _MEMBERS:
+            raise TooLargeError(f"request has more than {_MEMBERS} gzip members; compress it as one")
+        machine, size = zlib.decompressobj(wbits), _SLICE
+        while not machine.eof:
+            if at >= len(body):
+                raise EOFError
+            # By slices: what a member leaves over is copied, and of a whole body that would be a body for each member.
+            piece = body[at : at + size]
+            self._take(machine.decompress(piece, self._room + 1))
+            at += len(piece) - len(machine.unused_data)
+            size *= 2
+        return at
+
+    def _take(self, part: bytes) -> None:
+        if len(part) > self._room:
+            raise TooLargeError(f"request is over {self._limit_bytes} bytes when inflated; send smaller batches")
+        self._room -= len(part)
+        self.parts.append(part)

@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -41,6 +41,8 @@ REQUESTS: Final[Mapping[Signal, type[Request]]] = {
     Signal.LOGS: ExportLogsServiceRequest,
 }
 _OPEN_RUNS: Final = 256
+_RUNS: Final = 256
+"""Runs of one request: a new one costs ten milliseconds, in which no other request is answered."""
 _IDLE_S: Final = 60.0
 _KNOWN_RESOURCES: Final = 4096
 _KNOWN_BYTES: Final = 16 << 10
@@ -115,7 +117,7 @@ class Ingest:
 
         Raises:
             InvalidRecordError: The bytes are no such request, or nothing of it can ever be taken.
-            TooLargeError: They are more than a record may have.
+            TooLargeError: They are more than a record may have, or of too many runs, resources or scopes.
             UnavailableError: We are closing, or the directory's limit is reached.
             JournalError: They could not be stored.
         """
@@ -123,11 +125,12 @@ class Ingest:
             raise UnavailableError(self._refusing)
         if len(body) > MAX_RECORD_BYTES:
             raise TooLargeError(f"request of {len(body)} bytes, at most {MAX_RECORD_BYTES}; send smaller batches")
+        found = list(parts(body))  # first: it refuses what would take a hundred times its size when parsed
         try:
             REQUESTS[signal].FromString(body)
         except DecodeError as exc:
             raise InvalidRecordError(f"{len(body)} bytes are no OTLP {signal.name.lower()} request: {exc}") from exc
-        by_run, rejected = self._by_run(signal, body)
+        by_run, rejected = self._by_run(signal, body, found)
         waited_for = self._append(signal, by_run, rejected)
         try:
             for one in waited_for:
@@ -162,12 +165,14 @@ class Ingest:
         if self.sync is not None:
             self.sync.stop()
 
-    def _by_run(self, signal: Signal, body: bytes) -> tuple[dict[RunIdentity, bytes], Rejected]:
+    def _by_run(
+        self, signal: Signal, body: bytes, resources: Sequence[tuple[bytes, bytes]]
+    ) -> tuple[dict[RunIdentity, bytes], Rejected]:
         """Split a request by run; one of a single run stays as it came."""
         found: dict[RunIdentity, list[bytes]] = {}
         rejected = Rejected()
         whole = True
-        for resource, part in parts(body):
+        for resource, part in resources:
             identity = self._identity(resource)
             if isinstance(identity, RunIdentity):
                 found.setdefault(identity, []).append(part)
@@ -177,6 +182,8 @@ class Ingest:
                 _reject(rejected, signal, part, identity)
         if rejected.reason and not found:
             raise InvalidRecordError(rejected.reason)
+        if len(found) > _RUNS:
+            raise TooLargeError(f"request of {len(found)} runs, at most {_RUNS}; send smaller batches")
         if whole and len(found) == 1:
             return dict.fromkeys(found, body), rejected
         return {identity: b"".join(own) for identity, own in found.items()}, rejected

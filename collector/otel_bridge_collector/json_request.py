@@ -25,6 +25,8 @@ M = TypeVar("M", bound=Message)
 _HEX: Final = frozenset({"trace_id", "span_id", "parent_span_id"})
 _DEPTH: Final = 100
 """How deep a message may nest: protobuf's own limit."""
+_SHOWN: Final = 40
+"""Characters of a wrong value that are told."""
 _WORDS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _F: Final = FieldDescriptor
 _INTEGERS: Final = frozenset(
@@ -229,8 +231,15 @@ def _base64(value: object, depth: int) -> object:
 
 
 def _expected(what: str, value: object) -> _BadValueError:
-    seen = repr(value)
-    return _BadValueError(f"expected {what}, got {seen if len(seen) <= 40 else f'{seen[:39]}…'}")
+    return _BadValueError(f"expected {what}, got {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """Return the beginning of *value*; an array or object may be as large and as deep as the whole request."""
+    if isinstance(value, (list, dict)):
+        return f"an {'array' if isinstance(value, list) else 'object'} of {len(cast('list[object]', value))}"
+    seen = repr(value[:_SHOWN] if isinstance(value, str) else value)
+    return seen if len(seen) <= _SHOWN else f"{seen[: _SHOWN - 1]}…"
 
 
 _SCALARS: Final[Mapping[int, _Convert]] = {

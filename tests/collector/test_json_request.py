@@ -173,6 +173,9 @@ def test_numbers_come_as_text_or_number_and_unknown_keys_are_passed_over() -> No
         ('{"attributes":[{"value":{"bytesValue":"*"}}]}', "expected base64"),
         ("[]", "expected an object"),
         ('{"asDouble":NaN}', "no JSON"),
+        ('{"asInt":' + "[" * 900 + "]" * 900 + "}", "got an array of 1$"),
+        ('{"asInt":{"a":1,"b":2}}', "got an object of 2$"),
+        ('{"attributes":' + json.dumps("a" * 100) + "}", r"an array, got 'a{38}…$"),
         ('{"attributes":[{"value":' + '{"arrayValue":{"values":[' * 60 + "]}}" * 60 + "}]}", "nested deeper"),
     ],
 )

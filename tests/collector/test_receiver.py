@@ -94,6 +94,12 @@ def test_gzip_and_deflate_are_inflated(receiver: Receiver, tmp_path: Path) -> No
     assert [frame.payload for _, frame in stored(tmp_path)[run_id_of("maths", "ppo")]] == [request("ppo")] * 2
 
 
+def test_a_request_may_hold_as_many_runs_as_are_open_at_one_time(receiver: Receiver, tmp_path: Path) -> None:
+    assert post(receiver, request(*map(str, range(256))))[0] == 200
+
+    assert len(stored(tmp_path)) == 256
+
+
 def test_a_request_over_grpc_is_kept(receiver: Receiver, tmp_path: Path) -> None:
     with grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel:
         answer, call = channel.unary_unary(EXPORT).with_call(request("ppo"), timeout=10)
@@ -124,8 +130,22 @@ def test_a_request_of_two_runs_is_split_by_run(receiver: Receiver, tmp_path: Pat
         (b"{}", {"Content_Type": "text/plain"}, 415, 12),
         (b"x" * ((1 << 20) + 1), {}, 413, 8),
         (gzip.compress(b"x" * (64 << 20)), {"Content_Encoding": "gzip"}, 413, 8),
+        (gzip.compress(b"") * 10_000, {"Content_Encoding": "gzip"}, 413, 8),
+        (b"\x0a\x00" * 200_000, {}, 413, 8),
+        (request(*map(str, range(257))), {}, 413, 8),
     ],
-    ids=["garbage", "torn gzip", "no gzip", "unknown encoding", "unknown type", "too large", "bomb"],
+    ids=[
+        "garbage",
+        "torn gzip",
+        "no gzip",
+        "unknown encoding",
+        "unknown type",
+        "too large",
+        "bomb",
+        "nothing but gzip members",
+        "nothing but resources",
+        "too many runs",
+    ],
 )
 def test_what_cannot_be_taken_is_refused_for_good_with_a_reason(
     receiver: Receiver, tmp_path: Path, body: bytes, headers: dict[str, str], status: int, code: int

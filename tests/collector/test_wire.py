@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -7,7 +8,15 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.errors import InvalidRecordError
+from otel_bridge_collector.answers import TooLargeError
 from otel_bridge_collector.wire import parts
+
+
+def varint(number: int) -> bytes:
+    return (
+        b"" if number < 0 else (bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7))
+    )
+
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=300), max_size=3)
 
@@ -53,3 +62,17 @@ def test_any_bytes_are_walked_or_refused(body: bytes) -> None:
         assert all(part in body for _, part in parts(body))
     except InvalidRecordError:
         return
+
+
+MANY = 100_001
+BOMBS = {
+    "resources": b"\x0a\x00" * MANY,
+    "scopes": b"\x0a" + varint(2 * MANY) + b"\x12\x00" * MANY,
+    "fields of an unknown group": b"\x9b\x01" + b"\x08\x00" * MANY + b"\x9c\x01",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_more_fields_than_anybody_sends_are_refused_before_they_are_built(bomb: str) -> None:
+    with pytest.raises(TooLargeError, match="more than 100000 resources and scopes"):
+        list(parts(BOMBS[bomb]))
