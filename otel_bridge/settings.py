@@ -290,6 +290,12 @@ CAPTURE_MESSAGE_CONTENT = Setting(
 # --- waiting ----------------------------------------------------------------------------------------------------------
 POLL_S = Setting("OTEL_BRIDGE_POLL_S", 0.05, seconds, "How often the bridge looks at the segments.")
 ROW_WAIT_S = Setting("OTEL_BRIDGE_ROW_WAIT_S", 10.0, seconds, "How long a row waits for its missing pieces.")
+TAIL_WAIT_S = Setting(
+    "OTEL_BRIDGE_TAIL_WAIT_S",
+    150.0,
+    seconds,
+    "How long the end of a forwarded process, when no row comes, waits for those that it says were sent before it.",
+)
 TRACE_GRACE_S = Setting(
     "OTEL_BRIDGE_TRACE_GRACE_S", 2.0, seconds, "How long a rollout waits for spans after its root ended."
 )

@@ -124,7 +124,9 @@ class Trackers:
 def options(*recorders: tuple[str, Recorder], **changes: object) -> BridgeOptions:
     """Options that wait for little, with recorders as exporters."""
     trackers = Trackers({name: recorder.exporter for name, recorder in recorders})
-    translation = Options(end_grace_ns=200_000_000, row_wait_ns=300_000_000, step_wait_ns=300_000_000)
+    translation = Options(
+        end_grace_ns=200_000_000, row_wait_ns=300_000_000, tail_wait_ns=300_000_000, step_wait_ns=300_000_000
+    )
     made = BridgeOptions(Places({}, Path(), trackers.load), translation=translation, poll_s=0.01, park_s=0.5)
     return replace(made, **changes)  # type: ignore[arg-type]
 

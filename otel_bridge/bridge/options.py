@@ -70,6 +70,7 @@ class BridgeOptions:
 def _translation(env: Mapping[str, str]) -> Options:
     return Options(
         row_wait_ns=_ns(settings.ROW_WAIT_S.read(env)),
+        tail_wait_ns=_ns(settings.TAIL_WAIT_S.read(env)),
         trace_grace_ns=_ns(settings.TRACE_GRACE_S.read(env)),
         trace_timeout_ns=_ns(settings.TRACE_TIMEOUT_S.read(env)),
         step_wait_ns=_ns(settings.STEP_WAIT_S.read(env)),

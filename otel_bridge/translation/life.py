@@ -177,9 +177,10 @@ class Life:
             return 0
         if process.died and (process.decides or not any(p.decides for p in self.processes.values())):
             return process.ended_ns + self._options.end_grace_ns
-        if process.waiting or process.tail_missing:  # rows that its end event tells of are still under way
-            return max(process.ended_ns, process.came_ns) + self._options.row_wait_ns
-        return 0
+        since_ns = max(process.ended_ns, process.came_ns)
+        if process.tail_missing and process.remote:  # rows that its end event tells of are still under way
+            return since_ns + self._options.tail_wait_ns
+        return since_ns + self._options.row_wait_ns if process.waiting or process.tail_missing else 0
 
     def run_end(self) -> End:
         """End the run."""

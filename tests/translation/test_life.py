@@ -263,16 +263,29 @@ def test_the_end_of_a_forwarded_process_waits_for_the_rows_it_tells_of() -> None
     assert [record.id for record in bench.records] == ["m:i1:1", "m:i1:2", "e:1"]
 
 
-def test_it_waits_no_longer_than_row_wait_and_what_never_came_is_missing() -> None:
+def test_it_waits_no_longer_than_tail_wait_and_what_never_came_is_missing() -> None:
     bench = Bench()
     bench.request(logs_request((who(), [end("finished", 1, last_row=2)])), LOGS)
     bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
 
-    early = bench.tick(9)
+    early = bench.tick(149)
     due = bench.tick(1)
 
     assert (ends(early), ends(due)) == ([], [("e:1", FINISHED, T0)])
     assert bench.translator.missing_rows() == 1
+
+
+def test_rows_whose_connection_came_back_long_after_that_of_the_end_stand_before_it_and_in_order() -> None:
+    bench = Bench()
+    bench.request(of_rows(1))
+    bench.request(logs_request((who(), [end("finished", 1, last_row=6)])), LOGS)
+    bench.tick(120)
+
+    for seqs in ((5, 6), (2, 3), (4,)):
+        bench.request(of_rows(*seqs))
+        bench.tick(3)
+
+    assert [record.id for record in bench.records] == [*(f"m:i1:{seq}" for seq in range(1, 7)), "e:1"]
 
 
 def of_rows(*seqs: int) -> bytes:
@@ -296,18 +309,19 @@ def test_an_end_that_overtook_a_backlog_waits_as_long_as_rows_keep_coming() -> N
     assert [record.id for record in bench.records] == [*(f"m:i1:{seq}" for seq in range(1, 63)), "e:1"]
 
 
-def test_what_an_end_waits_for_outlives_a_kill_and_is_given_up_when_nothing_came_for_row_wait() -> None:
+def test_what_an_end_waits_for_outlives_a_kill_and_is_given_up_when_nothing_came_for_tail_wait() -> None:
     bench = Bench()
     bench.request(logs_request((who(), [end("finished", 1, last_row=4)])), LOGS)
     bench.tick(8)
     bench.request(of_rows(1, 3))
 
     bench.restart()
-    early = bench.tick(9)
+    gap = bench.tick(10)
+    early = bench.tick(139)
     due = bench.tick(1)
     bench.request(of_rows(2))
 
-    assert (early, [record.id for record in due]) == ([], ["m:i1:3", "e:1"])
+    assert [[record.id for record in some] for some in (gap, early, due)] == [["m:i1:3"], [], ["e:1"]]
     assert [record.id for record in bench.records] == ["m:i1:1", "m:i1:3", "e:1", "m:i1:2"]
     assert bench.translator.missing_rows() == 1
 
@@ -318,7 +332,7 @@ def test_rows_that_come_again_neither_hold_up_an_end_nor_open_the_run() -> None:
     bench.request(of_rows(1))
 
     for _ in range(3):
-        bench.tick(5)
+        bench.tick(50)
         bench.request(of_rows(1))
 
     assert [record.id for record in bench.records] == ["m:i1:1", "e:1"]
