@@ -1,8 +1,8 @@
 """Secrets: recognised by the name of their key and by their shape, struck out.
 
 Used where a process emits, before its segment, and at translation for producers that do not know us. Shapes are those
-of the issuers' own documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Google, Slack, Databricks, NVIDIA, W&B,
-JWT, PEM). E-mail addresses, where they are asked for. Pure.
+of the issuers' own documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Azure, Google, Slack, Databricks, NVIDIA,
+W&B, JWT, PEM). E-mail addresses, where they are asked for. Pure.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ _ASSIGNED: Final = re.compile(
     r"(?i)(\b[a-z_]{0,40}(?:api[_-]?key|token|password|passwd|secret|credential)s?[\"']?\s*[=:]\s*[\"']?)([^\s&\"',;]{6,})"
 )
 
+_LINKED: Final = ("Key=", "-Signature=", "hooks.slack.com/")
+_IN_LINK: Final = re.compile(
+    r"(\b(?:Account|SharedAccess)Key=|\bX-(?:Amz|Goog)-Signature=|\bhooks\.slack\.com/services/)[^\s&\"',;]{6,}"
+)
 
 # A name and its text in JSON that stands in a text, plain or escaped as JSON within JSON is; the last one may be cut.
 _IN_JSON: Final = re.compile(r'"([^"\\\n]{1,64})"( ?:\s*)"((?:[^"\\]|\\.)*)("|\Z)', re.DOTALL)
@@ -232,6 +236,8 @@ def strike_out(value: str) -> str:
     value = _SHAPES.sub(STRUCK_OUT, strike_named(value) if '"' in value else value)
     value = _IN_URL.sub(STRUCK_OUT, value)
     value = _BEARER.sub(rf"\1 {STRUCK_OUT}", value)
+    if any(link in value for link in _LINKED):
+        value = _IN_LINK.sub(rf"\1{STRUCK_OUT}", value)
     return _ASSIGNED.sub(_struck_assignment, value)
 
 
