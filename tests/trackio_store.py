@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar
@@ -21,13 +24,26 @@ def is_axis(key: str) -> bool:
 
 def held_in(directory: Path, run: RunInfo) -> Contents:
     """What Trackio's own store in *directory* holds of *run*: Trackio reads its folder from a constant."""
+    with _reading(directory):
+        return held(run)
+
+
+def traces_in(directory: Path, run: RunInfo) -> list[dict[str, Any]]:
+    """The traces of *run* in *directory*, as Trackio's own store returns them."""
+    with _reading(directory) as store:
+        traces: list[dict[str, Any]] = store.SQLiteStorage.get_traces(run.project, run_id=run.id)
+        return traces
+
+
+@contextmanager
+def _reading(directory: Path) -> Iterator[Any]:
     os.environ["TRACKIO_DIR"] = str(DIRECTORY)  # read while Trackio is imported
     from trackio import sqlite_storage
 
     before = sqlite_storage.TRACKIO_DIR
     sqlite_storage.TRACKIO_DIR = directory
     try:
-        return held(run)
+        yield sqlite_storage
     finally:
         sqlite_storage.TRACKIO_DIR = before
 
