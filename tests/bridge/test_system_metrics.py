@@ -45,8 +45,11 @@ def header(**attributes: object) -> SegmentHeader:
 @pytest.mark.slow
 def test_the_bridge_measures_while_the_process_lives_and_every_tracker_shows_it(tmp_path: Path) -> None:
     base, uri = tmp_path / "base", mlflow_reading.database(tmp_path)
-    trackers = {"MLFLOW_TRACKING_URI": uri, "TRACKIO_DIR": str(tmp_path / "trackio")}
-    env = job.environment(base, "file,mlflow,trackio", OTEL_BRIDGE_SYSTEM_METRICS_S="0.3", **trackers)
+    trackers = {
+        "MLFLOW_TRACKING_URI": uri, "TRACKIO_DIR": str(tmp_path / "trackio"), "WANDB_MODE": "offline",
+        "WANDB_DIR": str(tmp_path / "wandb"),
+    }  # fmt: skip
+    env = job.environment(base, "file,wandb,mlflow,trackio", OTEL_BRIDGE_SYSTEM_METRICS_S="0.3", **trackers)
 
     with job.no_bridge_left(base):
         process = job.start(job.script(tmp_path / "work" / "job.py", JOB), env)
@@ -63,7 +66,11 @@ def test_the_bridge_measures_while_the_process_lives_and_every_tracker_shows_it(
     } <= keys  # fmt: skip
     assert {key.partition("/")[0] for key in keys} == {"system"}
     run = RunInfo(run_id_of("maths", "ppo"), "maths", "ppo", tmp_path)
-    for shown in (conformance_reading.mlflow(uri, run), conformance_reading.trackio(tmp_path / "trackio", run)):
+    for shown in (
+        conformance_reading.wandb_offline(tmp_path / "wandb", run),
+        conformance_reading.mlflow(uri, run),
+        conformance_reading.trackio(tmp_path / "trackio", run),
+    ):
         held = {scalar.key for scalar in shown.contents.scalars}
         assert held == {"trainer/loss", *keys}
         used = [scalar.value for scalar in shown.contents.scalars if scalar.key == "system/memory.usage/used"]
