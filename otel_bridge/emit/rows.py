@@ -195,9 +195,10 @@ class RowEncoder:
             steps.turn(step >> 7)
         if seq >> 7 != seqs.high:
             seqs.turn(seq >> 7)
-        suffix, row = steps.firsts[step & 127] + steps.rest, seqs.firsts[seq & 127] + seqs.rest
+        suffix = steps.firsts[step & 127] + steps.rest
         if role is not None:
             suffix += self._roles.get(role) or self._learn_role(role)
+        row = seqs.firsts[seq & 127] + seqs.rest
         if len(suffix) != template.suffix_bytes or len(row) != template.seq_bytes:
             template.turn(len(suffix), len(row))
         arguments = template.arguments

@@ -118,7 +118,7 @@ class Sink:
             try:
                 self._busy = True
                 now = now or time_ns()
-                if now >= self._check_again or now <= self._last_ns:
+                if not self._last_ns < now < self._check_again:
                     now = self._irregular(now)
                     seq = self._seq
                 self._last_ns = now
@@ -135,10 +135,10 @@ class Sink:
                     payload = self._encoded(values, now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]
                 if payload is None:
                     self._seq = seq
-                elif self._closed or self._writer is None:
+                elif (writer := self._writer) is None or self._closed:
                     self._seq = seq + self._append(_METRICS, payload, now)
                 else:
-                    self._writer.append(_METRICS, payload, now)
+                    writer.append(_METRICS, payload, now)
             except Exception as exc:  # noqa: BLE001  # nothing of ours may end a training run
                 self._seq = seq
                 self._failed(exc, payload)

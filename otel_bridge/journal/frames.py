@@ -40,7 +40,10 @@ _FULL_HEAD: Final = struct.Struct("<4sIIBBqII")
 _CHECKED_HEAD: Final = struct.Struct(f"<{_HEAD.size}sI")
 HEAD_BYTES: Final = _FULL_HEAD.size
 _CRC: Final = struct.Struct("<I").pack
-_PACK: Final = _HEAD.pack
+pack_head: Final = _HEAD.pack
+"""From `start_of` the stream, length, kind, append time and CRC-32 of the payload to the checked bytes of a head."""
+seal_head: Final = _CHECKED_HEAD.pack
+"""From the checked bytes and their CRC-32 to the head."""
 _CHECKED_BYTES: Final = _HEAD.size
 _WHOLE: Final = 1
 WHOLE: Final = _WHOLE << 8
@@ -105,31 +108,22 @@ def encode_frame(signal: int, payload: bytes, append_unix_ns: int, *, whole: boo
     Raises:
         JournalError: The payload is above `MAX_RECORD_BYTES`.
     """
-    return frame_of(start_of(stream), signal | WHOLE if whole else signal, payload, append_unix_ns)
+    length = len(payload)
+    if length > MAX_RECORD_BYTES:
+        raise too_long(length)
+    kind = signal | WHOLE if whole else signal
+    head = pack_head(start_of(stream), length, kind, append_unix_ns, crc32(payload))
+    return seal_head(head, crc32(head)) + payload
+
+
+def too_long(length: int) -> JournalError:
+    """Return what is raised for a payload above `MAX_RECORD_BYTES`."""
+    return JournalError(f"record of {length} bytes, at most {MAX_RECORD_BYTES} fit; cut it or split it")
 
 
 def start_of(stream: int) -> bytes:
     """Return the bytes with which each frame of a stream begins."""
     return MAGIC + _CRC(stream)
-
-
-def frame_of(start: bytes, kind: int, payload: bytes, append_unix_ns: int) -> bytes:
-    """Return *payload* as one frame: what a row's every append calls.
-
-    Args:
-        start: `start_of` the stream.
-        kind: Signal, and `WHOLE` where the payload is a whole request.
-        payload: The record.
-        append_unix_ns: Time of the append.
-
-    Raises:
-        JournalError: The payload is above `MAX_RECORD_BYTES`.
-    """
-    length = len(payload)
-    if length > MAX_RECORD_BYTES:
-        raise JournalError(f"record of {length} bytes, at most {MAX_RECORD_BYTES} fit; cut it or split it")
-    head = _PACK(start, length, kind, append_unix_ns, crc32(payload))
-    return head + _CRC(crc32(head)) + payload
 
 
 def stream_of(segment_name: str) -> int:

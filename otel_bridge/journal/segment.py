@@ -13,9 +13,22 @@ from dataclasses import dataclass, replace
 from os import write
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from otel_bridge.errors import InvalidRecordError, JournalError, JournalFullError
-from otel_bridge.journal.frames import HEAD_BYTES, WHOLE, Scan, frame_of, pending_end, scan, start_of, stream_of
+from otel_bridge.journal.frames import (
+    HEAD_BYTES,
+    MAX_RECORD_BYTES,
+    WHOLE,
+    Scan,
+    pack_head,
+    pending_end,
+    scan,
+    seal_head,
+    start_of,
+    stream_of,
+    too_long,
+)
 from otel_bridge.journal.header import MAX_HEADER_BYTES, SegmentHeader, header_end
 from otel_bridge.settings import SEGMENT_BYTES
 
@@ -95,10 +108,16 @@ class SegmentWriter:
             JournalFullError: Disk, quota or file size limit; the frame was not written.
             JournalError: Anything else; the frame was not written.
         """
-        size = HEAD_BYTES + len(payload)
+        # Each row comes through here, so a frame is put together as `encode_frame` does it, with no call of Python's.
+        length = len(payload)
+        size = HEAD_BYTES + length
         if self._size + size > self._limit and (self._size > self._first or self._limit < 0):
             self._roll(append_unix_ns)
-        frame = frame_of(self._start, signal | WHOLE if whole else signal, payload, append_unix_ns)
+        if length > MAX_RECORD_BYTES:
+            raise too_long(length)
+        kind = signal | WHOLE if whole else signal
+        head = pack_head(self._start, length, kind, append_unix_ns, crc32(payload))
+        frame = seal_head(head, crc32(head)) + payload
         try:
             written = write(self._fd, frame)
             self._size += written
