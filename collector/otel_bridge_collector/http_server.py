@@ -30,7 +30,7 @@ from otel_bridge_collector.access import Access, Tls
 from otel_bridge_collector.answers import MethodError, TooLargeError, answer_to
 from otel_bridge_collector.counters import Counters
 from otel_bridge_collector.grpc_server import LARGE_BYTES
-from otel_bridge_collector.http_protocol import protocol
+from otel_bridge_collector.http_protocol import CONNECTIONS, NO_HTTP, protocol
 from otel_bridge_collector.ingest import Accept, Rejected
 from otel_bridge_collector.limits import Limits
 from otel_bridge_collector.otlp_http import (
@@ -46,12 +46,13 @@ from otel_bridge_collector.otlp_http import (
     said_of_taken,
 )
 
-_CONNECTIONS: Final = 1024
 _KEEP_ALIVE_S: Final = 75
 _BODY_S: Final = 60.0
 _DISCARD_BYTES: Final = 64 << 20
 _DISCARD_S: Final = 2.0
 _LARGE_JSON_BYTES: Final = 32 << 10
+_SHOWN: Final = 200
+"""Characters of an unknown path that are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +116,17 @@ class HttpServer:
             ],
             exception_handlers={HTTPException: self._no_such_page},
         )
+        app.router.redirect_slashes = False  # to another scheme behind a proxy, and the token in clear with it
+        http = protocol(self._count_garbage)
         config = uvicorn.Config(
             app,
-            http=protocol(),
+            http=http,
             loop="none",
             log_config=None,
             access_log=False,
             lifespan="off",
             ws="none",
-            limit_concurrency=_CONNECTIONS,
+            limit_concurrency=CONNECTIONS if http == "h11" else None,
             timeout_keep_alive=_KEEP_ALIVE_S,
             server_header=False,
             ssl_certfile=None if tls is None else tls.certificate,
@@ -147,6 +150,10 @@ class HttpServer:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._task, grace_s + 2)
         self._socket.close()
+
+    def _count_garbage(self) -> None:
+        error = InvalidRecordError(NO_HTTP)
+        self._counters.refuse(answer_to(error), "HTTP", error)
 
     async def _healthz(self, request: Request) -> Response:
         del request
@@ -175,11 +182,12 @@ class HttpServer:
 
     async def _no_such_page(self, request: Request, exc: Exception) -> Response:
         status = exc.status_code if isinstance(exc, HTTPException) else 404
-        error: Exception = no_such_path(request.url.path)
+        path: str = request.scope["path"]  # not of `url`, which the client's header `Host` is part of
+        error: Exception = no_such_path(path[:_SHOWN])
         headers = dict(self._headers)
         if status == 405:
-            error = MethodError(f"{request.method} {request.url.path}: OTLP goes by POST")
-            headers["Allow"] = "POST" if request.url.path in PATHS else "GET"
+            error = MethodError(f"{request.method} {path}: OTLP goes by POST")
+            headers["Allow"] = "POST" if path in PATHS else "GET"
         answer = answer_to(error)
         self._counters.refuse(answer, "HTTP", error)
         is_json = _is_json(request.headers)
@@ -220,6 +228,7 @@ class _Export:
         try:
             self._access.check(headers.get("authorization"), headers.get("origin"))
             check_type(media_type(headers.get("content-type", "")))
+            sent.check(headers.get("content-length", ""), self._request_bytes)
             try:
                 body = await asyncio.wait_for(sent.read(self._request_bytes), _BODY_S)
             except asyncio.TimeoutError as exc:
@@ -243,6 +252,12 @@ class _Body:
 
     def __init__(self, receive: Receive) -> None:
         self._receive, self._over = receive, False
+
+    @staticmethod
+    def check(announced: str, limit: int) -> None:
+        """Raise `TooLargeError` when the head says that more than *limit* bytes come: nobody need send them."""
+        if announced.isdecimal() and int(announced[:20]) > limit:
+            raise TooLargeError(f"request of {announced[:20]} bytes, at most {limit}; send smaller batches")
 
     async def read(self, limit: int) -> bytes:
         """Return all of it; raises `TooLargeError` beyond *limit* bytes."""

@@ -7,8 +7,12 @@ import logging
 import sys
 import threading
 import time
+from typing import Final
 
 import orjson
+
+_LOGGERS: Final = ("otel_bridge_collector", "uvicorn.error", "asyncio")
+"""The receiver's, and those of what it is built on: all that a service says has one form."""
 
 
 class ServiceLog(logging.Handler):
@@ -30,7 +34,7 @@ class ServiceLog(logging.Handler):
         if self._as_json:
             written = orjson.dumps({"time": stamp, "level": level, "message": line, **facts}).decode()
         else:
-            written = f"{stamp} otel-bridge: {line}"
+            written = f"{stamp} otel-bridge: {_on_lines_of_its_own(line)}"
         with self._writing, contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"{written}\n")
             sys.stderr.flush()
@@ -51,10 +55,20 @@ class ServiceLog(logging.Handler):
         self.say(text, level=record.levelname.lower())
 
     def __enter__(self) -> ServiceLog:
-        logger = logging.getLogger("otel_bridge_collector")
-        logger.addHandler(self)
-        logger.propagate = False
+        for name in _LOGGERS:
+            logger = logging.getLogger(name)
+            logger.addHandler(self)
+            logger.propagate = False
         return self
 
     def __exit__(self, *_: object) -> None:
-        logging.getLogger("otel_bridge_collector").removeHandler(self)
+        for name in _LOGGERS:
+            logger = logging.getLogger(name)
+            logger.removeHandler(self)
+            logger.propagate = True
+
+
+def _on_lines_of_its_own(text: str) -> str:
+    """Return *text* so that no client, whose words it may hold, can write a line of the log or move the cursor."""
+    shown = "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
+    return shown.replace("\n", "\n    ")
