@@ -79,6 +79,7 @@ class FaultProxy:
         status: Answer every request whose path contains `path` with this status; 0 passes it on.
         after: Let this many such requests through first.
         lose_answer: Pass the request on and drop the answer, as a broken network does.
+        cut: Pass the request on and break the connection in the middle of the answer.
         hang: Do not answer before `release` is set.
         required: Headers without which a request is answered 401.
         seen: ``METHOD path`` of all requests.
@@ -89,7 +90,7 @@ class FaultProxy:
         self.status, self.path, self.after = 0, "", 0
         self.headers: dict[str, str] = {}
         self.required: dict[str, str] = {}
-        self.lose_answer = self.hang = False
+        self.lose_answer = self.hang = self.cut = self.refusing = False
         self.release = threading.Event()
         self.seen: list[str] = []
         self.authorizations: list[str | None] = []
@@ -106,25 +107,44 @@ class FaultProxy:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._handler = Handler
+        self._server = self._listen(0)
+        self.port = int(self._server.server_address[1])
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
         self.release.set()
+        if not self.refusing:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def refuse(self) -> None:
+        """Let nobody connect, and drop who is connected, until `heal`."""
+        self.refusing = True
         self._server.shutdown()
         self._server.server_close()
 
     def heal(self) -> None:
-        self.status, self.after, self.lose_answer, self.hang = 0, 0, False, False
+        self.status, self.after, self.headers = 0, 0, {}
+        self.lose_answer = self.hang = self.cut = False
         self.release.set()
+        self.release = threading.Event()
+        if self.refusing:
+            self.refusing, self._server = False, self._listen(self.port)
+
+    def _listen(self, port: int) -> ThreadingHTTPServer:
+        server = ThreadingHTTPServer(("127.0.0.1", port), self._handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return server
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         self.seen.append(f"{request.command} {request.path}")
         self.authorizations.append(request.headers.get("Authorization"))
+        if self.refusing:
+            request.close_connection = True
+            return
         if any(request.headers.get(name) != value for name, value in self.required.items()):
             _answer(request, 401, b"who are you?", {"WWW-Authenticate": "Basic"})
             return
@@ -139,8 +159,10 @@ class FaultProxy:
             _answer(request, self.status, b"<html>no</html>", {"Content-Type": "text/html", **self.headers})
             return
         status, answer, headers = self._pass_on(request, body)
-        if hit and self.lose_answer:
+        if hit and (self.lose_answer or self.cut):
             request.close_connection = True
+            if self.cut:
+                request.connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
             request.connection.shutdown(socket.SHUT_RDWR)
             return
         _answer(request, status, answer, headers)

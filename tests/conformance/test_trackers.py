@@ -8,6 +8,7 @@ from pathlib import Path
 import conformance_reading
 import mlflow_reading
 import pytest
+from mlflow_server import mlflow_server
 
 from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read
 from otel_bridge.testing.wandb_server import WandbServer
@@ -61,6 +62,25 @@ class TestMlflow(ConformanceSuite):
     @pytest.fixture
     def read(self, database: str) -> Read:
         return lambda run: conformance_reading.mlflow(database, run)
+
+
+class TestMlflowServer(ConformanceSuite):
+    target = "otel_bridge_mlflow:exporter"
+
+    @pytest.fixture(scope="class")
+    def server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+        folder = tmp_path_factory.mktemp("mlflow")
+        mlflow_reading.database(folder, "server.db")
+        with mlflow_server(folder) as url:
+            yield url
+
+    @pytest.fixture
+    def environment(self, server: str) -> Mapping[str, str]:
+        return {"MLFLOW_TRACKING_URI": server}
+
+    @pytest.fixture
+    def read(self, server: str) -> Read:
+        return lambda run: conformance_reading.mlflow(server, run)
 
 
 class TestTrackio(ConformanceSuite):
