@@ -77,6 +77,13 @@ def held(run: RunInfo) -> Contents:
     return contents
 
 
+def created(run: RunInfo) -> object:
+    """When the run began, as the page of runs says."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)["_Created"]
+
+
 def imported(inbox: Path) -> int:
     """Import the files of *inbox* as the dashboard does; return how many records it took."""
     os.environ["TRACKIO_DIR"] = str(DIRECTORY)

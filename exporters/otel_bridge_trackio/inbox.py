@@ -40,6 +40,10 @@ class Inbox:
         """Return 0: what the dashboard has imported is not looked at."""
         return 0
 
+    def config(self) -> Payload:
+        """Return nothing: what the dashboard has imported is not looked at."""
+        return {}
+
     def write(self, entries: Sequence[Entry], config: Payload | None = None) -> None:
         """Put *entries* into one file, and *config* with them.
 

@@ -70,6 +70,16 @@ class RemoteStore:
         """
         return self._count(f"run_id = {_quoted(self._run_id)}")
 
+    def config(self) -> Payload:
+        """Return the run's config as the server holds it, empty when it holds none.
+
+        Raises:
+            RetryableError: The server cannot be reached now.
+            BlockedError: The server refuses us.
+        """
+        rows = self._select(f"config FROM configs WHERE run_id = {_quoted(self._run_id)}")
+        return cast("Payload", json.loads(str(rows[0]["config"]))) if rows else {}
+
     def numbers(self) -> int:
         """Return how many numbers the server holds of the run, in pages: its own call for it leaves rows out.
 

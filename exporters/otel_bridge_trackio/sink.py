@@ -20,6 +20,10 @@ class Sink(Protocol):
         """Return how many records are held of the run, 0 when that is not known."""
         ...
 
+    def config(self) -> Payload:
+        """Return the run's config as it is held, empty when there is none or it is not known."""
+        ...
+
     def write(self, entries: Sequence[Entry], config: Payload | None = None) -> None:
         """Store *entries*, and *config* with them; raises as a writer does."""
         ...

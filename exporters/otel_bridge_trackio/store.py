@@ -10,12 +10,12 @@ import importlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
-from otel_bridge.records import Json, Position
+from otel_bridge.records import Position
 from otel_bridge_trackio.payload import Payload, encodable
 from otel_bridge_trackio.versions import INSTALL, require_arguments, require_supported
 
@@ -62,6 +62,20 @@ class Store:
             return int(storage.get_log_count(self._project, self._name, run_id=self._run_id))
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, 0) from exc
+
+    def config(self) -> Payload:
+        """Return the run's config as it is stored, empty when there is none.
+
+        Raises:
+            RetryableError: The store is locked.
+            BlockedError: The store cannot be read.
+        """
+        storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
+        try:
+            found: Payload | None = storage.get_run_config(self._project, self._name, run_id=self._run_id)
+        except (OSError, sqlite3.Error) as exc:
+            raise _as_bridge_error(exc, 0) from exc
+        return found or {}
 
     def write(self, entries: Sequence[Entry], config: Payload | None = None) -> None:
         """Store *entries* in one transaction, and *config* with them.
@@ -164,30 +178,3 @@ def _as_bridge_error(exc: OSError | sqlite3.Error, position: Position) -> Export
     return BlockedError(
         message, position=position, help="look at Trackio's database file; move it away to start a new one"
     )
-
-
-def config_payload(configs: Mapping[str | None, Mapping[str, Json]], *, group: str | None, created: str) -> Payload:
-    """Return all configs as Trackio's one flat run config, ``<role>/<key>``, with the fields it expects."""
-    flat: Payload = {"_Group": group, "_Created": created, "_Username": None}
-    for role in sorted(configs, key=lambda name: name or ""):
-        _flatten(configs[role], f"{role}/" if role else "", flat)
-    # A config that cannot be stored would cost the row that it goes with.
-    return {key: _storable(value) for key, value in encodable(flat).items()}
-
-
-def _storable(value: Json) -> Json:
-    """Return *value* with integers that no 64 bits hold as text."""
-    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        return str(value)
-    if isinstance(value, list):
-        return [_storable(item) for item in value]
-    return {key: _storable(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-def _flatten(config: Mapping[str, Json], prefix: str, flat: Payload) -> None:
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
-            _flatten(value, f"{name}/", flat)
-        else:
-            flat[f"config{name}" if name.startswith("_") else name] = value

@@ -9,14 +9,16 @@ from typing import Final
 from otel_bridge.errors import ExporterError
 from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, Held, Memory, RunInfo
 from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge_trackio.config import beside, config_payload
 from otel_bridge_trackio.payload import late_trace, rollout_trace, row_metrics, timestamp
 from otel_bridge_trackio.remote import count_remote
 from otel_bridge_trackio.settings import TrackioSettings, project_of
 from otel_bridge_trackio.sink import Sink, open_sink
-from otel_bridge_trackio.store import Entry, config_payload, count
+from otel_bridge_trackio.store import Entry, count
 
 _log = logging.getLogger(__name__)
 _LAST: Final = "last"
+_CREATED: Final = "created"
 _COUNT: Final = "count/"
 
 
@@ -131,7 +133,9 @@ class TrackioRunWriter:
             return
         config = None
         if self._config_due:
-            config = config_payload(self._configs, group=self._group, created=entries[0].timestamp)
+            first = self._memory.get(_CREATED)
+            created = entries[0].timestamp if first is None else first.decode()
+            config = beside(self._store.config(), config_payload(self._configs), group=self._group, created=created)
         try:
             self._store.write(entries, config)
         except ExporterError as exc:
@@ -142,6 +146,7 @@ class TrackioRunWriter:
 
     def _remember(self, entries: Sequence[Entry]) -> None:
         if entries and self._memory.get(_LAST) is None:
+            self._memory.put(_CREATED, entries[0].timestamp.encode())
             self._memory.put(_LAST, entries[-1].log_id.encode())
 
     def _keep_counts(self, done: Iterable[Row]) -> None:

@@ -16,6 +16,7 @@ from otel_bridge.exporter import RunInfo
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.contract import same_scalars
 from otel_bridge_trackio import exporter
+from otel_bridge_trackio.payload import timestamp
 
 
 @pytest.fixture
@@ -60,6 +61,7 @@ def test_a_config_that_changes_is_the_last_one_after_the_import(tmp_path: Path, 
     writer.write_config("trainer", {"lr": 2})
 
     assert imported(tmp_path, run).config == {"trainer/lr": "2"}
+    assert trackio_store.created(run) == timestamp(samples.rows(1)[0].time_unix_ns)
 
 
 def test_what_json_cannot_say_is_written_as_trackio_does(tmp_path: Path, run: RunInfo) -> None:

@@ -201,6 +201,17 @@ def test_what_is_held_is_counted_through_the_server(server: TrackioServer, run: 
     assert exporter.held(run, settings) == Held(numbers, 1)
 
 
+def test_what_another_bridge_told_the_server_of_its_roles_stays_beside_ours(
+    server: TrackioServer, run: RunInfo
+) -> None:
+    for number, role in enumerate(("explorer", "trainer")):
+        writer = opened(server.url, run)
+        writer.write_config(role, {"seed": number})
+        writer.write_rows(samples.placed([samples.row(number + 1, role=role)]))
+
+    assert contents(server, run).config == {"explorer/seed": "0", "trainer/seed": "1"}
+
+
 def test_the_time_of_a_row_is_that_of_its_arrival(server: TrackioServer, run: RunInfo) -> None:
     opened(server.url, run).write_rows(samples.placed(samples.rows(1)))
 

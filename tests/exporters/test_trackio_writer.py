@@ -161,8 +161,27 @@ def test_a_config_waits_for_the_first_record_and_a_later_one_adds_no_row(run: Ru
 
     stored = config(run)
     assert stored is not None
-    assert {key: value for key, value in stored.items() if not key.startswith("_")} == {"seed": 7, "trainer/lr": 2e-6}
+    assert stored == {
+        "seed": 7, "trainer/lr": 2e-6, "trainer/optim/name": "adam",
+        "_Group": None, "_Created": timestamp(loss(1).time_unix_ns), "_Username": None,
+    }  # fmt: skip
     assert len(logs(run)) == 1
+
+
+def test_what_another_bridge_said_of_its_roles_stays_beside_ours(run: RunInfo) -> None:
+    other = opened(replace(run, group="g1"))
+    other.write_config("explorer", {"envs": 8, "sampler": {"top_p": 0.9}})
+    other.write_rows([loss(1)])
+    writer = opened(run)
+    writer.write_config("trainer", {"lr": 1})
+    writer.write_config("explorer", {"sampler": "greedy"})
+
+    writer.write_rows([loss(2)])
+
+    assert config(run) == {
+        "trainer/lr": 1, "explorer/envs": 8, "explorer/sampler": "greedy",
+        "_Group": "g1", "_Created": timestamp(loss(1).time_unix_ns), "_Username": None,
+    }  # fmt: skip
 
 
 def test_rows_without_a_step_get_the_running_count_of_their_keys_also_after_a_restart(run: RunInfo) -> None:
