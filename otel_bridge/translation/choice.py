@@ -17,6 +17,7 @@ from urllib.parse import quote
 from otel_bridge.records import Json, Row, axis_of, key_of
 from otel_bridge.selection import FIRST, Candidate, choose
 from otel_bridge.translation.assembly import TRAIN, Facts
+from otel_bridge.translation.keys import ATTEMPT
 from otel_bridge.translation.options import Options
 from otel_bridge.translation.state import State
 from otel_bridge.translation.statistics import Statistics
@@ -31,6 +32,11 @@ _REMEMBERED: Final = 4_096
 
 Track: TypeAlias = tuple[str, str]
 """Role (empty without one) and split."""
+
+
+def first_start(_axis: str) -> int:
+    """Return 1: no role was started again."""
+    return 1
 
 
 class Verdict(Enum):
@@ -54,6 +60,7 @@ class Step:
         closed: The choice is made.
         changed_ns: When a rollout came after the statistics were sent; ``None``: none did.
         revision: How often the statistics were sent.
+        attempt: Which start of its role its last rollout came from.
         events: Ids of the emitters' statistics that are in; ``None`` once they are forgotten.
         waiting: Rollouts that wait for the choice, by trace id.
     """
@@ -68,6 +75,7 @@ class Step:
     closed: bool = False
     changed_ns: int | None = None
     revision: int = 0
+    attempt: int = 1
     statistics: Statistics = field(default_factory=Statistics)
     events: list[str] | None = field(default_factory=list[str])
     waiting: dict[str, Facts] = field(default_factory=dict[str, Facts])
@@ -92,6 +100,7 @@ class Steps:
         options: Cap, rule and waiting times.
         axes: Returns every axis known so far to its last step.
         waiting: Rollouts that waited for their step when the state was written, and when each came.
+        attempt_of: From an axis to the start that its role is in.
     """
 
     def __init__(
@@ -100,8 +109,10 @@ class Steps:
         options: Options,
         axes: Callable[[], Mapping[str, int]],
         waiting: Iterator[tuple[str, Facts, int]],
+        *,
+        attempt_of: Callable[[str], int] = first_start,
     ) -> None:
-        self._state, self._options, self._axes = state, options, axes
+        self._state, self._options, self._axes, self._attempt_of = state, options, axes, attempt_of
         self._open: dict[Track, dict[int | None, Step]] = {}
         self._closed: dict[Track, dict[int | None, Step]] = {}
         self._changed: dict[str, Step] = {}
@@ -116,6 +127,7 @@ class Steps:
             step.waiting[trace_id] = facts
             step.run_id, step.said_ns = step.run_id or facts.run_id, max(step.said_ns, facts.end_unix_ns)
             step.first_ns, step.last_ns = min(step.first_ns, came_ns), max(step.last_ns, came_ns)
+            self._started(step)
 
     def passed(self, role: str | None, split: str, number: int | None) -> list[Step]:
         """Return the open steps that a rollout of step *number* closes, the lowest first."""
@@ -129,6 +141,7 @@ class Steps:
         step = self._step(facts.role, facts.split, facts.step, now_unix_ns)
         step.last_ns, step.said_ns = max(step.last_ns, now_unix_ns), max(step.said_ns, facts.end_unix_ns)
         step.run_id = step.run_id or facts.run_id
+        self._started(step)
         cap = self.cap(facts.split)
         if not step.closed and self._options.selection != FIRST and cap > 0:
             step.waiting[trace_id] = facts
@@ -162,6 +175,7 @@ class Steps:
         before = step.statistics.total
         step.events = [*step.events, identity]
         step.last_ns, step.said_ns = max(step.last_ns, now_unix_ns), max(step.said_ns, said_ns)
+        self._started(step)
         step.statistics.add_left_out(rollouts, body)
         self._touched(step, now_unix_ns)
         return step.statistics.total - before
@@ -208,6 +222,8 @@ class Steps:
         if axis is not None and step.number is not None:
             steps[axis] = max(step.number, steps.get(axis, step.number))
         values = step.statistics.values(step.kept, None if split == TRAIN else split)
+        if step.attempt > 1:
+            values = {ATTEMPT: step.attempt, **values}
         row = Row(
             id=f"{identity}:{step.revision}" if step.revision else identity,
             role=step.role,
@@ -216,6 +232,7 @@ class Steps:
             time_unix_ns=step.said_ns or step.last_ns,
             values={key_of(step.role, key): value for key, value in values.items()},
             steps=steps,
+            attempt=step.attempt,
         )
         step.revision += 1
         step.changed_ns = None
@@ -267,6 +284,9 @@ class Steps:
             self._next_ns = min(self._next_ns, self._due_ns(found))
         return found
 
+    def _started(self, step: Step) -> None:
+        step.attempt = max(step.attempt, self._attempt_of(axis_of(step.role)))
+
     def _touched(self, step: Step, now_unix_ns: int) -> None:
         if step.closed:
             step.changed_ns = now_unix_ns
@@ -307,6 +327,7 @@ class Steps:
                 "closed": step.closed,
                 "changed": step.changed_ns,
                 "revision": step.revision,
+                "attempt": step.attempt,
                 "statistics": step.statistics.to_json(),
                 "events": step.events,
             },
@@ -336,6 +357,7 @@ def _loaded(value: object) -> Step:
         closed=cast("bool", fields["closed"]),
         changed_ns=cast("int | None", fields["changed"]),
         revision=cast("int", fields["revision"]),
+        attempt=cast("int", fields.get("attempt", 1)),
         statistics=Statistics.from_json(cast("dict[str, Json]", fields["statistics"])),
         events=cast("list[str] | None", fields["events"]),
     )

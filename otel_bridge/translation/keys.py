@@ -146,6 +146,10 @@ class Axes:
             process.dirty = True
         return current
 
+    def current(self, axis: str) -> int:
+        """Return which start the role of *axis* is in."""
+        return self._attempts.get(axis, 1)
+
     def _beside(self, process: Process, axis: str) -> bool:
         """Tell whether another process of the axis still speaks."""
         return any(

@@ -22,7 +22,7 @@ from otel_bridge.redaction import Redaction
 from otel_bridge.translation import spans as reading
 from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Trace
 from otel_bridge.translation.attributes import mapping_of, value_of
-from otel_bridge.translation.choice import Step, Steps, Verdict
+from otel_bridge.translation.choice import Step, Steps, Verdict, first_start
 from otel_bridge.translation.late import LateValues, base_of, read_evaluation
 from otel_bridge.translation.open_traces import OpenTraces
 from otel_bridge.translation.options import Options, OtherTraces, counted
@@ -53,6 +53,7 @@ class Rollouts:
         options: Bounds, waiting times, selection.
         axes: Returns every axis known so far to its last step; default: read from ``axis/`` each time.
         others: Asked for each trace that turns out to be no rollout.
+        attempt_of: From an axis to the start that its role is in; default: always the first.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Rollouts:
         axes: Callable[[], Mapping[str, int]] | None = None,
         *,
         others: Callable[[], OtherTraces] = counted,
+        attempt_of: Callable[[str], int] = first_start,
     ) -> None:
         self._state, self._options = state, options
         self._axes, self._others = axes or self._axes_in_state, others
@@ -74,7 +76,7 @@ class Rollouts:
         self._late = LateValues(state)
         self._parting = Parting(state, self._store, self._ended, self._late)
         complete = ((t.id, t.facts, t.last_ns) for t in self._store.traces.values() if t.facts is not None)
-        self._steps = Steps(state, options, self._axes, complete)
+        self._steps = Steps(state, options, self._axes, complete, attempt_of=attempt_of)
         self._open = OpenTraces(self._store.traces, options)
         self._waiting = sum(trace.facts is not None for trace in self._store.traces.values())
 

@@ -34,6 +34,7 @@ from otel_bridge.translation.rollouts import Rollouts
 from otel_bridge.translation.rows import Rows
 from otel_bridge.translation.run_facts import RunFacts
 from otel_bridge.translation.seen import Seen
+from otel_bridge.translation.starts import Starts
 from otel_bridge.translation.state import State, count
 from otel_bridge.translation.template import Read
 from otel_bridge.translation.voices import PROCESS_KINDS, Source, Voice, Voices
@@ -104,8 +105,9 @@ class Translator:
         self._rows = Rows(state, options, self._axes, self._life.processes)
         self._seen = Seen(state, options.seen_limit)
         self._points = Points(state, self._axes, self._seen, options.max_keys)
-        self._rollouts = Rollouts(state, options, self._axes.steps, others=others)
+        self._rollouts = Rollouts(state, options, self._axes.steps, others=others, attempt_of=self._axes.current)
         self._events = Events(state, self._life, self._seen, self._rollouts)
+        self._starts = Starts(self._axes, self._events)
         self._redelivered_before = _number(state, _REDELIVERED)
 
     # --- what the reader calls ----------------------------------------------------------------------------------------
@@ -283,6 +285,7 @@ class Translator:
         records: list[Record] = []
         for voice, scopes in self._spans(frame):
             self._life.heard(voice.process, frame.now_unix_ns)
+            records += self._starts.of_spans(voice, scopes, frame.now_unix_ns)
             for scope in scopes:
                 self._life.data(voice.process, frame.now_unix_ns)
                 who = voice.speaker.attributes, voice.process.instance
@@ -303,6 +306,7 @@ class Translator:
         for voice, scopes in self._log_scopes(frame):
             if frame.source.kind != "bridge":  # what a bridge says of a dead process is no life sign
                 self._life.heard(voice.process, frame.now_unix_ns)
+                records += self._starts.of_logs(voice, scopes, frame.now_unix_ns)
             for scope in scopes:
                 for record in scope.log_records:
                     records += self._events.take(voice.speaker, voice.process, record, frame.now_unix_ns)

@@ -43,7 +43,8 @@ def test_a_job_that_goes_back_to_its_checkpoint_shows_both_attempts_in_every_tra
 
     info = RunInfo(run_id_of("rewound", "job"), "rewound", "job", tmp_path)
     steps = [*range(150, 155), *range(100, 104)]
-    attempts = [("trainer/attempt", step, 2.0) for step in range(100, 104)]
+    # Of rows and, at the last step, of the statistics of its rollouts.
+    attempts = [("trainer/attempt", step, 2.0) for step in (*range(100, 104), 103)]
     wanted = sorted([("trainer/loss", step, step / 2) for step in steps] + attempts)
     shown = {
         "wandb": shown_runs.wandb_offline(tracked, info.id),

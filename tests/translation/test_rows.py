@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import math
 
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
-from otlp_samples import RUN, SCOPE, T0, Bench, end, gauge, metrics_request, pairs, row, source, who
+from otlp_samples import RUN, SCOPE, T0, Bench, any_value, end, gauge, metrics_request, pairs, row, source, who
 
 from otel_bridge.records import Config, Distribution, Row
 from otel_bridge.translation.options import Options
@@ -322,3 +323,51 @@ def test_attempts_without_a_role_and_of_further_ranks_have_keys_of_their_own() -
         {"trainer/attempt/rank1": 2, "trainer/loss/rank1": 1.0},
     ]
     assert bench.state.get("key/attempt") == "step"
+
+
+def counted(seq: int, step: int) -> LogRecord:
+    """Statistics of two rollouts that an emitter left out."""
+    group = {"count": 2, "sum": 1, "sum_squares": 1, "min": 0, "max": 1}
+    more = {"rl.step": step, "rl.split": "train", "rl.rollouts.count": 2, "rl.event.seq": seq}
+    return LogRecord(time_unix_nano=T0, event_name="rl.rollouts", body=any_value({"p": group}), attributes=pairs(more))
+
+
+def statistics(bench: Bench) -> list[tuple[object, ...]]:
+    rows = [record for record in bench.records if isinstance(record, Row) and record.id.startswith("s:")]
+    return [(row.id, row.attempt, row.values.get(f"{row.role}/attempt")) for row in rows]
+
+
+def test_statistics_of_a_step_tell_the_attempt_that_their_rollouts_came_from() -> None:
+    bench = Bench()
+
+    bench.metrics(source("i1"), row(1, {"loss": 1.0}, step=4))
+    bench.logs(source("i1"), counted(1, 4), counted(2, 5))
+    bench.translator.gone(["i1"])
+    bench.logs(source("i2"), counted(1, 4))  # before its first row
+    bench.restart()
+    bench.metrics(source("i2"), row(1, {"loss": 1.0}, step=4))
+    bench.logs(source("i2"), counted(2, 6), counted(3, 7))
+    bench.close()
+
+    assert statistics(bench) == [
+        ("s:trainer:train:4", 1, None),
+        ("s:trainer:train:5", 1, None),
+        ("s:trainer:train:6", 2, 2),
+        ("s:trainer:train:7", 2, 2),
+        ("s:trainer:train:4:1", 2, 2),
+    ]
+    assert [record.attempt for record in bench.records if isinstance(record, Row) and record.id[0] != "s"] == [1, 2]
+    assert [record.config for record in bench.records if isinstance(record, Config)] == [{"attempt": 2}]
+
+
+def test_an_attempt_that_the_emitter_names_holds_for_a_role_that_sends_no_rows() -> None:
+    bench = Bench()
+
+    bench.logs(source("i1", "explorer", rl_attempt=3), counted(1, 4))
+    bench.logs(source("i2", "explorer", rl_attempt=2), counted(1, 3))
+    bench.close()
+
+    configs = [(record.id, record.role, record.config) for record in bench.records if isinstance(record, Config)]
+    assert configs == [("c:otel_bridge:explorer:3", "explorer", {"attempt": 3})]
+    assert statistics(bench) == [("s:explorer:train:3", 2, 2), ("s:explorer:train:4", 3, 3)]
+    assert bench.state.get("key/explorer/attempt") == "explorer/step"
