@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import sqlite3
@@ -222,6 +223,25 @@ def test_a_locked_store_is_retried_and_then_written(run: RunInfo, monkeypatch: p
     writer.write_rows([loss(2)])
 
     assert [row["step"] for row in logs(run)] == [1, 2]
+
+
+def test_a_store_that_another_process_holds_is_retried_and_then_written(
+    run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trackio import sqlite_storage
+
+    writer = opened(run)
+    writer.write_rows([loss(1)])
+    (lock,) = [file for file in DIRECTORY.glob(f"{run.project}*") if file.suffix == ".lock"]
+    monkeypatch.setattr(sqlite_storage.time, "sleep", lambda _: None)  # it tries for ten seconds
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(RetryableError, match="lock after 10 seconds") as raised:
+            writer.write_rows([loss(2), loss(3)])
+    writer.write_rows([loss(2), loss(3)])
+
+    assert raised.value.position == 2
+    assert [row["step"] for row in logs(run)] == [1, 2, 3]
 
 
 def _impatient(connect: object) -> object:
