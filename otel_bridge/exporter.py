@@ -237,6 +237,16 @@ def available() -> tuple[str, ...]:
     return tuple(sorted({point.name for point in entry_points(group=GROUP)} | {OTLP}))
 
 
+def unknown(name: str) -> str:
+    """Return what is said of a name that no exporter has: which there are, and which was meant, as it seems."""
+    import difflib  # noqa: PLC0415  # for a typing error only
+
+    names = (*available(), NONE)
+    nearest = difflib.get_close_matches(name, names, 1)
+    meant = f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"exporter {name!r} is not known; choose from {', '.join(names)}{meant}"
+
+
 def load(name: str) -> Exporter:
     """Return the exporter called *name*.
 
@@ -246,7 +256,7 @@ def load(name: str) -> Exporter:
     """
     point = next(iter(entry_points(group=GROUP, name=name)), None)
     if point is None:
-        raise ConfigError(f"exporter {name!r} is not known; choose from {', '.join((*available(), NONE))}")
+        raise ConfigError(unknown(name))
     try:
         exporter: object = point.load()
     except Exception as exc:

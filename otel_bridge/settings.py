@@ -230,6 +230,9 @@ LAUNCHER_EXPORTERS = Setting(
     table_of_names,
     "Set by `otel-bridge run` for its children: its exporters by signal, e.g. metrics=mlflow;traces=trackio.",
 )
+LAUNCHER_NEW = Setting(
+    "OTEL_BRIDGE_LAUNCHER_NEW", "", text, "Set by `otel-bridge run --new` for its children: the end of the run's name."
+)
 
 SYSTEM_METRICS_S = Setting(
     "OTEL_BRIDGE_SYSTEM_METRICS_S", 15.0, seconds, "How often init(system_metrics=True) has the machine measured."

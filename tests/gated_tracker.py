@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ class GatedSettings:
     gate: Path
     blocked: bool
     refuse: Path
+    hangs: bool
 
     @property
     def destination(self) -> Mapping[str, str]:
@@ -57,13 +59,14 @@ class GatedWriter:
         pass
 
     def safe(self) -> Position | None:
-        return None
+        return 0 if self._settings.hangs else None
 
     def end(self, status: Status) -> None:
         self._write(f"end {status.value}")
 
     def close(self) -> None:
-        pass
+        if self._settings.hangs:
+            threading.Event().wait()
 
     def _write(self, *lines: str) -> None:
         with self._settings.file.open("a") as file:
@@ -72,7 +75,8 @@ class GatedWriter:
 
 def _settings(env: Mapping[str, str], cwd: Path) -> GatedSettings:
     file = cwd / env.get("GATED_FILE", "gated.txt")
-    return GatedSettings(file, file.with_name("gate"), env.get("GATED_BLOCKED") == "1", file.with_name("refuse"))
+    gate, refuse = file.with_name("gate"), file.with_name("refuse")
+    return GatedSettings(file, gate, env.get("GATED_BLOCKED") == "1", refuse, env.get("GATED_HANGS") == "1")
 
 
 def _open(run: RunInfo, settings: ExporterSettings, memory: Memory) -> GatedWriter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Final
 
@@ -42,40 +42,78 @@ class DeliveryLine:
         self._spinner.update("delivering: " + (", ".join(parts) + " waiting" if parts else "the last records"))
 
 
-def print_runs(console: Console, folders: Iterable[RunFolder]) -> bool:
-    """Print every run's table and what remains of it; says whether all is delivered."""
-    whole = True
+def print_runs(
+    console: Console, folders: Iterable[RunFolder], remaining: Mapping[str, Remaining], hanging: Collection[str]
+) -> None:
+    """Print every run's table and, in a line for each reason, what of it is not delivered.
+
+    Args:
+        console: Where to.
+        folders: The runs' folders.
+        remaining: Where each run stands, by run id.
+        hanging: Exporters whose writer did not close.
+    """
     for folder in folders:
         report = read_report(folder)
         if report is None:
             console.print(f"{folder.run_id}: nothing was read; look at {folder.path}", soft_wrap=True)
-            whole = False
             continue
         show(console, folder.run_id, report)
+        run = remaining.get(folder.run_id)
         if report.ended and report.position and not report.exporters:
-            whole = False
             console.print(f"{NO_EXPORTER}: otel-bridge drain --exporters NAME {folder.path}", soft_wrap=True)
-        elif not report.ended:
-            whole = False
+            continue
+        lines = _unexplained(run, hanging) if run is not None else []
+        for line in lines:
+            console.print(line, soft_wrap=True)
+        if lines or not report.ended:
             console.print(f"not all is delivered; go on with: otel-bridge drain {folder.path}", soft_wrap=True)
-    return whole
 
 
-def remains(report: Report | None, remaining: Remaining | None) -> str:
+def left(run: Remaining, hanging: Collection[str] = ()) -> list[str]:
+    """Return what of a run is not delivered, one line for each reason; what *hanging* exporters took may not be."""
+    if run.rest is Rest.GONE or run.reason:
+        return [run.reason] if run.reason else []
+    lines = ["not everything is read yet"] if run.unread else []
+    lines += filter(None, (_waiting(run, name, hanging) for name in run.exporters))
+    if run.position and not run.exporters:
+        lines.append(f"{run.position} records, and no exporter is chosen")
+    return lines
+
+
+def remains(report: Report | None, remaining: Remaining | None, hanging: Collection[str] = ()) -> str:
     """Return in one line why a folder is not done; empty when it is."""
     if remaining is not None and remaining.reason:  # it could not be served: an older report says nothing of it
         return remaining.reason
-    if report is not None and report.ended:
-        return "" if report.exporters or not report.position else NO_EXPORTER
-    return "nothing could be read" if report is None else _unfinished(report, remaining)
-
-
-def _unfinished(report: Report, remaining: Remaining | None) -> str:
-    stuck = [f"{name} is {one.state}: {one.reason}" for name, one in report.exporters.items() if one.reason]
-    if stuck:
-        return "; ".join(stuck)
+    if report is None:
+        return "nothing could be read"
     if not report.exporters:
-        return NO_EXPORTER
-    if remaining is not None and remaining.living:
-        return f"{remaining.living} of its processes still run"
-    return "its delivery was ended early" if remaining is None or remaining.rest is Rest.BUSY else remaining.rest.value
+        return NO_EXPORTER if report.position or not report.ended else ""
+    lines = _unexplained(remaining, hanging) if remaining is not None else []
+    if not report.ended:
+        lines = [f"{name} is {one.state}: {one.reason}" for name, one in report.exporters.items() if one.reason] + lines
+        living = remaining.living if remaining is not None else 0
+        if living:
+            lines.append(f"{living} of its processes still {'runs' if living == 1 else 'run'}")
+        lines = lines or ["its delivery was ended early"]
+    return "; ".join(lines)
+
+
+def _unexplained(run: Remaining, hanging: Collection[str]) -> list[str]:
+    """Return a line for each exporter that is not done and gave no reason: those that did are shown with it."""
+    return list(filter(None, (_waiting(run, name, hanging) for name, one in run.exporters.items() if not one.reason)))
+
+
+def _waiting(run: Remaining, name: str, hanging: Collection[str]) -> str:
+    """Return what of *run* the exporter *name* has not got, or did not say that it has; empty: nothing."""
+    exporter = run.exporters[name]
+    count = run.position - exporter.written
+    if count > 0 or exporter.state == "blocked":
+        why = f": {exporter.reason}" if exporter.reason else ""
+        help_text = f"; {exporter.help}" if exporter.help else ""
+        counted = "1 record waits" if count == 1 else f"{max(count, 0)} records wait"
+        state = "which hangs" if name in hanging else exporter.state
+        return f"{counted} for {name}, {state}{why}{help_text}"
+    if name in hanging and exporter.safe < exporter.written:
+        return f"{name} did not say in time that it holds the last {exporter.written - exporter.safe} records"
+    return ""

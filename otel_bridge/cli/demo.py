@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import tempfile
 import time
@@ -16,8 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from otel_bridge import exporter, settings
 from otel_bridge.cli.tables import complaints, show
-from otel_bridge.demo.job import ROLES, Job
-from otel_bridge.errors import ConfigError, JournalError
+from otel_bridge.errors import ConfigError, JournalError, MissingExtraError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report, read_report
@@ -41,6 +41,10 @@ def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
 
     Everything stays below --dir (default ./otel-bridge-demo): no account, no server, no network.
     """
+    if importlib.util.find_spec("numpy") is None:
+        raise MissingExtraError(
+            "the demo needs numpy, for its policy, and the trackers that it shows: pip install 'otel-bridge[all]' numpy"
+        )
     chosen = settings.names(exporters)
     for name in chosen:
         if name == exporter.OTLP:
@@ -79,6 +83,8 @@ def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> 
 
 def _run(console: Console, folder: RunFolder, *, steps: int, seed: int, env: Mapping[str, str]) -> Mapping[str, str]:
     """Run the job and wait for its delivery, with progress; returns the roles that failed."""
+    from otel_bridge.demo.job import ROLES, Job  # noqa: PLC0415  # needs numpy
+
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         tempfile.TemporaryDirectory(prefix="otel-bridge-demo-") as exchange,

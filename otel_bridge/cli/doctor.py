@@ -48,12 +48,15 @@ def command(sending: bool) -> None:
     wrong = [*_settings(console, env), *_exporters(console, env), *_directory(console, env)]
     _packages(console)
     wrong += _checks(console, env)
-    if sending and not wrong:
+    if sending and wrong:
+        console.print("nothing was sent: first mend what is wrong", soft_wrap=True)
+    elif sending:
         wrong += send(console, env)
     for line in wrong:
         console.print(Text(f"✗ {line}", style="red"), soft_wrap=True)
-    if not chosen_exporters(env):
-        console.print("no exporter is chosen here; a program may name its own, or set OTEL_BRIDGE_EXPORTERS")
+    if not sending and not chosen_exporters(env):
+        line = "no exporter is chosen here; a program may name its own, or set OTEL_BRIDGE_EXPORTERS"
+        console.print(line, soft_wrap=True)
     if not wrong:
         console.print(Text("✓ nothing is wrong", style="green"))
     sys.exit(1 if wrong else 0)
@@ -150,11 +153,7 @@ def _exporters(console: Console, env: Mapping[str, str]) -> list[str]:
             where = str(exc)
             wrong += [str(exc)] if name in chosen else []
         table.add(name, mark, where)
-    wrong += [
-        f"exporter {name!r} is not known; choose from {', '.join((*exporter.available(), exporter.NONE))}"
-        for name in chosen
-        if name not in {*exporter.available(), exporter.NONE}
-    ]
+    wrong += [exporter.unknown(name) for name in chosen if name not in {*exporter.available(), exporter.NONE}]
     table.print(console)
     return wrong
 

@@ -27,7 +27,7 @@ from otel_bridge.cli.tables import show
 from otel_bridge.emit.exporters import choose
 from otel_bridge.emit.launch import bridge_environment
 from otel_bridge.exporter import NONE, OTLP, SIGNALS, load
-from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.folder import RunFolder, base_dir
 from otel_bridge.journal.life import this_host
 from otel_bridge.journal.report import read_report
 
@@ -39,7 +39,7 @@ _stopped: Final = threading.Event()
 
 
 @click.command("drain")
-@click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("directories", nargs=-1, type=click.Path(path_type=Path, exists=True))
 @click.option("--exporters", default="", help="Deliver to these instead of those that the folders name.")
 @click.option("--folder", "single", type=click.Path(path_type=Path), hidden=True)
 def command(directories: tuple[Path, ...], exporters: str, single: Path | None) -> None:
@@ -58,7 +58,8 @@ def command(directories: tuple[Path, ...], exporters: str, single: Path | None) 
     folders = [folder for directory in named for folder in folders_of(directory)]
     console = Console(highlight=False)
     if not folders:
-        console.print("no run folder here: nothing to deliver")
+        places = ", ".join(map(str, directories)) or base_dir(settings.environment(), Path.cwd())
+        console.print(f"{places}: no run folder here, nothing to deliver", soft_wrap=True)
         return
     signal.signal(signal.SIGTERM, _stop)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
@@ -117,13 +118,15 @@ def _drain_one(path: Path, exporters: Sequence[str]) -> int:
     host.start()
     remaining = _waited(host, folder)
     host.stop(_STOP_S)
-    why = remains(read_report(folder), host.progress().get(folder.run_id, remaining))
+    now = host.progress().get(folder.run_id, remaining)
+    why = remains(read_report(folder), now, host.hanging)
     if why:
         click.echo(why)
     sys.stdout.flush()
+    code = 1 if why else 0
     if host.hanging:
-        os._exit(1)
-    return 1 if why else 0
+        os._exit(code)  # a writer that hangs must not keep us
+    return code
 
 
 def _options(folder: RunFolder, exporters: Sequence[str]) -> BridgeOptions:

@@ -24,7 +24,7 @@ from otel_bridge.cli.child import Child, NotStartedError
 from otel_bridge.cli.closing import DeliveryLine, print_runs
 from otel_bridge.cli.launched_runs import LaunchedRuns
 from otel_bridge.emit.exporters import Choice, choose
-from otel_bridge.emit.identity import Asked, Identity, identify, resource_attributes
+from otel_bridge.emit.identity import Asked, Identity, identify, new_end, resource_attributes
 from otel_bridge.emit.launch import bridge_environment
 from otel_bridge.emit.launcher import NO_SYSTEM_METRICS, launcher_environment
 from otel_bridge.errors import ConfigError, OtelBridgeError
@@ -84,7 +84,7 @@ def command(exporters: str, new_run: bool, directory: str, listen: str, cmd: tup
     runs.end(child.status())
     host.finish(child.status())
     _drain(host, give_up, settings.DRAIN_TIMEOUT_S.read(env))
-    print_runs(Console(highlight=False, stderr=True), runs.folders())
+    print_runs(Console(highlight=False, stderr=True), runs.folders(), host.progress(), host.hanging)
     # A writer that hangs must not keep the command's end from those who wait for it.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -125,6 +125,8 @@ def _child_environment(
     }
     if identity.id_given:
         child[settings.RUN_ID.name] = identity.id
+    if settings.NEW_RUN.read(env):
+        child[settings.LAUNCHER_NEW.name] = identity.name[-len(new_end()) :]
     child.setdefault(*NO_SYSTEM_METRICS)
     child |= launcher_environment(choice.by_signal)
     if choice.refused and not choice.names:

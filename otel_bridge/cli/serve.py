@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +19,8 @@ import click
 from otel_bridge import settings
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.wake import Wake
+from otel_bridge.cli.closing import left
 from otel_bridge.cli.service_log import ServiceLog
 from otel_bridge.cli.status_source import overview_of
 from otel_bridge.emit.exporters import Choice, choose
@@ -206,7 +206,7 @@ class _Service:
         remaining = self._host.stop(_STOP_S)
         if self._receiver is not None:
             self._receiver.stop()
-        lines = [line for run in remaining.values() for line in left(run, hanging=self._host.hanging)]
+        lines = [f"{run.run_id}: {line}" for run in remaining.values() for line in left(run, self._host.hanging)]
         for line in lines:
             self._log.say(line, level="warning")
         self._log.say(
@@ -224,25 +224,6 @@ class _Service:
 
     def _status(self) -> bytes:
         return overview_of(self._base, run_folders(self._base), self._env).to_json()
-
-
-def left(run: Remaining, *, hanging: Collection[str] = ()) -> list[str]:
-    """Return what of a run is not delivered, one line for each reason; what *hanging* exporters took may not be."""
-    if run.rest is Rest.GONE or run.reason:
-        return [f"{run.run_id}: {run.reason or 'its folder is gone'}"] if run.reason else []
-    lines = [f"{run.run_id}: not everything is read yet"] if run.unread else []
-    for name, exporter in run.exporters.items():
-        count = run.position - exporter.written
-        if count > 0 or exporter.state == "blocked":
-            why = f": {exporter.reason}" if exporter.reason else ""
-            help_text = f"; {exporter.help}" if exporter.help else ""
-            lines.append(f"{run.run_id}: {max(count, 0)} records wait for {name}, {exporter.state}{why}{help_text}")
-        elif name in hanging and exporter.safe < exporter.written:
-            doubtful = exporter.written - exporter.safe
-            lines.append(f"{run.run_id}: {name} did not say in time that it holds the last {doubtful} records")
-    if run.position and not run.exporters:
-        lines.append(f"{run.run_id}: {run.position} records, and no exporter is chosen")
-    return lines
 
 
 def _address(option: str, given: str) -> tuple[str, int] | None:

@@ -19,7 +19,18 @@ from urllib.parse import unquote
 from otel_bridge import semconv
 from otel_bridge.errors import ConfigError
 from otel_bridge.records import run_id_of
-from otel_bridge.settings import NEW_RUN, NODE_RANK, PROJECT, ROLE, RUN_ID, RUN_NAME, Setting, non_negative_int, text
+from otel_bridge.settings import (
+    LAUNCHER_NEW,
+    NEW_RUN,
+    NODE_RANK,
+    PROJECT,
+    ROLE,
+    RUN_ID,
+    RUN_NAME,
+    Setting,
+    non_negative_int,
+    text,
+)
 
 _RESOURCE_ATTRIBUTES: Final = Setting("OTEL_RESOURCE_ATTRIBUTES", "", text, "Attributes of the resource.")
 _RANK: Final = Setting("RANK", 0, non_negative_int, "Rank of this process.")
@@ -101,8 +112,11 @@ def identify(asked: Asked, env: Mapping[str, str], cwd: Path, *, launched: bool 
         ("WANDB_NAME", env.get("WANDB_NAME")),
     )
     name = name or _job_name(env)
+    new = LAUNCHER_NEW.read(env) if launched else ""
     if not name or NEW_RUN.read(env):
-        name = f"{name or _script()}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(2).hex()}"
+        name = f"{name or _script()}-{new or new_end()}"
+    elif new and not name.endswith(new):  # `run --new` holds for a name that the program gives itself, too
+        name = f"{name}-{new}"
     run_id = _first(("id", asked.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID)))
     role = _first(("role", asked.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE)))
     rank, world_size = _rank(asked.rank, env)
@@ -118,6 +132,11 @@ def identify(asked: Asked, env: Mapping[str, str], cwd: Path, *, launched: bool 
         asked=asked,
         resource={key: value for key, value in resource.items() if not key.startswith("rl.")},
     )
+
+
+def new_end() -> str:
+    """Return what a new run's name ends with: UTC time and four random digits."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(2).hex()}"
 
 
 def node_rank(env: Mapping[str, str]) -> int:

@@ -94,9 +94,7 @@ def begin(asked: Asked, exporters: object, env: Mapping[str, str], cwd: Path, ha
     place = _Place(base, folder, read_report(folder), launched, hold)
     sink = _open(facts, place)
     handover.hand_over({**told, NEW_RUN.name: None})
-    to = ", ".join(_shown(name, choice) for name in choice.names) or (
-        "the launcher's exporters" if launched else "no exporter yet"
-    )
+    to = ", ".join(_shown(name, choice) for name in choice.names or _before(place)) or "no exporter yet"
     lines.say(lines.begun(identity, to, _notes(facts, place)))
     return Run(facts, sink)
 
@@ -188,10 +186,18 @@ def _notes(facts: RunFacts, place: _Place) -> list[str]:
     if place.base.instead_of is not None:
         notes.append(f"{place.base.instead_of} is on {place.base.file_system}, so run folders are in {place.base.path}")
     if place.hold:
-        notes.append(f"held in {place.base.path}; deliver with: otel-bridge drain {place.base.path}")
+        chosen = "" if facts.choice.names or _before(place) else " --exporters NAME"
+        notes.append(f"held in {place.base.path}; deliver with: otel-bridge drain {place.base.path}{chosen}")
+    elif not facts.choice.names and not _before(place):
+        notes.append("`otel-bridge run` was given none (--exporters), so all is kept for `otel-bridge drain`")
     if identity.rank and facts.settings.read(RANKS) != "all":
         notes.append("rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all")
     return notes
+
+
+def _before(place: _Place) -> tuple[str, ...]:
+    """Return the exporters that an earlier start named: where nobody names one now, they hold."""
+    return () if place.before is None else tuple(place.before.exporters)
 
 
 def _shown(name: str, choice: Choice) -> str:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_runs import environment, otel_bridge
+from command_runs import PYTHON, call, environment, otel_bridge, program
 
-pytestmark = pytest.mark.slow
+WITHOUT_NUMPY = """
+    import sys
+    from importlib.machinery import PathFinder
+
+    find = PathFinder.find_spec
+    PathFinder.find_spec = lambda name, *where: None if name == "numpy" else find(name, *where)
+
+    from otel_bridge.cli import main
+    main(sys.argv[1:])
+"""
 BROKEN = """
 import importlib, os, sys
 if sys.argv[0] == "otel-bridge":  # the bridge; a command has its path there
@@ -18,6 +27,18 @@ sys.modules["_sqlite3"] = importlib.import_module("_sqlite3")
 """
 
 
+def test_without_numpy_it_says_what_to_install(tmp_path: Path) -> None:
+    bare = program(tmp_path, "bare.py", WITHOUT_NUMPY)
+
+    shown = call([PYTHON, bare, "demo", "--help"], cwd=tmp_path, env=environment(tmp_path))
+    done = call([PYTHON, bare, "demo", "--exporters", "file"], cwd=tmp_path, env=environment(tmp_path))
+
+    install = "pip install 'otel-bridge[all]' numpy"
+    said = f"Error: the demo needs numpy, for its policy, and the trackers that it shows: {install}\n"
+    assert (shown.returncode, done.returncode, done.stderr) == (0, 1, said)
+
+
+@pytest.mark.slow
 def test_a_bridge_that_does_not_start_is_said_with_the_last_line_of_its_log(tmp_path: Path) -> None:
     broken = tmp_path / "site"
     broken.mkdir()

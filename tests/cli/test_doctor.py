@@ -36,7 +36,10 @@ def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path
             {"OTEL_BRIDGE_POLL_S": "soon"},
             "✗ OTEL_BRIDGE_POLL_S='soon': expected a number of seconds; unset it to use the default, 0.05",
         ),
-        ({"OTEL_BRIDGE_EXPORTERS": "trakio"}, "✗ exporter 'trakio' is not known; choose from"),
+        (
+            {"OTEL_BRIDGE_EXPORTERS": "trakio"},
+            "✗ exporter 'trakio' is not known; choose from console, file, mlflow, otlp, trackio, wandb, none",
+        ),
         ({"OTEL_BRIDGE_EXPORTERS": "wandb", "WANDB_MODE": "disabled"}, "✗ WANDB_MODE=disabled"),
     ],
 )
@@ -47,6 +50,7 @@ def test_what_is_wrong_is_said_once_and_the_exit_code_says_so(
 
     assert done.returncode == 1
     assert [line.startswith(said) for line in done.stdout.splitlines() if line.startswith("✗")] == [True], done.stdout
+    assert "nothing was sent: first mend what is wrong" in done.stdout
     assert not (tmp_path / ".otel-bridge").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -38,6 +39,13 @@ TRAIN = """
             messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
             run.log_rollouts([{"messages": messages, "reward": step}], step=step)
             time.sleep(0.02)
+"""
+LIVING = """
+    import pathlib, time
+    import otel_bridge
+    otel_bridge.init("maths", "ppo", role="trainer", exporters="gated").log({"loss": 0.5}, step=1)
+    pathlib.Path("logged").touch()
+    time.sleep(600)
 """
 LOSS = [(1, 0.5), (2, 1.0), (3, 1.5)]
 
@@ -217,7 +225,7 @@ def test_a_run_that_still_goes_on_is_delivered_so_far_and_said_to_go_on(tmp_path
 
         folder = only_folder(tmp_path / ".otel-bridge")
         assert (so_far.returncode, values(folder)) == (1, {"trainer/loss": [(1, 0.5)]})
-        assert "not all is delivered: 1 of its processes still run" in so_far.stdout
+        assert "not all is delivered: 1 of its processes still runs" in so_far.stdout
         (tmp_path / "go").touch()
         process.wait(60)
     done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
@@ -265,8 +273,9 @@ def test_a_plain_bridge_of_the_folder_hands_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["nowhere"], 0, "no run folder here: nothing to deliver"),
+        ([], 0, ".otel-bridge: no run folder here, nothing to deliver"),
         (["--exporters", "trakio"], 1, "exporter 'trakio' is not known"),
+        (["nowhere"], 2, "'nowhere' does not exist"),
     ],
 )
 def test_what_cannot_be_drained_is_said(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
@@ -274,3 +283,35 @@ def test_what_cannot_be_drained_is_said(tmp_path: Path, arguments: list[str], co
 
     assert done.returncode == code
     assert said in done.stdout + done.stderr
+
+
+def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_in_doubt(tmp_path: Path) -> None:
+    extra = install(tmp_path)
+    (tmp_path / "gate").touch()
+    train = program(tmp_path, "train.py", LIVING)
+    env = environment(tmp_path, OTEL_BRIDGE_HOLD="1", GATED_HANGS="1", **extra)
+    base = tmp_path / ".otel-bridge"
+    with started(["python", train], cwd=tmp_path, env=env):
+        until((tmp_path / "logged").exists, "a row")
+
+        done = otel_bridge("drain", str(base), cwd=tmp_path, env=env)
+
+    (said,) = re.findall(r": not all is delivered: (.*)", done.stdout)
+    doubt, living = said.split("; ")
+    assert done.returncode == 1
+    assert re.fullmatch(r"gated did not say in time that it holds the last \d+ records", doubt)
+    assert living == "1 of its processes still runs"
+
+
+def test_what_waits_for_a_tracker_that_hangs_is_said_when_a_signal_ends_the_drain(tmp_path: Path) -> None:
+    extra = install(tmp_path)
+    (tmp_path / "gate").touch()
+    base = held(tmp_path, "ppo", "gated", **extra)
+    env = environment(tmp_path, GATED_HANGS="1", **extra)
+    with started([str(BIN / "otel-bridge"), "drain", str(base)], cwd=tmp_path, env=env) as drain:
+        until(lambda: "end finished" in gated_lines(tmp_path), "the end, in which it hangs")
+        drain.terminate()
+        said, _ = drain.communicate(timeout=60)
+
+    assert drain.returncode == 1
+    assert f"{only_folder(base).path}: not all is delivered: 1 record waits for gated, which hangs\n" in said

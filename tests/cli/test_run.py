@@ -294,3 +294,49 @@ def _bridge_of(folder: Path) -> int | None:
         return None
     holder = found[0].holder()
     return holder.pid if holder is not None and psutil.pid_exists(holder.pid) else None
+
+
+def test_what_waits_for_a_tracker_that_hangs_is_said_and_does_not_keep_the_command(tmp_path: Path) -> None:
+    extra = install(tmp_path)
+    (tmp_path / "gate").touch()
+    train = program(tmp_path, "train.py", TRAIN)
+    env = environment(tmp_path, GATED_HANGS="1", OTEL_BRIDGE_DRAIN_TIMEOUT_S="1", **extra)
+
+    done = otel_bridge("run", "--exporters", "gated", "--", "python", train, "trainer", cwd=tmp_path, env=env)
+
+    folder = only_folder(runs(tmp_path))
+    go_on = f"not all is delivered; go on with: otel-bridge drain {folder.path}"
+    assert (done.returncode, done.stderr.splitlines()[-2:]) == (0, ["1 record waits for gated, which hangs", go_on])
+
+
+NAMED = """
+    import otel_bridge
+    with otel_bridge.init("maths", "ppo", role="trainer") as run:
+        run.log({"loss": 0.5}, step=1)
+"""
+
+
+def test_new_holds_for_a_name_that_the_programs_give_themselves(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", NAMED)
+    twice = f"python {train} && python {train}"
+    run = ["run", "--exporters", "file", "--new", "--", "sh", "-c", twice]
+
+    first = otel_bridge(*run, cwd=tmp_path, env=environment(tmp_path))
+    second = otel_bridge(*run, cwd=tmp_path, env=environment(tmp_path))
+
+    found = [read_report(folder) for folder in run_folders(runs(tmp_path))]
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert [(report.project, report.name[:4], report.rows) for report in found if report] == [("maths", "ppo-", 2)] * 2
+
+
+def test_a_program_under_a_launcher_without_exporters_is_told_that_all_is_kept(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", NAMED)
+
+    done = otel_bridge("run", "--", "python", train, cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == 0
+    assert (
+        "as trainer → no exporter yet · `otel-bridge run` was given none (--exporters), so all is kept" in done.stderr
+    )
+    folder = only_folder(runs(tmp_path)).path
+    assert f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters NAME {folder}" in done.stderr
