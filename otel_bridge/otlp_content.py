@@ -101,6 +101,12 @@ def is_content(key: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def is_message(key: str) -> bool:
+    """Return whether the attribute *key* holds content that is no error's text."""
+    return is_content(key) and key not in _ERRORS
+
+
+@lru_cache(maxsize=4096)
 def _is_free(key: str) -> bool:
     return key in _ERRORS or key.startswith(_FREE)
 
@@ -181,7 +187,7 @@ def _strike_pair(pair: KeyValue, key: str, rules: Rules, *, whole: bool) -> bool
 
 
 def _struck_text(text: str, key: str, inner: str, rules: Rules) -> str:
-    if key in _ERRORS or not is_content(key):
+    if not is_message(key):
         return rules.fact(text, inner or key)
     if inner in _NOT_TEXT:
         return rules.redaction.text(text)

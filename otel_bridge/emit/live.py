@@ -162,11 +162,9 @@ class LiveRollout(Rollout):
         spans = [] if self._children or self.foreign or self.carried else self._from_messages(content, now)
         if not (self.carried or self.foreign or self._open_children or _program_makes_spans()):
             pairs.append((SPAN_COUNT, 1 + self._children + len(spans)))
-        if self.error is not None:
-            kind, text = failure(self.error, content.cutter)
-            self._span.set_status(trace.Status(trace.StatusCode.ERROR, text))
-            self._span.add_event("exception", {"exception.type": kind, "exception.message": text}, now)
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
+        if self.error is not None:
+            packed += span_encoding.failure_fields(now, *failure(self.error, content.cutter))
         self._tracer.end(self._span, Extra(packed, b"".join(span_encoding.spans_field(spans))), now)
 
     def _from_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:

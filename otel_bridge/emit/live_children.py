@@ -108,11 +108,10 @@ class ChildSpan:
         pairs = self._pairs(options.limits, cutter)
         pairs += free_facts(semconv.METADATA_PREFIX, self.metadata, cutter, options.limits.rollout_bytes)
         now = time.time_ns()
+        packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:
-            error_kind, text = failure(self.error, cutter)
-            span.set_status(trace.Status(trace.StatusCode.ERROR, text))
-            span.add_event("exception", {"exception.type": error_kind, "exception.message": text}, now)
-        extra = Extra(b"".join(span_encoding.span_attributes(pairs).parts))
+            packed += span_encoding.failure_fields(now, *failure(self.error, cutter))
+        extra = Extra(packed)
         if self._rollout is not None:
             self._rollout.end_child(span, extra, now)
         elif self._tracer is not None:

@@ -19,6 +19,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, SpanKind, Tracer
 
 from otel_bridge import semconv
+from otel_bridge.emit.emit_run import options_of
+from otel_bridge.emit.otel_content import SdkContent
 from otel_bridge.errors import InvalidRecordError
 
 if TYPE_CHECKING:
@@ -28,9 +30,9 @@ TRACES: Final = 2
 
 
 class Extra(NamedTuple):
-    """What is added to a span when it ends: encoded attributes, and more spans of its ``ScopeSpans``."""
+    """What is added to a span when it ends: encoded fields of it, and more spans of its ``ScopeSpans``."""
 
-    attributes: bytes = b""
+    fields: bytes = b""
     spans: bytes = b""
 
 
@@ -67,6 +69,7 @@ class _Appender(SpanProcessor):
 
     def __init__(self, run: EmitRun) -> None:
         self._run = run
+        self._content = SdkContent(options_of(run).limits.policy)
         self.extras: dict[int, Extra] = {}
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -74,23 +77,25 @@ class _Appender(SpanProcessor):
         context = span.get_span_context()
         extra = self.extras.pop(context.span_id, Extra()) if context else Extra()
         try:
-            payload = encoded_span(span, extra)
+            payload = encoded_span(span, extra, self._content)
         except Exception:  # noqa: BLE001  # nothing of ours may end a training run
             self._run.count_drop("rollout_span")
             return
         self._run.append(TRACES, payload)
 
 
-def encoded_span(span: ReadableSpan, extra: Extra) -> bytes:
-    """Encode *span* as one ``ScopeSpans``.
+def encoded_span(span: ReadableSpan, extra: Extra, content: SdkContent) -> bytes:
+    """Encode *span* as one ``ScopeSpans``: what others set on it as *content* allows, and what is added to it.
 
     Raises:
         InvalidRecordError: The encoder made none of it.
     """
     for resource_spans in encode_spans([span]).resource_spans:
         for scope_spans in resource_spans.scope_spans:
+            if span.attributes or span.events or span.status.description:
+                content.span(span, scope_spans.spans[0])
             # Parsing adds to what is there: the attributes of the SDK's own span stay.
-            scope_spans.spans[0].MergeFromString(extra.attributes)
+            scope_spans.spans[0].MergeFromString(extra.fields)
             return scope_spans.SerializeToString() + extra.spans
     raise InvalidRecordError(f"span {span.name!r}: the encoder made nothing of it")
 

@@ -1,13 +1,14 @@
 """What a stock SDK exports -> whole OTLP requests in the segment of this process's run.
 
-Each resource is told which run it is in, so that a request lands there also when it is forwarded as it is.
+The run's content policy is applied to spans and log records. Each resource is told which run it is in, so that a
+request lands there also when it is forwarded as it is.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from google.protobuf.message import Message
@@ -24,7 +25,9 @@ from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_bridge import semconv
+from otel_bridge.emit.emit_run import options_of
 from otel_bridge.emit.live_registry import foreign_span
+from otel_bridge.emit.otel_content import SdkContent
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
@@ -37,7 +40,7 @@ _log = logging.getLogger("otel_bridge")
 
 
 class SdkAppender:
-    """Appends what SDK processors, readers and exporters hand over. Thread-safe, never raises.
+    """Appends what SDK processors, readers and exporters hand over, as far as it may leave. Thread-safe, never raises.
 
     Args:
         run: The run it goes to.
@@ -45,6 +48,7 @@ class SdkAppender:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._content = SdkContent(options_of(run).limits.policy)
         self._pid = os.getpid()
 
     def spans(self, spans: Sequence[ReadableSpan]) -> None:
@@ -54,14 +58,16 @@ class SdkAppender:
             if context is not None:
                 foreign_span(context.trace_id)
         try:
-            self._append(TRACES, encode_spans(spans))
-        except Exception:  # noqa: BLE001  # nothing of ours may end a training run
+            request = encode_spans(spans)
+            self._append(TRACES, request, lambda: self._content.spans(spans, request))
+        except Exception:  # noqa: BLE001  # nothing of ours may end a training run, and nothing leaves unseen
             self._count(len(spans))
 
     def logs(self, records: Sequence[ReadableLogRecord]) -> None:
         """Append *records*."""
         try:
-            self._append(LOGS, encode_logs(records))
+            request = encode_logs(records)
+            self._append(LOGS, request, lambda: self._content.logs(records, request))
         except Exception:  # noqa: BLE001
             self._count(len(records))
 
@@ -73,17 +79,18 @@ class SdkAppender:
         if os.getpid() != self._pid:
             return
         try:
-            self._append(METRICS, encode_metrics(data))
+            request = encode_metrics(data)
+            self._append(METRICS, request, request.SerializeToString)
         except Exception:  # noqa: BLE001
             self._count(1)
 
-    def _append(self, signal: int, request: Request) -> None:
+    def _append(self, signal: int, request: Request, payload: Callable[[], bytes]) -> None:
         entries = _entries(request)
         if not any(scopes for _, scopes in entries):
             return
         for resource, _ in entries:
             self._tell_run(resource)
-        self.run.append(signal, request.SerializeToString(), whole=True)
+        self.run.append(signal, payload(), whole=True)
 
     def _tell_run(self, resource: Resource) -> None:
         known = {pair.key for pair in resource.attributes}

@@ -154,7 +154,7 @@ def span(
     title = _TITLES.get((name, kind)) or _title(name, kind)
     head = b"\x0a\x10%b\x12\x08%b%b%b%b" % (trace_id, span_id, parent, title, _TIMES(0x39, times[0], 0x41, times[1]))
     if events or links or error is not None:
-        status = _STATUS_UNSET if error is None else message(15, text(2, error) + b"\x18\x02")
+        status = _STATUS_UNSET if error is None else _status(error)
         tail = b"".join((events, links, status, _NO_REMOTE_PARENT))
     else:
         tail = _PLAIN_TAIL
@@ -167,6 +167,15 @@ def _title(name: str, kind: int) -> bytes:
     if len(_TITLES) < _MAX_CACHED and len(name) <= _MAX_CACHED_CHARS:
         _TITLES[name, kind] = packed
     return packed
+
+
+def failure_fields(time_unix_ns: int, kind: str, about: str) -> bytes:
+    """Encode the event and the status of a span that failed, as fields of a ``Span``."""
+    return exception_event(time_unix_ns, kind, about) + _status(about)
+
+
+def _status(error: str) -> bytes:
+    return message(15, text(2, error) + b"\x18\x02")
 
 
 def exception_event(time_unix_ns: int, kind: str, about: str) -> bytes:

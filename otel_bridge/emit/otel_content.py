@@ -1,0 +1,175 @@
+"""What of a stock SDK's spans and log records may leave: the run's content policy, before the segment.
+
+The policy is that of rollouts (`otel_bridge.emit.content`), the rules are those by which the bridge treats producers
+that know nothing of it (`otel_bridge.otlp_content`). Nearly every record has nothing to strike out: that is seen first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_bridge.emit.content import ContentPolicy, hooked, may_hold_secret
+from otel_bridge.otlp_content import (
+    Rules,
+    is_message,
+    limit_log,
+    limit_span,
+    strike_attributes,
+    strike_log,
+    strike_span,
+)
+from otel_bridge.redaction import Redaction, may_be_secret, strike_out
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk._logs import ReadableLogRecord
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+
+Encoded: TypeAlias = "ExportTraceServiceRequest | ExportLogsServiceRequest | Span"
+_NO_TEXT: Final = (bool, int, float, type(None))
+_MAX_KNOWN_CHARS: Final = 128
+
+
+class SdkContent:
+    """Applies one policy. Thread-safe. Whatever it raises, such a record must not leave.
+
+    Args:
+        policy: What may leave of texts.
+    """
+
+    def __init__(self, policy: ContentPolicy) -> None:
+        self._policy = policy
+        self._limit = 0 if policy.off else policy.max_chars
+        redaction = Redaction(policy.secrets, policy.email)
+        self._rules, self._names = Rules(redaction=redaction, said=policy.redact), Rules(redaction=redaction)
+        self._known: tuple[Resource | None, bool] = (None, False)
+
+    def spans(self, spans: Sequence[ReadableSpan], request: ExportTraceServiceRequest) -> bytes:
+        """Return *request*, which the encoder made of *spans*, as it may leave."""
+        resources = (span.resource for span in spans)
+        return self._applied(request, lambda: self._suspects(resources) or any(map(_suspect_span, spans)))
+
+    def logs(self, records: Sequence[ReadableLogRecord], request: ExportLogsServiceRequest) -> bytes:
+        """Return *request*, which the encoder made of *records*, as it may leave."""
+        resources = (record.resource for record in records)
+        return self._applied(request, lambda: self._suspects(resources) or any(map(_suspect_log, records)))
+
+    def span(self, source: ReadableSpan, span: Span) -> bytes:
+        """Return *span*, which the encoder made of *source*, as it may leave."""
+        return self._applied(span, lambda: _suspect_span(source))
+
+    def _applied(self, encoded: Encoded, suspect: Callable[[], bool]) -> bytes:
+        """Apply the policy in place; *suspect* tells whether a name or a text that is no content may be a secret."""
+        if self._limit == 0:  # what does not leave need not be looked through
+            _cut(encoded, 0)
+        data = encoded.SerializeToString()
+        strike = self._policy.email or hooked()
+        strike = strike or (self._policy.secrets and (suspect() or may_hold_secret(data)))
+        if strike:
+            self._strike(encoded)
+        if self._limit:
+            _cut(encoded, self._limit)
+        return encoded.SerializeToString() if strike or self._limit else data
+
+    def _suspects(self, resources: Iterable[Resource | None]) -> bool:
+        return any(map(self._suspect_resource, resources))
+
+    def _suspect_resource(self, resource: Resource | None) -> bool:
+        known, suspect = self._known
+        if resource is not known:
+            suspect = resource is not None and _suspect_attributes(resource.attributes)
+            self._known = (resource, suspect)
+        return suspect
+
+    def _strike(self, encoded: Encoded) -> None:
+        if isinstance(encoded, ExportTraceServiceRequest):
+            for of_spans in encoded.resource_spans:
+                strike_attributes(of_spans.resource.attributes, self._names)
+        elif isinstance(encoded, ExportLogsServiceRequest):
+            for of_logs in encoded.resource_logs:
+                strike_attributes(of_logs.resource.attributes, self._names)
+        for item in _items(encoded):
+            if isinstance(item, Span):
+                strike_span(item, self._rules)
+            else:
+                strike_log(item, self._rules)
+
+
+def _items(encoded: Encoded) -> Iterator[Span | LogRecord]:
+    if isinstance(encoded, Span):
+        yield encoded
+    elif isinstance(encoded, ExportTraceServiceRequest):
+        for of_spans in encoded.resource_spans:
+            for spans in of_spans.scope_spans:
+                yield from spans.spans
+    else:
+        for of_logs in encoded.resource_logs:
+            for records in of_logs.scope_logs:
+                yield from records.log_records
+
+
+def _cut(encoded: Encoded, limit: int) -> None:
+    for item in _items(encoded):
+        if isinstance(item, Span):
+            limit_span(item, limit)
+        else:
+            limit_log(item, limit)
+
+
+# --- the first look ---------------------------------------------------------------------------------------------------
+def _suspect_span(span: ReadableSpan) -> bool:
+    """Tell whether *span* may hold a secret by a name, or in a text that is no content."""
+    if _suspect_attributes(span.attributes) or _suspect_text(span.name):
+        return True
+    if span.status.description and _suspect_text(span.status.description):
+        return True
+    events = any(_suspect_attributes(event.attributes) or _suspect_text(event.name) for event in span.events)
+    return events or any(_suspect_attributes(link.attributes) for link in span.links)
+
+
+def _suspect_log(record: ReadableLogRecord) -> bool:
+    said = record.log_record
+    return _suspect_attributes(said.attributes) or _suspect(said.body, "", False)
+
+
+def _suspect_attributes(attributes: Mapping[str, object] | None) -> bool:
+    if not attributes:
+        return False
+    return any(
+        _suspect(value, key, is_message(key)) for key, value in attributes.items() if not isinstance(value, _NO_TEXT)
+    )
+
+
+def _suspect(value: object, key: str, message: bool) -> bool:
+    """Tell whether there may be a secret in *value*, known as *key*; a look at the bytes sees what a message says."""
+    if may_be_secret(key):
+        return True
+    if isinstance(value, str):
+        return not message and _suspect_text(value)
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        return any(_suspect(item, str(name), message) for name, item in items)
+    if isinstance(value, (list, tuple)):
+        entries = cast("Sequence[object]", value)
+        return any(_suspect(item, "", message) or _is_flag(item) for item in entries)
+    return False
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("--")
+
+
+def _suspect_text(text: str) -> bool:
+    return _known_suspect(text) if len(text) <= _MAX_KNOWN_CHARS else strike_out(text) != text
+
+
+@lru_cache(maxsize=4096)
+def _known_suspect(text: str) -> bool:
+    return strike_out(text) != text
