@@ -1,7 +1,8 @@
 """A connection to one MLflow store; the only module that imports MLflow.
 
 MLflow is told by its environment variables before its import: no retries of its own (its default blocks a call for
-four minutes), bounded requests, no telemetry, no touching of OpenTelemetry's providers.
+four minutes), bounded requests, no telemetry, no touching of OpenTelemetry's providers, and nothing on standard output,
+which under ``otel-bridge run`` is the training program's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 from otel_bridge.errors import BlockedError, RetryableError
-from otel_bridge_mlflow.errors import MISSING, Refused, as_bridge_errors, outcome_of_status
+from otel_bridge_mlflow.errors import LOGIN, MISSING, Refused, as_bridge_errors, outcome_of_status
 from otel_bridge_mlflow.keys import Rules
 from otel_bridge_mlflow.settings import MlflowSettings, without_credentials
 
@@ -33,6 +34,7 @@ _ENVIRONMENT = {
     "MLFLOW_USE_DEFAULT_TRACER_PROVIDER": "true",
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
     "MLFLOW_TRUNCATE_LONG_VALUES": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
 
@@ -103,6 +105,9 @@ class Connection:
         response = cast("Response", answer)
         if response.status_code != 200:
             raise _failure(response, doing, missing_is_refused=missing_is_refused)
+        if "text/html" in response.headers.get("Content-Type", ""):
+            # A login page answers 200: taken for success, what was sent would be lost.
+            raise BlockedError(f"{doing}: a web page answered, not MLflow", help=LOGIN)
         return response
 
 

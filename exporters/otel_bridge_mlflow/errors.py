@@ -23,6 +23,7 @@ _BLOCKED = {
     "RESOURCE_DOES_NOT_EXIST": "the run or experiment is gone; start another run with `otel-bridge run --new`",
     "NOT_FOUND": "the run or experiment is gone; start another run with `otel-bridge run --new`",
 }
+LOGIN = "check MLFLOW_TRACKING_URI and credentials: something before the server may want to log you in"
 _WORDS_OF_A_BLOCK = {
     "must be in the 'active' state": "mlflow runs restore --run-id RUN (mlflow experiments restore -x EXPERIMENT)",
     "out-of-date database schema": "mlflow db upgrade URI",
@@ -30,9 +31,23 @@ _WORDS_OF_A_BLOCK = {
     "readonly database": "make the database file and its folder writable",
     "unable to open database file": "make the database's folder exist and writable",
     "file is not a database": "name another file in MLFLOW_TRACKING_URI",
+    "not in a valid json format": LOGIN,  # MLflow's own client, given a web page
+    "disk image is malformed": "the database is damaged: restore a backup, or name another in MLFLOW_TRACKING_URI",
 }
-_RACE = re.compile(r"unique constraint failed: (tags|params)\.|duplicate (key value|entry)[^\n]*\b(tags?|params?)\b")
-"""SQLite, PostgreSQL, MySQL: MLflow looks a tag or parameter up, then inserts it, and another writer was first."""
+_PASSING = re.compile(
+    # SQLite; PostgreSQL, which names its constraint; MySQL, which names the table's key.
+    r"unique constraint failed: (tags|params|latest_metrics|trace_tags|trace_request_metadata)\."
+    r'|duplicate key value violates unique constraint "(tag|param|latest_metric|trace_tag|trace_request_metadata)_pk"'
+    r"|duplicate entry .*'(tags|params|latest_metrics|trace_tags|trace_request_metadata)\.primary'"
+    r"|queuepool limit of size|connection (is|was) (already )?closed|connection already closed"
+    r"|server closed the connection|until invalid transaction is rolled back",
+    re.DOTALL,
+)
+"""What MLflow calls a bad request, and is none.
+
+It looks a row up, then inserts it, and another writer was first; or its database had no connection for it: whatever
+SQLAlchemy raises but an ``OperationalError`` becomes BAD_REQUEST (``make_managed_session``).
+"""
 _CODE_OF_STATUS = {
     400: "BAD_REQUEST",
     401: "UNAUTHENTICATED",
@@ -93,7 +108,7 @@ def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
     for said, help_text in _WORDS_OF_A_BLOCK.items():
         if said in words:
             return BlockedError(message, help=help_text)
-    if code in _REFUSED and not _RACE.search(words):
+    if code in _REFUSED and not _PASSING.search(words):
         return Refused(message)
     if code in _BLOCKED:
         return BlockedError(message, help=_BLOCKED[code])

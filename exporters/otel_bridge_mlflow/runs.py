@@ -67,6 +67,17 @@ def open_run(connection: Connection, run: RunInfo, memory: Memory) -> OpenRun:
         raise BlockedError(str(exc), help="rename the run or its project") from exc
 
 
+def require_active(connection: Connection, run: OpenRun) -> None:
+    """Look again at an open run that MLflow no longer takes.
+
+    Raises:
+        BlockedError: It or its experiment was deleted; names the command that restores it.
+        RetryableError: The store cannot be reached now.
+    """
+    with as_bridge_errors(f"looking at run {run.id} in {connection.shown}"):
+        _require_active(connection, connection.client.get_run(run.id))
+
+
 def _said(found: Any) -> str:
     if not found.data.metrics and not found.data.params:
         return ""
@@ -171,13 +182,7 @@ def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
 
 def _reopened(connection: Connection, found: Any, run: RunInfo) -> OpenRun:
     run_id, experiment_id = str(found.info.run_id), str(found.info.experiment_id)
-    if found.info.lifecycle_stage != _ACTIVE:
-        raise BlockedError(
-            f"MLflow run {run_id} ({found.info.run_name!r}) was deleted in {connection.shown}",
-            help=f"MLFLOW_TRACKING_URI={connection.shown} mlflow runs restore --run-id {run_id}",
-        )
-    if connection.client.get_experiment(experiment_id).lifecycle_stage != _ACTIVE:
-        raise _deleted_experiment(connection, experiment_id, experiment_id)
+    _require_active(connection, found)
     if found.info.status != _RUNNING:
         connection.client.update_run(run_id, status=_RUNNING)
     held: dict[str, str] = dict(found.data.tags)
@@ -188,6 +193,19 @@ def _reopened(connection: Connection, found: Any, run: RunInfo) -> OpenRun:
     if found.data.metrics or found.data.params or found.info.status != _RUNNING:
         _log.warning("resuming MLflow run %s (%r) in %s", run_id, found.info.run_name, connection.shown)
     return OpenRun(run_id, experiment_id, dict(found.data.params), held | new)
+
+
+def _require_active(connection: Connection, found: Any) -> None:
+    # First the experiment: deleted, it takes its runs with it, and restored, it brings them back.
+    experiment = connection.client.get_experiment(found.info.experiment_id)
+    if experiment.lifecycle_stage != _ACTIVE:
+        raise _deleted_experiment(connection, experiment)
+    if found.info.lifecycle_stage != _ACTIVE:
+        run_id = str(found.info.run_id)
+        raise BlockedError(
+            f"MLflow run {run_id} ({found.info.run_name!r}) was deleted in {connection.shown}",
+            help=f"MLFLOW_TRACKING_URI={connection.shown} mlflow runs restore --run-id {run_id}",
+        )
 
 
 def _experiment(connection: Connection, run: RunInfo) -> str:
@@ -201,14 +219,14 @@ def _experiment(connection: Connection, run: RunInfo) -> str:
             if found is None:
                 raise outcome_of(exc, f"creating experiment {name!r}") from exc
     if found.lifecycle_stage != _ACTIVE:
-        raise _deleted_experiment(connection, str(found.experiment_id), name)
+        raise _deleted_experiment(connection, found)
     return str(found.experiment_id)
 
 
-def _deleted_experiment(connection: Connection, experiment_id: str, name: str) -> BlockedError:
+def _deleted_experiment(connection: Connection, experiment: Any) -> BlockedError:
     return BlockedError(
-        f"MLflow experiment {name!r} was deleted in {connection.shown}",
-        help=f"MLFLOW_TRACKING_URI={connection.shown} mlflow experiments restore -x {experiment_id}",
+        f"MLflow experiment {experiment.name!r} was deleted in {connection.shown}",
+        help=f"MLFLOW_TRACKING_URI={connection.shown} mlflow experiments restore -x {experiment.experiment_id}",
     )
 
 

@@ -14,7 +14,7 @@ from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.keys import Names
 from otel_bridge_mlflow.metrics import MetricWriter
 from otel_bridge_mlflow.params import ParamWriter
-from otel_bridge_mlflow.runs import OpenRun, open_run
+from otel_bridge_mlflow.runs import OpenRun, open_run, require_active
 from otel_bridge_mlflow.settings import mlflow_settings
 from otel_bridge_mlflow.tags import Roles
 from otel_bridge_mlflow.traces import TraceWriter
@@ -112,8 +112,17 @@ class MlflowRunWriter:
             raise PermanentError(str(exc)) from exc
         except BlockedError as exc:
             if _DELETED in str(exc):
-                exc.help = f"MLFLOW_TRACKING_URI={self._connection.shown} mlflow runs restore --run-id {self._run.id}"
+                self._look_what_was_deleted(exc)
             raise
+
+    def _look_what_was_deleted(self, error: BlockedError) -> None:
+        """Put into *error* the command that restores the run, or its experiment with all runs."""
+        try:
+            require_active(self._connection, self._run)
+        except BlockedError as found:
+            error.help = found.help
+        except (ExporterError, Refused):
+            return  # the store is away now: what MLflow said stands
 
 
 def open_writer(run: RunInfo, settings: ExporterSettings, memory: Memory) -> MlflowRunWriter:

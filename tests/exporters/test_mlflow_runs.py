@@ -197,6 +197,26 @@ def test_a_deleted_experiment_blocks_with_the_command_that_restores_it(uri: str,
     assert raised.value.help == f"MLFLOW_TRACKING_URI={uri} mlflow experiments restore -x {where}"
 
 
+def test_an_experiment_deleted_while_its_run_is_written_blocks_and_restored_it_brings_the_run_back(
+    uri: str, run: RunInfo
+) -> None:
+    memory, own = MemoryTable(), dataclasses.replace(run, project=f"deleted {run.name}")
+    writer, rows = opened(uri, own, memory), samples.placed(samples.rows(3))
+    where = experiment(uri, own.project)
+    mlflow_reading.client(uri).delete_experiment(where)
+
+    helps = []
+    for act in (lambda: writer.write_rows(rows), lambda: opened(uri, own, memory)):
+        with pytest.raises(BlockedError) as raised:
+            act()
+        helps.append(raised.value.help)
+    mlflow_reading.client(uri).restore_experiment(where)
+    writer.write_rows(rows)
+
+    assert helps == [f"MLFLOW_TRACKING_URI={uri} mlflow experiments restore -x {where}"] * 2
+    same_scalars(mlflow_reading.contents(uri, own), rows)
+
+
 def test_params_that_changed_after_a_resume_become_tags_and_only_changes_are_sent(
     uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

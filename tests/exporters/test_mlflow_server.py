@@ -117,6 +117,24 @@ def test_a_server_that_hangs_is_left_after_the_timeout_and_nothing_is_doubled(
     same_scalars(mlflow_reading.contents(store, run), rows)
 
 
+def test_a_web_page_that_answers_in_the_place_of_mlflow_blocks_and_nothing_counts_as_written(
+    proxy: FaultProxy, store: str, run: RunInfo
+) -> None:
+    writer, rows = opened(proxy.url, run), samples.placed(samples.rows(2))
+    rollout = samples.placed([samples.rollout(0, role="trainer", seed=run.id)], first=9)
+    writer.write_rows(rows[:1])
+    proxy.status = 200
+
+    for write, position in ((lambda: writer.write_rows(rows), 1), (lambda: writer.write_rollouts(rollout), 9)):
+        with pytest.raises(BlockedError, match="a web page answered, not MLflow") as raised:
+            write()
+        assert (raised.value.position, "MLFLOW_TRACKING_URI" in raised.value.help) == (position, True)
+    proxy.heal()
+    writer.write_rows(rows)
+
+    same_scalars(mlflow_reading.contents(store, run), rows)
+
+
 def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, store: str, run: RunInfo) -> None:
     writer = opened(proxy.url, run)
     rollouts = [samples.rollout(n, seed=run.id) for n in range(3)]
@@ -181,9 +199,13 @@ def test_two_writers_on_one_run_lose_and_double_nothing(server: str, store: str,
     same_scalars(mlflow_reading.contents(store, run), [*mine, *theirs])
 
 
-def test_the_url_shows_the_run(server: str, run: RunInfo) -> None:
+def test_the_url_shows_the_run_and_nothing_is_printed(
+    server: str, run: RunInfo, capsys: pytest.CaptureFixture[str]
+) -> None:
     writer = opened(server, run)
+    writer.end(Status.FINISHED)
 
+    assert capsys.readouterr().out == ""
     (held,) = mlflow_reading.runs_of(server, run)
     assert writer.url == f"{server}/#/experiments/{held.info.experiment_id}/runs/{held.info.run_id}"
 
