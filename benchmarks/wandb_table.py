@@ -28,7 +28,7 @@ _ROLLOUTS = 16
 def run() -> list[Result]:
     """Measure."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, WandbServer() as server:
-        env = {**server.environment(), "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S": "120"}
+        env = {**server.environment(), "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S": "600"}
         with patch.dict(os.environ, env):
             return _measured(Path(folder), server, env)
 
