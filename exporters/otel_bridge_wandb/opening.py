@@ -33,7 +33,7 @@ from otel_bridge_wandb.settings import (
     resume_of,
     run_id_of,
 )
-from otel_bridge_wandb.shared_run import SharedRun, definitions_count, marker_of
+from otel_bridge_wandb.shared_run import SharedRun, definitions_count, marker_of, table_suffix_of
 from otel_bridge_wandb.shared_writer import PrefixedMemory, SharedWriter, became_primary
 from otel_bridge_wandb.sharing import Sharing, part_of_id
 from otel_bridge_wandb.table import Tables
@@ -211,13 +211,14 @@ def _writer(
     marker: str = "",
 ) -> WandbRunWriter:
     """Declare all known axes, before the first row, and put the parts together."""
-    sharing, shared = settings.sharing, None
+    sharing, shared, suffix = settings.sharing, None, ""
     common = SharedAxes(sharing.roles, marker, functools.partial(sdk.define_all, opened)) if sharing else None
     with as_bridge_errors("declaring the axes"):
         axes = Axes(Definitions(opened, one_by_one=_one_by_one(settings, memory)), common)
         axes.bind_all(_listed(run.keys, sharing))
         axes.tell(now=True)
     if sharing is not None and server is not None and isinstance(store, OnlineStore):
+        suffix = "" if sharing.is_primary(run) else table_suffix_of(marker)
         shared = SharedRun(
             opened, axes, next_line=lambda: store.next_line, stored_config=server.config, marker=marker,
             primary=sharing.is_primary(run),
@@ -234,7 +235,7 @@ def _writer(
             run=opened,
             histogram=histogram,
             axes=axes,
-            tables=Tables(table, memory, settings.limits.cell_chars),
+            tables=Tables(table, memory, settings.limits.cell_chars, suffix=suffix),
             store=store,
             let_go=sdk.leave_open,
             url=None if settings.offline else str(opened.url or "") or None,

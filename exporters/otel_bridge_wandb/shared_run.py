@@ -77,6 +77,15 @@ def marker_of(memory: Memory) -> str:
     return f"otel_bridge/{label}"
 
 
+def table_suffix_of(marker: str) -> str:
+    """Return what ends the keys of the tables of a writer that is not the primary.
+
+    Each increment of a table names those before it that its own writer made, so that of two writers of one key each
+    would hide the other's rows; one role may run on several machines.
+    """
+    return f"_{marker.rpartition('/')[2]}"
+
+
 def definitions_in(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the keys that a stored config binds by their exact names, and their axes.
 

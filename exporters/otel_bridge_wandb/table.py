@@ -51,9 +51,13 @@ class Tables:
         make: From column names to a new ``wandb.Table`` in incremental mode.
         memory: Remembers how many increments each key has, over restarts; ``None`` when the run is written anew.
         cell_chars: Longest text of a cell.
+        suffix: Ends the keys of this writer's tables, so that no two writers of a run log to one table.
     """
 
-    def __init__(self, make: Callable[[list[str]], Any], memory: Memory | None, cell_chars: int) -> None:
+    def __init__(
+        self, make: Callable[[list[str]], Any], memory: Memory | None, cell_chars: int, *, suffix: str = ""
+    ) -> None:
+        self._suffix = suffix
         self._make = make
         self._memory = memory
         self._cell_chars = cell_chars
@@ -73,6 +77,7 @@ class Tables:
         self._open.clear()
 
     def _add(self, key: str, columns: Sequence[str], rows: Sequence[list[Cell]]) -> tuple[str, Any]:
+        key += self._suffix
         opened = self._current(key, columns)
         for row in rows:
             opened.table.add_data(*row)

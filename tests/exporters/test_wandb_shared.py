@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from otel_bridge.testing import samples
 from otel_bridge.testing.wandb_server import WandbServer
 from otel_bridge.testing.wandb_state import WandbRun
 
@@ -127,7 +129,6 @@ def test_two_machines_make_one_run_in_which_no_row_and_no_axis_is_lost(server: W
     for first in (1, 11):
         trainer.do(f"rows trainer {first} {first + 9}")
         explorer.do(f"rows explorer {first} {first + 9} reward/mean")
-    explorer.do("rollouts explorer 1 3")
     explorer.settle()
     explorer.do("end")
     open_after = server.run(ID).state
@@ -135,7 +136,7 @@ def test_two_machines_make_one_run_in_which_no_row_and_no_axis_is_lost(server: W
 
     run = server.run(ID)
     assert (rows_of(run, "trainer"), rows_of(run, "explorer", "reward/mean")) == (steps(1, 20), steps(1, 20))
-    assert [row["_step"] for row in run.history] == list(range(41))
+    assert [row["_step"] for row in run.history] == list(range(40))
     assert (run.own_steps, len(run.clients), run.overwritten) == (0, 2, [])
     assert (open_after, run.state, run.config) == ("running", "finished", {"trainer": {"lr": 1}, "explorer": {"n": 8}})
     visible = {name: metric.axis for name, metric in run.metrics.items() if not metric.hidden}
@@ -145,7 +146,40 @@ def test_two_machines_make_one_run_in_which_no_row_and_no_axis_is_lost(server: W
         "judge/*": "judge/step",
         "explorer/reward/mean": "explorer/step",
     }
-    assert [row["reward"] for row in server.table(ID, "explorer/rollouts")] == [0.75] * 3
+
+
+def tables(server: WandbServer) -> dict[str, list[object]]:
+    """The shared run's tables: key, without the name of its writer, to the ids of the rollouts, of each writer's own."""
+    found: dict[str, list[object]] = {}
+    for key in sorted({key for row in server.run(ID).history for key, value in row.items() if isinstance(value, dict)}):
+        name = re.sub(r"_[0-9a-f]{8}$", "_<writer>", key)
+        assert (name, key) not in found
+        found.setdefault(name, []).append([row["trace"] for row in server.table(ID, key)])
+    return {name: sorted(each, key=str) for name, each in found.items()}
+
+
+def test_rollouts_of_one_role_on_several_machines_are_all_kept_in_a_table_of_each_writer(
+    server: WandbServer, begin: Begin
+) -> None:
+    primary, second, third = begin("a", 0), begin("b", 1), begin("c", 1)
+    for machine, first in ((primary, 1), (second, 11), (third, 21)):
+        machine.do(f"rollouts explorer {first} {first + 1}")
+    second.settle()
+    second.kill()
+    second = begin("b", 1)  # the table of this writer goes on
+    second.do("rollouts explorer 13 14")
+    primary.do("rollouts explorer 3 3")
+    for machine in (third, second, primary):
+        machine.do("end")
+
+    def ids(*numbers: int) -> list[str]:
+        return [samples.rollout(number, role="explorer").id for number in numbers]
+
+    assert tables(server) == {
+        "explorer/rollouts": [ids(1, 2, 3)],
+        "explorer/rollouts_<writer>": sorted([ids(11, 12, 13, 14), ids(21, 22)]),
+    }
+    assert (server.run(ID).state, server.run(ID).overwritten) == ("finished", [])
 
 
 def test_every_upload_of_every_writer_but_its_first_declares_the_axes_of_all_roles(
