@@ -84,9 +84,9 @@ class Assembler:
     limit_bytes: int
     redaction: Redaction = SECRETS_ONLY
 
-    def rollout_key(self, role: str | None, split: str) -> str:
-        """Return where trackers show rollouts of this role and split."""
-        return key_of(role, self.key.replace("{split}", split))
+    def rollout_key(self, role: str | None, split: str, given: Json = None) -> str:
+        """Return where trackers show rollouts of this role and split; *given* is what their process was told."""
+        return key_of(role, (reading.as_name(given) or self.key).replace("{split}", split))
 
     def facts(self, trace: Trace) -> Facts:
         """Return what the choice needs, without reading messages where the root names its finish reason."""
@@ -138,7 +138,7 @@ class Assembler:
         return Rollout(
             id=trace.id,
             role=facts.role,
-            key=self.rollout_key(facts.role, facts.split),
+            key=self.rollout_key(facts.role, facts.split, attributes.get(semconv.ROLLOUT_KEY)),
             step=facts.step,
             axis=axis,
             start_unix_ns=subject.start_time_unix_nano,

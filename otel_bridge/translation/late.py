@@ -107,7 +107,8 @@ def base_of(trace_id: str) -> str:
 
 
 def _clean(value: Json, redaction: Redaction) -> str | None:
-    text = reading.as_name(value)
+    # An empty label is one that was not to leave: its value stays one.
+    text = "" if value == "" else reading.as_name(value)
     return None if text is None else redaction.text(text)
 
 

@@ -23,6 +23,7 @@ from otel_bridge.translation import spans as reading
 from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Trace
 from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.choice import Step, Steps, Verdict, first_start
+from otel_bridge.translation.content import clean_log
 from otel_bridge.translation.late import LateValues, base_of, read_evaluation
 from otel_bridge.translation.open_traces import OpenTraces
 from otel_bridge.translation.options import Options, OtherTraces, counted
@@ -30,14 +31,7 @@ from otel_bridge.translation.parting import Parting, late_value, revised
 from otel_bridge.translation.parts import Part, moved_to, parted
 from otel_bridge.translation.producer import Producer, producer_of, role_of
 from otel_bridge.translation.state import State, count
-from otel_bridge.translation.traces import (
-    FURTHER,
-    Ended,
-    EndedTraces,
-    OpenTrace,
-    TraceStore,
-    ended_as,
-)
+from otel_bridge.translation.traces import FURTHER, Ended, EndedTraces, OpenTrace, TraceStore, ended_as
 
 _ENDED_LIMIT: Final = 20_000
 _OTHER_LIMIT: Final = 5_000
@@ -68,7 +62,7 @@ class Rollouts:
         self._state, self._options = state, options
         self._axes, self._others = axes or self._axes_in_state, others
         limit, redaction = limit_of(options.message_content), Redaction(options.redact_secrets, options.redact_email)
-        self._said = Redaction(email=options.redact_email)
+        self._limit, self._said = limit, Redaction(email=options.redact_email)
         self._assembler = Assembler(options.rollout_key, limit, options.rollout_bytes, redaction)
         self._store = TraceStore(state)
         self._ended = EndedTraces(state, "trace/done/", _ENDED_LIMIT)
@@ -106,6 +100,8 @@ class Rollouts:
     ) -> list[Record]:
         """Take a late value (event ``gen_ai.evaluation.result``): part of a rollout that waits, else a record."""
         records = self.tick(now_unix_ns)
+        if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):  # not ours: nobody looked at its texts
+            log_record = clean_log(log_record, self._said, self._limit)
         evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes), self._said)
         if evaluation is None or self._other.get(evaluation.trace_id) is not None:
             count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")

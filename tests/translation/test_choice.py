@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import trace_samples as sample
-from trace_samples import Bench, rollouts_in, rows_in
+from trace_samples import Bench, late_in, rollouts_in, rows_in
 
 from otel_bridge.records import Row
 from otel_bridge.selection import Candidate, choose
@@ -138,6 +138,27 @@ def test_caps_hold_for_each_role_split_and_step_alone() -> None:
         ("judge", "", "judge/rollouts"),
     ]
     assert "explorer/rollouts/eval/total" in {key for row in rows_in(records) for key in row.values}
+
+
+@pytest.mark.parametrize(
+    ("told", "of_train", "of_eval"),
+    [
+        ("", "explorer/samples/train", "explorer/samples/eval"),
+        ("{split}", "explorer/train", "explorer/eval"),
+        ("explorer/all", "explorer/all", "explorer/all"),
+    ],
+)
+def test_the_key_holds_the_split_and_what_the_rollouts_process_was_told_goes_before(
+    told: str, of_train: str, of_eval: str
+) -> None:
+    bench = Bench(selection="first", rollout_key="samples/{split}")
+    more = {"rl__rollout__key": told} if told else {}
+
+    records = filled(bench, 1, [1.0], "t", **more) + filled(bench, 1, [1.0], "e", rl__split="eval", **more)
+    late = late_in(bench.evaluate(sample.evaluation("e1-0", "judge", 0.5)))
+
+    assert [rollout.key for rollout in rollouts_in(records)] == [of_train, of_eval]
+    assert [value.rollout_key for value in late] == [of_eval]
 
 
 def test_a_later_step_of_another_split_closes_nothing() -> None:

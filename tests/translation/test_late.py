@@ -218,6 +218,34 @@ def test_an_address_is_struck_out_of_label_and_explanation_where_it_is_asked_for
     ]
 
 
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [("off", ("", None)), ("truncate:4", ("good as", "it s… [+9 characters]"))],
+)
+def test_the_policy_reaches_the_late_values_of_foreign_producers_and_ours_come_with_it(
+    content: str, shown: Any
+) -> None:
+    bench = Bench(selection="first", message_content=content)
+    bench.send(*sample.rollout_spans("a"))
+    said = {"score__label": "good as", "explanation": "it says so it"}
+
+    [foreign] = late_in(bench.evaluate(sample.evaluation("a", "judge", 0.5, seq=None, **said)))
+    [ours] = late_in(bench.evaluate(sample.evaluation("a", "judge", 0.75, seq=1, **said)))
+
+    assert (foreign.value, foreign.label, foreign.explanation) == (0.5, *shown)
+    assert (ours.value, ours.label, ours.explanation) == (0.75, "good as", "it says so it")
+
+
+def test_a_label_that_was_not_to_leave_is_a_value_all_the_same() -> None:
+    bench = Bench(selection="first")
+    bench.send(*sample.rollout_spans("a"))
+
+    [value] = late_in(bench.evaluate(sample.evaluation("a", "judge", None, score__label="")))
+
+    assert (value.name, value.value, value.label) == ("judge", None, "")
+    assert bench.counted() == {}
+
+
 def test_the_policy_reaches_the_spans_of_foreign_producers() -> None:
     bench = Bench(selection="first", redact_secrets=False, redact_email=True)
     said = {"gen_ai.operation.name": "chat", "gen_ai.prompt": "ann@example.org, sk-" + "A1" * 12}

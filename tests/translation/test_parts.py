@@ -203,6 +203,23 @@ def test_spans_of_a_further_rollout_that_never_comes_are_counted_in_the_end() ->
     assert bench.counted() == {"span/late": 1}
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_the_rest_of_a_further_trace_waits_no_longer_than_its_time(restart: bool) -> None:
+    bench = Bench(selection="first", trace_grace_ns=2 * SECOND, trace_timeout_ns=600 * SECOND)
+    send(bench, *rollout_below(1), ambient())
+    bench.after(2)
+    send(bench, *rollout_below(2), rollout_below(3)[0])
+
+    second = bench.after(2)
+    if restart:
+        bench.restart()
+    waiting = bench.rollouts.waiting()
+    rest = bench.after(600)
+
+    assert (shown(second), waiting) == (expected(2), (1, 0))
+    assert (rollouts_in(rest), bench.rollouts.waiting(), bench.counted()) == ([], (0, 0), {"span/late": 1})
+
+
 def test_a_span_that_comes_late_finds_its_rollout_while_that_waits_for_its_step() -> None:
     bench = Bench(trace_grace_ns=2 * SECOND)
     send(bench, *rollout_below(1), *rollout_below(2), ambient())
