@@ -15,6 +15,8 @@ from otel_bridge.journal.locks import RecordLock
 LOOK_S: Final = 60.0
 """How often a run that sleeps is looked at: a process of it may have died, or been silent for too long."""
 _EVERY_S: Final = 1.0
+_ENDED_S: Final = 5.0
+"""How long a run that has ended is kept open: a receiver keeps its segment for a minute more, and it is not over before."""
 
 
 class Sleepers:
@@ -34,7 +36,10 @@ class Sleepers:
         return path in self._asleep
 
     def tired(self, run: RunBridge) -> bool:
-        """Say whether *run* read nothing and waited for nothing in the last ``idle_s``; looks once a second."""
+        """Say whether *run* read nothing and waited for nothing in the last ``idle_s``; looks once a second.
+
+        One that has ended sleeps after a moment.
+        """
         path, now_s = run.folder.path, time.monotonic()
         if self._idle_s is None or now_s - self._looked_s.get(path, 0.0) < _EVERY_S:
             return False
@@ -44,7 +49,8 @@ class Sleepers:
         if stands != before or not _has_nothing_to_do(run):
             self._seen[path] = (stands, now_s)
             return False
-        return now_s - since_s >= self._idle_s
+        ended = run.reader.translator.status() != "running"
+        return now_s - since_s >= (min(self._idle_s, _ENDED_S) if ended else self._idle_s)
 
     def put(self, run: RunBridge, deadline_s: float) -> list[str]:
         """Close *run* but for its lock; returns the exporters whose writer hangs."""
@@ -93,4 +99,5 @@ def _has_nothing_to_do(run: RunBridge) -> bool:
     delivered, _ = run.lanes.rest(run.ledger.position, run.options.park_s)
     waiting = run.reader.translator.waiting()
     waits = waiting.rows or waiting.traces or waiting.rollouts or run.lives.unsaid()
-    return run.reader.caught_up and delivered and not waits
+    put_off = any(one.put_off for one in run.progress().values())
+    return run.reader.caught_up and delivered and not waits and not put_off

@@ -136,4 +136,5 @@ class Standing:
             self._name, state, reason, help_, url=at.url, destination=self._settings.destination, written=at.written,
             safe=at.safe, rows=at.rows, rollouts=at.rollouts, dead_letters=at.dead_letters, taken=at.taken,
             failing_since_s=since, resolved=True, settings=self._settings, found=self._found,
+            put_off=at.put_off,
         )  # fmt: skip

@@ -33,6 +33,7 @@ class Progress:
         damaged: It found the ledger damaged and waits for a new one.
         resolved: Its settings could be read, so `destination` and the numbers mean something.
         found: What the tracker already held of the run when it was first opened, one line; empty: nothing.
+        put_off: How much of what is written its writer has put off.
     """
 
     exporter: str
@@ -52,6 +53,7 @@ class Progress:
     settings: ExporterSettings | None = None
     damaged: bool = False
     found: str = ""
+    put_off: int = 0
 
 
 @dataclass(slots=True)

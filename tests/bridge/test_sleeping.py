@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bridge_doubles import Process, options, report_when, run_folder, serving, until
+from otlp_samples import end, logs_request, metrics_request, row, who
 
 from otel_bridge.bridge import sleeping
+from otel_bridge.bridge.rest import Rest
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.errors import RetryableError
+from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo, RunWriter
+from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.locks import probe
 from otel_bridge.testing.memory import Recorder
 
@@ -42,6 +47,62 @@ def test_an_idle_run_closes_its_writer_keeps_its_lock_and_wakes_with_the_next_fr
     assert asleep == (True, 3)
     assert list(recorder.run(folder.run_id).rows) == process.row_ids
     assert not probe(folder.lock_path)
+
+
+def test_a_run_that_has_ended_sleeps_although_a_receiver_keeps_its_segment_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sleeping, "_ENDED_S", 0.1)
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, kind="receiver")
+    said = {**who("i1"), "rl.run.id": folder.run_id}
+    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=600.0)) as host:
+        process.append(Signal.METRICS, metrics_request((said, [row(1, {"loss": 0.5})])))
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
+        process.append(Signal.LOGS, logs_request((said, [end("finished", 1, last_row=1)])))
+        until(lambda: delivering() == 0)
+        asleep = (probe(folder.lock_path), host.progress()[folder.run_id].rest)
+
+        process.append(Signal.METRICS, metrics_request((said, [row(2, {"loss": 1.0})])))
+
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 2)
+    assert asleep == (True, Rest.BUSY)
+
+
+class Later:
+    """Puts one thing off, before a writer of a recorder, and does it once it may."""
+
+    def __init__(self, inner: RunWriter, may: threading.Event) -> None:
+        self._inner, self._may = inner, may
+        self.put_off = 1
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def catch_up(self) -> bool:
+        self.asked += 1
+        self.put_off = 0 if self._may.wait(0.02) else 1
+        return not self.put_off
+
+
+def test_a_run_whose_tracker_gets_something_later_does_not_sleep_before(tmp_path: Path) -> None:
+    folder, recorder, may = run_folder(tmp_path), Recorder(), threading.Event()
+    process, writers = Process.start(folder, "memory"), list[Later]()
+
+    def opened(run: RunInfo, settings: ExporterSettings, memory: Memory) -> RunWriter:
+        writers.append(Later(recorder.exporter.open(run, settings, memory), may))
+        return writers[-1]  # type: ignore[return-value]
+
+    chosen = options(("memory", recorder), exporters=EVERY, idle_s=0.1)
+    later = Exporter(settings=recorder.exporter.settings, ordered=True, open=opened)
+    with serving(tmp_path, replace(chosen, places=replace(chosen.places, load=lambda _: later))):
+        process.log(1)
+        until(lambda: bool(writers) and writers[0].asked > 40)  # it was idle for eight times as long as it may be
+        may.set()
+        until(lambda: delivering() == 0)
+
+    assert len(writers) == 1
 
 
 def test_a_run_that_sleeps_hears_what_it_is_asked_and_that_its_process_died(
