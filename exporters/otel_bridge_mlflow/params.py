@@ -7,6 +7,7 @@ take the metrics with it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -63,12 +64,21 @@ class ParamWriter:
             held = self._params.get(name)
             if held is None:
                 params[name] = text
-            elif held != text or f"{_TAG_PREFIX}{name}" in self._tags:
-                tag = f"{_TAG_PREFIX}{name}"[: self._connection.rules.name_length]
-                if self._tags.get(tag) != value[: self._connection.rules.tag_length]:
-                    tags[tag] = value[: self._connection.rules.tag_length]
+                continue
+            tag = self._tag(name)
+            changed = value[: self._connection.rules.tag_length]
+            if (held != text or tag in self._tags) and self._tags.get(tag) != changed:
+                tags[tag] = changed
         self._send("params", list(params.items()), self._params, halve=halve)
         self._send("tags", list(tags.items()), self._tags, halve=halve)
+
+    def _tag(self, name: str) -> str:
+        """Return the tag for later values of a param; where it would be too long, a hash keeps it apart from others."""
+        tag, length = f"{_TAG_PREFIX}{name}", self._connection.rules.name_length
+        if len(tag) <= length:
+            return tag
+        digits = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]
+        return f"{tag[: length - 9]}-{digits}"
 
     def _send(self, kind: _Kind, items: Sequence[tuple[str, str]], held: dict[str, str], *, halve: bool) -> None:
         size = self._connection.rules.params

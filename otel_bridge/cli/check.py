@@ -19,11 +19,18 @@ from otel_bridge.journal.report import ExporterReport, Report, read_report
 
 _PROJECT: Final = "otel-bridge-doctor"
 _WAIT_S: Final = 60.0
+_OF_A_JOB: Final = (
+    "WANDB_RUN_ID", "WANDB_PROJECT", "WANDB_RUN_GROUP", "WANDB_RESUME", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME",
+    "TRACKIO_PROJECT", "OTEL_BRIDGE_RUN_ID",
+)  # fmt: skip
+"""Where a job's own run lies: the test run must not be written into it."""
 _NOTHING_CHOSEN: Final = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"
 
 
 def send(console: Console, env: Mapping[str, str]) -> list[str]:
     """Send to the exporters that *env* chooses; returns one line for each thing that did not come back."""
+    for variable in _OF_A_JOB:
+        os.environ.pop(variable, None)
     name = f"check-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     run = otel_bridge.init(project=_PROJECT, name=name, role="doctor")
     if not run.recording:

@@ -84,14 +84,17 @@ def test_a_secret_that_cannot_be_read_is_not_printed_either(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_row_and_a_rollout_are_sent_and_read_back_from_each_tracker(tmp_path: Path) -> None:
-    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file,trackio", TRACKIO_DIR=str(tmp_path / "trackio"))
+    places = {"TRACKIO_DIR": str(tmp_path / "trackio"), "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
+    of_a_job = {"TRACKIO_PROJECT": "mine", "MLFLOW_EXPERIMENT_NAME": "mine", "MLFLOW_RUN_ID": "0" * 32}
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file,trackio,mlflow", **places, **of_a_job)
 
     done = otel_bridge("doctor", "--send", cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "file: the row and the rollout came back" in done.stdout
-    assert "trackio: the row and the rollout came back" in done.stdout
-    assert (tmp_path / "trackio" / "otel-bridge-doctor.db").exists()
+    assert [f"{name}: the row and the rollout came back" in done.stdout for name in ("file", "trackio", "mlflow")] == [
+        True, True, True,
+    ]  # fmt: skip
+    assert [path.name for path in (tmp_path / "trackio").glob("*.db")] == ["otel-bridge-doctor.db"]
 
 
 def test_a_tracker_that_takes_nothing_is_named_with_what_helps(tmp_path: Path) -> None:

@@ -235,6 +235,20 @@ def test_params_that_changed_after_a_resume_become_tags_and_only_changes_are_sen
     assert "config/trainer/clip" not in after.tags
 
 
+def test_changed_params_of_very_long_names_have_tags_of_their_own_which_go_on_changing(uri: str, run: RunInfo) -> None:
+    one, other = "k" * 400 + "1", "k" * 400 + "2"
+    opened(uri, run).write_config(None, {one: 1, other: 2})
+    second = opened(uri, run)
+
+    second.write_config(None, {one: 3, other: 4})
+    before = mlflow_reading.client(uri).get_run(tagged(uri, run)).data.tags
+    second.write_config(None, {one: 1, other: 4})
+    after = mlflow_reading.client(uri).get_run(tagged(uri, run)).data.tags
+
+    values = [sorted(value for tag, value in tags.items() if tag.startswith("config/")) for tags in (before, after)]
+    assert values == [["3", "4"], ["1", "4"]]
+
+
 def test_a_param_that_another_bridge_wrote_meanwhile_becomes_a_tag(uri: str, run: RunInfo) -> None:
     first, second = opened(uri, run), opened(uri, run)
 
