@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 from command_runs import call, environment, otel_bridge, program, values
+from gated_tracker import gated_lines, install
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
@@ -57,12 +60,12 @@ def test_ray_workers_with_the_env_of_the_driver_land_in_its_run(tmp_path: Path) 
     assert "t0ken-of-the-job" not in done.stdout + done.stderr
 
 
-def test_the_slurm_script_gathers_on_its_first_node_and_ends_with_everything_delivered(tmp_path: Path) -> None:
+def _slurm_job(tmp_path: Path, exporter: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the recipe's script with *exporter* for a tracker and ``node`` for the disk of the first node."""
     port = _free_port()
-    script = (
-        _block("bash").replace("--exporters wandb", "--exporters file").replace("0.0.0.0:4317", f"127.0.0.2:{port}")
-    )
-    script = script.replace(":4317", f":{port}")
+    script = _block("bash").replace("--exporters wandb", f"--exporters {exporter}")
+    script = script.replace("0.0.0.0:4317", f"127.0.0.2:{port}").replace(":4317", f":{port}")
+    (tmp_path / "node").mkdir()
     for name, text in (("scontrol", "echo 127.0.0.2"), ("srun", 'HOME=$PWD/away OTEL_BRIDGE_DIR=$PWD/away "$@"')):
         tool = tmp_path / name
         tool.write_text(f"#!/bin/bash\n{text}\n")
@@ -72,12 +75,30 @@ def test_the_slurm_script_gathers_on_its_first_node_and_ends_with_everything_del
         with otel_bridge.init(role="trainer") as run:
             run.log({"loss": 0.5}, step=1)
     """)  # fmt: skip
-    env = environment(tmp_path, SLURM_JOB_ID="42", SLURM_JOB_NODELIST="n[1-4]", SLURM_SUBMIT_DIR=str(tmp_path))
+    slurm = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    env = environment(tmp_path, **slurm, SLURM_TMPDIR=str(tmp_path / "node"), **variables)
     env["PATH"] = f"{tmp_path}:{env['PATH']}"
 
-    done = call(["bash", "-e", program(tmp_path, "job.sh", script)], cwd=tmp_path, env=env)
+    return call(["bash", "-e", program(tmp_path, "job.sh", script)], cwd=tmp_path, env=env)
 
-    (folder,) = run_folders(tmp_path / "otel-bridge")
+
+def test_the_slurm_script_gathers_on_its_first_node_and_ends_with_everything_delivered(tmp_path: Path) -> None:
+    done = _slurm_job(tmp_path, "file")
+
+    (folder,) = run_folders(tmp_path / "node" / "otel-bridge-42")
     assert done.returncode == 0, done.stderr
     assert values(folder) == {"trainer/loss": [(1, 0.5)]}
     assert "nothing remains" in done.stderr
+    assert not (tmp_path / "otel-bridge-42").exists()
+
+
+def test_what_the_slurm_job_could_not_deliver_leaves_the_node_and_is_drained(tmp_path: Path) -> None:
+    extra = {"GATED_BLOCKED": "1", **install(tmp_path)}
+    done = _slurm_job(tmp_path, "gated", **extra)
+    shutil.rmtree(tmp_path / "node")
+    (tmp_path / "gate").touch()
+
+    drained = otel_bridge("drain", "otel-bridge-42", cwd=tmp_path, env=environment(tmp_path, **extra))
+
+    assert (done.returncode, drained.returncode) == (0, 0), done.stderr + drained.stdout
+    assert [line for line in gated_lines(tmp_path) if "loss" in line] == ["trainer/loss 1"]

@@ -1,0 +1,168 @@
+"""The code on the pages runs as it stands there; a new block without a test fails here."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from command_runs import call, ended, environment, only_folder, records, values
+from stock_programs import GLOBAL_API
+
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import read_report
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+GIVEN = """
+import otel_bridge
+messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+prompts, responses, rewards, groups, versions = ["2 + 2?"], ["4"], [1.0], ["p17"], [9]
+question, answer, found, conversation = "2 + 2?", "4", ["4"], messages
+without_names = str.upper
+"""
+"""What the program around a block has."""
+ELSEWHERE = {
+    ("README.md", "sh"): 9,  # below; those of other machines in test_many_machines and tests/collector
+    ("docs/architecture.md", ""): 1,
+    ("docs/collector.md", ""): 1,
+    ("docs/collector.md", "bash"): 1,  # tests/collector/test_otelcol_pipelines
+    ("docs/collector.md", "yaml"): 1,
+    ("docs/coming-from.md", "python"): 6,  # test_coming_from
+    ("docs/exporters.md", "python"): 3,  # test_pages, test_examples
+    ("docs/exporters.md", "toml"): 1,
+    ("docs/many-machines.md", "bash"): 1,  # test_many_machines
+    ("docs/many-machines.md", "python"): 1,
+    ("docs/rollouts.md", "bash"): 2,  # tests/cli/test_doctor, tests/test_redaction
+    ("docs/service.md", "bash"): 2,  # tests/cli/test_serve
+}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def run(tmp_path: Path, code: str, **variables: str) -> Path:
+    """Run a program into the exporter ``file``; returns its run folder."""
+    (tmp_path / "program.py").write_text(GIVEN + code, "utf-8")
+    env = environment(tmp_path, **{"OTEL_BRIDGE_EXPORTERS": "file", **variables})
+
+    done = call([sys.executable, "program.py"], cwd=tmp_path, env=env)
+
+    assert (done.returncode, "dropped" in done.stderr) == (0, False), done.stderr
+    assert ended(tmp_path / ".otel-bridge").drops == {}
+    return only_folder(tmp_path / ".otel-bridge").path
+
+
+def rollouts(tmp_path: Path) -> list[dict[str, object]]:
+    return [line for line in records(only_folder(tmp_path / ".otel-bridge")) if line["kind"] == "rollout"]
+
+
+def test_every_block_of_every_page_is_run_by_a_test() -> None:
+    found: dict[tuple[str, str], int] = {}
+    for page in PAGES:
+        fences = re.findall(r"^```(\w*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+        for language in fences[::2]:
+            found[page, language] = found.get((page, language), 0) + 1
+
+    here = {("README.md", "python"): 2, ("docs/emitting.md", "python"): 6, ("docs/rollouts.md", "python"): 2}
+    assert found == {**ELSEWHERE, **here, ("docs/wandb.md", "python"): 1}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_python_block_is_python(page: str) -> None:
+    for block in blocks(page, "python"):
+        ast.parse(textwrap.dedent(block))
+
+
+def test_the_role_of_the_readme_has_its_rollout_and_its_row(tmp_path: Path) -> None:
+    _, role = blocks("README.md", "python")
+
+    run(tmp_path, role)
+
+    (rollout,) = rollouts(tmp_path)
+    assert values(only_folder(tmp_path / ".otel-bridge"))["explorer/reward"] == [(7, 1.0)]
+    assert (rollout["reward"], rollout["step"], len(rollout["spans"])) == (1.0, 7, 2)  # type: ignore[arg-type]
+
+
+def test_the_first_block_of_emitting_is_a_program(tmp_path: Path) -> None:
+    run(tmp_path, blocks("docs/emitting.md", "python")[0])
+
+    found = values(only_folder(tmp_path / ".otel-bridge"))
+    assert found == {"trainer/loss": [(10, 0.5)], "trainer/actor/lr": [(10, 1e-6)]}
+
+
+@pytest.mark.slow
+def test_the_other_blocks_of_emitting_run_one_after_the_other(tmp_path: Path) -> None:
+    _, beside, objects, lists, live, late = blocks("docs/emitting.md", "python")
+    begin = (
+        'from mlflow import MlflowClient\nrun = otel_bridge.init("gsm8k", "ppo-7b")\nrun.log({"loss": 0.5}, step=10)\n'
+    )
+    given = 'open("model.txt", "w").close()\nrollout_id, advantage = rollout.id, 0.4\n'
+
+    run(
+        tmp_path,
+        begin + live + given + beside + objects + lists + late,
+        OTEL_BRIDGE_EXPORTERS="file,mlflow",
+        MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db",
+    )
+
+    found = rollouts(tmp_path)
+    (judged,) = [one for one in found if one["rewards"] == {"judge": 0.7}]
+    assert sorted((str(one["split"]), one["reward"]) for one in found) == [
+        ("eval", 1.0),
+        ("train", 1.0),
+        ("train", 1.0),
+        ("train", 1.2),
+    ]
+    assert judged["advantage"] == 0.4
+    assert list(tmp_path.glob("mlruns/**/model.txt")) != []
+
+
+def test_the_blocks_of_the_page_of_rollouts_run(tmp_path: Path) -> None:
+    record, redact = blocks("docs/rollouts.md", "python")
+
+    run(tmp_path, redact + record)
+
+    found = rollouts(tmp_path)
+    assert sorted(one["reward"] for one in found) == [1.0, 1.0, 1.0]  # type: ignore[type-var]
+    assert {one["role"] for one in found} == {"explorer"}
+
+
+@pytest.mark.slow
+def test_the_server_of_the_page_of_wandb_can_be_driven(tmp_path: Path) -> None:
+    (block,) = blocks("docs/wandb.md", "python")
+    calls = 'import wandb; run = wandb.init(id="my-run"); run.log({"loss": 0.5}); run.finish()'
+    shown = block.replace("...", calls).replace('    server.table("my-run", "explorer/rollouts")\n', "")
+    check = '    assert (run.history[0]["loss"], run.state, run.overwritten) == (0.5, "finished", []), run\n'
+    (tmp_path / "program.py").write_text(shown + check, "utf-8")
+
+    done = call([sys.executable, "program.py"], cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_that_need_one_machine_do_what_they_say(tmp_path: Path) -> None:
+    first, others, stock, instrumented, held = (
+        block for block in blocks("README.md", "sh") if not re.search(r"make demo|pip install|OTEL_BRIDGE_TOKEN", block)
+    )
+    (program,) = re.findall(r"# train\.py\n.*", blocks("README.md", "python")[0], re.DOTALL)
+    (tmp_path / "train.py").write_text(program, "utf-8")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "any_otel_program.py").write_text(textwrap.dedent(GLOBAL_API), "utf-8")
+    first = first.replace("trackio show", "trackio list runs")  # else it serves until Ctrl-C
+    script = f"{first}\n{others}\n{stock}\n{instrumented}\n{held}".replace("/scratch/me", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    env = environment(tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
+
+    done = call(["bash", "-e", "-c", script], cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    reports = {folder.run_id: read_report(folder) for folder in run_folders(tmp_path / ".otel-bridge")}
+    assert {report is not None and report.ended for report in reports.values()} == {True}
+    assert len(reports) == 6
+    assert "first" in done.stdout
