@@ -23,6 +23,7 @@ from otel_bridge_wandb.table import INCREMENTS
 
 _STEPS = int(os.environ.get("BENCH_STEPS", "200"))
 _ROLLOUTS = 16
+_HELD_S = 300.0
 
 
 def run() -> list[Result]:
@@ -43,6 +44,9 @@ def _measured(folder: Path, server: WandbServer, env: dict[str, str]) -> list[Re
         position += _ROLLOUTS
         writer.write_rollouts(rollouts)
     given_s = time.perf_counter() - began
+    deadline = began + given_s + _HELD_S
+    while (writer.safe() or 0) < position and time.perf_counter() < deadline:  # as delivery waits before the end
+        time.sleep(0.5)
     writer.end(Status.FINISHED)
     took_s = time.perf_counter() - began
     lines = [len(orjson.dumps(row)) for row in server.run(info.id).history]
