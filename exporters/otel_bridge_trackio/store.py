@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.records import Position
 from otel_bridge_trackio.payload import Payload, encodable
-from otel_bridge_trackio.versions import INSTALL, require_arguments, require_supported
+from otel_bridge_trackio.versions import INSTALL, require_calls, require_supported
 
 _BUSY: Final = ("locked", "busy", "disk i/o", "full", "interrupted")
 _import_lock = threading.Lock()
@@ -59,7 +59,7 @@ class Store:
         """
         storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
         try:
-            return int(storage.get_log_count(self._project, self._name, run_id=self._run_id))
+            return int(storage.get_log_count(project=self._project, run=self._name, run_id=self._run_id))
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, 0) from exc
 
@@ -72,7 +72,7 @@ class Store:
         """
         storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
         try:
-            found: Payload | None = storage.get_run_config(self._project, self._name, run_id=self._run_id)
+            found: Payload | None = storage.get_run_config(project=self._project, run=self._name, run_id=self._run_id)
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, 0) from exc
         return found or {}
@@ -148,7 +148,6 @@ def _load(directory: Path, project: str) -> Callable[..., None]:
             version = str(importlib.import_module("trackio").__version__)
             require_supported(version)
             storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
-            bulk_log: Callable[..., None] = storage.bulk_log
             used = Path(str(importlib.import_module("trackio.utils").TRACKIO_DIR))
         except (ImportError, AttributeError) as exc:
             raise BlockedError(f"Trackio cannot be imported: {exc}", help=INSTALL) from exc
@@ -157,11 +156,12 @@ def _load(directory: Path, project: str) -> Callable[..., None]:
             f"this process writes to Trackio's folder {used} and can know but one; wanted {directory}",
             help="run `otel-bridge drain` for this run once the other one has ended",
         )
-    require_arguments(bulk_log, version)
+    require_calls(storage, version)
     try:
-        storage.validate_project_name(project)
+        storage.validate_project_name(project=project)
     except ValueError as exc:
         raise BlockedError(f"Trackio refuses the project: {exc}", help="set TRACKIO_PROJECT to another name") from exc
+    bulk_log: Callable[..., None] = storage.bulk_log
     return bulk_log
 
 

@@ -1,11 +1,11 @@
-"""Which versions of Trackio are written through, and whether the internal call that we use is the one we know."""
+"""Which versions of Trackio are written through, and whether its internal calls that we use are those we know."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from otel_bridge.errors import BlockedError
@@ -13,8 +13,13 @@ from otel_bridge.errors import BlockedError
 OLDEST: Final = (0, 43)
 UNTRIED: Final = (0, 44)
 INSTALL: Final = "pip install 'otel-bridge[trackio]'"
-ARGUMENTS: Final = ("project", "run", "metrics_list", "steps", "timestamps", "config", "log_ids", "run_id")
-"""What ``SQLiteStorage.bulk_log`` is called with, all by name."""
+CALLS: Final[Mapping[str, Sequence[str]]] = {
+    "bulk_log": ("project", "run", "metrics_list", "steps", "timestamps", "config", "log_ids", "run_id"),
+    "get_log_count": ("project", "run", "run_id"),
+    "get_run_config": ("project", "run", "run_id"),
+    "validate_project_name": ("project",),
+}
+"""What is called of ``SQLiteStorage``, and with which arguments, all by name."""
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 _log: Final = logging.getLogger("otel_bridge.trackio")
 
@@ -29,11 +34,16 @@ def require_supported(version: str) -> None:
         _log.warning("Trackio %s is newer than the one tried (0.43); if it fails: %s", version, INSTALL)
 
 
-def require_arguments(bulk_log: Callable[..., None], version: str) -> None:
-    """Raise `BlockedError` unless *bulk_log* can be called with `ARGUMENTS` and nothing else."""
+def require_calls(storage: object, version: str) -> None:
+    """Raise `BlockedError` unless each of `CALLS` is there and can be made with those arguments and no other."""
+    for name, arguments in CALLS.items():
+        _require_call(storage, name, arguments, version)
+
+
+def _require_call(storage: object, name: str, arguments: Sequence[str], version: str) -> None:
     try:
-        inspect.signature(bulk_log).bind(**dict.fromkeys(ARGUMENTS))
-    except TypeError as exc:
+        inspect.signature(getattr(storage, name)).bind(**dict.fromkeys(arguments))
+    except (AttributeError, TypeError) as exc:
         raise BlockedError(
-            f"Trackio {version} has another SQLiteStorage.bulk_log than 0.43 has: {exc}", help=INSTALL
+            f"Trackio {version} has another SQLiteStorage.{name} than 0.43 has: {exc}", help=INSTALL
         ) from exc

@@ -60,7 +60,8 @@ OPEN = textwrap.dedent(
         ("0.44.0", KNOWN.replace(", run_id=None", ""), "than 0.43 has: got an unexpected keyword argument 'run_id' | "),
         ("0.44.0", KNOWN.replace("run,", "run, bucket,"), "than 0.43 has: missing a required argument: 'bucket' | "),
         ("0.42.0", KNOWN, "Trackio 0.42.0 is too old, expected 0.43 | "),
-        ("0.44.0", None, "Trackio cannot be imported: type object 'SQLiteStorage' has no attribute 'bulk_log' | "),
+        ("0.44.0", KNOWN, "another SQLiteStorage.get_log_count than 0.43 has: "),
+        ("0.44.0", None, "than 0.43 has: type object 'SQLiteStorage' has no attribute 'bulk_log' | "),
     ],
 )
 def test_a_trackio_whose_call_is_not_the_one_we_know_blocks_before_anything_is_written(
