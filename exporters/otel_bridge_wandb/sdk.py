@@ -34,6 +34,8 @@ _IDENTITY: Final = (
     "WANDB_RESUME", "WANDB_RUN_GROUP", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SWEEP_ID", "WANDB_TAGS",
 )  # fmt: skip
 """Variables that would name a run: a bridge takes that from its records, never from its own environment."""
+_PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+_THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
 _DEFAULT_HOSTS: Final = ("api.wandb.ai", "api.forge.coreweave.com")
 
 
@@ -45,6 +47,7 @@ def load() -> Wandb:
             os.environ.pop("WANDB_SERVICE", None)
         # wandb's own telemetry: a fifth of a row's cost, and offline it would still look for api.wandb.ai.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        _keep_this_machine_unproxied()
         wandb = importlib.import_module("wandb")
         require_supported(str(wandb.__version__))
         session = wandb.setup(settings=_settings(wandb, _QUIET))
@@ -201,6 +204,17 @@ _QUIET: Final[Mapping[str, object]] = {
 def _settings(wandb: Wandb, values: Mapping[str, object]) -> object:
     known = cast("Mapping[str, object]", wandb.Settings.model_fields)
     return wandb.Settings(**{name: value for name, value in values.items() if name in known and value is not None})
+
+
+def _keep_this_machine_unproxied() -> None:
+    """Except this machine from a proxy of the environment: wandb's service does so by itself, its Python part not."""
+    if not any(os.environ.get(name) for name in _PROXIES):
+        return
+    # Readers differ in which of the two they look at first.
+    for name, other in (("NO_PROXY", "no_proxy"), ("no_proxy", "NO_PROXY")):
+        excepted = (os.environ.get(name) or os.environ.get(other) or "").split(",")
+        excepted = [host.strip() for host in excepted if host.strip()]
+        os.environ[name] = ",".join([*excepted, *(host for host in _THIS_MACHINE if host not in excepted)])
 
 
 def _own_service() -> bool:
