@@ -39,14 +39,14 @@ _CLIENTS = 4
 _RUNS_AT_A_TIME = 3
 _BATCH, _KEYS, _BATCHES_OF_A_RUN = 25, 10, 60
 _PAUSE_S = 0.05
-_KEPT_OPEN_S = 65.0
+_KEPT_OPEN_S = 90.0
 _WINDOW_ROWS = 6_000
 _WARM_ROWS = 12_000
 """Before that a process still imports, learns shapes and fills its bounded caches."""
 _MORE_MEMORY = 1.25
 _CLOSING_RUNS = _CLIENTS * _RUNS_AT_A_TIME
 """Runs that have just ended may still be open."""
-_FILES, _FILES_A_RUN, _THREADS, _THREADS_A_RUN = 64, 18, 16, 2
+_FILES, _FILES_A_RUN, _FILES_ASLEEP, _THREADS, _THREADS_A_RUN = 64, 18, 4, 16, 2
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Sample:
     undelivered: int
     """Runs that are sent, end, or wait for the tracker: their folders are open."""
     young: int
-    """Runs begun in this life within the last minute: a receiver keeps their segments open for so long."""
+    """Runs begun in this life of late: a receiver keeps their segments open for a minute, and the bridge its locks."""
 
 
 @dataclass
@@ -339,7 +339,7 @@ def _grown(samples: list[Sample]) -> Iterator[str]:
     for life, group in itertools.groupby(samples, key=lambda sample: sample.life):
         given = list(group)
         for what, fixed, for_a_run, seen in (
-            ("open files", _FILES, _FILES_A_RUN, [one.files - one.young for one in given]),
+            ("open files", _FILES, _FILES_A_RUN, [one.files - _FILES_ASLEEP * one.young for one in given]),
             ("threads", _THREADS, _THREADS_A_RUN, [one.threads for one in given]),
         ):
             limits = [fixed + for_a_run * (one.undelivered + _CLOSING_RUNS) for one in given]

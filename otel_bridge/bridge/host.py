@@ -364,6 +364,10 @@ class Host:
     def _drain(self) -> None:
         self._draining = True
         self._discover_again_s = float("-inf")
+        self._retry_s.clear()
+        for closed in self._closed.values():
+            if closed.remaining.rest is Rest.GONE:  # it could not be opened, for want of space, say: once more now
+                closed.again_s = 0.0
         for run in self._runs.values():
             run.drain()
 

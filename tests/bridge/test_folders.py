@@ -295,6 +295,22 @@ def test_a_host_finds_folders_as_they_come_and_one_bad_run_harms_no_other(tmp_pa
     assert not probe(RunFolder(tmp_path, "late").lock_path)
 
 
+def test_a_folder_that_could_not_be_opened_is_tried_once_more_before_a_drain_is_over(tmp_path: Path) -> None:
+    recorder, folder = Recorder(), run_folder(tmp_path)
+    folder.ledger_path.mkdir()  # as on a disk that was full
+    process = Process.start(folder, "memory")
+    process.log(2)
+    process.end()
+    with serving(tmp_path, options(("memory", recorder))) as host:
+        until(lambda: host.progress().get(RUN, Remaining(RUN, Rest.BUSY)).rest is Rest.GONE)
+        folder.ledger_path.rmdir()
+
+        host.drain()
+        assert host.wait(10.0)
+
+    assert written(recorder) == process.row_ids
+
+
 def test_a_folder_read_late_is_read_in_the_order_of_its_append_times(tmp_path: Path) -> None:
     folder, recorder = run_folder(tmp_path), Recorder()
     first, second = Process.start(folder, "memory"), Process.start(folder, "memory", role="explorer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,13 +58,19 @@ def test_a_run_that_has_ended_sleeps_although_a_receiver_keeps_its_segment_open(
     process = Process.start(folder, kind="receiver")
     said = {**who("i1"), "rl.run.id": folder.run_id}
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=600.0)) as host:
-        process.append(Signal.METRICS, metrics_request((said, [row(1, {"loss": 0.5})])))
+        process.writer.append(
+            Signal.METRICS, metrics_request((said, [row(1, {"loss": 0.5})])), time.time_ns(), whole=True
+        )
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
-        process.append(Signal.LOGS, logs_request((said, [end("finished", 1, last_row=1)])))
+        process.writer.append(
+            Signal.LOGS, logs_request((said, [end("finished", 1, last_row=1)])), time.time_ns(), whole=True
+        )
         until(lambda: delivering() == 0)
         asleep = (probe(folder.lock_path), host.progress()[folder.run_id].rest)
 
-        process.append(Signal.METRICS, metrics_request((said, [row(2, {"loss": 1.0})])))
+        process.writer.append(
+            Signal.METRICS, metrics_request((said, [row(2, {"loss": 1.0})])), time.time_ns(), whole=True
+        )
 
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 2)
     assert asleep == (True, Rest.BUSY)
