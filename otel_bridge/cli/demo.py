@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from otel_bridge import exporter, settings
+from otel_bridge.cli.directory import made
 from otel_bridge.cli.tables import complaints, show
 from otel_bridge.errors import ConfigError, JournalError, MissingExtraError
 from otel_bridge.journal.folder import RunFolder
@@ -52,8 +53,7 @@ def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
                 "the demo shows runs in trackers; --exporters takes wandb, mlflow, trackio, console, file"
             )
         exporter.load(name)
-    directory = directory.resolve()
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = made(directory.resolve(), help_text="set --dir")
     name = f"arithmetic-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     env = demo_environment(directory, name, chosen)
     folder = RunFolder(directory / "runs", run_id_of(PROJECT, name))

@@ -22,6 +22,7 @@ from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.cli.child import Child, NotStartedError
 from otel_bridge.cli.closing import DeliveryLine, print_runs
+from otel_bridge.cli.directory import made
 from otel_bridge.cli.launched_runs import LaunchedRuns
 from otel_bridge.emit.exporters import Choice, choose
 from otel_bridge.emit.identity import Asked, Identity, identify, new_end, resource_attributes
@@ -64,7 +65,7 @@ def command(exporters: str, new_run: bool, directory: str, listen: str, cmd: tup
         launcher=True,
         takeover=True,
     )
-    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made(base)
     runs = LaunchedRuns(base)
     host = Host(base, options, folders=runs.folders, say=_say)
     receiver = _Receiver(env, base, listen)

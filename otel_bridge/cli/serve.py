@@ -21,6 +21,7 @@ from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.wake import Wake
 from otel_bridge.cli.closing import left
+from otel_bridge.cli.directory import made
 from otel_bridge.cli.service_log import ServiceLog
 from otel_bridge.cli.status_source import overview_of
 from otel_bridge.emit.exporters import Choice, choose
@@ -88,11 +89,7 @@ class _only_one:  # noqa: N801  # a context manager
     """Holds the directory's lock: two services on one directory would take each other's runs."""
 
     def __init__(self, base: Path) -> None:
-        try:
-            base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as exc:
-            raise ConfigError(f"{base} cannot be made: {exc.strerror}; set --dir or OTEL_BRIDGE_DIR") from exc
-        self._base, self._lock = base, RecordLock(base / _LOCK)
+        self._base, self._lock = made(base), RecordLock(base / _LOCK)
 
     def __enter__(self) -> None:
         if not self._lock.acquire():

@@ -1,0 +1,29 @@
+"""A directory that a command cannot make is said in one line, before anything is begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_runs import environment, otel_bridge
+
+LISTENING = ["--grpc", "off", "--http", "off"]
+
+
+@pytest.mark.parametrize(
+    ("command", "rest", "what"),
+    [
+        ("run", ["--exporters", "file", "--", "touch", "begun"], "set --dir or OTEL_BRIDGE_DIR"),
+        ("serve", ["--exporters", "file", *LISTENING], "set --dir or OTEL_BRIDGE_DIR"),
+        ("demo", ["--exporters", "file"], "set --dir"),
+    ],
+)
+def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path, command: str, rest: list[str], what: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    below = file / "runs"
+
+    done = otel_bridge(command, "--dir", str(below), *rest, cwd=tmp_path, env=environment(tmp_path))
+
+    assert (done.returncode, done.stderr) == (1, f"Error: {below} cannot be made: Not a directory; {what}\n")
+    assert not (tmp_path / "begun").exists()
