@@ -16,7 +16,7 @@ LOOK_S: Final = 60.0
 """How often a run that sleeps is looked at: a process of it may have died, or been silent for too long."""
 _EVERY_S: Final = 1.0
 _ENDED_S: Final = 5.0
-"""How long a run that has ended stays open; a receiver keeps its segment for a minute, and the lock is kept that long."""
+"""How long a run that has ended stays open; a receiver keeps its segment, and it its lock, for a minute."""
 
 
 class Sleepers:
