@@ -21,6 +21,7 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.records import Json
 from otel_bridge.redaction import (
     STRUCK_OUT,
+    may_be_secret,
     may_name_secret,
     scrubbed,
     strike_emails,
@@ -58,6 +59,11 @@ _FEW: Final = 8
 
 def may_hold_secret(data: bytes) -> bool:
     """Tell whether text as UTF-8, or JSON of it, can hold what a policy's ``secrets`` strikes out; false is certain."""
+    return may_have_shape(data) or may_name_secret(data)
+
+
+def may_have_shape(data: bytes) -> bool:
+    """As `may_hold_secret`, but for what is a secret by a name in JSON."""
     for anchor, literals in _LOOKS:
         at = data.find(anchor)
         steps = _FEW
@@ -70,7 +76,7 @@ def may_hold_secret(data: bytes) -> bool:
             return True
     if b"dapi" in data or b"ya29." in data:
         return True
-    return ((b"B" in data or b"b" in data) and b"earer " in data) or may_name_secret(data)
+    return (b"B" in data or b"b" in data) and b"earer " in data
 
 
 _NAMED_SECRET: Final = re.compile(
@@ -191,22 +197,26 @@ class Cutter:
     Attributes:
         off: No text leaves.
         clipped_bytes: What was cut.
-        secrets: Look for secrets in each text; switched off by who looks, with `may_hold_secret`, at all at once.
+        secrets: Look for secrets in each text; switched off by who looks, with `may_have_shape`, at all at once.
+        named: Then, whether something that passed may be a secret by its name.
     """
 
-    __slots__ = ("_limit", "_policy", "clipped_bytes", "off", "secrets")
+    __slots__ = ("_limit", "_policy", "clipped_bytes", "named", "off", "secrets")
 
     def __init__(self, policy: ContentPolicy, max_chars: int) -> None:
         self._policy = policy
         self._limit = max_chars if policy.max_chars is None else min(policy.max_chars, max_chars)
         self.off = policy.off
         self.secrets = policy.secrets
+        self.named = False
         self.clipped_bytes = 0
 
     def text(self, text: str) -> str:
         """Return what may leave of *text*; a cut is marked in it."""
         if self.off:
             return ""
+        if not self.secrets and '"' in text:
+            self._look_at_names(text)
         limit = self._limit
         if len(text) <= limit:
             return self._policy.redact(text, secrets=self.secrets)
@@ -224,7 +234,15 @@ class Cutter:
         """Tell whether *text* would leave as it is."""
         if self.off or len(text) > self._limit:
             return False
+        if not self.secrets:
+            self._look_at_names(text)
+        elif '"--' in text:
+            return False
         return not (hooked() or self._policy.email) and not (self.secrets and may_hold_secret(utf8(text)))
+
+    def _look_at_names(self, text: str) -> None:
+        """Look for what `json` strikes out by a name: of a key, or of a ``--flag`` in a list of arguments."""
+        self.named = self.named or (self._policy.secrets and ('"--' in text or may_name_secret(utf8(text))))
 
     def blob(self, content: str) -> str:
         """Return base64 *content* whole, or nothing: a cut would break it."""
@@ -261,10 +279,14 @@ class Cutter:
         if isinstance(value, Mapping):
             items = list(cast("Mapping[object, object]", value).items())
             self._count_cut(len(items))
+            if not self.secrets:
+                self.named = self.named or any(may_be_secret(str(key)) for key, _ in items)
             return {self.text(str(key)): self._json(item, depth) for key, item in items[:MAX_ITEMS]}
         if isinstance(value, (list, tuple, Set)):
             entries = list(cast("Sequence[object]", value))
             self._count_cut(len(entries))
+            if not self.secrets:
+                self.named = self.named or any(isinstance(entry, str) and entry.startswith("--") for entry in entries)
             return [self._json(item, depth) for item in entries[:MAX_ITEMS]]
         if isinstance(value, (bytes, bytearray, memoryview)):
             return "[bytes]"

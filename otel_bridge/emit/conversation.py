@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from otel_bridge.emit.content import ContentPolicy, Cutter, hooked, may_hold_secret
+from otel_bridge.emit.content import ContentPolicy, Cutter, hooked, may_have_shape
 from otel_bridge.emit.fast_messages import EncodedMessage
 from otel_bridge.emit.messages import Conversation, encode, raw_messages
 
@@ -68,7 +68,7 @@ def _encoded(entries: Sequence[object], limits: Limits, max_chars: int) -> Conte
         cutter.secrets = False
         conversation = encode(entries, cutter)
         cutter.secrets = True
-        if not may_hold_secret(b"".join([message.json for message in conversation.messages])):
+        if not cutter.named and not may_have_shape(b"".join([message.json for message in conversation.messages])):
             return Content(conversation, cutter)
         cutter = Cutter(policy, max_chars)
     return Content(encode(entries, cutter), cutter)

@@ -196,6 +196,15 @@ def test_what_a_name_says_to_be_a_secret_is_struck_out_of_metadata_arguments_and
     assert not any(b"sw0rd" in payload for _, payload in run.records)
 
 
+@pytest.mark.parametrize("given", ['{"argv": ["--api-key", "sw0rd"]}', {"argv": ["--api-key", "sw0rd"]}])
+def test_a_flag_in_a_list_of_arguments_says_what_follows(given: object) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": given}}
+
+    content = content_of([{"role": "assistant", "content": "", "tool_calls": [call]}], Limits(ContentPolicy(), 1 << 20))
+
+    assert content.messages[0].calls[0].arguments == b'{"argv":["--api-key","[redacted]"]}'
+
+
 def test_names_say_nothing_where_secrets_may_leave() -> None:
     run = MemoryRun(REDACT="none")
 
