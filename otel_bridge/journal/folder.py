@@ -30,6 +30,7 @@ __all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
 
 FORMAT: Final = 1
 _LIFE: Final = ".life"
+_LOCK: Final = ".lock"
 _LONGEST_NAME: Final = 160
 _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9._-]")
 _ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
@@ -222,6 +223,8 @@ def _folder_name(run_id: str) -> str:
     name = _UNSAFE.sub(lambda found: b"%%%02X" % found[0][0], raw).decode()
     if name.startswith("."):
         name = f"%2E{name[1:]}"
+    if name.endswith(_LOCK):  # files of the base itself, as the one that a service holds
+        name = f"{name.removesuffix(_LOCK)}%2E{_LOCK[1:]}"
     if not name or len(name) > _LONGEST_NAME:
         name = f"{name[:_LONGEST_NAME]}%~{sha256(raw).hexdigest()[:16]}"
     return name

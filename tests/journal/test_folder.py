@@ -55,9 +55,18 @@ def test_any_run_id_stays_below_the_base_and_is_found_again(tmp_path: Path, run_
 
 
 def test_two_run_ids_never_share_a_folder() -> None:
-    ids = ["a/b", "a%2Fb", "a_b", "x" * 300, "x" * 301, "", "%~", ".a", "%2Ea"]
+    ids = ["a/b", "a%2Fb", "a_b", "x" * 300, "x" * 301, "", "%~", ".a", "%2Ea", "serve.lock", "serve%2Elock", ".lock"]
 
     assert len({RunFolder(Path("/b"), run_id).path for run_id in ids}) == len(ids)
+
+
+def test_no_run_takes_the_name_of_a_service_s_lock(tmp_path: Path) -> None:
+    (tmp_path / "serve.lock").touch()
+
+    folder = RunFolder(tmp_path, "serve.lock")
+    folder.create()
+
+    assert [found.run_id for found in run_folders(tmp_path)] == ["serve.lock"]
 
 
 def test_run_folders_are_those_with_segments(tmp_path: Path) -> None:
