@@ -188,13 +188,20 @@ def test_without_its_extra_a_tracker_is_an_error_that_names_it(bare: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_without_extras_the_commands_work_and_run_says_that_it_has_no_receiver(bare: Path, tmp_path: Path) -> None:
+def test_without_extras_the_commands_work_and_run_receives_over_http(bare: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text("import otel_bridge\notel_bridge.init('plain', 'run').log({'loss': 1.0})\n", "utf-8")
+    program = """
+        import os, urllib.request
+        import otel_bridge
+        otel_bridge.init("plain", "run").log({"loss": 1.0})
+        headers = {"Content-Type": "application/x-protobuf"}
+        sent = urllib.request.Request(os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] + "/v1/metrics", b"", headers)
+        print(urllib.request.urlopen(sent, timeout=10).status)
+    """
+    script.write_text(textwrap.dedent(program), "utf-8")
     code = f"from otel_bridge.cli import main; main(['run', '--exporters', 'file', '--', {str(bare)!r}, 'train.py'])"
 
     done = in_bare(bare, tmp_path, code)
 
-    assert done.returncode == 0, done.stderr
-    assert "pip install 'otel-bridge[collector]'" in done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, ["200"]), done.stderr
     assert os.listdir(tmp_path / ".otel-bridge")
