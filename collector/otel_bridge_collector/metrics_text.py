@@ -14,6 +14,8 @@ from otel_bridge.journal.report import Report
 from otel_bridge_collector.counters import Counters
 
 _PREFIX: Final = "otel_bridge_"
+_ENDED_SHOWN_NS: Final = 3600 * 10**9
+_MOST_RUNS: Final = 1000
 SERVICE_MARK: Final = "otel_bridge.service"
 """Resource attribute of a bridge's own metrics: they belong to no run; a receiver of ours passes over them."""
 
@@ -58,14 +60,17 @@ def of_receiver(counters: Counters, *, open_runs: int, syncs: int | None) -> lis
 
 
 def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[str, int]) -> list[Metric]:
-    """Return what the reports of runs say.
+    """Return what the reports of runs say: of those at work and those that ended within the hour, a thousand at most.
+
+    Folders of ended runs stay, and each would be a dozen series for ever.
 
     Args:
         reports: By run id.
         now_unix_ns: The time now.
         unread: Bytes of segments that the bridge has not read, by run id; also of runs without a report.
     """
-    runs = [({"run": run_id}, report) for run_id, report in sorted(reports.items())]
+    shown = _worth_showing(reports, now_unix_ns)
+    runs = [({"run": run_id}, report) for run_id, report in sorted(shown.items())]
     pairs = [
         ({**run, "exporter": name}, report, exporter)
         for run, report in runs
@@ -74,7 +79,7 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
     drops = [({**run, "reason": name}, count) for run, report in runs for name, count in sorted(report.drops.items())]
     waiting = [({**run, "what": name}, count) for run, report in runs for name, count in sorted(report.waiting.items())]
     return [
-        Metric("runs", "gauge", "Run folders with a report.", [({}, len(runs))]),
+        Metric("runs", "gauge", "Run folders with a report.", [({}, len(reports))]),
         Metric("rows", "gauge", "Rows read.", [(run, report.rows) for run, report in runs]),
         Metric("rollouts", "gauge", "Rollouts chosen.", [(run, report.rollouts) for run, report in runs]),
         Metric("missing_rows", "gauge", "Rows never received.", [(run, report.missing_rows) for run, report in runs]),
@@ -82,7 +87,9 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
             "unread_bytes",
             "gauge",
             "Bytes taken and not read yet: what they hold is in no backlog so far.",
-            [({"run": run_id}, size) for run_id, size in sorted(unread.items())],
+            [({"run": run_id}, size) for run_id, size in sorted(unread.items()) if size or run_id in shown][
+                :_MOST_RUNS
+            ],
         ),
         Metric("waiting", "gauge", "Rows, traces and rollouts that wait for their rest.", waiting),
         Metric("drops", "gauge", "What was left out, by reason.", drops),
@@ -118,6 +125,13 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
             [(labels, one.dead_letters) for labels, _, one in pairs],
         ),
     ]
+
+
+def _worth_showing(reports: Mapping[str, Report], now_unix_ns: int) -> Mapping[str, Report]:
+    since_ns = now_unix_ns - _ENDED_SHOWN_NS
+    found = [(name, one) for name, one in reports.items() if not one.ended or one.time_unix_ns > since_ns]
+    found.sort(key=lambda pair: (pair[1].ended, -pair[1].time_unix_ns))
+    return dict(found[:_MOST_RUNS])
 
 
 def text_of(metrics: Iterable[Metric]) -> str:

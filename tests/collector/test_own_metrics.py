@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,21 @@ def test_prometheus_reads_what_a_run_waits_for_and_what_is_not_read_yet() -> Non
         'otel_bridge_exporter_rows{run="r1",exporter="wandb"} 40',
         'otel_bridge_exporter_dead_letters{run="r1",exporter="wandb"} 1',
     ]
+
+
+def test_runs_that_ended_long_ago_make_no_series_and_those_at_work_go_before_the_others() -> None:
+    hour_ns = 3600 * 10**9
+    open_runs = {f"open-{number}": report() for number in range(700)}
+    just = {f"just-{number}": replace(report(), ended=True) for number in range(700)}
+    old = {f"old-{number}": replace(report(), ended=True, time_unix_ns=NOW - hour_ns) for number in range(700)}
+    reports = {**old, **just, **open_runs}
+
+    metrics = {one.name: one.samples for one in of_runs(reports, NOW, unread=dict.fromkeys(reports, 0))}
+
+    shown = [labels["run"] for labels, _ in metrics["rows"]]
+    assert metrics["runs"] == [({}, 2100)]
+    assert (len(shown), set(open_runs) <= set(shown), set(old) & set(shown)) == (1000, True, set())
+    assert [labels["run"] for labels, _ in metrics["unread_bytes"]] == shown
 
 
 class Endpoint:
