@@ -17,7 +17,8 @@ from otel_bridge_wandb.settings import Limits
 from otel_bridge_wandb.uploads import News, Uploads
 
 STRANGER_HELP: Final = (
-    "end the other writer, do not call wandb.init() with this run's id, or let the job have another (WANDB_RUN_ID)"
+    "end the other writer, do not call wandb.init() with this run's id, or let the job have another (WANDB_RUN_ID); "
+    "for one run of several machines set OTEL_EXPORTER_OTLP_ENDPOINT to one `otel-bridge serve`"
 )
 _log: Final = logging.getLogger("otel_bridge.wandb")
 _END_S = 10.0

@@ -207,6 +207,40 @@ def test_an_upload_that_died_of_403_blocks_and_goes_on_after_reopening(
     assert losses(server, run) == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
+def test_an_upload_that_stands_still_at_a_server_that_answers_is_opened_anew(
+    server: WandbServer, run: RunInfo, memory: MemoryTable
+) -> None:
+    impatient = {"OTEL_BRIDGE_WANDB_STALL_S": "3", "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S": "1"}
+    settings = exporter.settings({**server.environment(), **FAST, **impatient}, run.folder)
+    writer = open_writer(exporter, run, settings, memory)
+    deliver(writer, rows(3))
+    assert until(lambda: writer.safe() == 3)
+    server.hang(what="filestream")
+    deliver(writer, rows(4, 4))
+
+    said: list[str] = []
+
+    def dead() -> bool:
+        try:
+            writer.safe()
+        except RetryableError as exc:
+            said.append(str(exc))
+        return bool(said)
+
+    assert until(dead)
+    with pytest.raises(RetryableError, match="Timed out finishing run"):
+        writer.close()
+    server.heal()
+    again = open_writer(exporter, run, settings, memory)
+    deliver(again, rows(9), held=again.safe())
+    again.end(Status.FINISHED)
+
+    assert said == ["W&B answers, but 4 lines did not arrive within 3 s"]
+    assert losses(server, run) == list(range(1, 10))
+    assert (server.run(run.id).overwritten, server.run(run.id).state) == ([], "finished")
+
+
 @pytest.mark.parametrize("fault", ["503", "429", "refuse", "hang", "drop", "drop taken"])
 def test_an_outage_of_the_upload_loses_and_doubles_nothing(
     server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter], fault: str
@@ -309,8 +343,12 @@ def test_a_run_that_somebody_else_writes_is_not_opened(
     opened().close()
     stranger = exporter.settings({**server.environment(), **FAST}, run.folder)
 
-    with pytest.raises(BlockedError, match="written by another process"):
+    with pytest.raises(BlockedError, match="written by another process") as blocked:
         exporter.open(run, stranger, MemoryTable())
+
+    assert blocked.value.help.endswith(
+        "for one run of several machines set OTEL_EXPORTER_OTLP_ENDPOINT to one `otel-bridge serve`"
+    )
 
 
 def test_many_runs_in_one_process_do_not_mix(server: WandbServer, tmp_path: Path) -> None:
