@@ -150,6 +150,11 @@ def runs(folder: Path) -> Path:
 
 
 def rows_read(folder: Path) -> int:
-    found = run_folders(runs(folder))
+    return rows_in(runs(folder))
+
+
+def rows_in(base: Path) -> int:
+    """The rows that were read of the first run below *base*."""
+    found = run_folders(base)
     report = read_report(found[0]) if found else None
     return 0 if report is None else report.rows

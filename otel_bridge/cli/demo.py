@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 import tempfile
 import time
@@ -59,7 +60,13 @@ def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
     folder = RunFolder(directory / "runs", run_id_of(PROJECT, name))
     console = Console(highlight=False)
     console.print(f"[bold]{PROJECT}/{name}[/bold] → {', '.join(chosen)}", soft_wrap=True)
-    failures = _run(console, folder, steps=steps, seed=seed, env=env)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        failures = _run(console, folder, steps=steps, seed=seed, env=env)
+    except KeyboardInterrupt:
+        line = "interrupted; what was logged is delivered on its own, as this shows: otel-bridge status"
+        console.print(f"{line} {folder.base}", soft_wrap=True)
+        sys.exit(128 + signal.SIGINT)
     sys.exit(_closing(console, folder, failures))
 
 

@@ -61,7 +61,8 @@ def command(directories: tuple[Path, ...], exporters: str, single: Path | None) 
         places = ", ".join(map(str, directories)) or base_dir(settings.environment(), Path.cwd())
         console.print(f"{places}: no run folder here, nothing to deliver", soft_wrap=True)
         return
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         drained = [pool.submit(drained_in_a_process, console, folder, exporters) for folder in folders]
     codes = [one.result() for one in drained]
@@ -90,7 +91,7 @@ def drained_in_a_process(console: Console, folder: RunFolder, exporters: str) ->
 
 
 def _stop(_number: int, _frame: object) -> None:
-    """SIGTERM: no process of ours goes on alone; each commits, closes its writers, and what it has not done remains."""
+    """SIGTERM, SIGINT: no process of ours goes on alone; each commits and closes its writers, the rest remains."""
     _stopped.set()
     for process in _running.copy():
         process.terminate()

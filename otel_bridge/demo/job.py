@@ -39,8 +39,13 @@ class Job:
         self._roles: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Job:
-        for role, command in self._commands.items():
-            self._roles[role] = subprocess.Popen(command, env=self._env)
+        # A terminal sends Ctrl-C to the roles too: they leave it to us, and end as they do when the job is over.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for role, command in self._commands.items():
+                self._roles[role] = subprocess.Popen(command, env=self._env)
+        finally:
+            signal.signal(signal.SIGINT, before)
         return self
 
     def __exit__(

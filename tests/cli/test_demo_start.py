@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
-from command_runs import PYTHON, call, environment, otel_bridge, program
+from command_runs import BIN, PYTHON, call, ended, environment, otel_bridge, program, rows_in, started, until
 
 WITHOUT_NUMPY = """
     import sys
@@ -50,3 +52,20 @@ def test_a_bridge_that_does_not_start_is_said_with_the_last_line_of_its_log(tmp_
     (log,) = tmp_path.glob("otel-bridge-demo/runs/*/bridge.log")
     said = f"Error: the bridge does not start: ImportError: no SQLite on this machine (the end of {log})"
     assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (1, said)
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_roles_in_order_and_what_they_logged_is_delivered(tmp_path: Path) -> None:
+    runs = tmp_path / "demo" / "runs"
+    command = [str(BIN / "otel-bridge"), "demo", "--steps", "1000", "--exporters", "file", "--dir", "demo"]
+    with started(command, cwd=tmp_path, env=environment(tmp_path)) as demo:
+        until(lambda: rows_in(runs) > 5, "some rows")
+        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
+        said, errors = demo.communicate(timeout=60)
+
+        report = ended(runs)
+
+    assert (demo.returncode, errors) == (128 + signal.SIGINT, "")
+    line = "interrupted; what was logged is delivered on its own, as this shows: otel-bridge status"
+    assert said.splitlines()[-1] == f"{line} {runs}"
+    assert (report.status, report.rows > 5) == ("finished", True)

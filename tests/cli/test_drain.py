@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -303,14 +304,17 @@ def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_i
     assert living == "1 of its processes still runs"
 
 
-def test_what_waits_for_a_tracker_that_hangs_is_said_when_a_signal_ends_the_drain(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_waits_for_a_tracker_that_hangs_is_said_when_a_signal_ends_the_drain(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     extra = install(tmp_path)
     (tmp_path / "gate").touch()
     base = held(tmp_path, "ppo", "gated", **extra)
     env = environment(tmp_path, GATED_HANGS="1", **extra)
     with started([str(BIN / "otel-bridge"), "drain", str(base)], cwd=tmp_path, env=env) as drain:
         until(lambda: "end finished" in gated_lines(tmp_path), "the end, in which it hangs")
-        drain.terminate()
+        os.killpg(drain.pid, number)
         said, _ = drain.communicate(timeout=60)
 
     assert drain.returncode == 1
