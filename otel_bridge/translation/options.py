@@ -31,9 +31,9 @@ class Options:
     Attributes:
         run_id: The run that this translator is for; empty: the first resource says.
         row_wait_ns: How long a row waits for its missing pieces, and a row behind a gap for the rows before it.
-        tail_wait_ns: How long the end of a forwarded process waits for the rows it tells of, when none comes. Collectors
-            carry rows and ends over connections of their own, and one that lost its bridge tries again after up to
-            two minutes (grpc, connection-backoff.md), whatever the others do.
+        tail_wait_ns: How long the end of a forwarded process waits for the rows it tells of, when none comes. A
+            Collector carries rows and ends over connections of their own, and one that lost its bridge tries again
+            after up to two minutes (grpc, connection-backoff.md), whatever the others do.
         trace_grace_ns: How long a rollout waits for spans after its root ended.
         trace_timeout_ns: When a rollout whose root never came is taken as it is.
         step_wait_ns: When the rollouts of a step are chosen though no later step came.
