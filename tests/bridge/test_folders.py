@@ -77,8 +77,11 @@ def test_damage_that_an_exporter_finds_is_mended_in_the_same_way(tmp_path: Path)
         file.seek(size // 4)
         file.write(b"\xff" * (size // 2))
     recorder.heal()
-    process.end()
 
+    # Before its end: the segment of a process that lives stays until it is full, that of one that ended goes once read.
+    with serving(tmp_path, options(("memory", recorder))):
+        recorder.wait_for(lambda recorder: written(recorder) == process.row_ids)
+    process.end()
     served(tmp_path, options(("memory", recorder)))
 
     assert written(recorder) == process.row_ids

@@ -108,6 +108,7 @@ def test_the_other_blocks_of_emitting_run_one_after_the_other(tmp_path: Path) ->
         begin + live + given + beside + objects + lists + late,
         OTEL_BRIDGE_EXPORTERS="file,mlflow",
         MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db",
+        OTEL_BRIDGE_STEP_WAIT_S="600",  # the flush in between makes the database of MLflow, however long that takes
     )
 
     found = rollouts(tmp_path)
