@@ -105,8 +105,6 @@ def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) 
 
 def test_watching_in_a_pipe_says_each_change_once_and_ends_on_an_interrupt(tmp_path: Path) -> None:
     env, train = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"), program(tmp_path, "train.py", TRAIN)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a job in the background; children would ignore it too
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     with started(["otel-bridge", "status", "--watch"], cwd=tmp_path, env=env) as watching:
         call(["python", train], cwd=tmp_path, env=env)
         assert watching.stdout is not None
