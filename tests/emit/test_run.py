@@ -308,16 +308,18 @@ def test_no_state_of_random_numbers_is_touched(tmp_path: Path) -> None:
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
-@pytest.mark.parametrize(("exporters", "to"), [(None, "no exporter yet"), ("trackio", "trackio")])
+@pytest.mark.parametrize(
+    ("exporters", "to", "named"), [(None, "no exporter yet", " --exporters NAME"), ("trackio", "trackio", "")]
+)
 def test_the_line_of_init_says_run_role_and_what_is_held_and_no_place_that_shows_nothing_yet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], exporters: str | None, to: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], exporters: str | None, to: str, named: str
 ) -> None:
     with run_in(tmp_path, {"OTEL_BRIDGE_QUIET": "0"}, role="trainer", exporters=exporters) as run:
         line = capsys.readouterr().err
 
     assert line == (
         f"otel-bridge: gsm8k/ppo ({run.id[:8]}…) as trainer → {to}"
-        f" · held in {tmp_path}; deliver with: otel-bridge drain {tmp_path}\n"
+        f" · held in {tmp_path}; deliver with: otel-bridge drain {tmp_path}{named}\n"
     )
 
 

@@ -36,7 +36,7 @@ def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.C
     with run_in(tmp_path, _LOUD, role="trainer"):
         line = capsys.readouterr().err
 
-    assert "as trainer → no exporter yet · resuming, last trainer step 154 · view: http://m/#/runs/1 · held in" in line
+    assert "as trainer → mlflow · resuming, last trainer step 154 · view: http://m/#/runs/1 · held in" in line
 
 
 def test_where_it_forwards_to_is_said_without_credentials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
