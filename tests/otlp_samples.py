@@ -150,11 +150,13 @@ class Bench:
     def __post_init__(self) -> None:
         self.translator = Translator(self.state, self.options)
 
-    def restart(self) -> None:
-        """As after a kill: what was flushed is all there is."""
+    def restart(self, *, away_s: float | None = None) -> None:
+        """As after a kill: what was flushed is all there is. With *away_s* nobody listened meanwhile."""
         self.translator.flush()
         self.state = MemoryState(self.state.snapshot())
-        self.translator = Translator(self.state, self.options)
+        self.now_ns += int((away_s or 0) * S)
+        opened_ns = 0 if away_s is None else self.now_ns
+        self.translator = Translator(self.state, self.options, opened_unix_ns=opened_ns)
 
     def open(self, *sources: Source) -> None:
         for each in sources:

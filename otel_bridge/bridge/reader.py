@@ -82,6 +82,7 @@ class Reader:
         self._listed_s = 0.0
         self._listed_mtime_ns = -1
         self._ticked_ns = 0
+        self._opened_ns = time.time_ns()
         self._begin()
 
     def _begin(self) -> None:
@@ -91,6 +92,7 @@ class Reader:
             self.state,
             self._options,
             others=lambda: self.others(),  # noqa: PLW0108  # it is set after this
+            opened_unix_ns=self._opened_ns,
         )
         before = self.tails
         self.tails = {source.instance_id: Tail.resumed(self._folder, source) for source in self._view.sources()}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from otel_bridge.records import End, Status
+from otel_bridge.translation.hearing import Hearing
 from otel_bridge.translation.identity import Speaker
 from otel_bridge.translation.options import Options
 from otel_bridge.translation.process import PREFIX, Process
@@ -46,8 +47,8 @@ class EndEvent:
 class Life:
     """The processes of one run."""
 
-    def __init__(self, state: State, options: Options) -> None:
-        self._state, self._options = state, options
+    def __init__(self, state: State, options: Options, hearing: Hearing) -> None:
+        self._state, self._options, self._hearing = state, options, hearing
         self.processes: dict[str, Process] = {
             key.removeprefix(PREFIX): Process.from_state(key.removeprefix(PREFIX), value)
             for key, value in state.items(PREFIX)
@@ -142,8 +143,10 @@ class Life:
 
     # --- what follows -------------------------------------------------------------------------------------------------
     def silence(self, now_unix_ns: int) -> None:
-        """Take remote processes that have been silent for too long for ended."""
+        """Take remote processes that have been silent for too long, while they could be heard, for ended."""
         limit = now_unix_ns - self._options.silence_ns
+        if self._hearing.opened_ns > limit:
+            return
         quiet = (self.processes[instance] for instance in self._open)
         self._fall_silent([process for process in quiet if process.remote and process.seen_ns <= limit], now_unix_ns)
 
@@ -179,8 +182,11 @@ class Life:
             return process.ended_ns + self._options.end_grace_ns
         since_ns = max(process.ended_ns, process.came_ns)
         if process.tail_missing and process.remote:  # rows that its end event tells of are still under way
-            return since_ns + self._options.tail_wait_ns
-        return since_ns + self._options.row_wait_ns if process.waiting or process.tail_missing else 0
+            return max(since_ns, self._hearing.opened_ns) + self._options.tail_wait_ns
+        if not (process.waiting or process.tail_missing):
+            return 0
+        wait_ns = self._options.row_wait_ns
+        return self._hearing.due(since_ns, wait_ns) if process.remote else since_ns + wait_ns
 
     def run_end(self) -> End:
         """End the run."""

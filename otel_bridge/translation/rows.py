@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from otel_bridge.records import Distribution, Row, Value, axis_of
+from otel_bridge.translation.hearing import Hearing
 from otel_bridge.translation.keys import Axes
 from otel_bridge.translation.options import Options
 from otel_bridge.translation.own_rows import Learned, Piece
@@ -29,8 +30,10 @@ _FOREVER = 1 << 63
 class Rows:
     """The rows of all processes of ours in one run."""
 
-    def __init__(self, state: State, options: Options, axes: Axes, processes: Mapping[str, Process]) -> None:
-        self._state, self._options, self._axes = state, options, axes
+    def __init__(
+        self, state: State, options: Options, axes: Axes, processes: Mapping[str, Process], hearing: Hearing
+    ) -> None:
+        self._state, self._options, self._axes, self._hearing = state, options, axes, hearing
         self._holding: dict[Process, None] = {}
         self._changed: set[tuple[Process, int]] = set()
         self._waiting_bytes = 0
@@ -97,13 +100,17 @@ class Rows:
         """Let through what has waited long enough."""
         rows: list[Row] = []
         for process in list(self._holding):
-            due = itertools.takewhile(
-                lambda row: row.since_ns + self._options.row_wait_ns <= now_unix_ns, process.waiting.values()
-            )
-            for time_ns in sorted(row.time_ns for row in due):
+            for time_ns in self._due(process, now_unix_ns):
                 if time_ns in process.waiting:
                     rows += self._give_up(process, process.waiting[time_ns])
         return rows
+
+    def _due(self, process: Process, now_unix_ns: int) -> list[int]:
+        """Return the times of the rows of *process* that have waited long enough, in order."""
+        waiting = process.waiting.values()
+        return sorted(
+            row.time_ns for row in itertools.takewhile(lambda row: self._due_ns(process, row) <= now_unix_ns, waiting)
+        )
 
     def close(self) -> list[Row]:
         """Let through everything: nothing more will come."""
@@ -130,6 +137,11 @@ class Rows:
             self._state.delete(f"{_PREFIX}{process.instance}/{time_ns}")
         self._changed = {pair for pair in self._changed if pair[0] is not process}
         return rows
+
+    def _due_ns(self, process: Process, row: Waiting) -> int:
+        if process.remote:
+            return self._hearing.due(row.since_ns, self._options.row_wait_ns)
+        return row.since_ns + self._options.row_wait_ns
 
     # --- one row ------------------------------------------------------------------------------------------------------
     def _wait(self, process: Process, piece: Piece, now_unix_ns: int) -> Waiting:

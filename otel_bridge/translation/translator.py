@@ -23,6 +23,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import Record, Row, Status
 from otel_bridge.translation.events import Events
+from otel_bridge.translation.hearing import Hearing
 from otel_bridge.translation.keys import Axes
 from otel_bridge.translation.life import Life
 from otel_bridge.translation.options import Options, OtherTraces, counted
@@ -95,14 +96,23 @@ class Translator:
         state: Where everything is kept; this object reads it here, and relies on being its only writer.
         options: Waiting times, bounds, selection.
         others: Asked what becomes of a trace that is no rollout.
+        opened_unix_ns: Since when it listens; what waits for producers elsewhere does not age before. 0: all along.
     """
 
-    def __init__(self, state: State, options: Options, *, others: Callable[[], OtherTraces] = counted) -> None:
+    def __init__(
+        self,
+        state: State,
+        options: Options,
+        *,
+        others: Callable[[], OtherTraces] = counted,
+        opened_unix_ns: int = 0,
+    ) -> None:
         self._state = state
-        self._life = Life(state, options)
+        self._hearing = Hearing(opened_unix_ns, options.tail_wait_ns)
+        self._life = Life(state, options, self._hearing)
         self._voices = Voices(RunFacts(state, options.run_id), self._life)
         self._axes = Axes(state, options.max_keys, self._life.processes)
-        self._rows = Rows(state, options, self._axes, self._life.processes)
+        self._rows = Rows(state, options, self._axes, self._life.processes, self._hearing)
         self._seen = Seen(state, options.seen_limit)
         self._points = Points(state, self._axes, self._seen, options.max_keys)
         self._rollouts = Rollouts(state, options, self._axes.steps, others=others, attempt_of=self._axes.current)
@@ -222,6 +232,8 @@ class Translator:
 
     def _metrics(self, frame: _Frame) -> list[Record]:
         heard = self._heard(frame)  # all of it, before anything has an effect: it may turn out to be undecodable
+        if frame.held:
+            self._hearing.rows(frame.now_unix_ns)
         records: list[Record] = []
         for said in heard:
             process = said.voice.process

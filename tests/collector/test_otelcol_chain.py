@@ -41,6 +41,8 @@ run.finish(timeout_s=120)
 """
 ROLES = ("trainer", "explorer")
 MORE_ROWS = 30
+WINDOW_S = 10
+"""`OTEL_BRIDGE_ROW_WAIT_S`: rows that come within it are put in order."""
 
 
 @pytest.fixture
@@ -113,8 +115,9 @@ def test_every_row_arrives_once_in_every_tracker_whatever_is_killed_or_away(
         for role, steps in logged.items():
             losses = [(one.step, one.value) for one in contents.scalars if one.key == f"{role}/loss"]
             rates = [(one.step, one.value) for one in contents.scalars if one.key == f"{role}/lr"]
-            assert losses == [(step, step / 2) for step in range(steps)], f"{name}: {role}/loss"
-            assert rates == [(step, 1e-3) for step in range(steps)], f"{name}: {role}/lr"
+            # A killed gateway puts what was under way behind its backlog: beyond the window it stands late, but whole.
+            assert _in_order(losses, away_s) == [(step, step / 2) for step in range(steps)], f"{name}: {role}/loss"
+            assert _in_order(rates, away_s) == [(step, 1e-3) for step in range(steps)], f"{name}: {role}/lr"
             assert contents.config[f"{role}/lr"] == "0.1", name
         rollouts = sorted((one.id, one.reward) for one in contents.rollouts)
         assert rollouts == _rollouts(info.id, logged), f"{name}: rollouts"
@@ -149,6 +152,10 @@ class Jobs:
     def logged(self) -> dict[str, int]:
         """How many rows each has logged."""
         return {role: len(acked(acks)) for role, acks in self._acks.items()}
+
+
+def _in_order(found: list[tuple[int | None, float]], away_s: float) -> list[tuple[int | None, float]]:
+    return found if away_s < WINDOW_S else sorted(found, key=lambda pair: pair[0] or 0)
 
 
 def _rollouts(run_id: str, logged: Mapping[str, int]) -> list[tuple[str, float]]:

@@ -1,0 +1,31 @@
+"""Since when producers elsewhere could be heard: what waits for them does not age while no receiver was up. Pure."""
+
+from __future__ import annotations
+
+
+class Hearing:
+    """One translator's time of listening.
+
+    Args:
+        opened_unix_ns: When it began; what began to wait before was waited for by another, and nobody in between. 0: it
+            has listened all along.
+        late_ns: How long the first rows may take to come back after that.
+    """
+
+    def __init__(self, opened_unix_ns: int, late_ns: int) -> None:
+        self.opened_ns = opened_unix_ns
+        self._late_ns = late_ns
+        self._heard_ns = 0
+
+    def rows(self, now_unix_ns: int) -> None:
+        """Note that a receiver took metrics *now*: what was under way when nobody listened is on its way again."""
+        if not self._heard_ns and now_unix_ns >= self.opened_ns:
+            self._heard_ns = now_unix_ns
+
+    def due(self, since_ns: int, wait_ns: int) -> int:
+        """Return when *wait_ns* of listening have passed for what began to wait at *since_ns*."""
+        if since_ns >= self.opened_ns:
+            return since_ns + wait_ns
+        if self._heard_ns:
+            return self._heard_ns + wait_ns
+        return self.opened_ns + max(self._late_ns, wait_ns)

@@ -1,0 +1,89 @@
+"""A service that was away: what waited for producers elsewhere goes on waiting, as nobody could hear them."""
+
+from __future__ import annotations
+
+from otlp_samples import LOGS, Bench, end, logs_request, metrics_request, row, who
+
+from otel_bridge.records import End, Record
+
+HOUR_S = 3600.0
+
+
+def of_rows(*seqs: int, instance: str = "i1") -> bytes:
+    return metrics_request((who(instance), [row(seq, {"loss": float(seq)}) for seq in seqs]))
+
+
+def ids(records: list[Record]) -> list[str]:
+    return [record.id for record in records]
+
+
+def test_rows_behind_a_gap_still_wait_for_those_that_are_under_way() -> None:
+    bench = Bench()
+    bench.request(of_rows(1, 4, 5))
+
+    bench.restart(away_s=HOUR_S)
+    bench.tick()
+    bench.tick(100)  # the connection comes back late
+    bench.request(of_rows(6))
+    bench.tick(9)
+    bench.request(of_rows(2, 3))
+
+    assert ids(bench.records) == [f"m:i1:{seq}" for seq in (1, 2, 3, 4, 5, 6)]
+
+
+def test_what_never_comes_is_given_up_a_row_wait_after_the_first_rows() -> None:
+    bench = Bench()
+    bench.request(of_rows(1, 4))
+
+    bench.restart(away_s=HOUR_S)
+    bench.request(of_rows(1, instance="i2"))
+    early, due = bench.tick(9.9), bench.tick(0.1)
+
+    assert (ids(early), ids(due)) == ([], ["m:i1:4"])
+
+
+def test_where_no_rows_come_at_all_it_is_given_up_a_tail_wait_after_the_start() -> None:
+    bench = Bench()
+    bench.request(of_rows(1, 4))
+
+    bench.restart(away_s=HOUR_S)
+    early, due = bench.tick(149), bench.tick(1)
+
+    assert (ids(early), ids(due)) == ([], ["m:i1:4"])
+
+
+def test_requests_read_late_that_came_before_are_not_the_first_rows() -> None:
+    bench = Bench()
+    before_ns = bench.now_ns
+    bench.restart(away_s=HOUR_S)
+    opened_ns, bench.now_ns = bench.now_ns, before_ns
+    bench.request(of_rows(1, 3))
+
+    bench.now_ns = opened_ns
+    early = bench.tick(60)
+    bench.request(of_rows(2))
+
+    assert (ids(early), ids(bench.records)) == ([], ["m:i1:1", "m:i1:2", "m:i1:3"])
+
+
+def test_nobody_is_taken_for_dead_for_what_nobody_could_hear() -> None:
+    bench = Bench()
+    bench.request(of_rows(1))
+    silence_s = bench.options.silence_ns / 1e9
+
+    bench.restart(away_s=HOUR_S)
+    early, due = bench.tick(silence_s - 1), bench.tick(1)
+
+    assert (ids(early), [type(record) for record in due]) == ([], [End])
+
+
+def test_an_end_waits_for_its_rows_through_an_hour_without_a_service() -> None:
+    bench = Bench()
+    bench.request(logs_request((who(), [end("finished", 1, last_row=2)])), LOGS)
+
+    bench.restart(away_s=HOUR_S)
+    bench.tick(140)
+    bench.request(of_rows(2))
+    bench.request(of_rows(1))
+
+    assert ids(bench.records) == ["m:i1:1", "m:i1:2", "e:1"]
