@@ -44,6 +44,8 @@ _KEPT_OPEN_S = 90.0
 _WINDOW_ROWS = 6_000
 _WARM_ROWS = 12_000
 """Before that a process still imports, learns shapes and fills its bounded caches."""
+_TELLING_ROWS = 100_000
+"""The halves of a shorter life say nothing: its first one still takes up what the kill left."""
 _MORE_MEMORY = 1.25
 _BYTES_A_RUN = 3 << 20
 """What an open run takes: runs pile up while the tracker is away, and that is no growth with the rows."""
@@ -356,7 +358,7 @@ def _grown(samples: list[Sample]) -> Iterator[str]:
             if over:
                 yield f"life {life}: {over[0]} for the runs that are open"
         warm = [one for one in given if one.rows - given[0].rows >= _WARM_ROWS]
-        if len(warm) < 4:
+        if len(warm) < 4 or warm[-1].rows - warm[0].rows < _TELLING_ROWS:
             continue
         compared += 1
         half = len(warm) // 2
