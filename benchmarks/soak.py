@@ -2,9 +2,9 @@
 
 Clients of many runs and roles send rows over HTTP and begin new runs as old ones end; a tracker goes away and comes
 back; the service is killed and started again. At the end every acknowledged row must be in the tracker. Nothing may
-grow with the number of rows: what is open is held to what the runs open at one time need, and memory is
-compared between two halves of the rows of one life of its process, never between moments; the half in which more runs
-were open at one time may take what those need.
+grow with the number of rows: files, threads and memory are held to what the runs open at one time need; over a long
+life, of a million rows, memory is also compared between its two halves, never between moments, and the half in which
+more runs were open at one time may take what those need.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _KEPT_OPEN_S = 90.0
 _WINDOW_ROWS = 6_000
 _WARM_ROWS = 12_000
 """Before that a process still imports, learns shapes and fills its bounded caches."""
-_TELLING_ROWS = 100_000
-"""The halves of a shorter life say nothing: its first one still takes up what the kill left."""
+_TELLING_ROWS = 1_000_000
+"""The halves of a shorter life say nothing: runs pile up and go with the tracker, and memory with them."""
+_RSS = 128 << 20
+_RSS_A_RUN = 3 << 20
 _MORE_MEMORY = 1.25
-_BYTES_A_RUN = 3 << 20
-"""What an open run takes: runs pile up while the tracker is away, and that is no growth with the rows."""
 _CLOSES_S = 10.0
 """How long after its end a run is closed at the latest."""
 _CLOSING_RUNS = _CLIENTS * _RUNS_AT_A_TIME
@@ -342,16 +342,18 @@ def _missing(folder: Path, sent: Sent) -> Iterator[str]:
 
 
 def _grown(samples: list[Sample]) -> Iterator[str]:
-    """Compare what is open with what the runs open at one time need, and memory, half a life against the other half."""
+    """Compare files, threads and memory with what open runs need, and memory of the halves of a long life."""
     compared = 0
     for life, group in itertools.groupby(samples, key=lambda sample: sample.life):
         given = list(group)
         for what, fixed, for_a_run, seen in (
             ("open files", _FILES, _FILES_A_RUN, [one.files - _FILES_ASLEEP * one.young for one in given]),
             ("threads", _THREADS, _THREADS_A_RUN, [one.threads for one in given]),
+            ("bytes of memory", _RSS, _RSS_A_RUN, [one.rss for one in given]),
         ):
             limits = [fixed + for_a_run * (one.undelivered + _CLOSING_RUNS) for one in given]
-            print(f"life {life}, {given[-1].rows - given[0].rows:,} rows: {what} {max(seen)}, at most {max(limits)}")
+            rows = given[-1].rows - given[0].rows
+            print(f"life {life}, {rows:,} rows: {what} {max(seen):,}, at most {max(limits):,}")
             over = [
                 f"{count} {what}, at most {limit}" for count, limit in zip(seen, limits, strict=True) if count > limit
             ]
@@ -365,10 +367,10 @@ def _grown(samples: list[Sample]) -> Iterator[str]:
         before, after = max(one.rss for one in warm[:half]), max(one.rss for one in warm[half:])
         more_runs = max(one.undelivered for one in warm[half:]) - max(one.undelivered for one in warm[:half])
         print(f"life {life}, {warm[-1].rows - warm[0].rows:,} rows: memory {before:,} → {after:,} bytes")
-        if after > before * _MORE_MEMORY + _BYTES_A_RUN * max(more_runs, 0):
+        if after > before * _MORE_MEMORY + _RSS_A_RUN * max(more_runs, 0):
             yield f"life {life}: memory grew from {before:,} to {after:,} bytes from one half of its rows to the other"
     if samples:
-        print(f"largest disk {max(one.disk for one in samples):,} bytes; lives whose halves are compared: {compared}")
+        print(f"largest disk {max(one.disk for one in samples):,} bytes; long lives, of two halves: {compared}")
 
 
 if __name__ == "__main__":
