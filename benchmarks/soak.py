@@ -46,7 +46,7 @@ _WARM_ROWS = 12_000
 """Before that a process still imports, learns shapes and fills its bounded caches."""
 _TELLING_ROWS = 1_000_000
 """The halves of a shorter life say nothing: runs pile up and go with the tracker, and memory with them."""
-_RSS = 128 << 20
+_RSS = 192 << 20
 _RSS_A_RUN = 3 << 20
 _MORE_MEMORY = 1.25
 _CLOSES_S = 10.0
