@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 from otel_bridge.errors import BlockedError, RetryableError
+from otel_bridge.releases import release_of
 from otel_bridge_mlflow.errors import LOGIN, MISSING, Refused, as_bridge_errors, outcome_of_status
 from otel_bridge_mlflow.keys import Rules
 from otel_bridge_mlflow.settings import MlflowSettings, without_credentials
@@ -180,8 +181,7 @@ def require_version(found: str) -> None:
     Raises:
         BlockedError: It is one whose calls we do not know.
     """
-    parts = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
-    if not _OLDEST <= parts < _TOO_NEW:
+    if not _OLDEST <= release_of(found) < _TOO_NEW:
         raise BlockedError(f"mlflow {found} is installed, one from 3.10 to below 4 is needed", help=_INSTALL)
 
 

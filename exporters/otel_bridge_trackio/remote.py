@@ -15,15 +15,16 @@ from urllib.parse import urljoin
 import requests
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.releases import release_of
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.payload import Payload
 from otel_bridge_trackio.settings import Remote
 from otel_bridge_trackio.store import Entry
+from otel_bridge_trackio.versions import OLDEST
 
 REQUEST_ENTRIES: Final = 500
 REQUEST_BYTES: Final = 4 << 20
 _API_VERSION: Final = 1
-_OLDEST: Final = (0, 43)
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 _HEADER: Final = "X-Trackio-Write-Token"
 _PAGE: Final = 500
@@ -190,8 +191,7 @@ class RemoteStore:
         said = self._answer("GET", "version", None)
         known = cast("dict[str, object]", said) if isinstance(said, dict) else {}
         version = str(known.get("version") or "")
-        parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-        if known.get("api_version") != _API_VERSION or len(parts) < 2 or parts < _OLDEST:
+        if known.get("api_version") != _API_VERSION or release_of(version) < OLDEST:
             raise BlockedError(
                 f"{self.url}: version {version or 'unknown'}; expected 0.43 or newer, api_version {_API_VERSION}",
                 help="check the address, and upgrade Trackio on the server",

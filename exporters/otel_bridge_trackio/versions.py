@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from otel_bridge.errors import BlockedError
+from otel_bridge.releases import release_of
 
 OLDEST: Final = (0, 43)
 UNTRIED: Final = (0, 44)
@@ -20,14 +20,12 @@ CALLS: Final[Mapping[str, Sequence[str]]] = {
     "validate_project_name": ("project",),
 }
 """What is called of ``SQLiteStorage``, and with which arguments, all by name."""
-_VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 _log: Final = logging.getLogger("otel_bridge.trackio")
 
 
 def require_supported(version: str) -> None:
     """Raise `BlockedError` when this version of Trackio is too old; say it when it is newer than any that was tried."""
-    found = _VERSION.match(version)
-    parts = tuple(int(part) for part in found.groups()) if found else ()
+    parts = release_of(version)
     if parts < OLDEST:
         raise BlockedError(f"Trackio {version or 'of an unknown version'} is too old, expected 0.43", help=INSTALL)
     if parts >= UNTRIED:

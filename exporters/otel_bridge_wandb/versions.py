@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import Final
 
 from otel_bridge.errors import BlockedError
+from otel_bridge.releases import release_of
 
 OLDEST: Final = (0, 28)
 UNTRIED: Final = (0, 32)
@@ -14,13 +14,12 @@ INSTALL: Final = "pip install 'otel-bridge[wandb]'"
 SHARING_FROM: Final = (0, 28, 2)
 SHARING_BELOW: Final = (0, 31)
 INSTALL_SHARING: Final = "pip install 'wandb>=0.28.2,<0.31'"
-_VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 _log: Final = logging.getLogger("otel_bridge.wandb")
 
 
 def require_supported(version: str) -> None:
     """Raise `BlockedError` when this version of wandb is too old; say it when it is newer than any that was tried."""
-    parts = _parts(version)
+    parts = release_of(version)
     if parts < OLDEST:
         raise BlockedError(f"W&B: wandb {version} is too old, expected 0.28 to 0.31", help=INSTALL)
     if parts >= UNTRIED:
@@ -29,16 +28,11 @@ def require_supported(version: str) -> None:
 
 def require_safe_sharing(version: str) -> None:
     """Raise `BlockedError` unless shared mode of this version of wandb is known to be safe."""
-    if SHARING_FROM <= _parts(version) < SHARING_BELOW:
+    if SHARING_FROM <= release_of(version) < SHARING_BELOW:
         return
     reason = (
         "its writers number their rows themselves, so that those of two machines may replace one another"
-        if _parts(version) >= SHARING_BELOW
+        if release_of(version) >= SHARING_BELOW
         else "it was never tried"
     )
     raise BlockedError(f"W&B: shared mode of wandb {version} is refused: {reason}", help=INSTALL_SHARING)
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    found = _VERSION.match(version)
-    return tuple(int(part or 0) for part in found.groups()) if found else ()

@@ -7,7 +7,6 @@ that needs the network waits a few seconds at most.
 from __future__ import annotations
 
 import importlib.metadata
-import re
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,8 @@ from urllib.parse import urlsplit
 
 import psutil
 import requests
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from otel_bridge import settings
 from otel_bridge.exporter import OTLP
@@ -64,28 +65,15 @@ def versions(exporters: Iterable[str]) -> Found:
 
 def within(version: str, wanted: str) -> bool:
     """Say whether *version* lies in a range such as ``>=0.28,<0.32``."""
-    own = _numbers(version)
-    for operator, text in re.findall(r"(>=|<=|==|!=|<|>)\s*([0-9.]+)", wanted):
-        limit = _numbers(text)
-        holds = {">=": own >= limit, "<=": own <= limit, "==": own == limit, "!=": own != limit,
-                 "<": own < limit, ">": own > limit}[operator]  # fmt: skip
-        if not holds:
-            return False
-    return True
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"[0-9]+(\.[0-9]+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
+    return SpecifierSet(wanted).contains(version, prereleases=True)
 
 
 def _ranges() -> dict[str, str]:
     """Return the range of each package that an extra of ours names."""
     ranges: dict[str, str] = {}
-    for text in importlib.metadata.requires("otel-bridge") or ():
-        found = re.match(r"([A-Za-z0-9_.-]+)\s*\(?([<>=!][^;)]*)\)?\s*;", text)
-        if found:
-            ranges[found[1]] = found[2].strip()
+    for requirement in map(Requirement, importlib.metadata.requires("otel-bridge") or ()):
+        if requirement.marker is not None and requirement.specifier:
+            ranges[requirement.name] = str(requirement.specifier)
     return ranges
 
 
