@@ -30,7 +30,7 @@ class Ask:
 
     Attributes:
         kind: ``retry``, ``discard``, ``finish`` or ``handover``.
-        values: What goes with it; it may hold credentials, hence not shown.
+        values: What goes with it: a status, ids of dead letters; never credentials.
         time_unix_ns: When it was asked.
     """
 
