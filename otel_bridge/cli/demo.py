@@ -60,14 +60,27 @@ def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
     folder = RunFolder(directory / "runs", run_id_of(PROJECT, name))
     console = Console(highlight=False)
     console.print(f"[bold]{PROJECT}/{name}[/bold] → {', '.join(chosen)}", soft_wrap=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         failures = _run(console, folder, steps=steps, seed=seed, env=env)
-    except KeyboardInterrupt:
+    except _Interrupted as exc:
         line = "interrupted; what was logged is delivered on its own, as this shows: otel-bridge status"
         console.print(f"{line} {folder.base}", soft_wrap=True)
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(128 + exc.number)
     sys.exit(_closing(console, folder, failures))
+
+
+class _Interrupted(KeyboardInterrupt):
+    """A person, or the system, wants the demo to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise _Interrupted(number)
 
 
 def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> dict[str, str]:

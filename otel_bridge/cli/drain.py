@@ -22,7 +22,7 @@ from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.cli.closing import remains
-from otel_bridge.cli.status import folders_of
+from otel_bridge.cli.status_source import folders_of, no_run_folder, runs_below
 from otel_bridge.cli.tables import show
 from otel_bridge.emit.exporters import choose
 from otel_bridge.emit.launch import bridge_environment
@@ -58,6 +58,9 @@ def command(directories: tuple[Path, ...], exporters: str, single: Path | None) 
     folders = [folder for directory in named for folder in folders_of(directory)]
     console = Console(highlight=False)
     if not folders:
+        for directory in directories:
+            if runs_below(directory) is not None:
+                raise click.ClickException(no_run_folder(directory))
         places = ", ".join(map(str, directories)) or base_dir(settings.environment(), Path.cwd())
         console.print(f"{places}: no run folder here, nothing to deliver", soft_wrap=True)
         return

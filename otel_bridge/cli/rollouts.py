@@ -15,14 +15,13 @@ from rich.console import Console
 from otel_bridge import settings
 from otel_bridge.cli.rollout_source import Found, Rollouts, RolloutSource
 from otel_bridge.cli.rollout_view import RolloutView
-from otel_bridge.cli.status import folders_of
+from otel_bridge.cli.status_source import NAME_ANOTHER, folders_of, no_run_folder
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, base_dir
 from otel_bridge.journal.report import read_report
 
 _SORT: Final = ("newest", "reward", "advantage", "step", "duration", "turns")
 _LIMIT: Final = 10
-_HINT: Final = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
 _UNNAMED: Final = {"split": "train"}
 """What rollouts are that say nothing."""
 
@@ -130,10 +129,10 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
     """
     where = directory or base_dir(settings.environment(), Path.cwd())
     if not where.is_dir():
-        raise click.ClickException(f"{where}: no such folder; {_HINT}")
+        raise click.ClickException(f"{where}: no such folder; {NAME_ANOTHER}")
     folders = folders_of(directory)
     if not folders:
-        raise click.ClickException(f"{where}: no run folder here; {_HINT}")
+        raise click.ClickException(no_run_folder(where))
     if run is None:
         return folders
     named = [(folder, _name_of(folder)) for folder in folders]

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from otel_bridge import settings
 from otel_bridge.cli.run_state import RunState, lasts_s
-from otel_bridge.cli.status_source import Overview, Read, folders_of, from_service, is_url, overview_of
+from otel_bridge.cli.status_source import Overview, Read, folders_of, from_service, is_url, no_run_folder, overview_of
 from otel_bridge.cli.tables import age, place_commands, run_table, size
 from otel_bridge.journal.folder import base_dir
 
@@ -56,9 +56,7 @@ def _here(directory: Path | None, *, watching: bool) -> Overview:
     folders = folders_of(directory)
     base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
     if not folders and not watching:
-        raise click.ClickException(
-            f"{base}: no run folder here; pass the folder that holds them, or set OTEL_BRIDGE_DIR"
-        )
+        raise click.ClickException(no_run_folder(base))
     return overview_of(folders[0].base if folders else base, folders, settings.environment())
 
 

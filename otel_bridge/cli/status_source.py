@@ -18,6 +18,7 @@ from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder, base_dir, run_folders
 from otel_bridge.semconv import HEADER_SERVER
 
+NAME_ANOTHER: Final = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
 _TIMEOUT_S: Final = 10.0
 
 
@@ -50,6 +51,19 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
     if (base / "segments").is_dir():
         return [folder for folder in run_folders(base.resolve().parent) if folder.path == base.resolve()]
     return run_folders(base)
+
+
+def runs_below(base: Path) -> Path | None:
+    """Return the first folder in *base* that holds run folders, as ``runs`` in what the demo makes."""
+    found = (path for path in sorted(base.glob("*/")) if run_folders(path)) if base.is_dir() else iter(())
+    return next(found, None)
+
+
+def no_run_folder(base: Path) -> str:
+    """Return what is said of a directory without run folders: the one below it that has some, if there is one."""
+    below = runs_below(base)
+    where = NAME_ANOTHER if below is None else f"they are in {below}"
+    return f"{base}: no run folder here; {where}"
 
 
 def is_url(place: str) -> bool:

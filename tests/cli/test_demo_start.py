@@ -55,17 +55,23 @@ def test_a_bridge_that_does_not_start_is_said_with_the_last_line_of_its_log(tmp_
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_the_roles_in_order_and_what_they_logged_is_delivered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_roles_in_order_and_what_they_logged_is_delivered(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     runs = tmp_path / "demo" / "runs"
     command = [str(BIN / "otel-bridge"), "demo", "--steps", "1000", "--exporters", "file", "--dir", "demo"]
     with started(command, cwd=tmp_path, env=environment(tmp_path)) as demo:
         until(lambda: rows_in(runs) > 5, "some rows")
-        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
+        if number == signal.SIGINT:
+            os.killpg(demo.pid, number)  # as a terminal does
+        else:
+            demo.send_signal(number)
         said, errors = demo.communicate(timeout=60)
 
         report = ended(runs)
 
-    assert (demo.returncode, errors) == (128 + signal.SIGINT, "")
+    assert (demo.returncode, errors) == (128 + number, "")
     line = "interrupted; what was logged is delivered on its own, as this shows: otel-bridge status"
     assert said.splitlines()[-1] == f"{line} {runs}"
     assert (report.status, report.rows > 5) == ("finished", True)

@@ -286,6 +286,16 @@ def test_what_cannot_be_drained_is_said(tmp_path: Path, arguments: list[str], co
     assert said in done.stdout + done.stderr
 
 
+def test_the_folder_above_the_run_folders_is_no_folder_with_nothing_to_deliver(tmp_path: Path) -> None:
+    held(tmp_path, "ppo", "file", OTEL_BRIDGE_DIR="job/runs")
+    env = environment(tmp_path)
+
+    said = [otel_bridge(name, "job", cwd=tmp_path, env=env) for name in ("drain", "status", "rollouts")]
+
+    line = "Error: job: no run folder here; they are in job/runs\n"
+    assert [(done.returncode, done.stderr) for done in said] == [(1, line)] * 3
+
+
 def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_in_doubt(tmp_path: Path) -> None:
     extra = install(tmp_path)
     (tmp_path / "gate").touch()

@@ -155,7 +155,7 @@ def test_without_run_folders_it_says_where_it_looked(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"Error: {tmp_path}/there: no run folder here; pass the folder that holds them, or set OTEL_BRIDGE_DIR\n"
+        f"Error: {tmp_path}/there: no run folder here; pass the folder that holds run folders, or set OTEL_BRIDGE_DIR\n"
     )
 
 
