@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Final
 
 _AGAIN_S: Final = 1.0
-_COST_FACTOR: Final = 100
-"""Counting takes at most a hundredth of the time."""
+_SELDOM_S: Final = 10.0
+_PLENTY_BYTES: Final = 4 << 30
+"""While there is as much room, and nobody fills it within `_SELDOM_S`, it is counted that seldom."""
+_COST_FACTOR: Final = 2000
+"""Counting takes at most this part of the time: every process of a job does it."""
 _LONGEST_S: Final = 30.0
 
 
@@ -41,13 +44,18 @@ class Quota:
         return min(self._max_bytes, (disk.f_bavail * disk.f_frsize + used_bytes) // 2)
 
     def full(self) -> bool:
-        """Say whether the limit is reached; counted at most once a second, more seldom where counting takes long."""
+        """Say whether the limit is reached.
+
+        Counted at most once a second, more seldom where counting takes long or the limit is far.
+        """
         now = time.monotonic()
         if now >= self._count_again:
             used = self.used_bytes()
-            self._full = used >= self.limit_bytes(used)
+            room = self.limit_bytes(used) - used
+            self._full = room <= 0
             after = time.monotonic()
-            self._count_again = after + min(max(_AGAIN_S, _COST_FACTOR * (after - now)), _LONGEST_S)
+            pause_s = max(_SELDOM_S if room > _PLENTY_BYTES else _AGAIN_S, _COST_FACTOR * (after - now))
+            self._count_again = after + min(pause_s, _LONGEST_S)
         return self._full
 
 

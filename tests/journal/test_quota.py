@@ -3,6 +3,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+from otel_bridge.journal import quota as module
 from otel_bridge.journal.quota import Quota
 
 
@@ -42,3 +45,29 @@ def test_the_answer_is_kept_for_a_moment(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(1000))
 
     assert (before, quota.full(), Quota(tmp_path, 1000).full()) == (False, False, True)
+
+
+@pytest.mark.parametrize(("max_bytes", "seconds"), [(5000, 1.5), (8 << 30, 10.5)])
+def test_it_is_counted_each_second_near_the_limit_and_seldom_far_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int, seconds: float
+) -> None:
+    now, counted, quota = [1000.0], list[Quota](), Quota(tmp_path, max_bytes)
+
+    def used_bytes(self: Quota) -> int:
+        counted.append(self)
+        return 1000
+
+    def limit_bytes(_self: Quota, _used_bytes: int) -> int:
+        return max_bytes
+
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Quota, "used_bytes", used_bytes)
+    monkeypatch.setattr(Quota, "limit_bytes", limit_bytes)
+
+    seen: list[int] = []
+    for at in (0.0, 0.9 * seconds / 1.5, seconds):
+        now[0] = 1000.0 + at
+        quota.full()
+        seen.append(len(counted))
+
+    assert seen == [1, 1, 2]
