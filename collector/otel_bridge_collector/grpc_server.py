@@ -16,13 +16,12 @@ import grpc.aio
 
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
-from otel_bridge_collector.access import Access, Tls
+from otel_bridge_collector.access import Tls
 from otel_bridge_collector.answers import answer_to
-from otel_bridge_collector.counters import Counters
 from otel_bridge_collector.inflate import inflated_message
-from otel_bridge_collector.ingest import Accept, Rejected
+from otel_bridge_collector.ingest import Rejected
 from otel_bridge_collector.items import partial_success
-from otel_bridge_collector.limits import Limits
+from otel_bridge_collector.serving import Serving
 
 _METHODS: Final = {
     "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": Signal.METRICS,
@@ -43,31 +42,17 @@ class GrpcServer:
 
     Args:
         address: ``host:port``; port 0: any that is free.
-        accept: Stores a request, raises as `Ingest.accept` does.
-        access: Who may send.
-        limits: How much.
-        counters: Counts refusals.
+        serving: What it works with.
         tls: Files of TLS; ``None``: plain text.
-        request_bytes: Largest message, inflated too.
 
     Raises:
         RuntimeError: The address cannot be bound.
     """
 
-    def __init__(
-        self,
-        address: str,
-        accept: Accept,
-        *,
-        access: Access,
-        limits: Limits,
-        counters: Counters,
-        tls: Tls | None,
-        request_bytes: int,
-    ) -> None:
+    def __init__(self, address: str, serving: Serving, *, tls: Tls | None) -> None:
         self._server = grpc.aio.server(  # pyright: ignore[reportUnknownMemberType]  # stubs leave handlers open
             options=[
-                ("grpc.max_receive_message_length", request_bytes),
+                ("grpc.max_receive_message_length", serving.request_bytes),
                 ("grpc.max_concurrent_streams", _STREAMS),
                 ("grpc.max_metadata_size", _HEAD_BYTES),
                 ("grpc.so_reuseport", 0),  # two receivers on one port would each get half
@@ -76,8 +61,7 @@ class GrpcServer:
                 ("grpc.keepalive_permit_without_calls", 1),
             ]
         )
-        handler = _Handler(accept, access, limits, counters, request_bytes)
-        self._server.add_generic_rpc_handlers((handler,))  # pyright: ignore[reportUnknownMemberType]  # stubs
+        self._server.add_generic_rpc_handlers((_Handler(serving),))  # pyright: ignore[reportUnknownMemberType]  # stubs
         if tls is None:
             self.port = self._server.add_insecure_port(address)
         else:
@@ -93,9 +77,8 @@ class GrpcServer:
 
 
 class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic at run time  # pyright: ignore[reportMissingTypeArgument]
-    def __init__(self, accept: Accept, access: Access, limits: Limits, counters: Counters, request_bytes: int) -> None:
-        self._accept, self._access, self._limits, self._counters = accept, access, limits, counters
-        self._request_bytes = request_bytes
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
         self._trailers = ((HEADER_SERVER, version("otel-bridge")),)
         self._methods = {path: self._method(signal) for path, signal in _METHODS.items()}
 
@@ -113,7 +96,7 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic 
             rejected = await self._store(signal, body, context)
         except Exception as exc:  # what leaves here becomes UNKNOWN, which clients take for final
             answer = answer_to(exc)
-            self._counters.refuse(answer, "OTLP/gRPC", exc)
+            self._serving.counters.refuse(answer, "OTLP/gRPC", exc)
             await context.abort(_CODES[answer.grpc_code], answer.message, (*self._trailers, *answer.trailers()))
             raise  # for the type checker: refusing ends the call
         # With the status, not before the response: an operation less for each request.
@@ -123,19 +106,20 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic 
     async def _store(
         self, signal: Signal, body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> Rejected | None:
-        self._limits.enter()
+        serving = self._serving
+        serving.limits.enter()
         try:
-            if not self._access.open:
+            if not serving.access.open:
                 sent = cast("Iterable[tuple[str, str | bytes]]", context.invocation_metadata() or ())
-                self._access.check(next((str(value) for key, value in sent if key == "authorization"), None))
-            self._limits.charge(len(body))
+                serving.access.check(next((str(value) for key, value in sent if key == "authorization"), None))
+            serving.limits.charge(len(body))
             if len(body) > LARGE_BYTES:
-                body = await asyncio.to_thread(inflated_message, body, self._request_bytes)
+                body = await asyncio.to_thread(inflated_message, body, serving.request_bytes)
             else:
-                body = inflated_message(body, self._request_bytes)
-            return await self._accept(signal, body)
+                body = inflated_message(body, serving.request_bytes)
+            return await serving.accept(signal, body)
         finally:
-            self._limits.leave()
+            serving.limits.leave()
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:

@@ -26,13 +26,11 @@ from starlette.types import Receive, Scope, Send
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
-from otel_bridge_collector.access import Access, Tls
+from otel_bridge_collector.access import Tls
 from otel_bridge_collector.answers import MethodError, TooLargeError, answer_to
-from otel_bridge_collector.counters import Counters
 from otel_bridge_collector.grpc_server import LARGE_BYTES
 from otel_bridge_collector.http_protocol import CONNECTIONS, NO_HTTP, protocol
-from otel_bridge_collector.ingest import Accept, Rejected
-from otel_bridge_collector.limits import Limits
+from otel_bridge_collector.ingest import Rejected
 from otel_bridge_collector.otlp_http import (
     JSON,
     PATHS,
@@ -45,6 +43,7 @@ from otel_bridge_collector.otlp_http import (
     said_of_refused,
     said_of_taken,
 )
+from otel_bridge_collector.serving import Serving
 
 _KEEP_ALIVE_S: Final = 75
 _BODY_S: Final = 60.0
@@ -76,36 +75,20 @@ class HttpServer:
     Args:
         host: Address to bind.
         port: 0: any that is free.
-        accept: Stores a request, raises as `Ingest.accept` does.
-        access: Who may send.
-        limits: How much.
-        counters: Counts refusals.
+        serving: What it works with.
         tls: Files of TLS; ``None``: plain text.
-        request_bytes: Largest body, inflated too.
         pages: What ``/readyz``, ``/metrics`` and ``/status`` show.
 
     Raises:
         OSError: The address cannot be bound.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        accept: Accept,
-        *,
-        access: Access,
-        limits: Limits,
-        counters: Counters,
-        tls: Tls | None,
-        request_bytes: int,
-        pages: Pages,
-    ) -> None:
-        self._access, self._counters, self._pages = access, counters, pages
+    def __init__(self, host: str, port: int, serving: Serving, *, tls: Tls | None, pages: Pages) -> None:
+        self._serving, self._pages = serving, pages
         self._headers = {HEADER_SERVER: version("otel-bridge")}
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        export = _Export(accept, access=access, limits=limits, counters=counters, request_bytes=request_bytes)
+        export = _Export(serving)
         app = Starlette(
             routes=[
                 *(Route(path, export, methods=["POST"]) for path in PATHS),
@@ -153,7 +136,7 @@ class HttpServer:
 
     def _count_garbage(self) -> None:
         error = InvalidRecordError(NO_HTTP)
-        self._counters.refuse(answer_to(error), "HTTP", error)
+        self._serving.counters.refuse(answer_to(error), "HTTP", error)
 
     async def _healthz(self, request: Request) -> Response:
         del request
@@ -174,7 +157,7 @@ class HttpServer:
     async def _page(self, request: Request, made: Callable[[], str | bytes], media_type: str) -> Response:
         """Answer with what only those see who may send."""
         try:
-            self._access.check(request.headers.get("authorization"), request.headers.get("origin"))
+            self._serving.access.check(request.headers.get("authorization"), request.headers.get("origin"))
         except Exception as exc:  # noqa: BLE001  # answered by the table
             answer = answer_to(exc)
             return Response(f"{answer.message}\n", answer.http_status, headers=self._headers)
@@ -189,7 +172,7 @@ class HttpServer:
             error = MethodError(f"{request.method} {path}: OTLP goes by POST")
             headers["Allow"] = "POST" if path in PATHS else "GET"
         answer = answer_to(error)
-        self._counters.refuse(answer, "HTTP", error)
+        self._serving.counters.refuse(answer, "HTTP", error)
         is_json = _is_json(request.headers)
         said = said_of_refused(answer, is_json=is_json)
         return Response(said, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=headers)
@@ -198,11 +181,8 @@ class HttpServer:
 class _Export:
     """The endpoint of the three signals, bare ASGI: the fast path of HTTP."""
 
-    def __init__(
-        self, accept: Accept, *, access: Access, limits: Limits, counters: Counters, request_bytes: int
-    ) -> None:
-        self._accept, self._access, self._limits, self._counters = accept, access, limits, counters
-        self._request_bytes = request_bytes
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
         self._headers = {HEADER_SERVER: version("otel-bridge")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -214,7 +194,7 @@ class _Export:
         except Exception as exc:  # noqa: BLE001  # a 500 would be final for clients
             await body.discard()
             answer = answer_to(exc)
-            self._counters.refuse(answer, "OTLP/HTTP", exc)
+            self._serving.counters.refuse(answer, "OTLP/HTTP", exc)
             said = said_of_refused(answer, is_json=is_json)
             more = {**self._headers, **headers_of_refused(answer)}
             response = Response(said, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=more)
@@ -224,27 +204,28 @@ class _Export:
         await response(scope, receive, send)
 
     async def _store(self, signal: Signal, headers: Headers, sent: _Body, *, is_json: bool) -> Rejected | None:
-        self._limits.enter()
+        serving = self._serving
+        serving.limits.enter()
         try:
-            self._access.check(headers.get("authorization"), headers.get("origin"))
+            serving.access.check(headers.get("authorization"), headers.get("origin"))
             check_type(media_type(headers.get("content-type", "")))
-            sent.check(headers.get("content-length", ""), self._request_bytes)
+            sent.check(headers.get("content-length", ""), serving.request_bytes)
             try:
-                body = await asyncio.wait_for(sent.read(self._request_bytes), _BODY_S)
+                body = await asyncio.wait_for(sent.read(serving.request_bytes), _BODY_S)
             except asyncio.TimeoutError as exc:
                 raise InvalidRecordError(f"the body did not come within {_BODY_S:.0f} s") from exc
-            self._limits.charge(len(body))
+            serving.limits.charge(len(body))
             encoding = headers.get("content-encoding", "").strip().lower()
             if len(body) > (_LARGE_JSON_BYTES if is_json else LARGE_BYTES) and (is_json or encoding):
                 body = await asyncio.to_thread(self._decoded, signal, body, encoding, is_json)
             else:
                 body = self._decoded(signal, body, encoding, is_json)
-            return await self._accept(signal, body)
+            return await serving.accept(signal, body)
         finally:
-            self._limits.leave()
+            serving.limits.leave()
 
     def _decoded(self, signal: Signal, body: bytes, encoding: str, is_json: bool) -> bytes:
-        return decoded(signal, body, encoding, is_json=is_json, limit_bytes=self._request_bytes)
+        return decoded(signal, body, encoding, is_json=is_json, limit_bytes=self._serving.request_bytes)
 
 
 class _Body:

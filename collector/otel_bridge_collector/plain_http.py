@@ -18,11 +18,8 @@ from typing import Final, cast
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
-from otel_bridge_collector.access import Access
 from otel_bridge_collector.answers import MethodError, TooLargeError, UnavailableError, answer_to
-from otel_bridge_collector.counters import Counters
-from otel_bridge_collector.ingest import Accept, Rejected
-from otel_bridge_collector.limits import Limits
+from otel_bridge_collector.ingest import Rejected
 from otel_bridge_collector.otlp_http import (
     JSON,
     PATHS,
@@ -35,6 +32,7 @@ from otel_bridge_collector.otlp_http import (
     said_of_refused,
     said_of_taken,
 )
+from otel_bridge_collector.serving import Serving
 
 _SILENCE_S: Final = 75.0
 _DISCARD_BYTES: Final = 64 << 20
@@ -49,29 +47,15 @@ class PlainHttpServer:
     Args:
         host: A loopback address, IPv4.
         port: 0: any that is free.
-        accept: Stores a request, raises as `Ingest.accept` does.
-        access: Who may send.
-        limits: How much.
-        counters: Counts refusals.
-        request_bytes: Largest body, inflated too.
+        serving: What it works with.
 
     Raises:
         OSError: The address cannot be bound.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        accept: Accept,
-        *,
-        access: Access,
-        limits: Limits,
-        counters: Counters,
-        request_bytes: int,
-    ) -> None:
-        self._limits = limits
-        self._server = _Server((host, port), _Store(accept, access, limits, counters), request_bytes)
+    def __init__(self, host: str, port: int, serving: Serving) -> None:
+        self._limits = serving.limits
+        self._server = _Server((host, port), serving)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_LOOK_S,), name="otlp-http", daemon=True
@@ -95,13 +79,13 @@ class PlainHttpServer:
 class _Store:
     """Checks and stores requests: called by the threads of connections, done on the event loop."""
 
-    def __init__(self, accept: Accept, access: Access, limits: Limits, counters: Counters) -> None:
-        self._accept, self._access, self._limits, self._counters = accept, access, limits, counters
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
         self._loop = asyncio.get_running_loop()
 
     def check(self, authorization: str | None, origin: str | None) -> None:
         """Raise as `Access.check` does."""
-        self._access.check(authorization, origin)
+        self._serving.access.check(authorization, origin)
 
     def put(self, signal: Signal, body: bytes, *, sent_bytes: int) -> Rejected | None:
         """Store one request, *sent_bytes* long on the way; it is safe when this returns. Raises as `Ingest.accept`."""
@@ -110,15 +94,16 @@ class _Store:
     def refuse(self, error: BaseException) -> None:
         """Count a refusal; nobody counts after the end."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._counters.refuse, answer_to(error), "OTLP/HTTP", error)
+            self._loop.call_soon_threadsafe(self._serving.counters.refuse, answer_to(error), "OTLP/HTTP", error)
 
     async def _put(self, signal: Signal, body: bytes, sent_bytes: int) -> Rejected | None:
-        self._limits.enter()
+        limits = self._serving.limits
+        limits.enter()
         try:
-            self._limits.charge(sent_bytes)
-            return await self._accept(signal, body)
+            limits.charge(sent_bytes)
+            return await self._serving.accept(signal, body)
         finally:
-            self._limits.leave()
+            limits.leave()
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -126,8 +111,8 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], store: _Store, request_bytes: int) -> None:
-        self.store, self.request_bytes = store, request_bytes
+    def __init__(self, address: tuple[str, int], serving: Serving) -> None:
+        self.store, self.request_bytes = _Store(serving), serving.request_bytes
         self.headers = {HEADER_SERVER: version("otel-bridge")}
         self.stopped = False
         super().__init__(address, _Connection)

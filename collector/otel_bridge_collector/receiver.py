@@ -19,6 +19,7 @@ from otel_bridge_collector.ingest import Ingest, IngestSettings
 from otel_bridge_collector.limits import Limits, LimitSettings
 from otel_bridge_collector.metrics_text import Metric, of_receiver, text_of
 from otel_bridge_collector.plain_http import PlainHttpServer
+from otel_bridge_collector.serving import Serving
 
 if TYPE_CHECKING:
     from otel_bridge_collector.grpc_server import GrpcServer  # needs the extra `collector`, as http_server does
@@ -197,61 +198,42 @@ class Receiver:
     async def _listen(self) -> None:
         chosen = self._chosen
         self._ingest = Ingest(chosen.ingest, self.counters)
-        access, limits = Access(chosen.tokens), Limits(chosen.limits)
+        serving = Serving(
+            accept=self._ingest.accept,
+            access=Access(chosen.tokens),
+            limits=Limits(chosen.limits),
+            counters=self.counters,
+            request_bytes=chosen.request_bytes,
+        )
         if chosen.grpc_port is not None:
             address = f"{_bracketed(chosen.host)}:{chosen.grpc_port}"
             try:
-                self._grpc = self._grpc_server(address, access, limits)
+                self._grpc = self._grpc_server(address, serving)
             except RuntimeError as exc:
                 raise ConfigError(f"gRPC cannot listen on {address}; is the port taken?") from exc
             await self._grpc.start()
         if chosen.http_port is not None:
             try:
-                self._http = self._http_server(chosen.http_port, access, limits)
+                self._http = self._http_server(chosen.http_port, serving)
             except OSError as exc:
                 address = f"{_bracketed(chosen.http_host)}:{chosen.http_port}"
                 raise ConfigError(f"HTTP cannot listen on {address}: {exc.strerror}; is the port taken?") from exc
             await self._http.start()
         self._idle = asyncio.create_task(self._close_idle())
 
-    def _grpc_server(self, address: str, access: Access, limits: Limits) -> GrpcServer:
+    def _grpc_server(self, address: str, serving: Serving) -> GrpcServer:
         from otel_bridge_collector.grpc_server import GrpcServer  # noqa: PLC0415  # the extra
 
-        return GrpcServer(
-            address,
-            self._ingest.accept,
-            access=access,
-            limits=limits,
-            counters=self.counters,
-            tls=self._chosen.tls,
-            request_bytes=self._chosen.request_bytes,
-        )
+        return GrpcServer(address, serving, tls=self._chosen.tls)
 
-    def _http_server(self, port: int, access: Access, limits: Limits) -> _HttpServer:
+    def _http_server(self, port: int, serving: Serving) -> _HttpServer:
         chosen = self._chosen
         if chosen.plain:
-            return PlainHttpServer(
-                chosen.http_host,
-                port,
-                self._ingest.accept,
-                access=access,
-                limits=limits,
-                counters=self.counters,
-                request_bytes=chosen.request_bytes,
-            )
+            return PlainHttpServer(chosen.http_host, port, serving)
         from otel_bridge_collector.http_server import HttpServer, Pages  # noqa: PLC0415  # the extra
 
-        return HttpServer(
-            chosen.http_host,
-            port,
-            self._ingest.accept,
-            access=access,
-            limits=limits,
-            counters=self.counters,
-            tls=chosen.tls,
-            request_bytes=chosen.request_bytes,
-            pages=Pages(self.unready, self._text, self._status),
-        )
+        pages = Pages(self.unready, self._text, self._status)
+        return HttpServer(chosen.http_host, port, serving, tls=chosen.tls, pages=pages)
 
     async def _close_idle(self) -> None:
         while True:
