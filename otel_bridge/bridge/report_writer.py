@@ -19,7 +19,7 @@ from otel_bridge.bridge.worker import Lane
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.life import this_host
-from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report, write_report
+from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report, read_report, write_report
 
 EVERY_S: Final = 0.1
 _SETTLE_S: Final = 0.05
@@ -47,6 +47,8 @@ class ReportWriter:
         self._view = ledger.view()
         self._written_s = float("-inf")
         self._rates = Rates()
+        before = read_report(folder) or Report()
+        self._known = {**before.former, **before.exporters}
 
     def set_due(self) -> None:
         """Say that something changed. From any thread."""
@@ -72,7 +74,9 @@ class ReportWriter:
         if not now and (seen_s - self._written_s < EVERY_S or not (settled or seen_s - due_s >= _SETTLE_S)):
             return
         self._due_s, self._written_s = None, seen_s
-        write_report(self._folder, self._report(lanes, ended))
+        report = self._report(lanes, ended)
+        write_report(self._folder, report)
+        self._known |= report.exporters
 
     def close(self) -> None:
         """Close the connection."""
@@ -105,6 +109,7 @@ class ReportWriter:
             exporters={
                 name: self._exporter(item, destinations.get(ids[name] or 0), run) for name, item in progress.items()
             },
+            former={name: one for name, one in self._known.items() if name not in lanes},
             drops={key.removeprefix(_DROP): _int(value) for key, value in state.items(_DROP)},
             missing_rows=translator.missing_rows(),
             steps={key.removeprefix(_AXIS): _int(value) for key, value in state.items(_AXIS)},

@@ -20,7 +20,7 @@ from otel_bridge.bridge.database import open_for_reading
 from otel_bridge.bridge.ledger import Ledger
 from otel_bridge.bridge.tables import Buried
 from otel_bridge.bridge.view import View
-from otel_bridge.cli.drain import drained_in_a_process
+from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.rollouts import chosen_folders
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.ask import ask
@@ -114,7 +114,7 @@ def retry(directory: Path | None, run: str | None, exporter: str | None, ids: tu
     for found in _chosen(directory, run, exporter, ids):
         ask(found.folder, "retry", letters=found.by_exporter())
         if not probe(found.folder.lock_path):
-            drained_in_a_process(Console(highlight=False, stderr=True), found.folder, "")
+            Drains(Console(highlight=False, stderr=True)).drain(found.folder)
         left = _left(found, _WAIT_S)
         again = _refused_again(found)
         said = {"tried": len(found.letters) - left, "refused_again": again, "waiting": left}

@@ -34,8 +34,6 @@ from otel_bridge.journal.report import read_report
 AT_A_TIME: Final = 4
 _FRESH_S: Final = 60.0
 _STOP_S: Final = 10.0
-_running: Final[list[subprocess.Popen[str]]] = []
-_stopped: Final = threading.Event()
 
 
 @click.command("drain")
@@ -64,40 +62,51 @@ def command(directories: tuple[Path, ...], exporters: str, single: Path | None) 
         places = ", ".join(map(str, directories)) or base_dir(settings.environment(), Path.cwd())
         console.print(f"{places}: no run folder here, nothing to deliver", soft_wrap=True)
         return
+    drains = Drains(console, exporters)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+        signal.signal(number, drains.stop)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        drained = [pool.submit(drained_in_a_process, console, folder, exporters) for folder in folders]
-    codes = [one.result() for one in drained]
+        codes = list(pool.map(drains.drain, folders))
     sys.exit(1 if any(codes) else 0)
 
 
-def drained_in_a_process(console: Console, folder: RunFolder, exporters: str) -> int:
-    """Drain one folder in a process of its own: a tracker's folder and credentials are a process's."""
-    arguments = ["drain", "--folder", str(folder.path), *(["--exporters", exporters] if exporters else [])]
-    code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
-    done = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
-    )
-    _running.append(done)
-    if _stopped.is_set():
-        done.terminate()
-    said = done.communicate()[0].strip()
-    _running.remove(done)
-    why = said.splitlines()[-1] if said else ""
-    report = read_report(folder)
-    if report is not None:
-        show(console, folder.run_id, report)
-    if done.returncode:
-        console.print(f"{folder.path}: not all is delivered: {why or f'exit code {done.returncode}'}", soft_wrap=True)
-    return done.returncode
+class Drains:
+    """Drains folders, each in a process of its own: a tracker's folder and credentials are a process's.
 
+    Args:
+        console: Where each run is shown when its process has ended.
+        exporters: Deliver to these, separated by commas; empty: to those that the folder names.
+    """
 
-def _stop(_number: int, _frame: object) -> None:
-    """SIGTERM, SIGINT: no process of ours goes on alone; each commits and closes its writers, the rest remains."""
-    _stopped.set()
-    for process in _running.copy():
-        process.terminate()
+    def __init__(self, console: Console, exporters: str = "") -> None:
+        self._console = console
+        self._options = ["--exporters", exporters] if exporters else []
+        self._running: list[subprocess.Popen[str]] = []
+        self._stopped = threading.Event()
+
+    def drain(self, folder: RunFolder) -> int:
+        """Drain one folder; returns the exit code of its process. From any thread."""
+        code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
+        command = [sys.executable, "-c", code, "drain", "--folder", str(folder.path), *self._options]
+        done = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        self._running.append(done)
+        if self._stopped.is_set():
+            done.terminate()
+        said = done.communicate()[0].strip()
+        self._running.remove(done)
+        report = read_report(folder)
+        if report is not None:
+            show(self._console, folder.run_id, report)
+        if done.returncode:
+            why = said.splitlines()[-1] if said else f"exit code {done.returncode}"
+            self._console.print(f"{folder.path}: not all is delivered: {why}", soft_wrap=True)
+        return done.returncode
+
+    def stop(self, _number: int, _frame: object) -> None:
+        """SIGTERM, SIGINT: no process of ours goes on alone; each commits and closes its writers, the rest remains."""
+        self._stopped.set()
+        for process in self._running.copy():
+            process.terminate()
 
 
 def _drain_one(path: Path, exporters: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 import click
 from rich.console import Console
 
-from otel_bridge.cli.drain import drained_in_a_process
+from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.rollouts import chosen_folders
 from otel_bridge.journal.ask import ask, is_asked
 from otel_bridge.journal.folder import RunFolder
@@ -41,7 +41,7 @@ def command(run: str, directory: Path | None, status: str) -> None:
     before = time.time_ns()
     ask(folder, "finish", status=status)
     if not _answered(folder, before):
-        sys.exit(drained_in_a_process(console, folder, ""))
+        sys.exit(Drains(console).drain(folder))
     report = read_report(folder)
     if report is None or report.status == "running":
         raise click.ClickException(f"{folder.run_id}: its bridge did not end the run yet; look at otel-bridge status")

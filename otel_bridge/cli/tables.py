@@ -40,7 +40,7 @@ def run_table(
     if state is not None:
         parts.append(Text(_pace(report, state, now_ns), style="dim"))
     parts += [_roles(report, now_ns if state is not None else None), _trackers(report, state, now_ns)]
-    parts += [Text(line, style="dim") for line in _put_off(report)]
+    parts += [Text(line, style="dim") for line in (*_put_off(report), *_former(report))]
     return Group(*parts, *(Text(line, style="yellow") for line in complaints(report)))
 
 
@@ -70,8 +70,9 @@ def _meaning(reason: str) -> str:
 
 def place_commands(report: Report) -> Sequence[str]:
     """Return one line a tracker: its name and the command or address that opens the run; ``otlp`` has none."""
-    width = max((len(name) for name in report.exporters), default=0)
-    return [f"{name:<{width}}  {place}" for name, place in places(report).items()]
+    found = places(report)
+    width = max(map(len, (*report.exporters, *found)), default=0)
+    return [f"{name:<{width}}  {place}" for name, place in found.items()]
 
 
 def show(console: Console, run_id: str, report: Report, *, live: bool = False) -> None:
@@ -153,6 +154,16 @@ def _put_off(report: Report) -> Sequence[str]:
         for name, exporter in report.exporters.items()
         if exporter.put_off
     ]
+
+
+def _former(report: Report) -> Sequence[str]:
+    """Return one line for each tracker that the run had before and has no longer: what it holds."""
+    lines: list[str] = []
+    for name, exporter in report.former.items():
+        never = _waiting(report, exporter)
+        rest = f"; {never:,} records did not reach it" if never else ""
+        lines.append(f"{name}, no longer named, has {exporter.rows:,} rows and {exporter.rollouts:,} rollouts{rest}")
+    return lines
 
 
 def _waiting(report: Report, exporter: ExporterReport) -> int:

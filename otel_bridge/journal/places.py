@@ -21,7 +21,8 @@ _COMMAND = re.compile(r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*\s+)*)([\w-]+)(\
 
 def places(report: Report) -> Mapping[str, str]:
     """Return where each exporter's run is looked at, by name; an exporter without such a place is left out."""
-    return {name: one.url or runnable(one.view) for name, one in report.exporters.items() if one.url or one.view}
+    known = {**report.former, **report.exporters}
+    return {name: one.url or runnable(one.view) for name, one in known.items() if one.url or one.view}
 
 
 def runnable(command: str) -> str:

@@ -93,6 +93,7 @@ class Report:
 
     Attributes:
         position: Last position given.
+        former: Exporters that are no longer named, as they were last; what the run's address there was stays known.
         drops: Reason to count.
         missing_rows: Rows that the sequence numbers say are missing.
         steps: Axis to the last step.
@@ -112,6 +113,7 @@ class Report:
     processes: dict[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
     position: int = 0
     exporters: dict[str, ExporterReport] = field(default_factory=dict[str, ExporterReport])
+    former: dict[str, ExporterReport] = field(default_factory=dict[str, ExporterReport])
     drops: dict[str, int] = field(default_factory=dict[str, int])
     missing_rows: int = 0
     steps: dict[str, int] = field(default_factory=dict[str, int])
@@ -159,16 +161,18 @@ _T = TypeVar("_T", BridgeReport, ProcessReport, ExporterReport, Report)
 
 
 def _report(raw: Mapping[str, object]) -> Report:
-    nested = {"bridge", "processes", "exporters"}
+    nested = {"bridge", "processes", "exporters", "former"}
     report = _filled(Report, {name: value for name, value in raw.items() if name not in nested})
     report.bridge = _filled(BridgeReport, _table(raw.get("bridge", {})))
     report.processes = {
         name: _filled(ProcessReport, _table(value)) for name, value in _table(raw.get("processes", {})).items()
     }
-    report.exporters = {
-        name: _filled(ExporterReport, _table(value)) for name, value in _table(raw.get("exporters", {})).items()
-    }
+    report.exporters, report.former = _exporters(raw.get("exporters", {})), _exporters(raw.get("former", {}))
     return report
+
+
+def _exporters(raw: object) -> dict[str, ExporterReport]:
+    return {name: _filled(ExporterReport, _table(value)) for name, value in _table(raw).items()}
 
 
 def _filled(kind: type[_T], raw: Mapping[str, object]) -> _T:

@@ -138,6 +138,24 @@ def test_drained_again_nothing_comes_twice(tmp_path: Path) -> None:
     assert values(only_folder(base))["trainer/loss"] == LOSS
 
 
+def test_trackers_that_a_run_had_before_are_still_shown_with_what_they_hold(tmp_path: Path) -> None:
+    base = held(tmp_path, "ppo", "file")
+    env = environment(tmp_path)
+    otel_bridge("drain", cwd=tmp_path, env=env)
+    before = report_of(base).exporters["file"]
+
+    done = otel_bridge("drain", "--exporters", "console", cwd=tmp_path, env=env)
+    shown = otel_bridge("status", cwd=tmp_path, env=env).stdout
+
+    report = report_of(base)
+    assert (done.returncode, list(report.exporters), report.former) == (0, ["console"], {"file": before})
+    for said in (done.stdout, shown):
+        assert "file, no longer named, has 6 rows and 3 rollouts\n" in said  # the rollouts' statistics are rows too
+        assert re.search(rf"^  file +{re.escape(before.view)}$", said, re.MULTILINE)
+    again = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=env)
+    assert (again.returncode, list(report_of(base).former)) == (0, ["console"])
+
+
 def test_a_blocked_exporter_is_said_with_what_helps_and_the_others_get_all(tmp_path: Path) -> None:
     extra = {"GATED_BLOCKED": "1", **install(tmp_path)}
     base = held(tmp_path, "ppo", "gated,file", **extra)
