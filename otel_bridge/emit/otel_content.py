@@ -54,29 +54,39 @@ class SdkContent:
     def spans(self, spans: Sequence[ReadableSpan], request: ExportTraceServiceRequest) -> bytes:
         """Return *request*, which the encoder made of *spans*, as it may leave."""
         resources = (span.resource for span in spans)
-        return self._applied(request, lambda: self._suspects(resources) or any(map(_suspect_span, spans)))
+        data = self._apply(request, lambda: self._suspects(resources) or any(map(_suspect_span, spans)))
+        return data or request.SerializeToString()
 
     def logs(self, records: Sequence[ReadableLogRecord], request: ExportLogsServiceRequest) -> bytes:
         """Return *request*, which the encoder made of *records*, as it may leave."""
         resources = (record.resource for record in records)
-        return self._applied(request, lambda: self._suspects(resources) or any(map(_suspect_log, records)))
+        data = self._apply(request, lambda: self._suspects(resources) or any(map(_suspect_log, records)))
+        return data or request.SerializeToString()
 
-    def span(self, source: ReadableSpan, span: Span) -> bytes:
-        """Return *span*, which the encoder made of *source*, as it may leave."""
-        return self._applied(span, lambda: _suspect_span(source))
+    def span(self, source: ReadableSpan, span: Span) -> None:
+        """Leave of *span*, which the encoder made of *source*, what may leave."""
+        self._apply(span, lambda: _suspect_span(source))
 
-    def _applied(self, encoded: Encoded, suspect: Callable[[], bool]) -> bytes:
-        """Apply the policy in place; *suspect* tells whether a name or a text that is no content may be a secret."""
+    def _apply(self, encoded: Encoded, suspect: Callable[[], bool]) -> bytes | None:
+        """Apply the policy in place.
+
+        Args:
+            encoded: What may leave of it stays.
+            suspect: Tells whether a name or a text that is no content may be a secret.
+
+        Returns:
+            Its bytes, when they had to be looked through and still hold.
+        """
         if self._limit == 0:  # what does not leave need not be looked through
             _cut(encoded, 0)
-        data = encoded.SerializeToString()
-        strike = self._policy.email or hooked()
-        strike = strike or (self._policy.secrets and (suspect() or may_hold_secret(data)))
+        data, strike = None, self._policy.email or hooked()
+        if not strike and self._policy.secrets and not (strike := suspect()):
+            strike = may_hold_secret(data := encoded.SerializeToString())
         if strike:
             self._strike(encoded)
         if self._limit:
             _cut(encoded, self._limit)
-        return encoded.SerializeToString() if strike or self._limit else data
+        return None if strike or self._limit else data
 
     def _suspects(self, resources: Iterable[Resource | None]) -> bool:
         return any(map(self._suspect_resource, resources))
