@@ -7,43 +7,32 @@ committed state goes on exactly where the last one stood.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
-from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import Record, Row, Status
 from otel_bridge.translation.events import Events
+from otel_bridge.translation.frames import UNDECODABLE, FastRow, Frame, FrameReader
 from otel_bridge.translation.hearing import Hearing
 from otel_bridge.translation.keys import Axes
 from otel_bridge.translation.life import Life
 from otel_bridge.translation.options import Options, OtherTraces, counted
-from otel_bridge.translation.own_rows import Learned, Piece
+from otel_bridge.translation.own_rows import Piece
 from otel_bridge.translation.points import Found, Points
 from otel_bridge.translation.process import Process
-from otel_bridge.translation.requests import resource_parts
 from otel_bridge.translation.rollouts import Rollouts
 from otel_bridge.translation.rows import Rows
 from otel_bridge.translation.run_facts import RunFacts
 from otel_bridge.translation.seen import Seen
 from otel_bridge.translation.starts import Starts
 from otel_bridge.translation.state import State, count
-from otel_bridge.translation.template import Read
 from otel_bridge.translation.voices import PROCESS_KINDS, Source, Voice, Voices
 
 __all__ = ["Options", "Source", "Translator", "Waiting"]
 
-UNDECODABLE: Final = "undecodable"
-OTHER_RUN: Final = "other_run"
 _METRICS, _TRACES, _LOGS = 1, 2, 3  # as the journal numbers the signals of its frames
 _REDELIVERED: Final = "redelivered"
 _MISSING: Final = "missing"
@@ -56,37 +45,6 @@ class Waiting:
     rows: int
     traces: int
     rollouts: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    source: Source
-    payload: bytes
-    whole: bool
-    append_unix_ns: int
-    now_unix_ns: int
-
-    @property
-    def held(self) -> bool:
-        """Rows before those in the frame may still come."""
-        return self.source.kind == "receiver"
-
-
-class _Fast(NamedTuple):
-    """A row read by its learned shape, and the bytes it was read from."""
-
-    learned: Learned
-    read: Read
-    scope: bytes
-
-
-@dataclass(slots=True)
-class _Said:
-    """What one resource brought: rows of ours, scope by scope, and all other metrics."""
-
-    voice: Voice
-    rows: list[_Fast | Sequence[Piece]]
-    others: list[Metric]
 
 
 class Translator:
@@ -111,6 +69,7 @@ class Translator:
         self._hearing = Hearing(opened_unix_ns, options.tail_wait_ns)
         self._life = Life(state, options, self._hearing)
         self._voices = Voices(RunFacts(state, options.run_id), self._life)
+        self._reader = FrameReader(state, self._voices)
         self._axes = Axes(state, options.max_keys, self._life.processes)
         self._rows = Rows(state, options, self._axes, self._life.processes, self._hearing)
         self._seen = Seen(state, options.seen_limit)
@@ -124,7 +83,7 @@ class Translator:
     def opened(self, source: Source, now_unix_ns: int) -> list[Record]:
         """Take the header of a segment: its process is open from here on."""
         if source.kind in PROCESS_KINDS:
-            voice = self._of_segment(source, now_unix_ns)
+            voice = self._reader.of_segment(source, now_unix_ns)
             if voice is not None:
                 self._life.heard(voice.process, now_unix_ns)
         return []
@@ -161,7 +120,7 @@ class Translator:
                 if process.status is not None or self._life.ended:
                     self._life.row(process, now_unix_ns)
                 return self._told([record]) if self._axes.restarted else [record]
-        records = self._slow(signal, _Frame(source, payload, whole, append_unix_ns, now_unix_ns))
+        records = self._slow(signal, Frame(source, payload, whole, append_unix_ns, now_unix_ns))
         return self._told(records + self._end_if_due(now_unix_ns))
 
     def tick(self, now_unix_ns: int) -> list[Record]:
@@ -218,7 +177,7 @@ class Translator:
         return self._life.status().value if self._life.ended else "running"
 
     # --- one frame ----------------------------------------------------------------------------------------------------
-    def _slow(self, signal: int, frame: _Frame) -> list[Record]:
+    def _slow(self, signal: int, frame: Frame) -> list[Record]:
         try:
             if signal == _METRICS:
                 return self._metrics(frame)
@@ -230,8 +189,8 @@ class Translator:
             count(self._state, UNDECODABLE)
         return []
 
-    def _metrics(self, frame: _Frame) -> list[Record]:
-        heard = self._heard(frame)  # all of it, before anything has an effect: it may turn out to be undecodable
+    def _metrics(self, frame: Frame) -> list[Record]:
+        heard = self._reader.metrics(frame)  # all of it, before anything has an effect: it may be undecodable
         if frame.held:
             self._hearing.rows(frame.now_unix_ns)
         records: list[Record] = []
@@ -251,10 +210,10 @@ class Translator:
                 self._life.data(process, frame.now_unix_ns)
         return [*records, *points]
 
-    def _row(self, frame: _Frame, voice: Voice, row: _Fast | Sequence[Piece]) -> list[Record]:
+    def _row(self, frame: Frame, voice: Voice, row: FastRow | Sequence[Piece]) -> list[Record]:
         """Take what one scope holds of rows."""
         process, pieces = voice.process, row
-        if isinstance(row, _Fast):
+        if isinstance(row, FastRow):
             if self._rows.expected(process, row.read[2]):
                 record = self._rows.next(process, row.learned, row.read)
                 self._life.row(process, frame.now_unix_ns)
@@ -268,34 +227,9 @@ class Translator:
                 self._life.row(process, frame.now_unix_ns)
         return records
 
-    def _heard(self, frame: _Frame) -> list[_Said]:
-        """Decode a frame of metrics."""
-        if not frame.whole:
-            writer = self._of_segment(frame.source, frame.now_unix_ns)
-            if writer is None:
-                return []
-            pieces, others = writer.decoder.slow(frame.payload)
-            return [_Said(writer, [pieces], [*others])]
-        parts = resource_parts(frame.payload)
-        if parts is not None:
-            voices = [(self._of_bytes(frame, resource), scopes) for resource, scopes in parts]
-            return [_said(voice, scopes) for voice, scopes in voices if voice is not None]
-        found: list[_Said] = []
-        for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
-            voice = self._of_resource(frame, message.resource)
-            if voice is not None:
-                found.append(_said(voice, [scope.SerializeToString() for scope in message.scope_metrics]))
-        return found
-
-    def _of_bytes(self, frame: _Frame, resource: bytes) -> Voice | None:
-        voice = self._voices.of_resource_bytes(frame.source, resource, frame.now_unix_ns)
-        if voice is None:
-            count(self._state, OTHER_RUN)
-        return voice
-
-    def _traces(self, frame: _Frame) -> list[Record]:
+    def _traces(self, frame: Frame) -> list[Record]:
         records: list[Record] = []
-        for voice, scopes in self._spans(frame):
+        for voice, scopes in self._reader.spans(frame):
             self._life.heard(voice.process, frame.now_unix_ns)
             records += self._starts.of_spans(voice, scopes, frame.now_unix_ns)
             for scope in scopes:
@@ -304,18 +238,9 @@ class Translator:
                 records += self._rollouts.spans(*who, scope, frame.now_unix_ns)
         return records
 
-    def _spans(self, frame: _Frame) -> Iterator[tuple[Voice, Iterable[ScopeSpans]]]:
-        if frame.whole:
-            for message in ExportTraceServiceRequest.FromString(frame.payload).resource_spans:
-                voice = self._of_resource(frame, message.resource)
-                if voice is not None:
-                    yield voice, message.scope_spans
-        elif (voice := self._of_segment(frame.source, frame.now_unix_ns)) is not None:
-            yield voice, (ScopeSpans.FromString(frame.payload),)
-
-    def _logs(self, frame: _Frame) -> list[Record]:
+    def _logs(self, frame: Frame) -> list[Record]:
         records: list[Record] = []
-        for voice, scopes in self._log_scopes(frame):
+        for voice, scopes in self._reader.logs(frame):
             if frame.source.kind != "bridge":  # what a bridge says of a dead process is no life sign
                 self._life.heard(voice.process, frame.now_unix_ns)
                 records += self._starts.of_logs(voice, scopes, frame.now_unix_ns)
@@ -323,31 +248,6 @@ class Translator:
                 for record in scope.log_records:
                     records += self._events.take(voice.speaker, voice.process, record, frame.now_unix_ns)
         return records
-
-    def _log_scopes(self, frame: _Frame) -> Iterator[tuple[Voice, Iterable[ScopeLogs]]]:
-        if frame.whole:
-            for message in ExportLogsServiceRequest.FromString(frame.payload).resource_logs:
-                voice = self._of_resource(frame, message.resource)
-                if voice is not None:
-                    yield voice, message.scope_logs
-        elif (voice := self._of_segment(frame.source, frame.now_unix_ns)) is not None:
-            yield voice, (ScopeLogs.FromString(frame.payload),)
-
-    def _of_segment(self, source: Source, now_unix_ns: int) -> Voice | None:
-        try:
-            voice = self._voices.of_segment(source, now_unix_ns)
-        except InvalidRecordError:
-            count(self._state, UNDECODABLE)
-            return None
-        if voice is None:
-            count(self._state, OTHER_RUN)
-        return voice
-
-    def _of_resource(self, frame: _Frame, resource: Resource) -> Voice | None:
-        voice = self._voices.of_resource(frame.source, resource, frame.now_unix_ns)
-        if voice is None:
-            count(self._state, OTHER_RUN)
-        return voice
 
     def _told(self, records: list[Record]) -> list[Record]:
         """Put before the first row of a role's further attempt the config that names it."""
@@ -379,23 +279,6 @@ class Translator:
         self._life.forget(process)
         self._voices.clear()
         return [*rows]
-
-
-def _said(voice: Voice, scopes: Sequence[bytes]) -> _Said:
-    """Part the metrics of one resource into rows of ours, by their learned shape where it is known, and the rest."""
-    said = _Said(voice, [], [])
-    for scope in scopes:
-        if voice.speaker.foreign:
-            said.others += ScopeMetrics.FromString(scope).metrics
-            continue
-        fast = voice.decoder.fast(scope)
-        if fast is not None:
-            said.rows.append(_Fast(*fast, scope))
-            continue
-        pieces, others = voice.decoder.slow(scope)
-        said.rows.append(pieces)
-        said.others += others
-    return said
 
 
 def _number(state: State, key: str) -> int:

@@ -109,7 +109,7 @@ def _reasons(path: Path) -> set[str]:
 
 
 def _constants() -> set[str]:
-    modules = ("rows", "configs", "translator")
+    modules = ("rows", "configs", "frames")
     loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
     names = ("INCOMPLETE", "TOO_LARGE", "UNDECODABLE", "OTHER_RUN")
     return {str(getattr(module, name)) for module in loaded for name in names if hasattr(module, name)} | {

@@ -1,0 +1,172 @@
+"""Frames of segments -> who speaks in them, and what was said; nothing of it has an effect yet. Pure, one thread.
+
+What names another run, and a segment whose header cannot be read, is counted here and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.translation.own_rows import Learned, Piece
+from otel_bridge.translation.requests import resource_parts
+from otel_bridge.translation.state import State, count
+from otel_bridge.translation.template import Read
+from otel_bridge.translation.voices import Source, Voice, Voices
+
+UNDECODABLE: Final = "undecodable"
+OTHER_RUN: Final = "other_run"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a signal.
+
+    Attributes:
+        source: The segment it stands in.
+        payload: One ``Scope…`` message, or, when *whole*, a whole export request.
+        whole: The payload carries its own resources.
+        append_unix_ns: When it was appended.
+        now_unix_ns: When it is read.
+    """
+
+    source: Source
+    payload: bytes
+    whole: bool
+    append_unix_ns: int
+    now_unix_ns: int
+
+    @property
+    def held(self) -> bool:
+        """Rows before those in the frame may still come."""
+        return self.source.kind == "receiver"
+
+
+class FastRow(NamedTuple):
+    """A row read by its learned shape, and the bytes it was read from."""
+
+    learned: Learned
+    read: Read
+    scope: bytes
+
+
+@dataclass(slots=True)
+class Said:
+    """What one resource brought: rows of ours, scope by scope, and all other metrics."""
+
+    voice: Voice
+    rows: list[FastRow | Sequence[Piece]]
+    others: list[Metric]
+
+
+class FrameReader:
+    """Reads the frames of one run.
+
+    Args:
+        state: Where drops are counted.
+        voices: Everyone who speaks in the run; who is new is noted there.
+    """
+
+    def __init__(self, state: State, voices: Voices) -> None:
+        self._state, self._voices = state, voices
+
+    def of_segment(self, source: Source, now_unix_ns: int) -> Voice | None:
+        """Return who writes a segment; ``None``, counted: it is another run's, or its resource cannot be read."""
+        try:
+            voice = self._voices.of_segment(source, now_unix_ns)
+        except InvalidRecordError:
+            count(self._state, UNDECODABLE)
+            return None
+        if voice is None:
+            count(self._state, OTHER_RUN)
+        return voice
+
+    def metrics(self, frame: Frame) -> list[Said]:
+        """Return what a frame of metrics says, all of it.
+
+        Raises:
+            google.protobuf.message.DecodeError: It cannot be decoded, in whole or in part.
+        """
+        if not frame.whole:
+            writer = self.of_segment(frame.source, frame.now_unix_ns)
+            if writer is None:
+                return []
+            pieces, others = writer.decoder.slow(frame.payload)
+            return [Said(writer, [pieces], [*others])]
+        parts = resource_parts(frame.payload)
+        if parts is not None:
+            voices = [(self._of_bytes(frame, resource), scopes) for resource, scopes in parts]
+            return [_said(voice, scopes) for voice, scopes in voices if voice is not None]
+        found: list[Said] = []
+        for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
+            voice = self._of_resource(frame, message.resource)
+            if voice is not None:
+                found.append(_said(voice, [scope.SerializeToString() for scope in message.scope_metrics]))
+        return found
+
+    def spans(self, frame: Frame) -> Iterator[tuple[Voice, Iterable[ScopeSpans]]]:
+        """Yield the spans of a frame of traces, voice by voice: each is looked up when those before it were taken.
+
+        Raises:
+            google.protobuf.message.DecodeError: It cannot be decoded; nothing was yielded.
+        """
+        if frame.whole:
+            for message in ExportTraceServiceRequest.FromString(frame.payload).resource_spans:
+                voice = self._of_resource(frame, message.resource)
+                if voice is not None:
+                    yield voice, message.scope_spans
+        elif (voice := self.of_segment(frame.source, frame.now_unix_ns)) is not None:
+            yield voice, (ScopeSpans.FromString(frame.payload),)
+
+    def logs(self, frame: Frame) -> Iterator[tuple[Voice, Iterable[ScopeLogs]]]:
+        """Yield the events of a frame of logs, as `spans` does.
+
+        Raises:
+            google.protobuf.message.DecodeError: It cannot be decoded; nothing was yielded.
+        """
+        if frame.whole:
+            for message in ExportLogsServiceRequest.FromString(frame.payload).resource_logs:
+                voice = self._of_resource(frame, message.resource)
+                if voice is not None:
+                    yield voice, message.scope_logs
+        elif (voice := self.of_segment(frame.source, frame.now_unix_ns)) is not None:
+            yield voice, (ScopeLogs.FromString(frame.payload),)
+
+    def _of_bytes(self, frame: Frame, resource: bytes) -> Voice | None:
+        voice = self._voices.of_resource_bytes(frame.source, resource, frame.now_unix_ns)
+        if voice is None:
+            count(self._state, OTHER_RUN)
+        return voice
+
+    def _of_resource(self, frame: Frame, resource: Resource) -> Voice | None:
+        voice = self._voices.of_resource(frame.source, resource, frame.now_unix_ns)
+        if voice is None:
+            count(self._state, OTHER_RUN)
+        return voice
+
+
+def _said(voice: Voice, scopes: Sequence[bytes]) -> Said:
+    """Part the metrics of one resource into rows of ours, by their learned shape where it is known, and the rest."""
+    said = Said(voice, [], [])
+    for scope in scopes:
+        if voice.speaker.foreign:
+            said.others += ScopeMetrics.FromString(scope).metrics
+            continue
+        fast = voice.decoder.fast(scope)
+        if fast is not None:
+            said.rows.append(FastRow(*fast, scope))
+            continue
+        pieces, others = voice.decoder.slow(scope)
+        said.rows.append(pieces)
+        said.others += others
+    return said
