@@ -192,6 +192,37 @@ def test_a_wrong_token_blocks_and_says_what_to_set(sender: Sender, tmp_path: Pat
     assert "wrong" not in " ".join([*sender.lines, lane.progress.reason, str(lane.progress.destination)])
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_what_is_over_the_limit_of_the_other_end_goes_in_parts(sender: Sender, tmp_path: Path, protocol: str) -> None:
+    there = receiver(tmp_path / "there", OTEL_BRIDGE_REQUEST_BYTES="2000")
+    endpoint = there.grpc_endpoint if protocol == "grpc" else there.http_endpoint
+    sender.log(*range(200))
+    lane = sender.lane(endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
+
+    lane.start()
+    sender.wait(lane, lambda: lane.progress.state == "idle" and len(received(tmp_path / "there")) == 200)
+    lane.stop()
+
+    assert lane.join(10)
+    there.stop()
+    assert received(tmp_path / "there") == [float(n) for n in range(200)]
+    assert (lane.progress.dead_letters, sender.lines) == (0, [])
+
+
+def test_over_grpc_too_it_is_tried_again_when_the_other_end_asked_for_it(tmp_path: Path) -> None:
+    there = receiver(tmp_path / "there")
+    there.refuse("it ends")
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": there.grpc_endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    client = client_for(endpoint_for("metrics", env))
+
+    with pytest.raises(RetryableError, match="it ends") as caught:
+        client.send(b"", "9f2c")
+
+    client.close()
+    there.stop()
+    assert caught.value.retry_after_s == 1.0
+
+
 def test_requests_stay_under_the_limit_and_hold_everything_in_order() -> None:
     frames = [frame(scope(*range(n * 20_000, (n + 1) * 20_000))) for n in range(20)]
 

@@ -1,7 +1,8 @@
 """Sends serialised OTLP requests, over gRPC or HTTP, and says by its error what became of one.
 
-Source of the tables: opentelemetry-specification, protocol/otlp.md, "Failures". Where the specification calls an answer
-final although a person can mend its cause (401, 403, 404 …), it is *blocked* here: nothing is lost meanwhile.
+Source of the tables: opentelemetry-specification, protocol/otlp.md, "Failures" and "OTLP/gRPC Throttling". Where the
+specification calls an answer final although a person can mend its cause (401, 403, 404 …), it is *blocked* here, and
+nothing is lost meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Final, Protocol, cast
 
 import requests
 from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
 from otel_bridge.bridge.forwarding.endpoint import Endpoint
@@ -23,6 +26,8 @@ _RETRY_HTTP: Final = frozenset({408, 429, 500, 502, 503, 504})
 _FINAL_HTTP: Final = frozenset({400, 413, 422})
 _RETRY_GRPC: Final = frozenset({1, 2, 4, 8, 10, 11, 13, 14, 15})
 _FINAL_GRPC: Final = frozenset({3})
+_EXHAUSTED_GRPC: Final = 8
+"""Final without RetryInfo: the request is over a limit of the other end, and smaller ones may go through."""
 _METHODS: Final = {
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
@@ -143,10 +148,11 @@ class _GrpcClient:
     def _error(self, failed: _Failed) -> ExporterError:
         code = failed.code().value[0]
         message = f"{self._endpoint.url} answered gRPC status {code}: {failed.details()}"
-        if code in _RETRY_GRPC:
-            return RetryableError(message)
-        if code in _FINAL_GRPC:
+        retry_after_s = _asked_for(failed.trailing_metadata())
+        if code in _FINAL_GRPC or (code == _EXHAUSTED_GRPC and retry_after_s is None):
             return PermanentError(message)
+        if code in _RETRY_GRPC:
+            return RetryableError(message, retry_after_s=retry_after_s)
         return BlockedError(message, help=_AUTH_HELP if code in {7, 16} else _ENDPOINT_HELP)
 
 
@@ -174,6 +180,8 @@ class _Failed(Protocol):
 
     def details(self) -> str | None: ...
 
+    def trailing_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+
 
 _AUTH_HELP: Final = "set OTEL_BRIDGE_TOKEN, or OTEL_EXPORTER_OTLP_HEADERS to the credentials that the endpoint wants"
 _ENDPOINT_HELP: Final = "check OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_PROTOCOL"
@@ -187,6 +195,18 @@ def _file(path: str | None) -> bytes | None:
         return Path(path).read_bytes()
     except OSError as exc:
         raise BlockedError(f"{path} cannot be read: {exc.strerror}", help=_TLS_HELP) from exc
+
+
+def _asked_for(trailers: Iterable[tuple[str, str | bytes]] | None) -> float | None:
+    """Return the seconds of a failed call's RetryInfo; ``None``: it has none."""
+    info = RetryInfo()
+    try:
+        said = (value for key, value in trailers or () if key == "grpc-status-details-bin" and isinstance(value, bytes))
+        if any(detail.Unpack(info) for value in said for detail in Status.FromString(value).details):
+            return float(info.retry_delay.ToMilliseconds()) / 1e3
+    except DecodeError:
+        return None
+    return None
 
 
 def _seconds(raw: str | None) -> float | None:
