@@ -8,21 +8,20 @@ the same requests from the same client, in turn. The Collector is ``OTELCOL_BINA
 from __future__ import annotations
 
 import os
-import re
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psutil
 
 from benchmarks.ingest_load import POINTS
 from benchmarks.results import Result, median
+from benchmarks.service import Service, service
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 
@@ -66,8 +65,9 @@ def run() -> list[Result]:
 
 
 def _ours(kind: str, fsync: bool) -> float:
-    with tempfile.TemporaryDirectory() as folder, _service(folder, fsync) as (process, ends):
-        return _rate(process, kind, ends[kind], lambda: _wait_for_failing(Path(folder, "runs")))
+    with tempfile.TemporaryDirectory() as folder, _service(folder, fsync) as serving:
+        address = serving.grpc if kind == "grpc" else serving.http
+        return _rate(serving.process, kind, address, lambda: _wait_for_failing(Path(folder, "runs")))
 
 
 def _theirs(collector: str | None, kind: str, fsync: bool) -> float:
@@ -94,27 +94,13 @@ def cpu_s(process: psutil.Process) -> float:
     return sum(one.user + one.system for one in times) + own.children_user + own.children_system
 
 
-@contextmanager
-def _service(folder: str, fsync: bool) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+def _service(folder: str, fsync: bool) -> AbstractContextManager[Service]:
     env = {
-        **os.environ, "OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_FSYNC": str(int(fsync)),
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_BRIDGE_DRAIN_TIMEOUT_S": "0.1",
+        **os.environ, "OTEL_BRIDGE_FSYNC": str(int(fsync)), "OTEL_BRIDGE_DRAIN_TIMEOUT_S": "0.1",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
         "MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     }  # fmt: skip
-    exporters = os.environ.get("INGEST_EXPORTERS", "mlflow")
-    code = "from otel_bridge.cli import main; main()"
-    call = ["serve", "--exporters", exporters, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    process = subprocess.Popen([sys.executable, "-c", code, *call], env=env, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        first = process.stderr.readline()
-        ends = re.findall(r"http://([^\s;]+)", first)
-        if len(ends) != 2:
-            raise RuntimeError(first + process.stderr.read())
-        yield psutil.Process(process.pid), {"grpc": ends[0], "http": ends[1]}
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+    return service(Path(folder), env, exporters=os.environ.get("INGEST_EXPORTERS", "mlflow"))
 
 
 @contextmanager

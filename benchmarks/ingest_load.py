@@ -9,28 +9,30 @@ import time
 
 import grpc
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+from otel_bridge import semconv
+from otel_bridge.records import Json
+from otel_bridge.testing.conformance import messages as otlp
 
 POINTS = 1_000
 KEYS = 10
 _METHOD = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 _BODIES = 50
+_T0 = 1_800_000_000_000_000_000
 
 
 def body(number: int) -> bytes:
     """Return a request of 100 rows of 10 keys, 2 attributes a point, as a foreign producer sends them."""
     request = ExportMetricsServiceRequest()
-    part = request.resource_metrics.add()
-    for key, text in (("rl.project", "bench"), ("rl.run.name", "ingest"), ("service.name", "trainer")):
-        part.resource.attributes.append(KeyValue(key=key, value=AnyValue(string_value=text)))
+    who: dict[str, Json] = {semconv.PROJECT: "bench", semconv.RUN_NAME: "ingest", semconv.SERVICE_NAME: "trainer"}
+    part = request.resource_metrics.add(resource=otlp.resource(who))
     scope = part.scope_metrics.add()
     for key in range(KEYS):
         gauge = scope.metrics.add(name=f"actor/metric_{key}").gauge
         for row in range(POINTS // KEYS):
             step = number * POINTS // KEYS + row
-            point = gauge.data_points.add(as_double=step / 7, time_unix_nano=1_800_000_000_000_000_000 + step)
-            point.attributes.append(KeyValue(key="rl.step", value=AnyValue(int_value=step)))
-            point.attributes.append(KeyValue(key="rl.role", value=AnyValue(string_value="trainer")))
+            said = otlp.pairs({semconv.STEP: step, semconv.ROLE: "trainer"})
+            gauge.data_points.add(as_double=step / 7, time_unix_nano=_T0 + step, attributes=said)
     return request.SerializeToString()
 
 

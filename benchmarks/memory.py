@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import http.client
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from benchmarks.results import Result, median
+from benchmarks.service import Service, service
+from otel_bridge import semconv
 from otel_bridge.emit.rows import RowEncoder
+from otel_bridge.emit.wire import message
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
+from otel_bridge.testing.conformance import messages as otlp
 
 RUNS = int(os.environ.get("MEMORY_RUNS", "100"))
 MINUTES = int(os.environ.get("MEMORY_MINUTES", "60"))
@@ -49,9 +48,9 @@ class _Look:
 def run() -> list[Result]:
     """Measure."""
     starts = [_started_s() for _ in range(_STARTS)]
-    with tempfile.TemporaryDirectory() as folder, _service(folder, EXPORTERS) as (process, address):
-        first = _look(process)
-        looks = _hour(process, address, Path(folder, "runs"))
+    with tempfile.TemporaryDirectory() as folder, _service(folder, EXPORTERS) as serving:
+        first = _look(serving.process)
+        looks = _hour(serving, Path(folder, "runs"))
     return [_start_up(starts), *_memory(first, looks)]
 
 
@@ -75,10 +74,10 @@ def _memory(first: _Look, looks: Sequence[_Look]) -> list[Result]:
     ]
 
 
-def _hour(process: psutil.Process, address: str, base: Path) -> list[_Look]:
+def _hour(serving: Service, base: Path) -> list[_Look]:
     """Send the hour, a minute of all runs at a time; at each tenth wait until it is written, then look."""
     clients = [_Run(number) for number in range(RUNS)]
-    connection = http.client.HTTPConnection(address, timeout=60)
+    connection = http.client.HTTPConnection(serving.http, timeout=60)
     looks: list[_Look] = []
     for minute in range(MINUTES):
         for client in clients:
@@ -89,7 +88,7 @@ def _hour(process: psutil.Process, address: str, base: Path) -> list[_Look]:
                 raise RuntimeError(f"HTTP {answer.status}")
         if (minute + 1) * _LOOKS % MINUTES < _LOOKS:
             _wait_until_written(base, (minute + 1) * len(_ROLES))
-            looks.append(_look(process))
+            looks.append(_look(serving.process))
     return looks
 
 
@@ -111,25 +110,15 @@ class _Run:
         for role, encoder in self._encoders.items():
             row = encoder.encode_known(values, time_ns, minute, None, minute + 1)
             scope = encoder.encode(values, time_ns, minute, None, minute + 1) if row is None else row
-            parts.append(_field(1, _field(1, self._resources[role]) + _field(2, scope)))
+            parts.append(message(1, message(1, self._resources[role]) + message(2, scope)))
         return b"".join(parts)
 
 
 def _resource(number: int, role: str) -> bytes:
-    named = {
-        "rl.project": "memory", "rl.run.name": f"run-{number}", "rl.role": role, "rl.instance.id": f"{number}-{role}",
-    }  # fmt: skip
-    pairs = [KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in named.items()]
-    return Resource(attributes=pairs).SerializeToString()
-
-
-def _field(number: int, payload: bytes) -> bytes:
-    size, prefix = len(payload), bytearray([number << 3 | 2])
-    while size > 127:
-        prefix.append(size & 127 | 128)
-        size >>= 7
-    prefix.append(size)
-    return bytes(prefix) + payload
+    return otlp.resource({
+        semconv.PROJECT: "memory", semconv.RUN_NAME: f"run-{number}", semconv.ROLE: role,
+        semconv.INSTANCE_ID: f"{number}-{role}",
+    }).SerializeToString()  # fmt: skip
 
 
 def _wait_until_written(base: Path, rows: int) -> None:
@@ -157,29 +146,6 @@ def _started_s() -> float:
             return time.monotonic() - began
 
 
-@contextmanager
-def _service(folder: str, exporters: str) -> Iterator[tuple[psutil.Process, str]]:
-    env = {**os.environ, "OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_FSYNC": "0",
-           "OTEL_BRIDGE_DRAIN_TIMEOUT_S": "0.1"}  # fmt: skip
-    code = "from otel_bridge.cli import main; main()"
-    call = [
-        "serve",
-        "--grpc",
-        "127.0.0.1:0",
-        "--http",
-        "127.0.0.1:0",
-        *(["--exporters", exporters] if exporters else []),
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *call], env=env, cwd=folder, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stderr is not None
-        first = process.stderr.readline()
-        if "receives at" not in first:
-            raise RuntimeError(first + process.stderr.read())
-        address = first.split(" and http://")[1].partition(";")[0]
-        yield psutil.Process(process.pid), address
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+def _service(folder: str, exporters: str) -> AbstractContextManager[Service]:
+    env = {**os.environ, "OTEL_BRIDGE_FSYNC": "0", "OTEL_BRIDGE_DRAIN_TIMEOUT_S": "0.1"}
+    return service(Path(folder), env, exporters=exporters)

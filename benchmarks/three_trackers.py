@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-import psutil
 
 from benchmarks.ingest import cpu_s
 from benchmarks.peers import QUIET
 from benchmarks.results import Result
+from benchmarks.service import OFF, Service, service
 from benchmarks.three_trackers_load import end_request, requests
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import ExporterReport, read_report
@@ -118,14 +117,14 @@ def _peers_s() -> dict[str, float]:
 
 
 def _served(trackers: Sequence[str]) -> _Served:
-    with _folder() as folder, _service(folder, trackers) as (process, channel):
+    with _folder() as folder, _service(folder, trackers) as serving, grpc.insecure_channel(serving.grpc) as channel:
         base = Path(folder, "runs")
         _send(channel, "warm", _WARM_ROWS)
         _until_ended(base, trackers)
-        cpu, began = cpu_s(process), time.monotonic()
+        cpu, began = cpu_s(serving.process), time.monotonic()
         _send(channel, "run", ROWS)
         at, rows = _until_ended(base, trackers, watched="run")
-        cpu = cpu_s(process) - cpu
+        cpu = cpu_s(serving.process) - cpu
     rates = {name: rows[name] / (at - began) for name in trackers}
     return _Served(cpu, rates, {name: rows[name] / ROWS for name in trackers})
 
@@ -172,31 +171,12 @@ def _all_ended(exporters: Mapping[str, ExporterReport], trackers: Sequence[str])
     return {*exporters} == {*trackers} and all(one.state == "ended" for one in exporters.values())
 
 
-@contextmanager
-def _service(folder: str, trackers: Sequence[str]) -> Iterator[tuple[psutil.Process, grpc.Channel]]:
+def _service(folder: str, trackers: Sequence[str]) -> AbstractContextManager[Service]:
     env = {
-        **os.environ, **QUIET, "OTEL_BRIDGE_DIR": f"{folder}/runs", "WANDB_DIR": folder,
-        "TRACKIO_DIR": f"{folder}/trackio", "MLFLOW_TRACKING_URI": f"sqlite:///{Path(folder) / 'mlflow.db'}",
+        **os.environ, **QUIET, "WANDB_DIR": folder, "TRACKIO_DIR": f"{folder}/trackio",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{Path(folder) / 'mlflow.db'}",
     }  # fmt: skip
-    code = "from otel_bridge.cli import main; main()"
-    call = ["serve", "--exporters", ",".join(trackers), "--grpc", "127.0.0.1:0", "--http", "off"]
-    with Path(folder, "log").open("w+") as log:
-        process = subprocess.Popen([sys.executable, "-c", code, *call], env=env, cwd=folder, stderr=log)
-        try:
-            with grpc.insecure_channel(_address(process, log.name)) as channel:
-                yield psutil.Process(process.pid), channel
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-
-
-def _address(process: subprocess.Popen[bytes], log: str) -> str:
-    while process.poll() is None:
-        said = Path(log).read_text()
-        if "receives at" in said:
-            return said.split("http://")[1].split(";")[0].split()[0]
-        time.sleep(0.02)
-    raise RuntimeError(Path(log).read_text())
+    return service(Path(folder), env, exporters=",".join(trackers), http=OFF)
 
 
 def _child(code: str, *arguments: str) -> str:
