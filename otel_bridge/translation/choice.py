@@ -17,6 +17,7 @@ from urllib.parse import quote
 from otel_bridge.records import Json, Row, axis_of, key_of
 from otel_bridge.selection import FIRST, Candidate, choose
 from otel_bridge.translation.assembly import TRAIN, Facts
+from otel_bridge.translation.hearing import Hearing
 from otel_bridge.translation.keys import ATTEMPT
 from otel_bridge.translation.options import Options
 from otel_bridge.translation.state import State
@@ -117,6 +118,7 @@ class Steps:
         self._closed: dict[Track, dict[int | None, Step]] = {}
         self._changed: dict[str, Step] = {}
         self._next_ns = 0
+        self._hearing = Hearing(0, 0)
         loaded = sorted((_loaded(value) for _, value in state.items(_STEP)), key=lambda step: step.last_ns)
         for step in loaded:
             (self._closed if step.closed else self._open).setdefault(step.track, {})[step.number] = step
@@ -128,6 +130,10 @@ class Steps:
             step.run_id, step.said_ns = step.run_id or facts.run_id, max(step.said_ns, facts.end_unix_ns)
             step.first_ns, step.last_ns = min(step.first_ns, came_ns), max(step.last_ns, came_ns)
             self._started(step)
+
+    def reconsider(self, hearing: Hearing) -> None:
+        """Ask anew when each step is due, by *hearing*: since when those could be heard who send rollouts."""
+        self._hearing, self._next_ns = hearing, 0
 
     def passed(self, role: str | None, split: str, number: int | None) -> list[Step]:
         """Return the open steps that a rollout of step *number* closes, the lowest first."""
@@ -254,7 +260,8 @@ class Steps:
 
     def _due_ns(self, step: Step) -> int:
         start_ns = step.first_ns if step.number is None else step.last_ns
-        return min(start_ns + self._options.step_wait_ns, step.first_ns + self._options.trace_timeout_ns)
+        quiet_ns = self._hearing.due(start_ns, self._options.step_wait_ns)
+        return min(quiet_ns, self._hearing.due(step.first_ns, self._options.trace_timeout_ns))
 
     def corrected(self, now_unix_ns: int | None) -> list[Step]:
         """Return the closed steps whose statistics changed and that have been quiet since; ``None``: all changed."""

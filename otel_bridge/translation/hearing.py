@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class Hearing:
-    """One translator's time of listening.
+    """One translator's time of listening to one kind of connection: rows and spans come back each by its own.
 
     Args:
         opened_unix_ns: When it began; what began to wait before was waited for by another, and nobody in between. 0: it
             has listened all along.
-        late_ns: How long the first rows may take to come back after that.
+        late_ns: How long the first of them may take to come back after that.
     """
 
     def __init__(self, opened_unix_ns: int, late_ns: int) -> None:
@@ -17,10 +17,16 @@ class Hearing:
         self._late_ns = late_ns
         self._heard_ns = 0
 
-    def rows(self, now_unix_ns: int) -> None:
-        """Note that a receiver took metrics *now*: what was under way when nobody listened is on its way again."""
-        if not self._heard_ns and now_unix_ns >= self.opened_ns:
-            self._heard_ns = now_unix_ns
+    def heard(self, now_unix_ns: int) -> bool:
+        """Note that a receiver took something *now*: what was under way when nobody listened is on its way again.
+
+        Returns:
+            Whether it is the first since listening began, so that other times are due than were before.
+        """
+        if self._heard_ns or now_unix_ns < self.opened_ns:
+            return False
+        self._heard_ns = now_unix_ns
+        return True
 
     def due(self, since_ns: int, wait_ns: int) -> int:
         """Return when *wait_ns* of listening have passed for what began to wait at *since_ns*."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping
 
+from otel_bridge.translation.hearing import Hearing
 from otel_bridge.translation.options import Options
 from otel_bridge.translation.traces import OpenTrace
 
@@ -16,10 +17,11 @@ class OpenTraces:
         traces: Every trace that is stored, by id, oldest first, as it stands at any time. Those that wait for spans
             are indexed at once.
         options: Waiting times.
+        hearing: Since when those could be heard who send spans.
     """
 
-    def __init__(self, traces: Mapping[str, OpenTrace], options: Options) -> None:
-        self._traces, self._options = traces, options
+    def __init__(self, traces: Mapping[str, OpenTrace], options: Options, hearing: Hearing) -> None:
+        self._traces, self._options, self._hearing = traces, options, hearing
         self._due: list[tuple[int, str]] = []
         self._rollouts: dict[str, None] = {}
         self._undecided: dict[str, None] = {}
@@ -44,6 +46,12 @@ class OpenTraces:
             self._undecided[trace.id] = None
         if due:
             heapq.heappush(self._due, (self._due_ns(trace), trace.id))
+
+    def reconsider(self) -> None:
+        """Ask anew when each trace is due: `Hearing` says otherwise now."""
+        waiting = (self._traces[trace_id] for trace_id in (*self._rollouts, *self._undecided))
+        self._due = [(self._due_ns(trace), trace.id) for trace in waiting]
+        heapq.heapify(self._due)
 
     def forget(self, trace: OpenTrace) -> None:
         """Take a trace out; unknown ones are fine."""
@@ -75,5 +83,6 @@ class OpenTraces:
 
     def _due_ns(self, trace: OpenTrace) -> int:
         if trace.root_ns is not None:
-            return trace.root_ns + self._options.trace_grace_ns
-        return min(trace.last_ns, trace.marked_ns or trace.last_ns) + self._options.trace_timeout_ns
+            return self._hearing.due(trace.root_ns, self._options.trace_grace_ns)
+        since_ns = min(trace.last_ns, trace.marked_ns or trace.last_ns)
+        return self._hearing.due(since_ns, self._options.trace_timeout_ns)

@@ -24,6 +24,7 @@ from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Trace
 from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.choice import Step, Steps, Verdict, first_start
 from otel_bridge.translation.content import clean_log
+from otel_bridge.translation.hearing import Hearing
 from otel_bridge.translation.late import LateValues, base_of, read_evaluation
 from otel_bridge.translation.open_traces import OpenTraces
 from otel_bridge.translation.options import Options, OtherTraces, counted
@@ -36,6 +37,8 @@ from otel_bridge.translation.traces import FURTHER, Ended, EndedTraces, OpenTrac
 _ENDED_LIMIT: Final = 20_000
 _OTHER_LIMIT: Final = 5_000
 _NEVER: Final = 1 << 63
+_ELSEWHERE: Final = "trace/elsewhere"
+"""Whether spans of the run have ever come by a receiver."""
 
 
 class Rollouts:
@@ -71,8 +74,23 @@ class Rollouts:
         self._parting = Parting(state, self._store, self._ended, self._late)
         complete = ((t.id, t.facts, t.last_ns) for t in self._store.traces.values() if t.facts is not None)
         self._steps = Steps(state, options, self._axes, complete, attempt_of=attempt_of)
-        self._open = OpenTraces(self._store.traces, options)
+        self._hearing = Hearing(0, 0)
+        self._open = OpenTraces(self._store.traces, options, self._hearing)
         self._waiting = sum(trace.facts is not None for trace in self._store.traces.values())
+
+    def listen(self, opened_unix_ns: int) -> None:
+        """Let what waits for producers elsewhere not age before *opened_unix_ns*, when listening for them began."""
+        if self._state.get(_ELSEWHERE):
+            self._hearing = Hearing(opened_unix_ns, self._options.tail_wait_ns)
+            self._open = OpenTraces(self._store.traces, self._options, self._hearing)
+            self._steps.reconsider(self._hearing)
+
+    def received(self, now_unix_ns: int) -> None:
+        """Note that a receiver took spans *now*; call it before `spans`."""
+        if self._hearing.heard(now_unix_ns):
+            self._state.set(_ELSEWHERE, 1)
+            self._open.reconsider()
+            self._steps.reconsider(self._hearing)
 
     def spans(
         self,

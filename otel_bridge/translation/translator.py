@@ -75,6 +75,7 @@ class Translator:
         self._seen = Seen(state, options.seen_limit)
         self._points = Points(state, self._axes, self._seen, options.max_keys)
         self._rollouts = Rollouts(state, options, self._axes.steps, others=others, attempt_of=self._axes.current)
+        self._rollouts.listen(opened_unix_ns)
         self._events = Events(state, self._life, self._seen, self._rollouts)
         self._starts = Starts(self._axes, self._events)
         self._redelivered_before = _number(state, _REDELIVERED)
@@ -192,7 +193,7 @@ class Translator:
     def _metrics(self, frame: Frame) -> list[Record]:
         heard = self._reader.metrics(frame)  # all of it, before anything has an effect: it may be undecodable
         if frame.held:
-            self._hearing.rows(frame.now_unix_ns)
+            self._hearing.heard(frame.now_unix_ns)
         records: list[Record] = []
         for said in heard:
             process = said.voice.process
@@ -230,6 +231,8 @@ class Translator:
     def _traces(self, frame: Frame) -> list[Record]:
         records: list[Record] = []
         for voice, scopes in self._reader.spans(frame):
+            if frame.held:
+                self._rollouts.received(frame.now_unix_ns)
             self._life.heard(voice.process, frame.now_unix_ns)
             records += self._starts.of_spans(voice, scopes, frame.now_unix_ns)
             for scope in scopes:
