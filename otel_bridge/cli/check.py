@@ -21,7 +21,7 @@ _PROJECT: Final = "otel-bridge-doctor"
 _WAIT_S: Final = 60.0
 _OF_A_JOB: Final = (
     "WANDB_RUN_ID", "WANDB_PROJECT", "WANDB_RUN_GROUP", "WANDB_RESUME", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME",
-    "TRACKIO_PROJECT", "OTEL_BRIDGE_RUN_ID",
+    "TRACKIO_PROJECT", "OTEL_BRIDGE_RUN_ID", "OTEL_RESOURCE_ATTRIBUTES",
 )  # fmt: skip
 """Where a job's own run lies: the test run must not be written into it."""
 _NOTHING_CHOSEN: Final = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"

@@ -8,6 +8,9 @@ import pytest
 from command_runs import environment, otel_bridge
 from gated_tracker import install
 
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import read_report
+
 
 def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path) -> None:
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_POLL_S="0.1", OTEL_BRIDGE_MLFLOW_WAL="1")
@@ -95,6 +98,19 @@ def test_a_row_and_a_rollout_are_sent_and_read_back_from_each_tracker(tmp_path: 
         True, True, True,
     ]  # fmt: skip
     assert [path.name for path in (tmp_path / "trackio").glob("*.db")] == ["otel-bridge-doctor.db"]
+
+
+def test_the_test_row_never_goes_into_the_run_that_the_environment_names(tmp_path: Path) -> None:
+    of_a_job = {"OTEL_BRIDGE_RUN_ID": "job-7", "OTEL_RESOURCE_ATTRIBUTES": "rl.run.id=job-8,rl.run.name=mine"}
+
+    done = otel_bridge(
+        "doctor", "--send", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", **of_a_job)
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    reports = [read_report(folder) for folder in run_folders(tmp_path / ".otel-bridge")]
+    assert [report.project for report in reports if report is not None] == ["otel-bridge-doctor"]
+    assert not {folder.run_id for folder in run_folders(tmp_path / ".otel-bridge")} & {"job-7", "job-8"}
 
 
 def test_a_tracker_that_takes_nothing_is_named_with_what_helps(tmp_path: Path) -> None:
