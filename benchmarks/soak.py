@@ -12,15 +12,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +26,14 @@ import psutil
 import requests
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
 
+from benchmarks.service import FREE, OFF, Service
+from otel_bridge import semconv
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
+from otel_bridge.records import Json
+from otel_bridge.testing.conformance import messages as otlp
 
 _ROLES = ("trainer", "explorer", "evaluator")
 _CLIENTS = 4
@@ -53,6 +53,7 @@ _CLOSES_S = 10.0
 """How long after its end a run is closed at the latest."""
 _CLOSING_RUNS = _CLIENTS * _RUNS_AT_A_TIME
 """Runs that have just ended may still be open."""
+_T0 = 1_800_000_000_000_000_000
 _FILES, _FILES_A_RUN, _FILES_ASLEEP, _THREADS, _THREADS_A_RUN = 64, 18, 4, 16, 2
 
 
@@ -93,62 +94,35 @@ class Sent:
             self.refused[why] = self.refused.get(why, 0) + 1
 
 
-class Service:
+class Target:
     """``otel-bridge serve``, started again after each kill at the same port."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.lives, self.port, self.started_s = folder, 0, 0, 0.0
-        self.process: subprocess.Popen[str] | None = None
+        self.folder, self.lives = folder, 0
+        self.address, self._began_s = FREE, 0.0
+        self.start()
 
     def start(self) -> None:
-        self.lives, self.started_s = self.lives + 1, time.monotonic()
-        call = [
-            str(Path(sys.executable).parent / "otel-bridge"),
-            "serve",
-            "--exporters",
-            "soak,console",
-            "--grpc",
-            "off",
-        ]
-        self.process = subprocess.Popen(
-            [*call, "--http", f"127.0.0.1:{self.port}", "--dir", str(self.folder / "runs")],
-            env=self._environment(), cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self.process.stderr is not None
-        first = self.process.stderr.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", first)
-        if found is None:
-            raise RuntimeError(f"serve did not begin: {first}{self.process.stderr.read()}")
-        self.port = int(found[1])
-        threading.Thread(target=self._log, args=(self.process,), daemon=True).start()
-
-    def _environment(self) -> dict[str, str]:
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "PYTHONPATH": str(self.folder / "site")}
-        return {**env, "SOAK_FOLDER": str(self.folder / "tracker"), "OTEL_BRIDGE_SILENCE_S": "20"}
-
-    def _log(self, process: subprocess.Popen[str]) -> None:
-        assert process.stderr is not None
-        with (self.folder / "service.log").open("a") as log:
-            for line in process.stderr:
-                log.write(line)
+        self.lives, self._began_s = self.lives + 1, time.monotonic()
+        env = {
+            "PATH": os.environ["PATH"], "HOME": str(self.folder), "PYTHONPATH": str(self.folder / "site"),
+            "SOAK_FOLDER": str(self.folder / "tracker"), "OTEL_BRIDGE_SILENCE_S": "20",
+        }  # fmt: skip
+        self._life = Service(self.folder, env, exporters="soak,console", grpc=OFF, http=self.address)
+        self.address = self._life.http
 
     def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
+        self._life.kill()
 
     def end(self) -> int:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(180)
+        return self._life.end(timeout_s=180)
 
     def sample(self, sent: Sent) -> Sample | None:
-        assert self.process is not None
-        since_s, rows = max(self.started_s, time.monotonic() - _KEPT_OPEN_S), sent.count
+        since_s, rows = max(self._began_s, time.monotonic() - _KEPT_OPEN_S), sent.count
         with sent.lock:
             young = sum(began_s > since_s for began_s in sent.begun.values())
         with suppress(psutil.Error):
-            seen = psutil.Process(self.process.pid)
+            seen = self._life.process
             with seen.oneshot():
                 rss, files, threads = seen.memory_info().rss, seen.num_fds(), seen.num_threads()
             return Sample(self.lives, rows, rss, files, threads, self._disk(), self._undelivered(), young)
@@ -188,8 +162,7 @@ def soak(folder: Path, seconds: float, between_kills_s: float) -> list[str]:
     """Run it in *folder*; return what is wrong, one line each."""
     _install(folder)
     (folder / "tracker").mkdir()
-    service, sent = Service(folder), Sent()
-    service.start()
+    service, sent = Target(folder), Sent()
     with _clients(service, sent) as stop:
         samples = list(_trouble(service, sent, seconds, between_kills_s))
         stop.set()
@@ -208,7 +181,7 @@ def _install(folder: Path) -> None:
     (info / "entry_points.txt").write_text("[otel_bridge.exporters]\nsoak = soak_tracker:exporter\n")
 
 
-def _trouble(service: Service, sent: Sent, seconds: float, between_kills_s: float) -> Iterator[Sample]:
+def _trouble(service: Target, sent: Sent, seconds: float, between_kills_s: float) -> Iterator[Sample]:
     """Take the tracker away and bring it back, kill the service and start it again; yield a sample a window."""
     began = last_kill = time.monotonic()
     away, window = service.folder / "tracker" / "away", 0
@@ -228,7 +201,7 @@ def _trouble(service: Service, sent: Sent, seconds: float, between_kills_s: floa
 
 
 @contextmanager
-def _clients(service: Service, sent: Sent) -> Iterator[threading.Event]:
+def _clients(service: Target, sent: Sent) -> Iterator[threading.Event]:
     stop, numbers = threading.Event(), itertools.count(1)
     threads = [threading.Thread(target=_client, args=(service, sent, numbers, stop)) for _ in range(_CLIENTS)]
     for thread in threads:
@@ -241,7 +214,7 @@ def _clients(service: Service, sent: Sent) -> Iterator[threading.Event]:
             thread.join()
 
 
-def _client(service: Service, sent: Sent, numbers: Iterator[int], stop: threading.Event) -> None:
+def _client(service: Target, sent: Sent, numbers: Iterator[int], stop: threading.Event) -> None:
     session = requests.Session()
     while not stop.is_set():
         runs = [f"soak-{next(numbers)}" for _ in range(_RUNS_AT_A_TIME)]
@@ -259,16 +232,14 @@ def _client(service: Service, sent: Sent, numbers: Iterator[int], stop: threadin
 
 
 def _send(
-    service: Service, session: requests.Session, sent: Sent, stop: threading.Event, what: tuple[str, bytes]
+    service: Target, session: requests.Session, sent: Sent, stop: threading.Event, what: tuple[str, bytes]
 ) -> bool:
     """Send until it is acknowledged, as every client does; ``False``: it was not, and the soak is over."""
     signal_name, body = what
     headers = {"Content-Type": "application/x-protobuf"}
     while True:
         try:
-            answer = session.post(
-                f"http://127.0.0.1:{service.port}/v1/{signal_name}", body, headers=headers, timeout=10
-            )
+            answer = session.post(f"http://{service.address}/v1/{signal_name}", body, headers=headers, timeout=10)
         except requests.RequestException as exc:
             sent.refuse(type(exc).__name__)
         else:
@@ -282,43 +253,38 @@ def _send(
 def _rows(run: str, role: str, batch: int) -> tuple[bytes, set[str]]:
     """Return rows as our own emitter makes them, and their ids."""
     request = ExportMetricsServiceRequest()
-    part = request.resource_metrics.add(resource=_who(run, role))
+    part = request.resource_metrics.add(resource=otlp.resource(_who(run, role)))
     ids: set[str] = set()
     for number in range(_BATCH):
         seq = batch * _BATCH + number + 1
         ids.add(f"m:{run}-{role}:{seq}")
-        scope = part.scope_metrics.add()
-        scope.scope.name = "otel_bridge"
+        scope = part.scope_metrics.add(scope=otlp.OURS)
+        at_step = otlp.pairs({semconv.STEP: seq})
         for key in range(_KEYS):
-            point = scope.metrics.add(name=f"actor/metric_{key}").gauge.data_points.add(as_double=seq / 7)
-            point.time_unix_nano = 1_800_000_000_000_000_000 + seq
-            point.attributes.append(KeyValue(key="rl.step", value=AnyValue(int_value=seq)))
-        mark = scope.metrics.add(name="rl.row").gauge.data_points.add(as_int=_KEYS)
-        mark.time_unix_nano = 1_800_000_000_000_000_000 + seq
-        for name in ("rl.step", "rl.seq"):
-            mark.attributes.append(KeyValue(key=name, value=AnyValue(int_value=seq)))
+            gauge = scope.metrics.add(name=f"actor/metric_{key}").gauge
+            gauge.data_points.add(as_double=seq / 7, time_unix_nano=_T0 + seq, attributes=at_step)
+        said = otlp.pairs({semconv.STEP: seq, semconv.SEQ: seq})
+        mark = scope.metrics.add(name=semconv.ROW).gauge
+        mark.data_points.add(as_int=_KEYS, time_unix_nano=_T0 + seq, attributes=said)
     return request.SerializeToString(), ids
 
 
 def _end(run: str, role: str) -> bytes:
-    request = ExportLogsServiceRequest()
-    scope = request.resource_logs.add(resource=_who(run, role)).scope_logs.add()
-    scope.scope.name = "otel_bridge"
-    record = scope.log_records.add(event_name="rl.run.end", time_unix_nano=time.time_ns())
-    record.attributes.append(KeyValue(key="rl.run.status", value=AnyValue(string_value="finished")))
-    for name, number in (("rl.event.seq", 1), ("rl.seq", _BATCH * _BATCHES_OF_A_RUN)):
-        record.attributes.append(KeyValue(key=name, value=AnyValue(int_value=number)))
-    return request.SerializeToString()
+    seq = _BATCH * _BATCHES_OF_A_RUN
+    said: dict[str, Json] = {semconv.RUN_STATUS: "finished", semconv.EVENT_SEQ: 1, semconv.SEQ: seq}
+    scope = ScopeLogs(scope=otlp.OURS, log_records=[otlp.event(semconv.EVENT_END, time.time_ns(), said)])
+    part = ResourceLogs(resource=otlp.resource(_who(run, role)), scope_logs=[scope])
+    return ExportLogsServiceRequest(resource_logs=[part]).SerializeToString()
 
 
-def _who(run: str, role: str) -> Resource:
-    said: Mapping[str, str] = {
-        "rl.run.id": run, "rl.project": "soak", "rl.run.name": run, "rl.role": role, "rl.instance.id": f"{run}-{role}",
+def _who(run: str, role: str) -> dict[str, Json]:
+    return {
+        semconv.RUN_ID: run, semconv.PROJECT: "soak", semconv.RUN_NAME: run, semconv.ROLE: role,
+        semconv.INSTANCE_ID: f"{run}-{role}",
     }  # fmt: skip
-    return Resource(attributes=[KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in said.items()])
 
 
-def _everything_ends(service: Service) -> int:
+def _everything_ends(service: Target) -> int:
     """End the service until nothing remains: a drain has a limit, the next one goes on."""
     for _ in range(5):
         code = service.end()
