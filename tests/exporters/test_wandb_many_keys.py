@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import wandb_online_runs as online
+from wandb_online_runs import made, open_run
 
 from otel_bridge.errors import RetryableError
-from otel_bridge.exporter import RunInfo, RunWriter
+from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Row, Status
-from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
+from otel_bridge.testing import MemoryTable, deliver, samples
 from otel_bridge.testing.samples import run_info
 from otel_bridge.testing.wandb_offline import MetricDefinition
 from otel_bridge.testing.wandb_server import WandbServer
-from otel_bridge_wandb import exporter
 from otel_bridge_wandb.patience import MAX_S, Patience
 from otel_bridge_wandb.settings import Limits
 
-FAST = {
-    "OTEL_BRIDGE_WANDB_TRANSMIT_S": "1",
-    "OTEL_BRIDGE_WANDB_POLL_S": "0.1",
-    "OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S": "10",
-    "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S": "10",
-}
 ODD = ['a "quoted"\\key', "dots.in.it", "stars*", "läuft 🚀", "one/two/three"]
+server = online.server
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
-    with WandbServer() as server:
-        for name, value in {**server.environment(), **FAST}.items():
-            monkeypatch.setenv(name, value)
-        yield server
-        assert (server.errors, server.resolver.unknown) == ([], [])
-
-
-def opened(server: WandbServer, run: RunInfo, memory: MemoryTable, **limits: str) -> RunWriter:
-    env = {**server.environment(), **FAST, **{f"OTEL_BRIDGE_WANDB_{name}": value for name, value in limits.items()}}
-    return open_writer(exporter, run, exporter.settings(env, run.folder), memory)
-
-
-def made(tmp_path: Path, name: str, keys: Mapping[str, str] | None = None) -> RunInfo:
-    run = run_info(tmp_path, name, keys=keys or {})
-    run.folder.mkdir(exist_ok=True)
-    return run
+def run_of(tmp_path: Path, name: str, keys: Mapping[str, str] | None = None) -> RunInfo:
+    return made(run_info(tmp_path, name, keys=keys or {}))
 
 
 def wide_rows(count: int, each: int) -> list[Row]:
@@ -81,8 +61,8 @@ def test_many_names_told_at_once_are_the_same_to_the_server_as_each_by_itself(
     sent: list[list[tuple[object, ...]]] = []
     for one_by_one in (10_000, 20, 0):
         monkeypatch.setattr("otel_bridge_wandb.opening.ONE_BY_ONE", one_by_one)
-        run = made(tmp_path, f"told-{one_by_one}")
-        writer = opened(server, run, MemoryTable())
+        run = run_of(tmp_path, f"told-{one_by_one}")
+        writer = open_run(server, run, MemoryTable())
         for at in range(0, len(rows), 2):
             deliver(writer, rows[at : at + 2])
         writer.end(Status.FINISHED)
@@ -97,8 +77,8 @@ def test_many_names_outlast_what_wandb_says_of_itself_and_are_told_again_after_a
 ) -> None:
     monkeypatch.setattr("otel_bridge_wandb.opening.ONE_BY_ONE", 20)
     rows, memory = wide_rows(3, 20), MemoryTable()
-    run = made(tmp_path, "long")
-    writer = opened(server, run, memory)
+    run = run_of(tmp_path, "long")
+    writer = open_run(server, run, memory)
     deliver(writer, rows)
     # A table makes wandb send a record of telemetry, which replaces the definitions by those told one by one.
     deliver(writer, samples.placed([samples.rollout(1)], len(rows) + 1))
@@ -106,7 +86,7 @@ def test_many_names_outlast_what_wandb_says_of_itself_and_are_told_again_after_a
     assert server.run(run.id).metrics == axes_of(rows)
 
     known = {key: str(row.axis) for row in rows for key in row.values}
-    again = opened(server, made(tmp_path, "long", known), memory)
+    again = open_run(server, run_of(tmp_path, "long", known), memory)
     again.end(Status.FINISHED)
 
     assert server.run(run.id).metrics == axes_of(rows)
@@ -115,8 +95,8 @@ def test_many_names_outlast_what_wandb_says_of_itself_and_are_told_again_after_a
 @pytest.mark.slow
 def test_ten_thousand_keys_arrive_on_their_axes(server: WandbServer, tmp_path: Path) -> None:
     rows = wide_rows(25, 200)
-    run = made(tmp_path, "wide")
-    writer = opened(server, run, MemoryTable())
+    run = run_of(tmp_path, "wide")
+    writer = open_run(server, run, MemoryTable())
     deliver(writer, rows)
     writer.end(Status.FINISHED)
 
@@ -129,13 +109,13 @@ def test_ten_thousand_keys_arrive_on_their_axes(server: WandbServer, tmp_path: P
 def test_a_run_whose_end_takes_longer_than_the_bound_ends_after_a_few_tries(
     server: WandbServer, tmp_path: Path
 ) -> None:
-    memory, run, rows = MemoryTable(), made(tmp_path, "slow"), samples.placed([samples.row(1, {"loss": 1.0})])
+    memory, run, rows = MemoryTable(), run_of(tmp_path, "slow"), samples.placed([samples.row(1, {"loss": 1.0})])
     server.slow(1.2, what="UpsertBucket")
     tries = 0
     while True:
         tries += 1
         assert tries <= 5, "it is given up and opened anew for ever"
-        writer = opened(server, run, memory, FINISH_TIMEOUT_S="0.3")
+        writer = open_run(server, run, memory, FINISH_TIMEOUT_S="0.3")
         try:
             deliver(writer, rows, held=writer.safe())
             writer.end(Status.FINISHED)

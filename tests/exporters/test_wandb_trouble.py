@@ -7,74 +7,34 @@ import importlib
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb_online_runs as online
+from bridge_doubles import until
+from wandb_online_runs import blocked, made, rows
 
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter
-from otel_bridge.records import Row, Status
+from otel_bridge.records import Json, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.samples import run_info
 from otel_bridge.testing.wandb_server import WandbServer
 from otel_bridge_wandb import exporter
 
-FAST = {
-    "OTEL_BRIDGE_WANDB_TRANSMIT_S": "1",
-    "OTEL_BRIDGE_WANDB_POLL_S": "0.1",
-    "OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S": "5",
-    "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S": "5",
-}
+server, memory, opened = online.server, online.memory, online.opened
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
-    with WandbServer() as server:
-        for name, value in {**server.environment(), **FAST}.items():
-            monkeypatch.setenv(name, value)
-        yield server
-        assert (server.errors, server.resolver.unknown) == ([], [])
+def limits() -> Mapping[str, str]:
+    return {"INIT_TIMEOUT_S": "5", "FINISH_TIMEOUT_S": "5"}
 
 
 @pytest.fixture
 def run(tmp_path: Path, request: pytest.FixtureRequest) -> RunInfo:
-    run = run_info(tmp_path, request.node.name, keys={"trainer/loss": "trainer/step"})
-    run.folder.mkdir()
-    return run
-
-
-@pytest.fixture
-def memory() -> MemoryTable:
-    return MemoryTable()
-
-
-@pytest.fixture
-def opened(server: WandbServer, run: RunInfo, memory: MemoryTable) -> Callable[[], RunWriter]:
-    settings = exporter.settings({**server.environment(), **FAST}, run.folder)
-    return lambda: open_writer(exporter, run, settings, memory)
-
-
-def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.02)
-
-
-def rows(first: int, last: int, *, attempt: int = 1, at: int | None = None) -> list[Row]:
-    made = [samples.row(step, {"loss": step}, attempt=attempt) for step in range(first, last + 1)]
-    return samples.placed(made, at or first)
-
-
-def blocked(writer: RunWriter, said: str) -> bool:
-    try:
-        writer.safe()
-    except BlockedError as exc:
-        return said in str(exc)
-    return False
+    return made(run_info(tmp_path, request.node.name, keys={"trainer/loss": "trainer/step"}))
 
 
 def whole(server: WandbServer, run: RunInfo) -> dict[str, object]:
@@ -241,13 +201,14 @@ def test_every_odd_key_arrives_as_it_is_on_its_axis(
 def test_a_config_of_ten_thousand_entries_arrives(
     server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
 ) -> None:
-    config = {f"key.{number}/{'x' * 20}": {"deep": [number, float("inf"), None, "é\ud800"]} for number in range(10_000)}
+    keys = [f"key.{number}/{'x' * 20}" for number in range(10_000)]
+    config: dict[str, Json] = {key: {"deep": [at, float("inf"), None, "é\ud800"]} for at, key in enumerate(keys)}
     writer = opened()
     writer.write_config("trainer", config)
     writer.end(Status.FINISHED)
 
     held = server.run(run.id).config["trainer"]
-    assert held == {key: {"deep": [value["deep"][0], "inf", None, "é?"]} for key, value in config.items()}
+    assert held == {key: {"deep": [at, "inf", None, "é?"]} for at, key in enumerate(keys)}
 
 
 def test_a_wandb_that_is_too_old_blocks_with_the_command_that_helps(
@@ -273,7 +234,7 @@ def test_a_wandb_that_is_too_old_blocks_with_the_command_that_helps(
 def test_wandb_resume_of_the_job_is_honoured_wherever_the_bridge_is(
     server: WandbServer, run: RunInfo, memory: MemoryTable, job: str, bridge: str, said: str
 ) -> None:
-    settings = exporter.settings({**server.environment(), **FAST, "WANDB_RESUME": bridge}, run.folder)
+    settings = exporter.settings({**server.environment(), **online.FAST, "WANDB_RESUME": bridge}, run.folder)
     run = dataclasses.replace(run, identity={"rl.wandb.resume": job} if job else {})
     if not said:
         open_writer(exporter, run, settings, memory).end(Status.FINISHED)
