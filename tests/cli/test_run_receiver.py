@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_runs import PYTHON, call, environment, only_folder, otel_bridge, program, records, statuses, values
@@ -12,11 +14,21 @@ from stock_programs import GLOBAL_API, OTLP_BY_ITSELF
 from otel_bridge.journal.folder import run_folders
 
 TRAIN = "import otel_bridge; otel_bridge.init(role='trainer').log({'loss': 0.5}, step=7)"
+FROM_BOTH = (
+    {"trainer/loss": [(7, 0.5)], "reward-server/queue": [(7, 3.0)], "reward-server/requests": [(None, 5)]},
+    [("reward-server/rollouts", 7, 0.5)],
+)
+"""What arrives of `TRAIN`, and of a stock program whose service is ``reward-server``."""
 
 
-def rollouts(folder: Path) -> list[tuple[str, int, float]]:
-    found = [record for record in records(only_folder(folder)) if record["kind"] == "rollout"]
-    return [(record["key"], record["step"], record["reward"]) for record in found]
+def arrived(base: Path) -> tuple[dict[str, list[tuple[int | None, Any]]], list[tuple[str, int, float]]]:
+    """Values of the only run, without the statistics that the bridge itself makes of rollouts; and its rollouts."""
+    folder = only_folder(base)
+    found = [record for record in records(folder) if record["kind"] == "rollout"]
+    return (
+        {key: value for key, value in values(folder).items() if "/rollouts/" not in key},
+        [(record["key"], record["step"], record["reward"]) for record in found],
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,21 +42,9 @@ def test_a_stock_sdk_lands_in_the_run_of_the_others_under_its_service_name(
 
     done = otel_bridge("run", "--exporters", "file", "--", "sh", "-c", both, cwd=tmp_path, env=environment(tmp_path))
 
-    folder = only_folder(tmp_path / ".otel-bridge")
     assert done.returncode == 0, done.stderr
-    assert values(folder) == {
-        "trainer/loss": [(7, 0.5)],
-        "reward-server/queue": [(7, 3.0)],
-        "reward-server/requests": [(None, 5)],
-        **_statistics(folder),
-    }
-    assert rollouts(tmp_path / ".otel-bridge") == [("reward-server/rollouts", 7, 0.5)]
-    assert statuses(folder) == ["finished"]
-
-
-def _statistics(folder) -> dict[str, object]:
-    """What the bridge itself makes of the rollout."""
-    return {key: found for key, found in values(folder).items() if "/rollouts/" in key}
+    assert arrived(tmp_path / ".otel-bridge") == FROM_BOTH
+    assert statuses(only_folder(tmp_path / ".otel-bridge")) == ["finished"]
 
 
 def test_variables_for_the_users_own_collector_do_not_reach_the_children(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_listen_takes_its_ports_and_says_where_one_is_taken(tmp_path: Path) -> N
     said = otel_bridge(
         *command, "sh", "-c", "echo $OTEL_EXPORTER_OTLP_ENDPOINT", cwd=tmp_path, env=environment(tmp_path)
     )
-    answers = []
+    answers: list[tuple[str, subprocess.CompletedProcess[str]]] = []
     for number, what in ((port, "gRPC"), (port + 1, "HTTP")):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", number))
@@ -133,15 +133,8 @@ def test_without_the_extra_programs_of_this_machine_are_received_over_http(tmp_p
 
     done = call([PYTHON, bare, "run", "--exporters", "file", "--", "sh", "-c", both], cwd=tmp_path, env=env)
 
-    folder = only_folder(tmp_path / ".otel-bridge")
     assert done.returncode == 0, done.stderr
-    assert values(folder) == {
-        "trainer/loss": [(7, 0.5)],
-        "reward-server/queue": [(7, 3.0)],
-        "reward-server/requests": [(None, 5)],
-        **_statistics(folder),
-    }
-    assert rollouts(tmp_path / ".otel-bridge") == [("reward-server/rollouts", 7, 0.5)]
+    assert arrived(tmp_path / ".otel-bridge") == FROM_BOTH
     assert "collector" not in done.stderr
 
 
