@@ -22,6 +22,7 @@ from otel_bridge.translation.keys import ATTEMPT
 from otel_bridge.translation.options import Options
 from otel_bridge.translation.state import State
 from otel_bridge.translation.statistics import Statistics
+from otel_bridge.translation.told import LeftOut
 
 EVAL: Final = "eval"
 _STEP: Final = "step/"
@@ -158,31 +159,16 @@ class Steps:
         self._touched(step, now_unix_ns)
         return Verdict.KEEP if kept else Verdict.LEAVE_OUT
 
-    def left_out(
-        self,
-        step_of: tuple[str | None, str, int | None],
-        event: tuple[str, int, Mapping[str, Json]],
-        now_unix_ns: int,
-        *,
-        said_ns: int,
-    ) -> int:
-        """Merge statistics that an emitter sent; return how many rollouts were new.
-
-        Args:
-            step_of: Role, split and step.
-            event: Its id, the number of rollouts, and the statistics by group.
-            now_unix_ns: When it came.
-            said_ns: When it was said.
-        """
-        identity, rollouts, body = event
-        step = self._step(*step_of, now_unix_ns)
-        if step.events is None or identity in step.events:
+    def left_out(self, told: LeftOut, now_unix_ns: int) -> int:
+        """Merge statistics that an emitter sent and that came *now*; return how many rollouts were new."""
+        step = self._step(told.role, told.split, told.step, now_unix_ns)
+        if step.events is None or told.id in step.events:
             return 0
         before = step.statistics.total
-        step.events = [*step.events, identity]
-        step.last_ns, step.said_ns = max(step.last_ns, now_unix_ns), max(step.said_ns, said_ns)
+        step.events = [*step.events, told.id]
+        step.last_ns, step.said_ns = max(step.last_ns, now_unix_ns), max(step.said_ns, told.said_ns)
         self._started(step)
-        step.statistics.add_left_out(rollouts, body)
+        step.statistics.add_left_out(told.rollouts, told.sums)
         self._touched(step, now_unix_ns)
         return step.statistics.total - before
 

@@ -19,9 +19,7 @@ from otel_bridge import semconv
 from otel_bridge.otlp_content import limit_of
 from otel_bridge.records import Record
 from otel_bridge.redaction import Redaction
-from otel_bridge.translation import spans as reading
 from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Trace
-from otel_bridge.translation.attributes import mapping_of, value_of
 from otel_bridge.translation.choice import Step, Steps, Verdict, first_start
 from otel_bridge.translation.content import clean_log
 from otel_bridge.translation.hearing import Hearing
@@ -31,7 +29,8 @@ from otel_bridge.translation.options import Options, OtherTraces, counted
 from otel_bridge.translation.parting import Parting, late_value, revised
 from otel_bridge.translation.parts import Part, moved_to, parted
 from otel_bridge.translation.producer import Producer, producer_of, role_of
-from otel_bridge.translation.state import State, count
+from otel_bridge.translation.state import State, axes_in, count
+from otel_bridge.translation.told import read_left_out
 from otel_bridge.translation.traces import FURTHER, Ended, EndedTraces, OpenTrace, TraceStore, ended_as
 
 _ENDED_LIMIT: Final = 20_000
@@ -63,7 +62,7 @@ class Rollouts:
         attempt_of: Callable[[str], int] = first_start,
     ) -> None:
         self._state, self._options = state, options
-        self._axes, self._others = axes or self._axes_in_state, others
+        self._axes, self._others = axes or (lambda: axes_in(state)), others
         limit, redaction = limit_of(options.message_content), Redaction(options.redact_secrets, options.redact_email)
         self._limit, self._said = limit, Redaction(email=options.redact_email)
         self._assembler = Assembler(options.rollout_key, limit, options.rollout_bytes, redaction)
@@ -141,20 +140,12 @@ class Rollouts:
     ) -> list[Record]:
         """Take the statistics of rollouts that an emitter left out (event ``rl.rollouts``)."""
         records = self.tick(now_unix_ns)
-        attributes = mapping_of(log_record.attributes)
-        body = value_of(log_record.body)
-        number = reading.as_int(attributes.get(semconv.ROLLOUTS_COUNT))
-        if not isinstance(body, dict) or (number is not None and number < 0):
+        told = read_left_out(log_record, instance_id, role_of(resource_attributes))
+        if told is None:
             count(self._state, "rollouts/invalid")
             return records
-        role = reading.as_name(attributes.get(semconv.ROLE)) or role_of(resource_attributes)
-        split = reading.as_name(attributes.get(semconv.SPLIT)) or TRAIN
-        step = reading.as_int(attributes.get(semconv.STEP))
-        seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
-        records += self._pass(role, split, step)
-        event = f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}"
-        said_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
-        new = self._steps.left_out((role, split, step), (event, number or 0, body), now_unix_ns, said_ns=said_ns)
+        records += self._pass(told.role, told.split, told.step)
+        new = self._steps.left_out(told, now_unix_ns)
         if new:
             self._left("rollout", new)
         return records
@@ -406,7 +397,3 @@ class Rollouts:
     def _left(self, what: str, number: int = 1) -> None:
         before = self._state.get(f"left/{what}")
         self._state.set(f"left/{what}", (before if isinstance(before, int) else 0) + number)
-
-    def _axes_in_state(self) -> Mapping[str, int]:
-        pairs = ((key[len("axis/") :], value) for key, value in self._state.items("axis/"))
-        return {axis: step for axis, step in pairs if isinstance(step, int)}

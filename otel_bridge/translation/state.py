@@ -69,3 +69,9 @@ def count(state: State, reason: str, number: int = 1) -> None:
     key = f"drop/{reason}"
     before = state.get(key)
     state.set(key, (before if isinstance(before, int) else 0) + number)
+
+
+def axes_in(state: State) -> dict[str, int]:
+    """Return every axis to its last step."""
+    pairs = ((key.removeprefix("axis/"), value) for key, value in state.items("axis/"))
+    return {axis: step for axis, step in pairs if isinstance(step, int)}
