@@ -60,17 +60,18 @@ def init(
     Args:
         project: Project (MLflow: experiment); default: environment, else the working folder's name.
         name: Run name, the same in every process of the job; default: environment, else made anew.
-        role: Who speaks: ``trainer``, ``explorer``, …; its keys and its step axis are its own.
+        role: Who speaks: ``trainer``, ``explorer``, …; its keys and its step axis are its own; default: environment.
         config: Hyperparameters, as for `Run.log_config`.
         exporters: Names, e.g. ``"trackio"`` or ``["wandb", "mlflow"]``; default: environment.
-        id: Run id; default: made of project and name.
+        id: Run id; default: environment, else made of project and name.
         group: Group of runs.
         tags: Tags of the run.
         notes: Notes on the run.
         entity: W&B entity.
         job_type: Kind of job.
-        rank: Rank of this process; default: ``RANK``.
-        dir: Where run folders are; default: ``.otel-bridge``.
+        rank: Rank of this process; default: ``RANK``, else 0.
+        dir: Where run folders are; default: ``OTEL_BRIDGE_DIR``, else ``.otel-bridge`` in the working folder, or in a
+            folder of this machine where that is on a network file system.
         otel: Append what stock OpenTelemetry instruments and spans of this process make, too.
         system_metrics: Let the bridge measure this machine and its processes of the run, every 15 s
             (``OTEL_BRIDGE_SYSTEM_METRICS_S``), as long as this process lives.

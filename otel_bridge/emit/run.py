@@ -1,4 +1,4 @@
-"""`Run`: what ``otel_bridge.init()`` returns. After ``init()`` none of its methods raises or waits for a tracker."""
+"""`Run`: what ``otel_bridge.init()`` returns. No method raises; only `flush` and `finish` wait for trackers."""
 
 from __future__ import annotations
 
@@ -136,7 +136,9 @@ class Run:
     # --- rows and config ----------------------------------------------------------------------------------------------
 
     def log(self, values: Mapping[str, object], step: int | None = None, *, role: str | None = None) -> None:
-        """Record one row; it is safe when this returns.
+        """Record one row; when this returns, a kill of this process loses it no more.
+
+        Of ranks above 0 rows are taken with ``OTEL_BRIDGE_RANKS=all`` only.
 
         Args:
             values: Numbers by key. Nested dicts are flattened with ``/``; arrays and lists of numbers become
@@ -146,7 +148,7 @@ class Run:
         """
 
     def log_config(self, config: object) -> None:
-        """Record hyperparameters: a nested mapping, dataclass or namespace. Secrets are struck out."""
+        """Record hyperparameters, of rank 0: a nested mapping, dataclass or namespace. Secrets are struck out."""
         if self._sink is None or self.facts.identity.rank:
             return
         try:
