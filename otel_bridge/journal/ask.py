@@ -1,4 +1,4 @@
-"""``ask/``: files by which ``finish``, ``dead-letters``, another ``init``, ``drain`` or ``run`` ask a running bridge."""
+"""``ask/``: files by which `finish`, `dead-letters`, another `init`, `drain` or `run` ask a running bridge."""
 
 from __future__ import annotations
 
