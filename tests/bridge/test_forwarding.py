@@ -4,8 +4,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -207,6 +209,52 @@ def test_what_is_over_the_limit_of_the_other_end_goes_in_parts(sender: Sender, t
     there.stop()
     assert received(tmp_path / "there") == [float(n) for n in range(200)]
     assert (lane.progress.dead_letters, sender.lines) == (0, [])
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_a_request_that_a_receiver_stored_goes_in_parts_too(sender: Sender, tmp_path: Path, protocol: str) -> None:
+    there = receiver(tmp_path / "there", OTEL_BRIDGE_REQUEST_BYTES="70000")
+    endpoint = there.grpc_endpoint if protocol == "grpc" else there.http_endpoint
+    request = ExportMetricsServiceRequest()
+    part = request.resource_metrics.add(resource=Resource.FromString(RESOURCE))
+    part.scope_metrics.append(ScopeMetrics.FromString(scope(*range(20_000))))
+    sender.writer.append(Signal.METRICS, request.SerializeToString(), time.time_ns(), whole=True)
+    lane = sender.lane(endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
+
+    lane.start()
+    sender.wait(lane, lambda: lane.progress.state == "idle" and len(received(tmp_path / "there")) == 20_000)
+    lane.stop()
+
+    assert lane.join(10)
+    there.stop()
+    assert received(tmp_path / "there") == [float(n) for n in range(20_000)]
+    assert (lane.progress.dead_letters, sender.lines) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "kind", "said"),
+    [(2000, PermanentError, "larger than max"), (10, RetryableError, "quota of this minute")],
+)
+def test_a_request_over_the_limit_of_a_grpc_server_is_final_and_a_rate_limit_is_not(
+    bytes_: int, kind: type[Exception], said: str
+) -> None:
+    def busy(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the quota of this minute is used up")
+        return b""
+
+    service = "opentelemetry.proto.collector.metrics.v1.MetricsService"
+    handler = grpc.method_handlers_generic_handler(service, {"Export": grpc.unary_unary_rpc_method_handler(busy)})
+    server = grpc.server(ThreadPoolExecutor(1), [handler], options=[("grpc.max_receive_message_length", 1000)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    client = client_for(endpoint_for("metrics", env))
+
+    with pytest.raises(kind, match=said):
+        client.send(bytes(bytes_), "9f2c")
+
+    client.close()
+    server.stop(0)
 
 
 def test_over_grpc_too_it_is_tried_again_when_the_other_end_asked_for_it(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ nothing is lost meanwhile.
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol, cast
@@ -26,8 +27,10 @@ _RETRY_HTTP: Final = frozenset({408, 429, 500, 502, 503, 504})
 _FINAL_HTTP: Final = frozenset({400, 413, 422})
 _RETRY_GRPC: Final = frozenset({1, 2, 4, 8, 10, 11, 13, 14, 15})
 _FINAL_GRPC: Final = frozenset({3})
-_EXHAUSTED_GRPC: Final = 8
-"""Final without RetryInfo: the request is over a limit of the other end, and smaller ones may go through."""
+_LIMIT_GRPC: Final = frozenset({8, 11})
+_OVER_SIZE: Final = re.compile(r"larger than|exceed\w* (the )?max|too (large|big|long)|smaller batches", re.IGNORECASE)
+"""How gRPC in C, Go and Java, tonic and we say that a request is over a limit. RESOURCE_EXHAUSTED without RetryInfo can
+also be a rate limit: the specification lets clients give up there, but then rows would be lost."""
 _METHODS: Final = {
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
@@ -149,7 +152,8 @@ class _GrpcClient:
         code = failed.code().value[0]
         message = f"{self._endpoint.url} answered gRPC status {code}: {failed.details()}"
         retry_after_s = _asked_for(failed.trailing_metadata())
-        if code in _FINAL_GRPC or (code == _EXHAUSTED_GRPC and retry_after_s is None):
+        over_size = code in _LIMIT_GRPC and retry_after_s is None and _OVER_SIZE.search(message)
+        if code in _FINAL_GRPC or over_size:
             return PermanentError(message)
         if code in _RETRY_GRPC:
             return RetryableError(message, retry_after_s=retry_after_s)

@@ -13,6 +13,7 @@ from typing import Final
 
 from otel_bridge.bridge.backoff import Backoff
 from otel_bridge.bridge.forwarding.client import Client, client_for
+from otel_bridge.bridge.forwarding.cutting import halves
 from otel_bridge.bridge.forwarding.endpoint import endpoint_for, unset_without_grpc
 from otel_bridge.bridge.forwarding.follower import Follower, Taken
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies
@@ -27,6 +28,8 @@ from otel_bridge.records import Position
 
 BLOCKED_S: Final = 60.0
 _NEWS_S: Final = 1.0
+_WHOLE_BYTES: Final = 64 << 10
+"""What is refused is cut down to this, or to one span or record: other ends take that much."""
 _NO_GRPC: Final = (
     "otlp goes by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL is unset, and gRPC, the default, needs "
     "pip install 'otel-bridge[collector]'"
@@ -176,10 +179,12 @@ class ForwardLane:
             self._backoff.succeeded()
 
     def _send_parts(self, signal: Signal, datas: Sequence[bytes]) -> None:
-        """Send *datas* as one request; one that the other end will never take is searched by halves and left out."""
+        """Send *datas* as one request; what the other end will never take is searched by halves and left out."""
         try:
             reply = self._client(signal).send(b"".join(datas), self._folder.run_id)
         except PermanentError as exc:
+            if len(datas) == 1 and len(datas[0]) > _WHOLE_BYTES:
+                datas = halves(signal, datas[0]) or datas
             if len(datas) == 1:
                 self._say(f"otlp: a record of {len(datas[0])} bytes was refused for good: {exc}")
                 self._show(dead_letters=self.progress.dead_letters + 1)

@@ -1,4 +1,4 @@
-"""Frames of segments -> OTLP requests, by joining bytes: nothing is decoded.
+"""Frames of segments -> OTLP requests, by joining bytes: nothing is decoded but what is too large for one request.
 
 In protobuf, messages laid end to end merge, and a repeated field is the sum of its parts: a request is the requests of
 its frames one behind the other, and a frame without a resource gets its segment's put in front.
@@ -10,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final, TypeVar
+from typing import Final
 
-from google.protobuf.message import DecodeError
-from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
-from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
-
+from otel_bridge.bridge.forwarding.cutting import under
 from otel_bridge.journal.frames import Frame, Signal
 
 REQUEST_BYTES: Final = 3_500 << 10
@@ -25,12 +21,10 @@ REQUEST_BYTES: Final = 3_500 << 10
 _RESOURCE_TAG: Final = b"\x0a"  # field 1 of Resource*: resource; field 1 of Export*ServiceRequest: the Resource*
 _SCOPE_TAG: Final = b"\x12"  # field 2 of Resource*: scope_metrics, scope_spans, scope_logs
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One frame as it goes into a request: the serialised field of ``Export*ServiceRequest`` that it becomes."""
+    """One frame as it goes into a request, or a part of one: a serialised ``Export*ServiceRequest``."""
 
     signal: Signal
     data: bytes
@@ -41,10 +35,8 @@ def parts_of(frame: Frame, resource: bytes) -> list[Part]:
     signal = Signal(frame.signal)
     if signal is Signal.CONTROL:
         return []
-    if frame.whole:
-        return [Part(signal, frame.payload)]
-    head = _field(_RESOURCE_TAG, resource)
-    return [Part(signal, _in_request(head, payload)) for payload in _cut(signal, frame.payload, len(head))]
+    request = frame.payload if frame.whole else _in_request(_field(_RESOURCE_TAG, resource), frame.payload)
+    return [Part(signal, data) for data in under(REQUEST_BYTES, signal, request)]
 
 
 def bodies(parts: Iterable[Part]) -> Iterator[tuple[Signal, Sequence[bytes]]]:
@@ -69,49 +61,6 @@ def bodies(parts: Iterable[Part]) -> Iterator[tuple[Signal, Sequence[bytes]]]:
 
 def _in_request(head: bytes, payload: bytes) -> bytes:
     return _field(_RESOURCE_TAG, head + _field(_SCOPE_TAG, payload))
-
-
-def _cut(signal: Signal, payload: bytes, head_bytes: int) -> Iterator[bytes]:
-    """Yield *payload*, in halves of halves where it is too large and has more than one metric, span or record."""
-    if len(payload) + head_bytes + 16 <= REQUEST_BYTES:
-        yield payload
-        return
-    try:
-        halves = _halves(signal, payload)
-    except DecodeError:
-        halves = []  # the other end says what is wrong with it
-    if not halves:
-        yield payload
-    for half in halves:
-        yield from _cut(signal, half, head_bytes)
-
-
-def _halves(signal: Signal, payload: bytes) -> list[bytes]:
-    """Return two messages with half of the items each; none when there are less than two items."""
-    halves: list[ScopeMetrics | ScopeSpans | ScopeLogs] = []
-    if signal is Signal.METRICS:
-        metrics = ScopeMetrics.FromString(payload)
-        halves = [
-            ScopeMetrics(scope=metrics.scope, metrics=part, schema_url=metrics.schema_url)
-            for part in _split(metrics.metrics)
-        ]
-    elif signal is Signal.TRACES:
-        spans = ScopeSpans.FromString(payload)
-        halves = [
-            ScopeSpans(scope=spans.scope, spans=part, schema_url=spans.schema_url) for part in _split(spans.spans)
-        ]
-    else:
-        logs = ScopeLogs.FromString(payload)
-        halves = [
-            ScopeLogs(scope=logs.scope, log_records=part, schema_url=logs.schema_url)
-            for part in _split(logs.log_records)
-        ]
-    return [half.SerializeToString() for half in halves]
-
-
-def _split(items: Sequence[T]) -> list[Sequence[T]]:
-    middle = len(items) // 2
-    return [items[:middle], items[middle:]] if middle else []
 
 
 def _field(tag: bytes, data: bytes) -> bytes:

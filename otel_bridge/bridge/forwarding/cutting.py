@@ -1,0 +1,72 @@
+"""A serialised OTLP request -> smaller ones that hold the same. Pure.
+
+Cut where there is more than one of something, from the outside in: resources, scopes, metrics or spans or records, the
+points of one metric. A row may come to lie in two requests: its own point says how many values belong to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol, TypeAlias, cast
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+
+from otel_bridge.journal.frames import Signal
+
+_Request: TypeAlias = "ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest"
+_KINDS: Final[dict[Signal, tuple[type[_Request], tuple[str, ...]]]] = {
+    Signal.METRICS: (ExportMetricsServiceRequest, ("resource_metrics", "scope_metrics", "metrics")),
+    Signal.TRACES: (ExportTraceServiceRequest, ("resource_spans", "scope_spans", "spans")),
+    Signal.LOGS: (ExportLogsServiceRequest, ("resource_logs", "scope_logs", "log_records")),
+}
+
+
+class _Repeated(Protocol):
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> object: ...
+
+    def __delitem__(self, index: slice) -> None: ...
+
+
+def under(limit: int, signal: Signal, request: bytes) -> Iterator[bytes]:
+    """Yield *request* in halves of halves, each of at most *limit* bytes where it can be cut that small."""
+    two = halves(signal, request) if len(request) > limit else []
+    if not two:
+        yield request
+    for half in two:
+        yield from under(limit, signal, half)
+
+
+def halves(signal: Signal, request: bytes) -> list[bytes]:
+    """Return two requests with half of *request* each; none when it cannot be cut, or cannot be decoded."""
+    kind, names = _KINDS[signal]
+    try:
+        found = [kind.FromString(request) for _ in range(2)]
+    except DecodeError:
+        return []  # the other end says what is wrong with it
+    first, second = (_divisible(message, names) for message in found)
+    if first is None or second is None:
+        return []
+    middle = len(first) // 2
+    del first[middle:]
+    del second[:middle]
+    return [message.SerializeToString() for message in found]
+
+
+def _divisible(message: object, names: tuple[str, ...]) -> _Repeated | None:
+    """Return what *message* has more than one of; ``None``: nothing."""
+    for name in names:
+        items = cast("_Repeated", getattr(message, name))
+        if len(items) != 1:
+            return items if len(items) else None
+        message = items[0]
+    kind = message.WhichOneof("data") if isinstance(message, Metric) else None
+    if kind is None:
+        return None
+    points = cast("_Repeated", getattr(message, kind).data_points)
+    return points if len(points) > 1 else None
