@@ -52,15 +52,15 @@ def command(directories: tuple[Path, ...], exporters: str, single: Path | None) 
     for name in settings.names(exporters):
         if name not in {OTLP, NONE}:
             load(name)
-    named: tuple[Path | None, ...] = directories or (None,)
-    folders = [folder for directory in named for folder in folders_of(directory)]
+    named = directories or (base_dir(settings.environment(), Path.cwd()),)
+    found = {directory: folders_of(directory) for directory in named}
     console = Console(highlight=False)
+    for directory in (directory for directory, folders in found.items() if not folders):
+        if runs_below(directory) is not None:
+            raise click.ClickException(no_run_folder(directory))
+        console.print(f"{directory}: no run folder here, nothing to deliver", soft_wrap=True)
+    folders = [folder for of_one in found.values() for folder in of_one]
     if not folders:
-        for directory in directories:
-            if runs_below(directory) is not None:
-                raise click.ClickException(no_run_folder(directory))
-        places = ", ".join(map(str, directories)) or base_dir(settings.environment(), Path.cwd())
-        console.print(f"{places}: no run folder here, nothing to deliver", soft_wrap=True)
         return
     drains = Drains(console, exporters)
     for number in (signal.SIGTERM, signal.SIGINT):

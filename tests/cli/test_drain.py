@@ -309,9 +309,12 @@ def test_the_folder_above_the_run_folders_is_no_folder_with_nothing_to_deliver(t
     env = environment(tmp_path)
 
     said = [otel_bridge(name, "job", cwd=tmp_path, env=env) for name in ("drain", "status", "rollouts")]
+    said.append(otel_bridge("drain", "job/runs", "job", cwd=tmp_path, env=env))
+    said.append(otel_bridge("drain", cwd=tmp_path, env={**env, "OTEL_BRIDGE_DIR": "job"}))
 
-    line = "Error: job: no run folder here; they are in job/runs\n"
-    assert [(done.returncode, done.stderr) for done in said] == [(1, line)] * 3
+    line = "Error: {0}job: no run folder here; they are in {0}job/runs\n"
+    lines = [line.format("")] * 4 + [line.format(f"{tmp_path}/")]
+    assert [(done.returncode, done.stderr) for done in said] == [(1, line) for line in lines]
 
 
 def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_in_doubt(tmp_path: Path) -> None:
