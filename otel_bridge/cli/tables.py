@@ -162,7 +162,9 @@ def _former(report: Report) -> Sequence[str]:
     for name, exporter in report.former.items():
         never = _waiting(report, exporter)
         rest = f"; {never:,} records did not reach it" if never else ""
-        lines.append(f"{name}, no longer named, has {exporter.rows:,} rows and {exporter.rollouts:,} rollouts{rest}")
+        has = f"{exporter.rows:,} rows and {exporter.rollouts:,} rollouts"
+        has = "what was forwarded" if name == OTLP else has  # bytes, in which nobody counts rows
+        lines.append(f"{name}, no longer named, has {has}{rest}")
     return lines
 
 
