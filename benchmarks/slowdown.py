@@ -52,19 +52,21 @@ def work(samples):
 
 run = otel_bridge.init(project="bench", name="loop", exporters="mlflow")
 values = {f"metric/{n}": n + 0.5 for n in range(10)}
-for _ in range(300): run.log(values)
+for step in range(300): run.log(values, step=step)
 run.flush(60)
 bridge = json.loads(next(Path(os.environ["OTEL_BRIDGE_DIR"]).glob("*/report.json")).read_text())["bridge"]["pid"]
 began = time.perf_counter(); work(300)
 samples = max(1, int(300 * 0.005 / (time.perf_counter() - began)))
 
 def block(call):
+    global step
     rows, clock, cpu = [], time.perf_counter, time.thread_time()
     for _ in range(64):
-        began = clock(); work(samples); call(values); rows.append(clock() - began)
+        step += 1
+        began = clock(); work(samples); call(values, step=step); rows.append(clock() - began)
     return sum(rows), sum(sorted(rows)[16:48]), time.thread_time() - cpu
 
-calls = {"bare": lambda values: None, "ours": run.log, "alone": run.log}
+calls = {"bare": lambda values, step: None, "ours": run.log, "alone": run.log}
 gc.disable()
 def measure(kinds, seconds):
     rounds, end = [], time.monotonic() + seconds
