@@ -2,7 +2,8 @@
 
 A machine's speed wanders by more than the goal within seconds, so one process runs many rounds of four blocks of a
 third of a second, two kinds and then the same in the reverse order: what drifts evenly falls out of a round. The other
-kind is compared with the bare one of its own round; the median of the rounds is shown, with its 95 % interval. Shorter
+kind is compared with the bare one of its own round; the median is shown, with its 95 % interval, of the half of the
+rounds whose two bare blocks agree best: in the others the machine itself was not the same from block to block. Shorter
 blocks would overstate it: the first row after a pause costs four others, and brings the check that is due each second.
 
 * ``bare``: the work alone. The bridge is stopped, so that what is left to deliver falls to the blocks that caused it.
@@ -28,8 +29,8 @@ from benchmarks.results import Result, median
 
 SECONDS, ALONE_SECONDS = 120, 45
 _WALL, _TYPICAL, _CPU = range(3)
-_Round: TypeAlias = "dict[str, list[float]]"
-"""Kind of block to what its rows took: by the clock, the middle half of each block by it, the thread's CPU; seconds."""
+_Round: TypeAlias = "dict[str, list[list[float]]]"
+"""Kind to its two blocks: seconds of all rows by the clock, of their middle half by it, and of the thread's CPU."""
 _LOOP: Final = """
 import gc, json, math, os, random, signal, sys, time
 from pathlib import Path
@@ -76,7 +77,7 @@ def measure(kinds, seconds):
             os.kill(bridge, signal.SIGCONT if name == "ours" else signal.SIGSTOP)
             work(samples)
             found[name].append(block(calls[name]))
-        rounds.append({name: [sum(one) for one in zip(*blocks)] for name, blocks in found.items()})
+        rounds.append(found)
     os.kill(bridge, signal.SIGCONT)
     began = time.monotonic(); run.flush(30)
     return rounds, time.monotonic() - began
@@ -111,11 +112,17 @@ def run() -> list[Result]:
 
 def _result(rounds: Sequence[_Round], which: int, what: str, pair: tuple[str, str]) -> Result:
     one, other = pair
-    slower = [(found[one][which] / found[other][which] - 1) * 100 for found in rounds]
+    calm = sorted(rounds, key=lambda found: abs(found["bare"][0][_WALL] / found["bare"][1][_WALL] - 1))
+    calm = calm[: len(calm) // 2 + 1]
+    slower = [(_sum(found[one], which) / _sum(found[other], which) - 1) * 100 for found in calm]
     low, high = _interval(slower)
     found = median(slower)
-    named = f"{what} ({len(rounds)} rounds, 95 %: {low:.2f} to {high:.2f})"
+    named = f"{what} ({len(calm)} rounds, 95 %: {low:.2f} to {high:.2f})"
     return Result(named, found, None, "%", "<= 0.5 %", found <= 0.5)
+
+
+def _sum(blocks: Sequence[Sequence[float]], which: int) -> float:
+    return sum(block[which] for block in blocks)
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
