@@ -125,7 +125,7 @@ class Sink:
                 if role is not None and role == self._role:
                     role = None
                 if type(step) is not int:
-                    step = self._steps.get(role, -1) + 1 if step is None else self._step_of(step, role)
+                    step = self._step_of(step, role)
                 self._steps[role] = step
                 # Before the write: after it a signal handler may raise, and a number given twice would lose a row.
                 self._seq = seq + 1
