@@ -5,9 +5,9 @@ What names another run, and a segment whose header cannot be read, is counted he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -26,6 +26,9 @@ from otel_bridge.translation.voices import Source, Voice, Voices
 
 UNDECODABLE: Final = "undecodable"
 OTHER_RUN: Final = "other_run"
+
+T = TypeVar("T")
+_ByResource: TypeAlias = "Sequence[tuple[Resource, Iterable[T]]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +90,7 @@ class FrameReader:
         except InvalidRecordError:
             count(self._state, UNDECODABLE)
             return None
-        if voice is None:
-            count(self._state, OTHER_RUN)
-        return voice
+        return self._of_this_run(voice)
 
     def metrics(self, frame: Frame) -> list[Said]:
         """Return what a frame of metrics says, all of it.
@@ -120,13 +121,7 @@ class FrameReader:
         Raises:
             google.protobuf.message.DecodeError: It cannot be decoded; nothing was yielded.
         """
-        if frame.whole:
-            for message in ExportTraceServiceRequest.FromString(frame.payload).resource_spans:
-                voice = self._of_resource(frame, message.resource)
-                if voice is not None:
-                    yield voice, message.scope_spans
-        elif (voice := self.of_segment(frame.source, frame.now_unix_ns)) is not None:
-            yield voice, (ScopeSpans.FromString(frame.payload),)
+        return self._heard(frame, _spans_by_resource, ScopeSpans.FromString)
 
     def logs(self, frame: Frame) -> Iterator[tuple[Voice, Iterable[ScopeLogs]]]:
         """Yield the events of a frame of logs, as `spans` does.
@@ -134,25 +129,39 @@ class FrameReader:
         Raises:
             google.protobuf.message.DecodeError: It cannot be decoded; nothing was yielded.
         """
+        return self._heard(frame, _logs_by_resource, ScopeLogs.FromString)
+
+    def _heard(
+        self, frame: Frame, by_resource: Callable[[bytes], _ByResource[T]], alone: Callable[[bytes], T]
+    ) -> Iterator[tuple[Voice, Iterable[T]]]:
         if frame.whole:
-            for message in ExportLogsServiceRequest.FromString(frame.payload).resource_logs:
-                voice = self._of_resource(frame, message.resource)
+            for resource, scopes in by_resource(frame.payload):
+                voice = self._of_resource(frame, resource)
                 if voice is not None:
-                    yield voice, message.scope_logs
+                    yield voice, scopes
         elif (voice := self.of_segment(frame.source, frame.now_unix_ns)) is not None:
-            yield voice, (ScopeLogs.FromString(frame.payload),)
+            yield voice, (alone(frame.payload),)
 
     def _of_bytes(self, frame: Frame, resource: bytes) -> Voice | None:
-        voice = self._voices.of_resource_bytes(frame.source, resource, frame.now_unix_ns)
+        return self._of_this_run(self._voices.of_resource_bytes(frame.source, resource, frame.now_unix_ns))
+
+    def _of_resource(self, frame: Frame, resource: Resource) -> Voice | None:
+        return self._of_this_run(self._voices.of_resource(frame.source, resource, frame.now_unix_ns))
+
+    def _of_this_run(self, voice: Voice | None) -> Voice | None:
         if voice is None:
             count(self._state, OTHER_RUN)
         return voice
 
-    def _of_resource(self, frame: Frame, resource: Resource) -> Voice | None:
-        voice = self._voices.of_resource(frame.source, resource, frame.now_unix_ns)
-        if voice is None:
-            count(self._state, OTHER_RUN)
-        return voice
+
+def _spans_by_resource(request: bytes) -> _ByResource[ScopeSpans]:
+    found = ExportTraceServiceRequest.FromString(request).resource_spans
+    return [(message.resource, message.scope_spans) for message in found]
+
+
+def _logs_by_resource(request: bytes) -> _ByResource[ScopeLogs]:
+    found = ExportLogsServiceRequest.FromString(request).resource_logs
+    return [(message.resource, message.scope_logs) for message in found]
 
 
 def _said(voice: Voice, scopes: Sequence[bytes]) -> Said:
