@@ -194,41 +194,37 @@ def test_a_wrong_token_blocks_and_says_what_to_set(sender: Sender, tmp_path: Pat
     assert "wrong" not in " ".join([*sender.lines, lane.progress.reason, str(lane.progress.destination)])
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_what_is_over_the_limit_of_the_other_end_goes_in_parts(sender: Sender, tmp_path: Path, protocol: str) -> None:
-    there = receiver(tmp_path / "there", OTEL_BRIDGE_REQUEST_BYTES="2000")
+def forwarded(sender: Sender, base: Path, protocol: str, *, limit: int, count: int) -> list[float]:
+    """Forward to a receiver that takes *limit* bytes; returns its *count* values once it has them, none refused."""
+    there = receiver(base, OTEL_BRIDGE_REQUEST_BYTES=str(limit))
     endpoint = there.grpc_endpoint if protocol == "grpc" else there.http_endpoint
-    sender.log(*range(200))
     lane = sender.lane(endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
-
     lane.start()
-    sender.wait(lane, lambda: lane.progress.state == "idle" and len(received(tmp_path / "there")) == 200)
+    sender.wait(lane, lambda: lane.progress.state == "idle" and len(received(base)) == count)
     lane.stop()
-
     assert lane.join(10)
     there.stop()
-    assert received(tmp_path / "there") == [float(n) for n in range(200)]
     assert (lane.progress.dead_letters, sender.lines) == (0, [])
+    return received(base)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_what_is_over_the_limit_of_the_other_end_goes_in_parts(sender: Sender, tmp_path: Path, protocol: str) -> None:
+    sender.log(*range(200))
+
+    assert forwarded(sender, tmp_path / "there", protocol, limit=2000, count=200) == [float(n) for n in range(200)]
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 def test_a_request_that_a_receiver_stored_goes_in_parts_too(sender: Sender, tmp_path: Path, protocol: str) -> None:
-    there = receiver(tmp_path / "there", OTEL_BRIDGE_REQUEST_BYTES="70000")
-    endpoint = there.grpc_endpoint if protocol == "grpc" else there.http_endpoint
     request = ExportMetricsServiceRequest()
     part = request.resource_metrics.add(resource=Resource.FromString(RESOURCE))
     part.scope_metrics.append(ScopeMetrics.FromString(scope(*range(20_000))))
     sender.writer.append(Signal.METRICS, request.SerializeToString(), time.time_ns(), whole=True)
-    lane = sender.lane(endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
 
-    lane.start()
-    sender.wait(lane, lambda: lane.progress.state == "idle" and len(received(tmp_path / "there")) == 20_000)
-    lane.stop()
+    found = forwarded(sender, tmp_path / "there", protocol, limit=70_000, count=20_000)
 
-    assert lane.join(10)
-    there.stop()
-    assert received(tmp_path / "there") == [float(n) for n in range(20_000)]
-    assert (lane.progress.dead_letters, sender.lines) == (0, [])
+    assert found == [float(n) for n in range(20_000)]
 
 
 @pytest.mark.parametrize(
