@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, run_folder
-from bridge_file_tracker import file_exporter
-
-from otel_bridge.bridge.host import Host
-from otel_bridge.bridge.options import BridgeOptions
+from bridge_doubles import Process, run_folder
+from bridge_forks import forked_bridges
 
 ROUNDS = 60
-
-
-def _how(file: Path, mode: str) -> BridgeOptions:
-    exporter = file_exporter(file, tells_safe=mode == "safe")
-    how = options()
-    from dataclasses import replace
-
-    return replace(how, places=replace(how.places, load=lambda name: exporter))
-
-
-def _bridge(base: Path, how: BridgeOptions) -> int:
-    """Start a bridge in a forked child; return its pid."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        Host(base, how, until_done=True).serve()
-    finally:
-        os._exit(0)
 
 
 @pytest.mark.slow
@@ -43,21 +19,20 @@ def _bridge(base: Path, how: BridgeOptions) -> int:
 def test_bridges_killed_at_random_instants_lose_no_record(tmp_path: Path, mode: str) -> None:
     chance = random.Random(7)
     folder, file = run_folder(tmp_path / "runs"), tmp_path / "tracker"
-    how = _how(file, mode)
     processes = [Process.start(folder, "file", role=role, segment_bytes=20_000) for role in ("trainer", "explorer")]
-    for _ in range(ROUNDS):
-        pid = _bridge(tmp_path / "runs", how)
-        until_s = time.monotonic() + chance.uniform(0.0, 0.12)
-        while time.monotonic() < until_s:
-            for process in processes:
-                process.log(chance.randrange(1, 20))
-            time.sleep(0.002)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    for process in processes:
-        process.end()
-
-    os.waitpid(_bridge(tmp_path / "runs", how), 0)
+    with forked_bridges(tmp_path / "runs", file, mode) as bridges:
+        for _ in range(ROUNDS):
+            bridges.begin()
+            until_s = time.monotonic() + chance.uniform(0.0, 0.12)
+            while time.monotonic() < until_s:
+                for process in processes:
+                    process.log(chance.randrange(1, 20))
+                time.sleep(0.002)
+            bridges.kill()
+        for process in processes:
+            process.end()
+        bridges.begin()
+        assert bridges.ended() == 0
 
     lines = [line.split() for line in file.read_text().splitlines()]
     seen = list(dict.fromkeys(name for _, name in lines))

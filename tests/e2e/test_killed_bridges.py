@@ -12,19 +12,15 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import mlflow_reading
 import pytest
 import trackio_store
-from bridge_doubles import options
-from bridge_file_tracker import file_exporter
+from bridge_forks import forked_bridges
 from e2e_jobs import CLEAN, acked, bridges, ended, environment, no_bridge_left, only_folder, script, start, until
 from wandb_reading import contents_of, offline_contents
 
-from otel_bridge.bridge.host import Host
-from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.emit.launch import start_bridge
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status, run_id_of, trace_id_of
@@ -68,38 +64,24 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 
 # --- a tracker of the test, 300 times --------------------------------------------------------------------------------
-def _bridge(base: Path, how: BridgeOptions) -> int:
-    """Begin a bridge in a forked child; return its pid."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        Host(base, how, until_done=True).serve()
-    finally:
-        os._exit(0)
-
-
 def test_a_bridge_killed_300_times_delivers_each_record_once_and_in_order(tmp_path: Path) -> None:
     chance = random.Random(7)
     base, tracker = tmp_path / "runs", tmp_path / "tracker"
-    exporter = file_exporter(tracker, tells_safe=True)
-    how = options()
-    how = replace(how, places=replace(how.places, load=lambda name: exporter))
     code = script(tmp_path / "train.py", JOB, acknowledging=True)
     env = {**environment(base), "OTEL_BRIDGE_HOLD": "1", "OTEL_BRIDGE_SEGMENT_BYTES": "50k"}
     roles = ("trainer", "explorer")
     jobs = [start(code, env, str(tmp_path / role), role, "0.004", str(ROLLOUTS_EVERY)) for role in roles]
     until(lambda: all(acked(tmp_path / role) for role in roles))
-    for _ in range(KILLS):
-        pid = _bridge(base, how)
-        time.sleep(chance.uniform(0.0, 0.14))
-        os.kill(pid, signal.SIGKILL)
-        assert os.waitpid(pid, 0)[1] == signal.SIGKILL
-    for role, job in zip(roles, jobs, strict=True):
-        (tmp_path / f"{role}.stop").touch()
-        assert job.wait(30) == 0
-
-    os.waitpid(_bridge(base, how), 0)
+    with forked_bridges(base, tracker, "safe") as forked:
+        for _ in range(KILLS):
+            forked.begin()
+            time.sleep(chance.uniform(0.0, 0.14))
+            forked.kill()
+        for role, job in zip(roles, jobs, strict=True):
+            (tmp_path / f"{role}.stop").touch()
+            assert job.wait(30) == 0
+        forked.begin()
+        assert forked.ended() == 0
 
     found = [line.split() for line in tracker.read_text().splitlines()]
     positions, ids = [int(position) for position, _ in found], [name for _, name in found]
