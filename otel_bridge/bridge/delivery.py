@@ -16,6 +16,7 @@ from typing import Final
 
 from otel_bridge.bridge import codec
 from otel_bridge.bridge.calls import Call, calls_of, kinds_of, needs_writer
+from otel_bridge.bridge.duty import Duty
 from otel_bridge.bridge.failures import Failures
 from otel_bridge.bridge.ledger import Ledger
 from otel_bridge.bridge.letters import Letters
@@ -75,6 +76,8 @@ class Delivery:
         self._limit = limit
         self._failures = Failures(name, self._standing, say)
         self.letters = Letters(say)
+        self.resting = False
+        self._duty = Duty()
         self._view = ledger.view()
         self._target: tuple[Exporter, ExporterSettings] | None = None
         self._open: OpenWriter | None = None
@@ -103,8 +106,10 @@ class Delivery:
         """Do one thing. Raises nothing.
 
         Returns:
-            Seconds after which the next step is due; ``None``: when something new is there.
+            Seconds after which the next step is due; ``None``: when something new is there. While it is `resting`, what
+            is new does not cut them short.
         """
+        self.resting = False
         try:
             return self._step()
         except Exception as exc:  # noqa: BLE001  # nothing may end the thread
@@ -178,7 +183,7 @@ class Delivery:
             self._act_on_end(opened, window)
         self._advance(window.through, window)
         self._window = None
-        return self._rest()
+        return self._after(window)
 
     def _resolved(self) -> tuple[Exporter, ExporterSettings]:
         try:
@@ -191,6 +196,7 @@ class Delivery:
 
     def _fetch(self, at: Destination, *, ordered: bool) -> Window:
         """Read the next window. Records that need no writer while none is open are passed over."""
+        known = self._ledger.position
         batch = self._ledger.records(self._view, at.written, self._kinds, limit=BATCH_RECORDS, limit_bytes=BATCH_BYTES)
         for position, kind, data, reason in batch.broken:
             self._standing.bury(position, kind, data, record_id="", reason=reason)
@@ -203,7 +209,7 @@ class Delivery:
         if self._open is None and not needs_writer(at, records, end):
             self._passed_end = 0 if end is None else end.position
             return Window(deque(), batch.through)
-        return Window(deque(calls_of(records, ordered=ordered)), batch.through, end)
+        return Window(deque(calls_of(records, ordered=ordered)), batch.through, end, whole=batch.through >= known)
 
     def _opened(self, target: tuple[Exporter, ExporterSettings], at: Destination) -> OpenWriter | None:
         """Open the writer; ``None``: *written* moved, since the tracker holds more or less than was noted."""
@@ -243,10 +249,12 @@ class Delivery:
         first = call.records[0]
         error: Exception | None = None
         if not isinstance(first, Config) or first.position > opened.given:  # else: given at open, or an older one
+            began = time.monotonic()
             try:
                 call.make(opened.writer)
             except Exception as exc:  # noqa: BLE001  # sorted below
                 error = exc
+            self._duty.wrote(time.monotonic() - began)
         self._standing.put_off(put_off_of(opened.writer))
         if error is None:
             self._done(opened, window, call, ordered=ordered)
@@ -312,7 +320,17 @@ class Delivery:
         self._close_writer()
         self._failures.over()
 
-    def _rest(self) -> float | None:
+    def _after(self, window: Window) -> float | None:
+        """Rest after a window that took all there was; with more waiting, put off or just ended there is no rest."""
+        due_s = self._due()
+        wanted = window.whole and window.end is None and not (self.letters.waiting or self.progress.put_off)
+        rest_s = self._duty.rest_s(wanted=wanted)
+        if not rest_s:
+            return due_s
+        self.resting = True
+        return rest_s if not due_s else min(rest_s, due_s)
+
+    def _due(self) -> float | None:
         at = self._standing.now
         if (
             self.letters.waiting

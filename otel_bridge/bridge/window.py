@@ -66,6 +66,7 @@ class Window:
         rows: Rows written and not yet counted in the destination.
         letter: The dead letter that this is, tried again; 0: records in the ledger's order.
         refused: The last record of it was refused for good.
+        whole: It took all that there was.
     """
 
     calls: deque[Call]
@@ -75,6 +76,7 @@ class Window:
     rollouts: int = 0
     letter: int = 0
     refused: bool = False
+    whole: bool = False
 
 
 @dataclass(slots=True)

@@ -126,8 +126,8 @@ class Worker:
         wait_s = self._delivery.step()
         if self._delivery.progress is not before:
             self._progressed()
-        # New records do not cut a failing exporter's wait short.
-        return wait_s, self._delivery.progress.failing_since_s is None
+        # New records cut neither a failing exporter's wait short nor a rest; a flush or the end of a run does.
+        return wait_s, self._delivery.progress.failing_since_s is None and not self._delivery.resting
 
     def _ended(self) -> None:
         self._delivery.close()

@@ -252,6 +252,7 @@ class Sink:
     def _say_end(self, status: str) -> None:
         self._tell_drops()
         self._event(semconv.EVENT_END, {semconv.RUN_STATUS: status, semconv.SEQ: self._seq}, None, time_ns())
+        self._append(int(Signal.CONTROL), b"", time_ns())  # finish() waits for a writer that may rest or retry
         self.drops.say()
 
     def _event(self, name: str, pairs: Mapping[str, Attribute], body: Attribute, now: int) -> None:

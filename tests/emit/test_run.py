@@ -10,6 +10,9 @@ from emit_samples import CLEAN, SeenEvent, SeenRow, environment_of, held, run_in
 import otel_bridge
 from otel_bridge.emit.source import source_of
 from otel_bridge.errors import ConfigError
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.frames import Signal
+from otel_bridge.journal.segment import read_segment
 
 
 def test_a_row_is_in_the_segment_when_log_returns(tmp_path: Path) -> None:
@@ -151,6 +154,17 @@ def test_the_end_of_a_script_says_how_it_went(tmp_path: Path, ending: str, statu
 
     (seen,) = seen_in(tmp_path)
     assert seen.event("rl.run.end").attributes["rl.run.status"] == status
+
+
+def test_finish_asks_writers_that_rest_or_wait_to_write_now(tmp_path: Path) -> None:
+    with run_in(tmp_path, role="trainer") as run:
+        run.log({"a": 1.0})
+        run.finish()
+
+    (folder,) = run_folders(tmp_path)
+    (segment,) = folder.segments()
+    _, scan = read_segment(segment.path, 0, limit_bytes=1 << 20, final=True)
+    assert [frame.signal for frame in scan.frames][-2:] == [Signal.LOGS, Signal.CONTROL]
 
 
 def test_a_second_init_of_the_same_run_returns_it(tmp_path: Path) -> None:

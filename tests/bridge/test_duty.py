@@ -1,0 +1,120 @@
+"""A writer rests after it wrote all there was: what comes meanwhile goes in one call, and nobody who waits is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from bridge_doubles import Process, options, run_folder, serving
+from delivery_bench import Bench, Tracker, end, row
+from otlp_samples import RUN
+
+from otel_bridge.bridge import delivery, duty
+from otel_bridge.bridge.duty import Duty
+from otel_bridge.errors import RetryableError
+from otel_bridge.records import Record
+from otel_bridge.testing.memory import Recorder
+
+
+class Clock:
+    """Seconds that pass in the tracker's calls only."""
+
+    def __init__(self, call_s: float) -> None:
+        self.call_s, self.now_s = call_s, 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def passes(self, _records: Sequence[Record]) -> Exception | None:
+        self.now_s += self.call_s
+        return None
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(0.01)
+    monkeypatch.setattr(delivery, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def bench(tmp_path: Path, clock: Clock) -> Bench:
+    return Bench(tmp_path, Tracker(fails=clock.passes))
+
+
+def _steps(bench: Bench, count: int) -> list[tuple[float | None, bool]]:
+    return [(bench.delivery.step(), bench.delivery.resting) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("wrote_s", "wanted", "rest_s"),
+    [(0.01, True, 0.2), (0.01, False, 0.0), (0.002, True, 0.0), (0.0025, True, 0.05), (3.0, True, 0.5)],
+)
+def test_a_rest_is_twenty_times_the_writing_and_half_a_second_at_most(
+    wrote_s: float, wanted: bool, rest_s: float
+) -> None:
+    once = Duty()
+    once.wrote(wrote_s / 2)
+    once.wrote(wrote_s / 2)
+
+    assert once.rest_s(wanted=wanted) == pytest.approx(rest_s)
+    assert once.rest_s(wanted=True) == 0.0
+
+
+def test_what_comes_during_a_rest_goes_in_one_call(bench: Bench) -> None:
+    bench.ledger.commit([row(1)])
+
+    first = _steps(bench, 2)
+    bench.ledger.commit([row(2)])
+    bench.ledger.commit([row(3)])
+    after = _steps(bench, 2)
+
+    assert first == [(0.0, False), (pytest.approx(0.2), True)]
+    assert after == first
+    assert [call for call in bench.tracker.calls if call[0] == "rows"] == [("rows", (1,)), ("rows", (2, 3))]
+    assert _steps(bench, 1) == [(None, False)]
+
+
+def test_there_is_no_rest_while_more_waits_than_one_window_takes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "BATCH_RECORDS", 2)
+    bench.ledger.commit([row(number) for number in range(1, 6)])
+
+    found = _steps(bench, 6)
+
+    assert [resting for _, resting in found] == [False] * 5 + [True]
+    assert [wait_s for wait_s, _ in found[:5]] == [0.0] * 5
+
+
+def test_there_is_no_rest_before_or_after_the_end(bench: Bench) -> None:
+    bench.ledger.commit([row(1), end()])
+
+    assert not any(resting for _, resting in _steps(bench, 3))
+    assert bench.delivery.progress.state == "ended"
+
+
+def test_a_failure_is_not_waited_for_as_a_rest(tmp_path: Path, clock: Clock) -> None:
+    bench = Bench(tmp_path, Tracker(fails=lambda records: clock.passes(records) or RetryableError("busy")))
+    bench.ledger.commit([row(1)])
+
+    assert [resting for _, resting in _steps(bench, 3)] == [False] * 3
+
+
+@pytest.mark.parametrize("how", ["flush", "end"])
+def test_a_flush_and_the_end_of_the_run_cut_a_rest_short(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duty, "LONGEST_S", 3600.0)
+    monkeypatch.setattr(duty, "RESTS_FOR", 1e12)
+    recorder = Recorder()
+    process = Process.start(run_folder(tmp_path), "memory")
+    with serving(tmp_path, options(("memory", recorder))):
+        process.log()
+        recorder.wait_for(lambda held: len(held.run(RUN).rows) == 1)
+        process.log(2)
+        process.flush() if how == "flush" else process.end()
+        recorder.wait_for(lambda held: len(held.run(RUN).rows) == 3)
+
+        if how == "flush":
+            process.end()
+        recorder.wait_for(lambda held: held.run(RUN).status is not None)
