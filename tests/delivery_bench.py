@@ -93,6 +93,7 @@ class Bench:
         self.path, self.tracker, self.signals = path, tracker, signals
         self.ledger = Ledger(path / "ledger.sqlite")
         self.lines: list[str] = []
+        self.more_comes = False
         self.begin()
 
     def begin(self) -> None:
@@ -105,6 +106,7 @@ class Bench:
             resolve=lambda: (self.tracker.exporter, Nowhere()),
             describe=describe,
             say=self.lines.append,
+            more_comes=lambda: self.more_comes,
         )
 
     def run(self, steps: int = 500) -> float | None:

@@ -57,6 +57,7 @@ class Delivery:
         describe: Tells the run.
         say: Takes one line for the log.
         limit: Tells how many characters a text may have for this exporter.
+        more_comes: Says whether more records are about to come without a pause, so that the writer may not rest.
     """
 
     def __init__(
@@ -69,11 +70,12 @@ class Delivery:
         describe: Describe,
         say: Callable[[str], None],
         limit: Callable[[], Limit] = unlimited,
+        more_comes: Callable[[], bool] = lambda: False,
     ) -> None:
         self._standing = Standing(name, ledger, say)
         self._name, self._signals = name, signals
         self._ledger, self._resolve, self._describe, self._say = ledger, resolve, describe, say
-        self._limit = limit
+        self._limit, self._more_comes = limit, more_comes
         self._failures = Failures(name, self._standing, say)
         self.letters = Letters(say)
         self.resting = False
@@ -196,7 +198,7 @@ class Delivery:
 
     def _fetch(self, at: Destination, *, ordered: bool) -> Window:
         """Read the next window. Records that need no writer while none is open are passed over."""
-        known = self._ledger.position
+        known, more_comes = self._ledger.position, self._more_comes()
         batch = self._ledger.records(self._view, at.written, self._kinds, limit=BATCH_RECORDS, limit_bytes=BATCH_BYTES)
         for position, kind, data, reason in batch.broken:
             self._standing.bury(position, kind, data, record_id="", reason=reason)
@@ -209,7 +211,12 @@ class Delivery:
         if self._open is None and not needs_writer(at, records, end):
             self._passed_end = 0 if end is None else end.position
             return Window(deque(), batch.through)
-        return Window(deque(calls_of(records, ordered=ordered)), batch.through, end, whole=batch.through >= known)
+        return Window(
+            deque(calls_of(records, ordered=ordered)),
+            batch.through,
+            end,
+            whole=batch.through >= known and not more_comes,
+        )
 
     def _opened(self, target: tuple[Exporter, ExporterSettings], at: Destination) -> OpenWriter | None:
         """Open the writer; ``None``: *written* moved, since the tracker holds more or less than was noted."""

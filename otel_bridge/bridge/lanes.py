@@ -29,6 +29,7 @@ class Lanes:
         say: Takes one line for the log.
         forward: Makes the lane of ``otlp``.
         limit_of: From an exporter to the characters that a text may have for it.
+        more_comes: Says whether more records are about to come without a pause, so that no writer may rest.
     """
 
     def __init__(
@@ -41,11 +42,12 @@ class Lanes:
         say: Callable[[str], None],
         forward: Callable[[], Lane],
         limit_of: Callable[[str], Limit],
+        more_comes: Callable[[], bool],
     ) -> None:
         self.by_name: dict[str, Lane] = {}
         self._ledger, self._places, self._describe = ledger, places, describe
         self._progressed, self._say, self._forward = progressed, say, forward
-        self._limit_of = limit_of
+        self._limit_of, self._more_comes = limit_of, more_comes
         self._names: Names = {}
         self._leaving: list[Lane] = []
         self._named_ids: set[int] = set()
@@ -138,6 +140,7 @@ class Lanes:
                 describe=self._describe,
                 say=self._say,
                 limit=lambda: self._limit_of(name),
+                more_comes=self._more_comes,
             )
             lane = Worker(delivery, progressed=self._progressed)
         lane.start()

@@ -177,10 +177,11 @@ class Reader:
                 heapq.heapreplace(heap, (tail.frames[0].append_unix_ns, name, tail))
             else:
                 heapq.heappop(heap)
-        self.caught_up = not heap
-        if self.caught_up:
+        if not heap:
             self._tick(time.time_ns(), records)
-        return Read(frames, self._commit(records), bool(heap), flush)
+        found = Read(frames, self._commit(records), bool(heap), flush)
+        self.caught_up = not heap  # behind the commit: a writer that sees it finds the last records in the ledger
+        return found
 
     def _filled(self, tail: Tail, records: list[Record]) -> bool:
         """Read more of *tail* when nothing of it is left; say whether anything is."""

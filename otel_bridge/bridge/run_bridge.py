@@ -116,6 +116,7 @@ class RunBridge:
             say=self._say,
             forward=self._forward,
             limit_of=self._content.of,
+            more_comes=lambda: self.draining or not self.reader.caught_up,
         )
         self._naming = Naming(
             self.ledger, view=self._view, lives=self.lives, lanes=self.lanes, given=options.exporters, say=self._say

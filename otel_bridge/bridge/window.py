@@ -66,7 +66,7 @@ class Window:
         rows: Rows written and not yet counted in the destination.
         letter: The dead letter that this is, tried again; 0: records in the ledger's order.
         refused: The last record of it was refused for good.
-        whole: It took all that there was.
+        whole: It took all that there was, and no more was about to come.
     """
 
     calls: deque[Call]

@@ -10,7 +10,7 @@ from bridge_doubles import Process, options, run_folder, serving
 from delivery_bench import Bench, Tracker, end, row
 from otlp_samples import RUN
 
-from otel_bridge.bridge import delivery, duty
+from otel_bridge.bridge import delivery, duty, reader
 from otel_bridge.bridge.duty import Duty
 from otel_bridge.errors import RetryableError
 from otel_bridge.records import Record
@@ -84,6 +84,24 @@ def test_there_is_no_rest_while_more_waits_than_one_window_takes(bench: Bench, m
 
     assert [resting for _, resting in found] == [False] * 5 + [True]
     assert [wait_s for wait_s, _ in found[:5]] == [0.0] * 5
+
+
+def test_there_is_no_rest_while_the_reader_has_more(bench: Bench) -> None:
+    bench.more_comes = True
+    bench.ledger.commit([row(1)])
+
+    assert _steps(bench, 2) == [(0.0, False), (None, False)]
+
+
+def test_a_backlog_is_written_without_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duty, "LONGEST_S", 3600.0)
+    monkeypatch.setattr(duty, "RESTS_FOR", 1e12)
+    monkeypatch.setattr(reader, "BATCH_FRAMES", 10)
+    recorder = Recorder()
+    process = Process.start(run_folder(tmp_path), "memory")
+    process.log(500)
+    with serving(tmp_path, options(("memory", recorder))):
+        recorder.wait_for(lambda held: len(held.run(RUN).rows) == 500)
 
 
 def test_there_is_no_rest_before_or_after_the_end(bench: Bench) -> None:
