@@ -1,8 +1,8 @@
 """A service that is killed over and over: receiver and bridge in a forked child, fast to begin again.
 
 ``python killed_service.py BASE TRACKER GRPC HTTP MODE`` forks one for each line of its standard input, ``POINT COUNT``:
-it kills itself the COUNT-th time it gets to POINT, or is killed by whoever reads its number. The tracker is a folder
-with a file for each run (`bridge_file_tracker`); in MODE ``safe`` it says what it holds.
+it kills itself the COUNT-th time it gets to POINT, and after an empty line it is killed from outside (see `forks`). The
+tracker is a folder with a file for each run (`bridge_file_tracker`); in MODE ``safe`` it says what it holds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from bridge_doubles import options
 from bridge_file_tracker import FileWriter, Nowhere
+from forks import fork_for_each_line
 
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.ledger import Ledger
@@ -39,24 +40,18 @@ POINTS = {
     "written": (FileWriter, "_write", AFTER),
     "noted": (Ledger, "save", AFTER),
 }
-ANY = "any"
-"""No point: it is killed from outside."""
 
 
 def main(base: Path, tracker: Path, grpc: int, http: int, mode: str) -> None:
     """Fork services, one after the other, until standard input ends."""
-    for line in sys.stdin:
-        point, _, count = line.strip().rpartition(" ")
-        pid = os.fork()
-        if pid == 0:
-            try:
-                if point != ANY:
-                    die_at(point, int(count))
-                serve(base, tracker, grpc, http, mode)
-            finally:
-                os._exit(0)
-        print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+    def service(line: str) -> None:
+        point, _, count = line.rpartition(" ")
+        if point:
+            die_at(point, int(count))
+        serve(base, tracker, grpc, http, mode)
+
+    fork_for_each_line(service)
 
 
 def die_at(point: str, count: int) -> None:

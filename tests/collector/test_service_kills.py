@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +13,8 @@ from pathlib import Path
 
 import killed_service
 import pytest
-from killed_service import ANY, POINTS
+from forks import Forks, forks
+from killed_service import POINTS
 from mlflow_server import free_port
 from otlp_samples import RUN
 from service_senders import Sender
@@ -30,44 +29,11 @@ KILLS_AT_A_POINT = 10
 OTHER = "run0000000000002"
 
 
-class Killed:
-    """The process that forks services."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-        self.killed = 0
-
-    def begin(self, point: str = ANY, count: int = 0) -> int:
-        """Begin a service; returns its process id."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{point} {count}\n")
-        self._process.stdin.flush()
-        return int(self._said())
-
-    def ended(self) -> int:
-        """Wait for its end; returns the exit code, negative for a signal."""
-        code = int(self._said())
-        self.killed += code == -signal.SIGKILL
-        return code
-
-    def _said(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
-
-
 @contextmanager
-def services(base: Path, tracker: Path, ports: tuple[int, int], mode: str) -> Iterator[Killed]:
+def services(base: Path, tracker: Path, ports: tuple[int, int], mode: str) -> Iterator[Forks]:
     tracker.mkdir()
-    call = [sys.executable, killed_service.__file__, str(base), str(tracker), *map(str, ports), mode]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(
-        call, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        yield Killed(process)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    with forks(killed_service.__file__, str(base), str(tracker), *map(str, ports), mode) as services:
+        yield services
 
 
 def senders(ports: tuple[int, int]) -> list[Sender]:
@@ -80,7 +46,7 @@ def senders(ports: tuple[int, int]) -> list[Sender]:
     ]
 
 
-def finish(base: Path, service: Killed, sending: list[Sender]) -> None:
+def finish(base: Path, service: Forks, sending: list[Sender]) -> None:
     """End all senders, wait for the delivery, and end the service as a supervisor does."""
     pid = service.begin()
     for one in sending:
@@ -115,10 +81,9 @@ def test_a_service_killed_at_random_instants_has_every_row_that_it_answered_for(
         for one in sending:
             one.start()
         for _ in range(RANDOM_KILLS[mode]):
-            pid = service.begin()
+            service.begin()
             time.sleep(chance.uniform(0.0, 0.3))
-            os.kill(pid, signal.SIGKILL)
-            service.ended()
+            service.kill()
         finish(base, service, sending)
 
     assert service.killed == RANDOM_KILLS[mode]
@@ -134,7 +99,7 @@ def test_a_service_killed_at_each_step_of_a_row_s_way_loses_none_and_doubles_non
             one.start()
         for _ in range(KILLS_AT_A_POINT):
             for point in POINTS:
-                service.begin(point, chance.randint(1, 6))
+                service.begin(f"{point} {chance.randint(1, 6)}")
                 assert service.ended() == -signal.SIGKILL
         finish(base, service, sending)
 
