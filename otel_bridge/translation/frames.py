@@ -27,8 +27,8 @@ from otel_bridge.translation.voices import Source, Voice, Voices
 UNDECODABLE: Final = "undecodable"
 OTHER_RUN: Final = "other_run"
 
-T = TypeVar("T")
-_ByResource: TypeAlias = "Sequence[tuple[Resource, Iterable[T]]]"
+_T = TypeVar("_T")
+_ByResource: TypeAlias = "Sequence[tuple[Resource, Iterable[_T]]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ class FrameReader:
         return self._heard(frame, _logs_by_resource, ScopeLogs.FromString)
 
     def _heard(
-        self, frame: Frame, by_resource: Callable[[bytes], _ByResource[T]], alone: Callable[[bytes], T]
-    ) -> Iterator[tuple[Voice, Iterable[T]]]:
+        self, frame: Frame, by_resource: Callable[[bytes], _ByResource[_T]], alone: Callable[[bytes], _T]
+    ) -> Iterator[tuple[Voice, Iterable[_T]]]:
         if frame.whole:
             for resource, scopes in by_resource(frame.payload):
                 voice = self._of_resource(frame, resource)
