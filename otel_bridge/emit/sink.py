@@ -266,7 +266,8 @@ class Sink:
         try:
             (self._writer or self._open()).append(signal, payload, now, whole=whole)
         except JournalError as exc:
-            self._failed(exc, payload)
+            if signal != Signal.CONTROL:  # a request to write now is no record: nothing is lost with it
+                self._failed(exc, payload)
             return False
         return True
 

@@ -48,6 +48,18 @@ def test_rows_that_a_full_disk_has_no_room_for_are_dropped_and_the_rest_stays_wh
     assert seen.event("rl.dropped").body == {"disk_full": 3}
 
 
+def test_a_flush_for_which_a_full_disk_has_no_room_is_no_lost_record(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        run.log({"a": 1.0}, step=1)
+        with largest_file(10):
+            run.flush(timeout_s=0)
+        assert run._sink.drops.counts == {}
+        run.finish()
+
+    (seen,) = seen_in(tmp_path)
+    assert (seen.steps, [event.name for event in seen.events]) == ([1], ["rl.run.end"])
+
+
 def test_a_record_above_64_mib_is_dropped(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         run.append(2, b"x" * ((64 << 20) + 1))
