@@ -58,6 +58,10 @@ class Delivery:
         say: Takes one line for the log.
         limit: Tells how many characters a text may have for this exporter.
         more_comes: Says whether more records are about to come without a pause, so that the writer may not rest.
+
+    Attributes:
+        letters: Its dead letters that are to be tried again.
+        resting: After the step that was made last, so that more records gather: what is new need not wake it.
     """
 
     def __init__(
@@ -108,8 +112,7 @@ class Delivery:
         """Do one thing. Raises nothing.
 
         Returns:
-            Seconds after which the next step is due; ``None``: when something new is there. While it is `resting`, what
-            is new does not cut them short.
+            Seconds after which the next step is due; ``None``: when something new is there.
         """
         self.resting = False
         try:

@@ -1,7 +1,7 @@
 """How long a writer rests between two windows, so that records gather and the bridge leaves the machine to the trainer.
 
-What a tracker's call costs depends little on how much it takes: ten rows of ten keys in one call of MLflow's on SQLite
-take 25 ms, a hundred take 130. Written as they come, 200 rows/s would keep most of a core busy beside the trainer.
+A row costs a tracker less the more of them go in one call: on MLflow's SQLite a row of ten keys takes 9 ms alone,
+2.5 ms among ten and 1.3 ms among a hundred. The bridge is to leave as much of the machine as it can to the trainer.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class RunBridge:
             self._read_s = time.monotonic()
             self._report.set_due()
             self.let_go = False
-            self.lanes.poke(retry=found.flush or self.reader.translator.status() != "running")
+            self.lanes.poke(retry=found.flush)
         if self.reader.caught_up and self.lives.say_ends(self._spared_pid):
             self.reader.look(now=True)
             return True
@@ -298,7 +298,7 @@ class RunBridge:
             self.let_go = True
             # A service that ends, ends no run: those who speak to it go on with the next one.
             if self.reader.close_translation(self._finish_said, over=self.closing):
-                self.lanes.poke(retry=True)
+                self.lanes.poke()
             if self._finish_said is not None:
                 # Whoever logs on opens the run again, as after any end.
                 self._finish_said, self._finished, self.closing = None, False, self.options.closing

@@ -126,7 +126,7 @@ class Worker:
         wait_s = self._delivery.step()
         if self._delivery.progress is not before:
             self._progressed()
-        # New records cut neither a failing exporter's wait short nor a rest; a flush or the end of a run does.
+        # New records cut neither a failing exporter's wait short nor a rest; a flush does, and finish() asks for one.
         return wait_s, self._delivery.progress.failing_since_s is None and not self._delivery.resting
 
     def _ended(self) -> None:

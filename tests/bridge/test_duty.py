@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, run_folder, serving
+from bridge_doubles import Process, options, report_when, run_folder, serving
 from delivery_bench import Bench, Tracker, end, row
 from otlp_samples import RUN
 
@@ -118,21 +118,18 @@ def test_a_failure_is_not_waited_for_as_a_rest(tmp_path: Path, clock: Clock) -> 
     assert [resting for _, resting in _steps(bench, 3)] == [False] * 3
 
 
-@pytest.mark.parametrize("how", ["flush", "end"])
-def test_a_flush_and_the_end_of_the_run_cut_a_rest_short(
-    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+def test_what_is_new_does_not_cut_a_rest_short_and_a_flush_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duty, "LONGEST_S", 3600.0)
     monkeypatch.setattr(duty, "RESTS_FOR", 1e12)
-    recorder = Recorder()
-    process = Process.start(run_folder(tmp_path), "memory")
+    recorder, folder = Recorder(), run_folder(tmp_path)
+    process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
-        process.log()
-        recorder.wait_for(lambda held: len(held.run(RUN).rows) == 1)
-        process.log(2)
-        process.flush() if how == "flush" else process.end()
+        for position in (1, 2, 3):
+            process.log()
+            report_when(folder, lambda report, position=position: report.position == position)
+        process.flush()
         recorder.wait_for(lambda held: len(held.run(RUN).rows) == 3)
 
-        if how == "flush":
-            process.end()
-        recorder.wait_for(lambda held: held.run(RUN).status is not None)
+    assert [call.positions for call in recorder.calls if call.kind == "rows"] == [(1,), (2, 3)]
