@@ -55,7 +55,7 @@ def run() -> list[Result]:
         own = median([one for one, _ in pairs])
         level = "on disk" if fsync else "in kernel"
         if collector is None:
-            results.append(Result(f"{kind}, {level}", own, None, "points/core-s", "no Collector here", met=True))
+            results.append(Result(f"{kind}, {level}", own, None, "points/core-s", "no Collector here", None))
             continue
         ratio = median([one / other for one, other in pairs])
         peer = median([other for _, other in pairs])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.results import Result, median
+from benchmarks.results import Result, median, reported
 from benchmarks.service import Service, service
 from otel_bridge import semconv
 from otel_bridge.emit.rows import RowEncoder
@@ -66,9 +66,9 @@ def _memory(first: _Look, looks: Sequence[_Look]) -> list[Result]:
     goal = f"<= {_GROWTH:g} times the first half's"
     shown = " ".join(f"{one.rss_mb:.0f}" for one in looks)
     return [
-        Result("memory when it begins", first.rss_mb, None, "MB", "reported", met=True),
+        reported("memory when it begins", first.rss_mb, "MB"),
         Result(f"memory, {what} ({shown})", highest, None, "MB", goal, highest <= _GROWTH * half),
-        Result("memory a run", (highest - first.rss_mb) / RUNS, None, "MB", "reported", met=True),
+        reported("memory a run", (highest - first.rss_mb) / RUNS, "MB"),
         Result("threads", last.threads, None, "", "<= 2 a run + 40", last.threads <= 2 * RUNS + 40),
         Result("open files", last.files, None, "", "<= 20 a run + 60", last.files <= 20 * RUNS + 60),
     ]

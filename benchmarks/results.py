@@ -19,8 +19,8 @@ class Result:
         ours: Our figure.
         peer: The peer's, ``None`` where the goal is absolute.
         unit: Of both.
-        goal: In words.
-        met: Whether it is met.
+        goal: In words; empty where there is none, see `reported`.
+        met: Whether it is met, ``None`` where there is none.
     """
 
     what: str
@@ -28,12 +28,17 @@ class Result:
     peer: float | None
     unit: str
     goal: str
-    met: bool
+    met: bool | None
 
     @property
     def ratio(self) -> float | None:
         """Peer over ours."""
         return None if self.peer is None or not self.ours else self.peer / self.ours
+
+
+def reported(what: str, ours: float, unit: str, peer: float | None = None) -> Result:
+    """Return a figure that has no goal of its own."""
+    return Result(what, ours, peer, unit, "", None)
 
 
 def median(values: Sequence[float]) -> float:
@@ -49,6 +54,6 @@ def show(title: str, results: Sequence[Result]) -> None:
     for result in results:
         peer = "" if result.peer is None else f"{result.peer:,.4g}"
         ratio = "" if result.ratio is None else f"{result.ratio:,.3g}"
-        met = "[green]yes[/green]" if result.met else "[red]no[/red]"
+        met = {None: "", True: "[green]yes[/green]", False: "[red]no[/red]"}[result.met]
         table.add_row(result.what, f"{result.ours:,.4g}", peer, result.unit, ratio, result.goal, met)
     Console(width=150).print(table)

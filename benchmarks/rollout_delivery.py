@@ -23,7 +23,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 import otel_bridge_mlflow
 import otel_bridge_trackio
 from benchmarks.mlflow_server import mlflow_server
-from benchmarks.results import Result, median
+from benchmarks.results import Result, median, reported
 from otel_bridge.records import Rollout
 from otel_bridge.testing import MemoryTable, open_writer, samples
 
@@ -53,7 +53,7 @@ def _result(what: str, pairs: Sequence[tuple[float, float]], goal: float, peer: 
 
 
 def _information(what: str, rates: Sequence[float]) -> Result:
-    return Result(what, median(rates), None, "1/s", "", True)
+    return reported(what, median(rates), "1/s")
 
 
 def _rate(count: int, act: Callable[[], object]) -> float:

@@ -1,22 +1,16 @@
-"""How much a pure Python training loop at 200 rows/s into MLflow is slowed down.
+"""How much a pure Python training loop at 200 rows/s into MLflow is slowed down, in short interleaved blocks.
 
-A shared machine's speed wanders by more than the goal within a row, so the slowdown is put together from what can be
-told apart. One process runs many rounds of four blocks of a third of a second, two kinds and then the same in the
-reverse order, and takes the time of each row's work and of its call apart:
+A shared machine's speed wanders by more than the goal within seconds, so one process runs many rounds of four blocks of
+a third of a second, two kinds and then the same in the reverse order: what drifts evenly falls out of a round. The
+other kind is compared with the bare one of its own round by the clock, over all rows; the median is shown, with its 95 %
+interval, of the half of the rounds whose two bare blocks agree best: in the others the machine itself was not the same
+from block to block. An interval wider than the goal shows the machine's noise and no more: the goal is not met then.
+Shorter blocks would overstate the slowdown: the first row after a pause costs four others.
 
-* *log()*: its share of the rows that the machine let alone, which is judged by their work only: at most 5 % above the
-  fastest. The checks of once a second and the rolls of segments fall on such rows as on any.
-* *the work beside it*: the work of the fastest quarter of the rows against that of the same round without telemetry, in
-  the half of the rounds whose two bare blocks agree best: caches that the call left cold, and the bridge at work.
-* *waiting for a core*: what the kernel says the loop waited while the bridge ran in its place.
-
-Shorter blocks would overstate it: the first row after a pause costs four others. The clock alone, over all rows, is
-shown beside the same loop with a thread that calls MLflow in the process: where the machine is calm it says the same,
-in noise nothing.
-
-* ``bare``: the work alone. The bridge is stopped, so that what is left to deliver falls to the blocks that caused it.
+* ``bare``: the work alone. Who delivers is stopped: what is left to deliver falls to the blocks that caused it.
 * ``ours``: `Run.log` after each 5 ms of work, the bridge delivering meanwhile.
-* ``thread``: the values go into a queue, from which a thread takes what is there and calls ``log_batch``.
+* ``thread``, the peer: the values go into a queue, from which a thread in the process takes them and calls
+  ``log_batch``, with as much in one call as waits.
 """
 
 from __future__ import annotations
@@ -27,15 +21,15 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from benchmarks.peers import QUIET
-from benchmarks.results import Result, median
+from benchmarks.results import Result, median, reported
 
 SECONDS, THREAD_SECONDS = 120, 30
-CALM: Final = 1.05
+GOAL: Final = 0.5
 _LOOP: Final = """
 import gc, json, math, os, queue, random, signal, sys, threading, time
 from pathlib import Path
@@ -76,7 +70,7 @@ def block(call):
         step += 1
         began = clock(); work(samples); between = clock(); call(values, step=step); end = clock()
         works.append(between - began); calls.append(end - between)
-    return {"works": works, "calls": calls, "waited": waited() - before}
+    return {"works": works, "calls": calls, "waited_s": waited() - before}
 
 gc.disable()
 def measure(kind, call, pause, go_on, seconds):
@@ -100,15 +94,21 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 client = MlflowClient()
 tracked, rows = client.create_run(client.create_experiment("thread")).info.run_id, queue.Queue()
+gate, held = threading.Lock(), False
 def deliver():
     while True:
         batch = [rows.get()]
-        while len(batch) < 100 and not rows.empty(): batch.append(rows.get())
-        client.log_batch(tracked, [Metric(key, value, 0, step) for at, step in batch for key, value in at.items()])
-        for _ in batch: rows.task_done()
+        with gate:
+            while len(batch) < 100 and not rows.empty(): batch.append(rows.get())
+            client.log_batch(tracked, [Metric(key, value, 0, step) for at, step in batch for key, value in at.items()])
 threading.Thread(target=deliver, daemon=True).start()
+def hold(wanted):
+    global held
+    if wanted != held: gate.acquire() if wanted else gate.release()
+    held = wanted
 put = lambda values, step: rows.put((values, step))
-print(json.dumps({"ours": ours, "left_s": left, "thread": measure("thread", put, rows.join, int, float(sys.argv[2]))}))
+thread = measure("thread", put, lambda: hold(True), lambda: hold(False), float(sys.argv[2]))
+print(json.dumps({"ours": ours, "left_s": left, "thread": thread, "left_rows": rows.qsize()}))
 """
 
 
@@ -137,59 +137,57 @@ def run() -> list[Result]:
         command = [sys.executable, "-c", _LOOP, str(SECONDS), str(THREAD_SECONDS)]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
-    ours, thread = (
-        [Round(*([Block(*block.values()) for block in one[kind]] for kind in ("bare", name))) for one in found[name]]
-        for name in ("ours", "thread")
-    )
-    log, calm = _log_share(ours)
-    beside, low, high = _beside(ours)
-    waited = _waited(ours)
-    whole, left_s = log + beside + waited, found["left_s"]
-    spread = f"95 %: {whole + low - beside:.2f} to {whole + high - beside:.2f}"
+    ours, thread = _calm(found["ours"], "ours"), _calm(found["thread"], "thread")
+    slower, peer = _slower(ours, _clock), _slower(thread, _clock)
+    low, high = _interval(slower)
+    judged = f"slowdown of a loop at 200 rows/s into MLflow ({len(slower)} rounds, 95 %: {low:.2f} to {high:.2f})"
+    whole, shown, left_s = median(slower), high - low <= GOAL, found["left_s"]
+    works = sum(_works(one.told) for one in ours)
     return [
-        Result(f"slowdown of a loop at 200 rows/s into MLflow ({spread})", whole, None, "%", "<= 0.5 %", whole <= 0.5),
-        Result(f"of it log(), in the {calm:.0%} of the rows that were let alone", log, None, "%", "reported", met=True),
-        Result("of it the work beside it", beside, None, "%", "reported", met=True),
-        Result("of it waiting for a core", waited, None, "%", "reported", met=True),
-        Result("by the clock alone; peer: a thread", _clock(ours), _clock(thread), "%", "reported", met=True),
+        Result(judged, whole, median(peer), "%", f"<= {GOAL} %", shown and whole <= GOAL),
+        reported("the same, of the middle half of the rows", median(_slower(ours, _middle)), "%"),
+        reported("of it the calls of log()", sum(_calls(one.told) for one in ours) / works * 100, "%"),
+        reported("of it waiting for a core", sum(_waited(one.told) for one in ours) / works * 100, "%"),
         Result("left to deliver when the loop ended", left_s, None, "s", "<= 2 s", left_s <= 2),
+        reported("rows left in the peer's queue", 0, "rows", found["left_rows"]),
     ]
 
 
-def _log_share(rounds: Sequence[Round]) -> tuple[float, float]:
-    """Return the percentage that calls add to calm rows, and how many of the rows are calm."""
-    bare = sorted(work for one in rounds for block in one.bare for work in block.works)
-    limit = CALM * bare[len(bare) // 50]
-    rows = [row for one in rounds for block in one.told for row in zip(block.works, block.calls, strict=True)]
-    calm = [row for row in rows if row[0] <= limit]
-    return sum(call for _, call in calm) / sum(work for work, _ in calm) * 100, len(calm) / len(rows)
+def _calm(rounds: Sequence[Mapping[str, list[Mapping[str, Any]]]], kind: str) -> list[Round]:
+    """Return the half of the rounds whose bare blocks agree best."""
+    read = [Round(*([Block(**block) for block in one[name]] for name in ("bare", kind))) for one in rounds]
+    read.sort(key=lambda one: abs(_clock(one.bare[:1]) / _clock(one.bare[1:]) - 1))
+    return read[: len(read) // 2 + 1]
 
 
-def _beside(rounds: Sequence[Round]) -> tuple[float, float, float]:
-    """Return by how many percent work is slower beside telemetry, with its 95 % interval."""
-    calm = sorted(rounds, key=lambda one: abs(_quarter(one.bare[:1]) / _quarter(one.bare[1:]) - 1))
-    slower = [(_quarter(one.told) / _quarter(one.bare) - 1) * 100 for one in calm[: len(calm) // 2 + 1]]
+def _slower(rounds: Sequence[Round], measure: Callable[[Sequence[Block]], float]) -> list[float]:
+    """Return by how many percent each round is slower with telemetry than without."""
+    return [(measure(one.told) / measure(one.bare) - 1) * 100 for one in rounds]
+
+
+def _works(blocks: Sequence[Block]) -> float:
+    return sum(sum(block.works) for block in blocks)
+
+
+def _calls(blocks: Sequence[Block]) -> float:
+    return sum(sum(block.calls) for block in blocks)
+
+
+def _waited(blocks: Sequence[Block]) -> float:
+    return sum(block.waited_s for block in blocks)
+
+
+def _clock(blocks: Sequence[Block]) -> float:
+    return _works(blocks) + _calls(blocks)
+
+
+def _middle(blocks: Sequence[Block]) -> float:
+    rows = sorted(work + call for block in blocks for work, call in zip(block.works, block.calls, strict=True))
+    return sum(rows[len(rows) // 4 : -len(rows) // 4])
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the median, by drawing the rounds again."""
     draw = random.Random(1)
-    medians = sorted(median(draw.choices(slower, k=len(slower))) for _ in range(2000))
-    return median(slower), medians[50], medians[-51]
-
-
-def _quarter(blocks: Sequence[Block]) -> float:
-    works = sorted(work for block in blocks for work in block.works)
-    return works[len(works) // 4]
-
-
-def _waited(rounds: Sequence[Round]) -> float:
-    bare, told = (
-        sum(block.waited_s for one in rounds for block in one[kind])
-        / sum(sum(block.works) for one in rounds for block in one[kind])
-        for kind in (0, 1)
-    )
-    return (told - bare) * 100
-
-
-def _clock(rounds: Sequence[Round]) -> float:
-    bare, told = (
-        [sum(sum(block.works) + sum(block.calls) for block in one[kind]) for one in rounds] for kind in (0, 1)
-    )
-    return median([(after / before - 1) * 100 for before, after in zip(bare, told, strict=True)])
+    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(2000))
+    return medians[50], medians[-51]
