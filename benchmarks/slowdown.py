@@ -3,7 +3,7 @@
 A shared machine's speed wanders by more than the goal within seconds, so one process runs many rounds of four blocks of
 a third of a second, two kinds and then the same in the reverse order: what drifts evenly falls out of a round. The
 other kind is compared with the bare one of its own round by the clock, over all rows; shown is the median, with its
-95 % interval, of the half of the rounds whose two bare blocks agree best: in the others the machine itself was not the same
+95 % interval, of the half of the rounds whose two bare blocks agree best: in the others the machine was not the same
 from block to block. An interval wider than the goal shows the machine's noise and no more: the goal is not met then.
 Shorter blocks would overstate the slowdown: the first row after a pause costs four others.
 
