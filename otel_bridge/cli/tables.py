@@ -121,7 +121,8 @@ def _roles(report: Report, now_ns: int | None) -> Table:
         own = [process for process in processes if (process.role or "-") == role]
         alive = sum(process.alive for process in own)
         axis = axis_of(None if role == "-" else role)
-        cells = [role, str(step), str(report.rows_by_axis.get(axis, 0)), f"{alive} of {len(own)} alive" if own else ""]
+        processes_said = f"{alive} of {len(own)} alive" if own and report.status == "running" else ""
+        cells = [role, str(step), str(report.rows_by_axis.get(axis, 0)), processes_said]
         if timed and now_ns is not None:
             time_ns = report.row_times.get(axis)
             cells.append("" if time_ns is None else f"{age((now_ns - time_ns) / 1e9)} ago")

@@ -176,7 +176,11 @@ def _notes(facts: RunFacts, place: _Place) -> list[str]:
     if before is not None:
         last = before.steps.get(axis_of(identity.role))
         who = f" {identity.role}" if identity.role else ""
-        notes.append("resuming" if last is None else f"resuming, last{who} step {last}")
+        if last is not None:
+            notes.append(f"resuming, last{who} step {last}")
+        else:
+            under_way = any(process.alive and not process.bridge for process in before.processes.values())
+            notes.append("joining" if under_way and before.status == "running" else "resuming")
         notes += _elsewhere(before, facts.choice)
         notes += lines.found(before)
     notes += [f"view: {where}" for where in _views(facts, place, before).values()]

@@ -12,7 +12,7 @@ from otel_bridge.emit.takeover import has_what_is_missing, take_over
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.ask import take_asks
 from otel_bridge.journal.folder import RunFolder, run_folders
-from otel_bridge.journal.report import ExporterReport, Report, write_report
+from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
 from otel_bridge.records import run_id_of
 
 _LOUD = {"OTEL_BRIDGE_QUIET": "0"}
@@ -37,6 +37,27 @@ def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.C
         line = capsys.readouterr().err
 
     assert "as trainer → mlflow · resuming, last trainer step 154 · view: http://m/#/runs/1 · held in" in line
+
+
+@pytest.mark.parametrize(
+    ("role", "alive", "status", "said"),
+    [
+        ("explorer", True, "running", "joining"),
+        ("explorer", False, "running", "resuming"),
+        ("explorer", True, "finished", "resuming"),
+        ("trainer", True, "running", "resuming, last trainer step 154"),
+    ],
+)
+def test_a_further_role_of_a_run_under_way_joins_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str, alive: bool, status: str, said: str
+) -> None:
+    processes = {"i1": ProcessReport(role="trainer", alive=alive)}
+    reported(tmp_path, steps={"trainer/step": 154}, processes=processes, status=status)
+
+    with run_in(tmp_path, {**_LOUD, "OTEL_BRIDGE_EXPORTERS": "file"}, role=role):
+        line = capsys.readouterr().err
+
+    assert f"as {role} → file · {said} · " in line
 
 
 def test_where_it_forwards_to_is_said_without_credentials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
