@@ -64,7 +64,6 @@ class OfflineStore:
         self._root = root
         self._run_id = run_id
         self._known = [directory for directory in _read(memory) if directory.path.is_dir()]
-        self._strays: set[Path] = set()
         self._current: _Directory | None = None
 
     def before_init(self) -> None:
@@ -72,8 +71,9 @@ class OfflineStore:
         stored = self._memory.get("offline/opening")
         if stored is not None:
             before = {Path(path) for path in json.loads(stored)}
-            self._strays = self._present() - before - {directory.path for directory in self._known}
-            self._known += [_Directory(path) for path in sorted(self._strays)]
+            strays = self._present() - before - {directory.path for directory in self._known}
+            self._known += [_Directory(path) for path in sorted(strays)]
+            self._save()  # first: the list below holds them, so a second kill before after_init() would hide them
         self._memory.put("offline/opening", json.dumps([str(path) for path in self._present()]).encode())
 
     def after_init(self, path: Path) -> None:
@@ -139,7 +139,9 @@ class OfflineStore:
             return False
         if directory.first is None or (self._oldest <= directory.first and not directory.synced):
             shutil.rmtree(directory.path, ignore_errors=True)
-            return True
+            if directory.path.exists():
+                _log.warning("W&B offline: %s cannot be deleted; do so before `wandb sync`", directory.path)
+            return not directory.path.exists()
         reason = "was synced already" if directory.synced else "holds records that are no longer kept here"
         _log.warning("W&B offline: %s %s; a second directory of the run follows", directory.path, reason)
         return False
@@ -155,11 +157,6 @@ class OfflineStore:
             {"path": str(directory.path), "first": directory.first, "kept": directory.kept} for directory in listed
         ]
         self._memory.put(_KEY, json.dumps(value).encode())
-
-
-def directories(memory: Memory) -> list[Path]:
-    """Return the run's directories, oldest first; the last is the one being written."""
-    return [directory.path for directory in _read(memory)]
 
 
 def _read(memory: Memory) -> list[_Directory]:

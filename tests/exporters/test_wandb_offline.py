@@ -96,6 +96,23 @@ def test_a_directory_that_was_made_and_not_remembered_is_replaced_too(run: RunIn
     assert not stray.exists()
 
 
+def test_a_directory_made_and_not_remembered_is_replaced_after_a_second_kill_before_the_next_one_opens(
+    run: RunInfo, settings: WandbSettings
+) -> None:
+    memory = MemoryTable()
+    stray = run.folder / "wandb" / f"offline-run-20260101_000000-{run.id}"
+    memory.put("offline/opening", b"[]")
+    stray.mkdir(parents=True)
+    OfflineStore(memory, settings.root(run), run.id).before_init()  # killed within wandb.init()
+
+    writer = open_writer(exporter, run, settings, memory)
+    deliver(writer, rows(1))
+    writer.end(Status.FINISHED)
+
+    assert len(offline_directories(run.folder, run.id)) == 1
+    assert not stray.exists()
+
+
 @pytest.mark.parametrize("reason", ["synced", "taken"])
 def test_a_second_directory_follows_one_that_was_synced_or_cannot_be_written_anew(
     run: RunInfo, settings: WandbSettings, caplog: pytest.LogCaptureFixture, reason: str, tmp_path: Path
