@@ -16,8 +16,6 @@ from benchmarks.peers import QUIET
 from benchmarks.results import Result, median
 from otel_bridge.testing.wandb_server import WandbServer
 
-_ROUNDS = 3
-
 
 @dataclass(frozen=True, slots=True)
 class _Case:
@@ -26,6 +24,7 @@ class _Case:
     Attributes:
         peer: Its function in `benchmarks.peers`.
         online: On the same machine W&B's stand-in server of `otel_bridge.testing`, or a real ``mlflow server``.
+        rounds: How often both are measured; more where the goal is near.
     """
 
     tracker: str
@@ -35,10 +34,11 @@ class _Case:
     peer_rows: int
     what: str
     online: bool = False
+    rounds: int = 3
 
 
 _CASES = (
-    _Case("trackio", "trackio", 0.9, 60_000, 60_000, "trackio, a loop of trackio.log"),
+    _Case("trackio", "trackio", 0.9, 60_000, 60_000, "trackio, a loop of trackio.log", rounds=7),
     _Case("wandb", "wandb", 0.8, 40_000, 40_000, "wandb offline, a loop of run.log"),
     _Case("wandb", "wandb_online", 0.8, 15_000, 15_000, "wandb online (stand-in), a loop of run.log", online=True),
     _Case("mlflow", "mlflow", 4.0, 2_000, 300, "mlflow sqlite, a loop of log_metrics"),
@@ -107,7 +107,7 @@ def _measured(case: _Case) -> Result:
             # One for all rounds, since it takes seconds to start: each round writes a run of its own.
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
             env["MLFLOW_TRACKING_URI"] = stack.enter_context(mlflow_server(folder))
-        pairs = [(_served(_ours, case, env), _served(_peer, case, env)) for _ in range(_ROUNDS)]
+        pairs = [(_served(_ours, case, env), _served(_peer, case, env)) for _ in range(case.rounds)]
     own, peer = median([one for one, _ in pairs]), median([one for _, one in pairs])
     ratios = [one / other for one, other in pairs]
     ratio = median(ratios)
