@@ -11,6 +11,8 @@ Shorter blocks would overstate the slowdown: the first row after a pause costs f
 * ``ours``: `Run.log` after each 5 ms of work, the bridge delivering meanwhile.
 * ``thread``, the peer: the values go into a queue, from which a thread in the process takes them and calls
   ``log_batch``, with as much in one call as waits.
+* ``other``: no telemetry at all, beside a process that only counts, for as much of each half second as the bridge
+  works: what the machine charges for any process on its other core, which no bridge can fall below.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ from typing import Any, Final, NamedTuple
 from benchmarks.peers import QUIET
 from benchmarks.results import Result, median, reported
 
-SECONDS, THREAD_SECONDS = 120, 30
+SECONDS, PEER_SECONDS = 120, 30
 GOAL: Final = 0.5
 _LOOP: Final = """
-import gc, json, math, os, queue, random, signal, sys, threading, time
+import gc, json, math, os, queue, random, signal, subprocess, sys, threading, time
 from pathlib import Path
 import otel_bridge
 
@@ -85,10 +87,22 @@ def measure(kind, call, pause, go_on, seconds):
     go_on()
     return rounds
 
-send = lambda number: lambda: os.kill(bridge, number)
-ours = measure("ours", run.log, send(signal.SIGSTOP), send(signal.SIGCONT), float(sys.argv[1]))
+def cpu_s():
+    with open(f"/proc/{bridge}/stat") as file: fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+def of_other(pid): return (lambda: os.kill(pid, signal.SIGSTOP)), (lambda: os.kill(pid, signal.SIGCONT))
+def told(rounds): return sum(sum(block["works"]) + sum(block["calls"]) for one in rounds for block in one["ours"])
+
+before = cpu_s()
+ours = measure("ours", run.log, *of_other(bridge), float(sys.argv[1]))
+share = min((cpu_s() - before) / told(ours), 0.95)
 began = time.monotonic(); run.flush(30); left = time.monotonic() - began
 run.finish(timeout_s=120)
+
+beside = subprocess.Popen([sys.executable, "-c", sys.argv[3], str(share)])
+other = measure("other", lambda values, step: None, *of_other(beside.pid), float(sys.argv[2]))
+beside.kill(); beside.wait()
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric
@@ -108,7 +122,16 @@ def hold(wanted):
     held = wanted
 put = lambda values, step: rows.put((values, step))
 thread = measure("thread", put, lambda: hold(True), lambda: hold(False), float(sys.argv[2]))
-print(json.dumps({"ours": ours, "left_s": left, "thread": thread, "left_rows": rows.qsize()}))
+told = {"ours": ours, "other": other, "thread": thread}
+print(json.dumps({**told, "share": share, "left_s": left, "left_rows": rows.qsize()}))
+"""
+_COUNT: Final = """
+import sys, time
+busy = float(sys.argv[1]) / 2
+while True:
+    end = time.monotonic() + busy
+    while time.monotonic() < end: pass
+    time.sleep(0.5 - busy)
 """
 
 
@@ -134,10 +157,10 @@ def run() -> list[Result]:
             **os.environ, **QUIET, "OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_HOLD": "0",
             "MLFLOW_TRACKING_URI": f"sqlite:///{Path(folder) / 'mlflow.db'}",
         }  # fmt: skip
-        command = [sys.executable, "-c", _LOOP, str(SECONDS), str(THREAD_SECONDS)]
+        command = [sys.executable, "-c", _LOOP, str(SECONDS), str(PEER_SECONDS), _COUNT]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
-    ours, thread = _calm(found["ours"], "ours"), _calm(found["thread"], "thread")
+    ours, other, thread = (_calm(found[kind], kind) for kind in ("ours", "other", "thread"))
     slower, peer = _slower(ours, _clock), _slower(thread, _clock)
     low, high = _interval(slower)
     judged = f"slowdown of a loop at 200 rows/s into MLflow ({len(slower)} rounds, 95 %: {low:.2f} to {high:.2f})"
@@ -146,6 +169,8 @@ def run() -> list[Result]:
     return [
         Result(judged, whole, median(peer), "%", f"<= {GOAL} %", shown and whole <= GOAL),
         reported("the same, of the middle half of the rows", median(_slower(ours, _middle)), "%"),
+        reported("no telemetry, beside a process that only counts", median(_slower(other, _clock)), "%"),
+        reported("how busy that is, as the bridge was", found["share"] * 100, "% of a core"),
         reported("of it the calls of log()", sum(_calls(one.told) for one in ours) / works * 100, "%"),
         reported("of it waiting for a core", sum(_waited(one.told) for one in ours) / works * 100, "%"),
         Result("left to deliver when the loop ended", left_s, None, "s", "<= 2 s", left_s <= 2),
