@@ -65,6 +65,7 @@ def _slurm_job(tmp_path: Path, exporter: str, **variables: str) -> subprocess.Co
     port = _free_port()
     script = _block("bash").replace("--exporters wandb", f"--exporters {exporter}")
     script = script.replace("0.0.0.0:4317", f"127.0.0.2:{port}").replace(":4317", f":{port}")
+    script = script.replace("/4317", f"/{port}")
     (tmp_path / "node").mkdir()
     for name, text in (("scontrol", "echo 127.0.0.2"), ("srun", 'HOME=$PWD/away OTEL_BRIDGE_DIR=$PWD/away "$@"')):
         tool = tmp_path / name
