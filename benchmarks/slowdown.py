@@ -12,7 +12,7 @@ Shorter blocks would overstate the slowdown: the first row after a pause costs f
 * ``thread``, the peer: the values go into a queue, from which a thread in the process takes them and calls
   ``log_batch``, with as much in one call as waits.
 * ``other``: no telemetry at all, beside a process that only counts, for as much of each half second as the bridge
-  works: what the machine charges for any process on its other core, which no bridge can fall below.
+  works: what the machine charges for any process on its other core.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def collect_less_often() -> None:
     """Let the collector run with each 20,000 new containers.
 
     Records, and what a tracker makes of them, are freed by their reference counts; looking through them for cycles took
-    a sixth of the processor time that rows into MLflow cost, and a fifth into Trackio (``benchmarks bridge_cpu``,
+    a sixth of the processor time that rows into MLflow cost, and a tenth into Trackio (``benchmarks bridge_cpu``,
     ``delivery``). A collection that is due later holds a few megabytes more.
     """
     if 0 < gc.get_threshold()[0] < ALLOCATIONS:
