@@ -138,10 +138,7 @@ class OfflineStore:
         if directory.kept:
             return False
         if directory.first is None or (self._oldest <= directory.first and not directory.synced):
-            shutil.rmtree(directory.path, ignore_errors=True)
-            if directory.path.exists():
-                _log.warning("W&B offline: %s cannot be deleted; do so before `wandb sync`", directory.path)
-            return not directory.path.exists()
+            return _deleted(directory.path)
         reason = "was synced already" if directory.synced else "holds records that are no longer kept here"
         _log.warning("W&B offline: %s %s; a second directory of the run follows", directory.path, reason)
         return False
@@ -157,6 +154,16 @@ class OfflineStore:
             {"path": str(directory.path), "first": directory.first, "kept": directory.kept} for directory in listed
         ]
         self._memory.put(_KEY, json.dumps(value).encode())
+
+
+def _deleted(path: Path) -> bool:
+    try:
+        shutil.rmtree(path)
+    except OSError as exc:
+        if path.exists():
+            _log.warning("W&B offline: %s cannot be deleted: %s; do so before `wandb sync`", path, exc.strerror)
+            return False
+    return True
 
 
 def _read(memory: Memory) -> list[_Directory]:

@@ -16,7 +16,7 @@ from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.child import ChildJob, run_child
 from otel_bridge.testing.samples import run_info
 from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
-from otel_bridge_wandb import exporter
+from otel_bridge_wandb import exporter, offline
 from otel_bridge_wandb.offline import OfflineStore
 from otel_bridge_wandb.settings import WandbSettings
 
@@ -111,6 +111,27 @@ def test_a_directory_made_and_not_remembered_is_replaced_after_a_second_kill_bef
 
     assert len(offline_directories(run.folder, run.id)) == 1
     assert not stray.exists()
+
+
+def test_a_directory_that_cannot_be_deleted_is_said_once(
+    run: RunInfo, settings: WandbSettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    memory = MemoryTable()
+    monkeypatch.setattr(offline.shutil, "rmtree", refused)
+    for _ in range(3):
+        writer = open_writer(exporter, run, settings, memory)
+        deliver(writer, rows(1))
+        writer.end(Status.FINISHED)
+
+    said = [record.getMessage() for record in caplog.records if record.name == "otel_bridge.wandb"]
+    kept = offline_directories(run.folder, run.id)
+    assert len(kept) == 3
+    assert said == [
+        f"W&B offline: {path} cannot be deleted: Permission denied; do so before `wandb sync`" for path in kept[:2]
+    ]
 
 
 @pytest.mark.parametrize("reason", ["synced", "taken"])
