@@ -57,12 +57,14 @@ for step in range(int(sys.argv[2])): run.log(values[step % 100], step=step)
 _DRAIN = """
 import dataclasses, os, sys, time
 from pathlib import Path
+from otel_bridge.bridge.garbage import collect_less_often
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.journal.folder import run_folders
 name, rows = sys.argv[1], int(sys.argv[2])
 base = Path(os.environ["OTEL_BRIDGE_DIR"])
 options = dataclasses.replace(BridgeOptions.read(dict(os.environ), Path.cwd()), closing=True)
+collect_less_often()  # as the process of a bridge does
 host = Host(base, options, until_done=True)
 __import__(name)
 if name == "mlflow":

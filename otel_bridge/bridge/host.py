@@ -19,7 +19,6 @@ from typing import Final
 
 from otel_bridge.bridge.database import set_aside
 from otel_bridge.bridge.exporters import by_exporter
-from otel_bridge.bridge.garbage import collect_less_often
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_bridge import RunBridge
@@ -161,11 +160,7 @@ class Host:
 
     # --- the thread ---------------------------------------------------------------------------------------------------
     def serve(self) -> None:
-        """Serve in this thread until stopped, or, with *until_done*, until nothing is left to do.
-
-        The process is the bridge's own: its garbage collector is set for that.
-        """
-        collect_less_often()
+        """Serve in this thread until stopped, or, with *until_done*, until nothing is left to do."""
         more = False
         try:
             while self._stop_by_s is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from otel_bridge.bridge.garbage import collect_less_often
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import ConfigError
@@ -27,6 +28,7 @@ STOP_S: Final = 5.0
 def main(argv: list[str]) -> int:
     """Serve the run folder ``argv[0]``; returns 0, or 2 when a setting cannot be used."""
     _bound_log()
+    collect_less_often()
     path = Path(argv[0])
     try:
         options = BridgeOptions.read(environment(), _working_folder(path))

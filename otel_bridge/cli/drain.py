@@ -18,6 +18,7 @@ import click
 from rich.console import Console
 
 from otel_bridge import settings
+from otel_bridge.bridge.garbage import collect_less_often
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.rest import Remaining, Rest
@@ -121,6 +122,7 @@ def _drain_one(path: Path, exporters: Sequence[str]) -> int:
     if foreign:
         click.echo(f"a bridge on {foreign} serves it; run drain there, or wait until that bridge has ended")
         return 1
+    collect_less_often()
     host = Host(path.parent, _options(folder, exporters), folders=lambda: found, until_done=True, say=_say)
 
     def stop(_number: int, _frame: object) -> None:

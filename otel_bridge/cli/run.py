@@ -18,6 +18,7 @@ import click
 from rich.console import Console
 
 from otel_bridge import semconv, settings
+from otel_bridge.bridge.garbage import collect_less_often
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.cli.child import Child, NotStartedError
@@ -67,6 +68,7 @@ def command(exporters: str, new_run: bool, directory: str, listen: str, cmd: tup
     )
     made(base)
     runs = LaunchedRuns(base)
+    collect_less_often()
     host = Host(base, options, folders=runs.folders, say=_say)
     receiver = _Receiver(env, base, listen)
     host.start()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from otel_bridge import settings
+from otel_bridge.bridge.garbage import collect_less_often
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.wake import Wake
@@ -159,6 +160,7 @@ class _Service:
         """Serve until a signal comes; returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
+        collect_less_often()
         self._host.start()
         self._say_begin()
         self._send_own_metrics()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, run_folder, served
+from bridge_doubles import Process, run_folder
 
 from otel_bridge.bridge.garbage import ALLOCATIONS, collect_less_often
-from otel_bridge.testing.memory import Recorder
 
 
 @pytest.fixture(autouse=True)
@@ -20,14 +23,25 @@ def _as_before() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_a_process_that_serves_collects_less_often(tmp_path: Path) -> None:
-    gc.set_threshold(700, 10, 10)
+_BRIDGE = "from otel_bridge.bridge.main import main; main([sys.argv[1]])"
+_DRAIN = "from otel_bridge.cli import main; main(['drain', '--folder', sys.argv[1]])"
+
+
+@pytest.mark.parametrize("serve", [_BRIDGE, _DRAIN], ids=["bridge", "drain"])
+def test_a_process_that_serves_collects_less_often(tmp_path: Path, serve: str) -> None:
     folder = run_folder(tmp_path)
-    Process.start(folder, "memory").end()
+    process = Process.start(folder, "file")
+    process.log()
+    process.end()
+    said = "import atexit, gc, json, sys; gc.set_threshold(700, 11, 12)"
+    code = f"{said}; atexit.register(lambda: print(json.dumps(gc.get_threshold()))); {serve}"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
-    served(tmp_path, options(("memory", Recorder())))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder.path)], env=env, capture_output=True, text=True, check=False
+    )
 
-    assert gc.get_threshold()[:2] == (ALLOCATIONS, 10)
+    assert json.loads(done.stdout.splitlines()[-1]) == [ALLOCATIONS, 11, 12], done.stderr
 
 
 @pytest.mark.parametrize("asked", [0, 50_000])
