@@ -1,4 +1,4 @@
-"""The command line: ``otel-bridge demo | run | drain | status | doctor``."""
+"""The command line, ``otel-bridge``: a module for each command (docs/commands.md)."""
 
 from otel_bridge.cli.main import main
 
