@@ -91,17 +91,17 @@ def cpu_s():
     with open(f"/proc/{bridge}/stat") as file: fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-def of_other(pid): return (lambda: os.kill(pid, signal.SIGSTOP)), (lambda: os.kill(pid, signal.SIGCONT))
-def told(rounds): return sum(sum(block["works"]) + sum(block["calls"]) for one in rounds for block in one["ours"])
+def signals(pid): return (lambda: os.kill(pid, signal.SIGSTOP)), (lambda: os.kill(pid, signal.SIGCONT))
 
 before = cpu_s()
-ours = measure("ours", run.log, *of_other(bridge), float(sys.argv[1]))
-share = min((cpu_s() - before) / told(ours), 0.95)
+ours = measure("ours", run.log, *signals(bridge), float(sys.argv[1]))
+wall_s = sum(sum(block["works"]) + sum(block["calls"]) for one in ours for block in one["ours"])
+share = min((cpu_s() - before) / wall_s, 0.95)
 began = time.monotonic(); run.flush(30); left = time.monotonic() - began
 run.finish(timeout_s=120)
 
 beside = subprocess.Popen([sys.executable, "-c", sys.argv[3], str(share)])
-other = measure("other", lambda values, step: None, *of_other(beside.pid), float(sys.argv[2]))
+other = measure("other", lambda values, step: None, *signals(beside.pid), float(sys.argv[2]))
 beside.kill(); beside.wait()
 
 from mlflow import MlflowClient
@@ -122,8 +122,8 @@ def hold(wanted):
     held = wanted
 put = lambda values, step: rows.put((values, step))
 thread = measure("thread", put, lambda: hold(True), lambda: hold(False), float(sys.argv[2]))
-told = {"ours": ours, "other": other, "thread": thread}
-print(json.dumps({**told, "share": share, "left_s": left, "left_rows": rows.qsize()}))
+rounds = {"ours": ours, "other": other, "thread": thread}
+print(json.dumps({**rounds, "share": share, "left_s": left, "left_rows": rows.qsize()}))
 """
 _COUNT: Final = """
 import sys, time
@@ -169,10 +169,10 @@ def run() -> list[Result]:
     return [
         Result(judged, whole, median(peer), "%", f"<= {GOAL} %", shown and whole <= GOAL),
         reported("the same, of the middle half of the rows", median(_slower(ours, _middle)), "%"),
-        reported("no telemetry, beside a process that only counts", median(_slower(other, _clock)), "%"),
-        reported("how busy that is, as the bridge was", found["share"] * 100, "% of a core"),
         reported("of it the calls of log()", sum(_calls(one.told) for one in ours) / works * 100, "%"),
         reported("of it waiting for a core", sum(_waited(one.told) for one in ours) / works * 100, "%"),
+        reported("no telemetry, beside a process that only counts", median(_slower(other, _clock)), "%"),
+        reported("how busy that process is, as the bridge was", found["share"] * 100, "% of a core"),
         Result("left to deliver when the loop ended", left_s, None, "s", "<= 2 s", left_s <= 2),
         reported("rows left in the peer's queue", 0, "rows", found["left_rows"]),
     ]
