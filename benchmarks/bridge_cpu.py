@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.peers import QUIET
+from benchmarks.child import printed
+from benchmarks.peers import below
 from benchmarks.results import Result, reported
 
 _CODE: str = """
@@ -39,13 +37,6 @@ def run() -> list[Result]:
     results = []
     for name in ("mlflow", "trackio"):
         with tempfile.TemporaryDirectory() as folder:
-            env = {
-                **os.environ, **QUIET, "OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_HOLD": "0",
-                "TRACKIO_DIR": f"{folder}/trackio", "MLFLOW_TRACKING_URI": f"sqlite:///{Path(folder) / 'mlflow.db'}",
-            }  # fmt: skip
-            done = subprocess.run(
-                [sys.executable, "-c", _CODE, name], env=env, capture_output=True, text=True, check=True
-            )
-        share = float(done.stdout.splitlines()[-1])
+            share = float(printed(_CODE, {**below(Path(folder)), "OTEL_BRIDGE_HOLD": "0"}, name))
         results.append(reported(f"CPU of the bridge, 200 rows/s into {name}", share, "% of a core"))
     return results

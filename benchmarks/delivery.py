@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.child import printed
 from benchmarks.mlflow_server import mlflow_server
-from benchmarks.peers import QUIET
+from benchmarks.peers import below
 from benchmarks.results import Result, median
 from otel_bridge.testing.wandb_server import WandbServer
 
@@ -128,25 +127,16 @@ def _served(measure: Callable[[_Case, Mapping[str, str]], float], case: _Case, e
 def _ours(case: _Case, env: Mapping[str, str]) -> float:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         env = {
-            **os.environ, **QUIET, "OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_HOLD": "1", "WANDB_DIR": folder,
-            "TRACKIO_DIR": f"{folder}/trackio", "MLFLOW_TRACKING_URI": f"sqlite:///{Path(folder) / 'mlflow.db'}",
+            **below(Path(folder)),
+            "OTEL_BRIDGE_HOLD": "1",
             "WANDB_MODE": "online" if case.online else "offline",
-            "OTEL_BRIDGE_RUN_NAME": f"delivery-{Path(folder).name}", **env,
-        }  # fmt: skip
-        _child(_EMIT, env, case.tracker, str(case.rows))
-        return float(_child(_DRAIN, env, case.tracker, str(case.rows)))
+            "OTEL_BRIDGE_RUN_NAME": f"delivery-{Path(folder).name}",
+            **env,
+        }
+        printed(_EMIT, env, case.tracker, str(case.rows))
+        return float(printed(_DRAIN, env, case.tracker, str(case.rows)))
 
 
 def _peer(case: _Case, env: Mapping[str, str]) -> float:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        return float(_child(_PEER, {**os.environ, **env}, case.peer, str(case.peer_rows), folder))
-
-
-def _child(code: str, env: Mapping[str, str], *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], env={**env}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    lines = done.stdout.strip().splitlines()
-    return lines[-1] if lines else ""
+        return float(printed(_PEER, {**os.environ, **env}, case.peer, str(case.peer_rows), folder))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.peers import QUIET
-from benchmarks.results import Result, median
+from benchmarks.child import printed
+from benchmarks.peers import below
+from benchmarks.results import Result
 
 _CODE = """
 import os, sys, time
@@ -44,15 +42,6 @@ def run() -> list[Result]:
     results = []
     for name in ("trackio", "mlflow"):
         with tempfile.TemporaryDirectory() as folder:
-            env = {
-                **os.environ, **QUIET, "OTEL_BRIDGE_DIR": f"{folder}/runs", "TRACKIO_DIR": f"{folder}/trackio",
-                "MLFLOW_TRACKING_URI": f"sqlite:///{Path(folder) / 'mlflow.db'}",
-            }  # fmt: skip
-            done = subprocess.run(
-                [sys.executable, "-c", _CODE, name], env=env, capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                raise RuntimeError(done.stderr[-2000:])
-            seconds = median([float(done.stdout.strip().splitlines()[-1])])
+            seconds = float(printed(_CODE, below(Path(folder)), name))
         results.append(Result(f"one log() to visible in {name}", seconds, None, "s", "<= 1 s median", seconds <= 1.0))
     return results

@@ -19,13 +19,21 @@ QUIET = {
 }
 
 
+def below(folder: Path) -> dict[str, str]:
+    """Return this process's environment with everything below *folder*, and quiet."""
+    return {
+        **os.environ,
+        **QUIET,
+        "OTEL_BRIDGE_DIR": str(folder / "runs"),
+        "WANDB_DIR": str(folder),
+        "TRACKIO_DIR": str(folder / "trackio"),
+        "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
+    }
+
+
 def prepare(folder: Path) -> None:
     """Set this process's environment so that everything lands below *folder*; before any tracker is imported."""
-    os.environ.update(QUIET)
-    os.environ["OTEL_BRIDGE_DIR"] = str(folder / "runs")
-    os.environ["WANDB_DIR"] = str(folder)
-    os.environ["TRACKIO_DIR"] = str(folder / "trackio")
-    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
+    os.environ.update(below(folder))
 
 
 @contextmanager

@@ -18,16 +18,14 @@ Shorter blocks would overstate the slowdown: the first row after a pause costs f
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks.peers import QUIET
+from benchmarks.child import printed
+from benchmarks.peers import below
 from benchmarks.results import Result, median, reported
 
 SECONDS, PEER_SECONDS = 120, 30
@@ -153,13 +151,8 @@ class Round(NamedTuple):
 def run() -> list[Result]:
     """Measure."""
     with tempfile.TemporaryDirectory() as folder:
-        env = {
-            **os.environ, **QUIET, "OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_HOLD": "0",
-            "MLFLOW_TRACKING_URI": f"sqlite:///{Path(folder) / 'mlflow.db'}",
-        }  # fmt: skip
-        command = [sys.executable, "-c", _LOOP, str(SECONDS), str(PEER_SECONDS), _COUNT]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
+        env = {**below(Path(folder)), "OTEL_BRIDGE_HOLD": "0"}
+        found = json.loads(printed(_LOOP, env, str(SECONDS), str(PEER_SECONDS), _COUNT))
     ours, other, thread = (_calm(found[kind], kind) for kind in ("ours", "other", "thread"))
     slower, peer = _slower(ours, _clock), _slower(thread, _clock)
     low, high = _interval(slower)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -22,8 +20,9 @@ from pathlib import Path
 
 import grpc
 
+from benchmarks.child import printed
 from benchmarks.ingest import cpu_s
-from benchmarks.peers import QUIET
+from benchmarks.peers import below
 from benchmarks.results import Result
 from benchmarks.service import OFF, Service, service
 from benchmarks.three_trackers_load import end_request, requests
@@ -109,10 +108,10 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def _peers_s() -> dict[str, float]:
     """Return the CPU seconds of each tracker's own bulk path, and of one decode."""
-    took = {"decode": float(_child(_DECODE, str(ROWS)))}
+    took = {"decode": float(printed(_DECODE, None, str(ROWS)))}
     for tracker, peer in _PEERS.items():
         with _folder() as folder:
-            took[tracker] = float(_child(_PEER, peer, str(ROWS), folder))
+            took[tracker] = float(printed(_PEER, None, peer, str(ROWS), folder))
     return took
 
 
@@ -172,15 +171,4 @@ def _all_ended(exporters: Mapping[str, ExporterReport], trackers: Sequence[str])
 
 
 def _service(folder: str, trackers: Sequence[str]) -> AbstractContextManager[Service]:
-    env = {
-        **os.environ, **QUIET, "WANDB_DIR": folder, "TRACKIO_DIR": f"{folder}/trackio",
-        "MLFLOW_TRACKING_URI": f"sqlite:///{Path(folder) / 'mlflow.db'}",
-    }  # fmt: skip
-    return service(Path(folder), env, exporters=",".join(trackers), http=OFF)
-
-
-def _child(code: str, *arguments: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return done.stdout.strip().splitlines()[-1]
+    return service(Path(folder), below(Path(folder)), exporters=",".join(trackers), http=OFF)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
+from pathlib import Path
 
-from benchmarks.peers import QUIET
+from benchmarks.child import printed
+from benchmarks.peers import below
 from benchmarks.results import Result, median
 
 _IMPORT = "import time; t = time.perf_counter(); import otel_bridge; print((time.perf_counter() - t) * 1e3)"
@@ -31,10 +30,10 @@ print(json.dumps({"cpu_us": (time.process_time() - cpu), "grown": rss() - before
 def run() -> list[Result]:
     """Measure."""
     with tempfile.TemporaryDirectory() as folder:
-        env = {**os.environ, **QUIET, "OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_HOLD": "1"}
-        imports = median([float(_child(_IMPORT, env)) for _ in range(7)])
-        loaded = int(_child(_LOADED, env))
-        million = json.loads(_child(_MILLION, {**env, "OTEL_BRIDGE_MAX_BYTES": "8g"}))
+        env = {**below(Path(folder)), "OTEL_BRIDGE_HOLD": "1"}
+        imports = median([float(printed(_IMPORT, env)) for _ in range(7)])
+        loaded = int(printed(_LOADED, env))
+        million = json.loads(printed(_MILLION, {**env, "OTEL_BRIDGE_MAX_BYTES": "8g"}))
     grown = million["grown"] / 1e6
     return [
         Result("import otel_bridge", imports, None, "ms", "<= 60 ms", imports <= 60),
@@ -42,8 +41,3 @@ def run() -> list[Result]:
         Result("CPU of the process a row of 10 keys", million["cpu_us"], None, "us", "<= 8 us", million["cpu_us"] <= 8),
         Result("memory after 1,000,000 rows", grown, None, "MB", "+ <= 10 MB", grown <= 10),
     ]
-
-
-def _child(code: str, env: dict[str, str], *arguments: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code, *arguments], env=env, capture_output=True, text=True, check=True)
-    return done.stdout.strip().splitlines()[-1]
