@@ -99,11 +99,18 @@ class Database:
         with sqlite_errors(self.path):
             return Reader(_connect(self.path), threading.RLock(), self.path, owned=True)
 
-    def give_back(self, pages: int) -> None:
-        """Give up to *pages* pages of deleted content back to the disk."""
+    def give_back(self, pages: int, *, keep: int = 0) -> int:
+        """Give up to *pages* pages of deleted content back to the disk, all but *keep*; return how many went."""
         with self._lock, sqlite_errors(self.path):
+            free = self._free_pages()
+            if free <= keep:
+                return 0
             # The statement gives back one page a step, and `execute` makes only the first: executescript makes all.
-            self._writer.executescript(f"PRAGMA incremental_vacuum({pages})")
+            self._writer.executescript(f"PRAGMA incremental_vacuum({min(free - keep, pages)})")
+            return free - self._free_pages()
+
+    def _free_pages(self) -> int:
+        return int(self._writer.execute("PRAGMA freelist_count").fetchone()[0])
 
     def sync(self) -> None:
         """Wait until all that is committed is on the disk.

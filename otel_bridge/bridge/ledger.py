@@ -31,6 +31,8 @@ _PRUNE_RECORDS: Final = 20_000
 _INSERT_RECORDS: Final = 300
 """Three variables each; SQLite before 3.32 takes 999 in a statement."""
 _VACUUM_PAGES: Final = 2_000
+_SPARE_PAGES: Final = 1_000
+"""Of 4,096 bytes: what some 8,000 rows of ten keys take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +228,24 @@ class Ledger:
         return found
 
     def prune(self, through: Position) -> int:
-        """Delete records up to *through*, at most some thousands a call, and give their pages back; return how many."""
+        """Delete records up to *through*, at most some thousands a call; return how many.
+
+        Of the pages that got free so many are kept as the next records may soon fill, the rest is given back: giving
+        back costs more than deleting.
+        """
         with self.database.transaction() as sql:
             oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
-            if oldest is None or oldest > through:
-                return 0
-            last = min(through, oldest + _PRUNE_RECORDS - 1)
-            deleted = sql.execute("DELETE FROM records WHERE position <= ?", (last,)).rowcount
-        self.database.give_back(_VACUUM_PAGES)
+            deleted = 0
+            if oldest is not None and oldest <= through:
+                last = min(through, oldest + _PRUNE_RECORDS - 1)
+                deleted = sql.execute("DELETE FROM records WHERE position <= ?", (last,)).rowcount
+        self.database.give_back(_VACUUM_PAGES, keep=_SPARE_PAGES)
         return deleted
+
+    def give_back(self) -> None:
+        """Give every free page back to the disk: nothing more will come."""
+        while self.database.give_back(_VACUUM_PAGES):
+            pass
 
     def take_from_unnamed(self, through: Position) -> None:
         """Let the records up to *through* go although destinations no longer named have not got them."""

@@ -364,6 +364,7 @@ class RunBridge:
                 self._delete_segments()
                 while self._prune():
                     pass
+                self.ledger.give_back()
             if OTLP not in self.lanes.names:
                 forget_own(self.folder, self.ledger, self.reader, self._own.instance_id)
         self.segments_read = SegmentsRead(self.folder, self.reader.known())

@@ -76,21 +76,39 @@ def test_positions_go_on_although_all_records_are_deleted(tmp_path: Path) -> Non
     assert numbers(again) == [4]
 
 
-def test_the_file_gives_its_pages_back(tmp_path: Path) -> None:
+def test_the_file_gives_its_pages_back_but_those_that_the_next_records_fill(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = Ledger(path)
-    ledger.commit(rows(60_000))
-    with ledger.database.transaction():
-        pass
+    ledger.commit(rows(120_000))
     checkpoint(ledger)
     full = path.stat().st_size
 
-    while ledger.prune(59_990):
+    while ledger.prune(119_990):
         pass
 
     checkpoint(ledger)
+    spare = path.stat().st_size
+    assert 4 << 20 > spare > 3 << 20
+    assert spare < full / 2
+    assert numbers(ledger) == list(range(119_991, 120_001))
+    ledger.give_back()
+    checkpoint(ledger)
     assert path.stat().st_size < full / 10
-    assert numbers(ledger) == list(range(59_991, 60_001))
+
+
+def test_pages_that_one_call_left_go_though_nothing_more_is_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = Ledger(path)
+    ledger.commit([replace(row, values={"text": 1.0, "x" * 20_000: 2.0}) for row in rows(3_000)])
+    assert ledger.prune(3_000) == 3_000
+    checkpoint(ledger)
+    assert path.stat().st_size > 20 << 20  # at most some pages a call
+
+    for _ in range(10):
+        assert ledger.prune(3_000) == 0
+
+    checkpoint(ledger)
+    assert path.stat().st_size < 5 << 20
 
 
 def checkpoint(ledger: Ledger) -> None:
