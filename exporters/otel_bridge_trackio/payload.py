@@ -20,9 +20,6 @@ RESERVED: Final = frozenset({"project", "run", "timestamp", "step", "time", "met
 """Names that the dashboard overwrites when it reads; Trackio's own `Run.log` renames them in the same way."""
 
 
-_NUMBERS: Final = frozenset({float, int})
-
-
 def timestamp(time_unix_ns: int) -> str:
     """Return *time_unix_ns* as ISO 8601 in UTC, microseconds kept."""
     seconds, nanoseconds = divmod(time_unix_ns, 1_000_000_000)
@@ -37,11 +34,10 @@ def _second(unix_s: int) -> str:
 
 def row_metrics(row: Row) -> Payload:
     """Return the metrics of one row: its values and, so that any of them can be the x axis, every known step axis."""
-    metrics: Payload = {axis: step for axis, step in row.steps.items() if axis != AXIS}
-    values = row.values
-    if _plain(tuple(values)) and metrics.keys().isdisjoint(values) and {*map(type, values.values())} <= _NUMBERS:
-        metrics.update(cast("Payload", values))
-        return metrics
+    steps, values = row.steps, row.values
+    if _plain(tuple(steps), tuple(values)) and Distribution not in map(type, values.values()):
+        return cast("Payload", {**steps, **values})
+    metrics: Payload = {axis: step for axis, step in steps.items() if axis != AXIS}
     for key, value in values.items():
         # A user's key of an axis' own name stands beside the axis; the others are renamed as Trackio's own log() does.
         taken = key in RESERVED or key.startswith("__") or key in metrics
@@ -50,9 +46,11 @@ def row_metrics(row: Row) -> Payload:
 
 
 @lru_cache(maxsize=256)
-def _plain(keys: tuple[str, ...]) -> bool:
-    # The same few key sets come again and again; asking each key each time would be a fifth of a row's cost.
-    return not any(key in RESERVED or key.startswith("__") for key in keys)
+def _plain(axes: tuple[str, ...], keys: tuple[str, ...]) -> bool:
+    """Say whether a row of these names is stored under them as they are."""
+    # The same few sets come again and again; asking each key each time would be a fifth of a row's cost.
+    taken = RESERVED.union(axes)
+    return AXIS not in axes and not any(key in taken or key.startswith("__") for key in keys)
 
 
 def histogram(value: Distribution) -> Payload:

@@ -114,14 +114,15 @@ class Store:
             raise PermanentError(f"Trackio cannot store {entry.log_id}: {exc}", position=entry.position) from exc
 
     def _write(self, entries: Sequence[Entry], config: Payload | None) -> None:
+        _, log_ids, steps, timestamps, metrics = zip(*entries, strict=True)
         self._bulk_log(
             project=self._project,
             run=self._name,
-            metrics_list=[entry.metrics for entry in entries],
-            steps=[entry.step for entry in entries],
-            timestamps=[entry.timestamp for entry in entries],
+            metrics_list=[*metrics],
+            steps=[*steps],
+            timestamps=[*timestamps],
             config=config,
-            log_ids=[entry.log_id for entry in entries],
+            log_ids=[*log_ids],
             run_id=self._run_id,
         )
 
