@@ -104,23 +104,18 @@ def decode(kind: int, data: bytes, position: Position) -> Record:
 
 
 def _encode_row(row: Row) -> bytes:
-    fields = (row.id, row.role, row.step, row.axis, row.time_unix_ns, row.values, row.steps, row.attempt)
-    if _sum_is_finite(row.values):
-        try:
-            return orjson.dumps(fields)
-        except TypeError:
-            pass
-    values = {key: _plain_value(value) for key, value in row.values.items()}
-    return _dump([*fields[:5], values, dict(row.steps), row.attempt])
-
-
-def _sum_is_finite(values: Mapping[str, Value]) -> bool:
-    # One sum instead of a check each: NaN and infinities stick to it; an overflow only costs the slower way.
     try:
-        total = sum(cast("Iterable[float]", values.values()))  # a Distribution raises TypeError
-        return total - total == 0
+        # One sum instead of a check each: NaN and infinities stick to it; an overflow only costs the slower way, as
+        # does a `Distribution`, which cannot be added.
+        total = sum(cast("Iterable[float]", row.values.values()))
+        if total - total == 0:
+            return orjson.dumps(
+                (row.id, row.role, row.step, row.axis, row.time_unix_ns, row.values, row.steps, row.attempt)
+            )
     except (TypeError, OverflowError):
-        return False
+        pass
+    values = {key: _plain_value(value) for key, value in row.values.items()}
+    return _dump([row.id, row.role, row.step, row.axis, row.time_unix_ns, values, dict(row.steps), row.attempt])
 
 
 def _plain_value(value: Value) -> Json:

@@ -32,6 +32,7 @@ _TICK_NS: Final = 250_000_000
 """How far append times may go before time passes in translation, while frames are read late."""
 _LATE_NS: Final = 1_000_000_000
 _ALL: Final = (1 << 62, 0)
+_NEVER: Final = (1 << 64, "")
 _LIST_S: Final = 1.0
 _YOUNG_NS: Final = 2_000_000_000
 """A folder changed so shortly ago may change again without its time of change showing it."""
@@ -166,17 +167,19 @@ class Reader:
         frames = size = 0
         flush = False
         while heap and frames < BATCH_FRAMES and size < BATCH_BYTES:
-            _, name, tail = heap[0]
-            frame = tail.take()
-            frames, size = frames + 1, size + len(frame.payload)
-            if frame.signal is Signal.CONTROL:
-                flush = True
-            else:
-                self._use(tail, frame, records)
-            if self._filled(tail, records):
-                heapq.heapreplace(heap, (tail.frames[0].append_unix_ns, name, tail))
-            else:
-                heapq.heappop(heap)
+            _, name, tail = heapq.heappop(heap)
+            # Most often one process speaks for a while: its frames pass by the heap until another's is earlier.
+            until = heap[0][:2] if heap else _NEVER
+            while tail.frames or self._filled(tail, records):
+                if frames >= BATCH_FRAMES or size >= BATCH_BYTES or (tail.frames[0].append_unix_ns, name) > until:
+                    heapq.heappush(heap, (tail.frames[0].append_unix_ns, name, tail))
+                    break
+                frame = tail.take()
+                frames, size = frames + 1, size + len(frame.payload)
+                if frame.signal is Signal.CONTROL:
+                    flush = True
+                else:
+                    self._use(tail, frame, records)
         if not heap:
             self._tick(time.time_ns(), records)
         found = Read(frames, self._commit(records), bool(heap), flush)
