@@ -73,7 +73,7 @@ host.start()
 while True:
     written = [one.rows for run in host.progress().values() for one in run.exporters.values()]
     if written and min(written) >= rows: break
-    time.sleep(0.005)
+    time.sleep(0.05)
 host.stop()
 print(rows / (time.perf_counter() - began))
 """
