@@ -220,6 +220,7 @@ class Exporter:
         held: Reads back through the tracker's own API, after the writer has closed; ``None``: nothing can be read back.
         declares: The variables that it reads besides those of its destination, for ``otel-bridge doctor``.
         takes_traces: Its writer is a `TakesTraces`: traces that are no rollouts go to it too.
+        window_records: How many records it is given at most before *written* moves; more where each call costs much.
     """
 
     settings: Callable[[Mapping[str, str], Path], ExporterSettings]
@@ -230,6 +231,7 @@ class Exporter:
     held: Callable[[RunInfo, ExporterSettings], Held] | None = None
     declares: tuple[Setting[Any], ...] = ()
     takes_traces: bool = False
+    window_records: int = 1_000
 
 
 def available() -> tuple[str, ...]:

@@ -21,6 +21,7 @@ class Tracker:
     """Keeps what it is given; fails where it is told to."""
 
     ordered: bool = True
+    window_records: int = 1_000
     holds: int | None = None
     """What `safe` answers; ``None``: it cannot tell."""
     fails: Callable[[Sequence[Record]], Exception | None] = lambda records: None
@@ -38,7 +39,12 @@ class Tracker:
 
     @property
     def exporter(self) -> Exporter:
-        return Exporter(settings=lambda env, cwd: Nowhere(), ordered=self.ordered, open=self._open)
+        return Exporter(
+            settings=lambda env, cwd: Nowhere(),
+            ordered=self.ordered,
+            open=self._open,
+            window_records=self.window_records,
+        )
 
     def _open(self, run: RunInfo, settings: object, memory: Memory) -> Tracker:
         if (error := self.opens()) is not None:

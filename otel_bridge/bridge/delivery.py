@@ -36,7 +36,6 @@ from otel_bridge.otlp_content import Limit
 from otel_bridge.records import Config, End, Json, Position, Rollout, Row
 from otel_bridge.translation.strict_content import with_less_text
 
-BATCH_RECORDS: Final = 1_000
 BATCH_BYTES: Final = 4 << 20
 SAFE_POLL_S: Final = 1.0
 
@@ -164,7 +163,7 @@ class Delivery:
         target = self._target = self._target or self._resolved()
         at = self._standing.take_up(target[1])
         if self._window is None:
-            self._window = self.letters.window(self._view, at) or self._fetch(at, ordered=target[0].ordered)
+            self._window = self.letters.window(self._view, at) or self._fetch(at, target[0])
         window = self._window
         if window.calls or window.end is not None or (at.put_off and self._open is None):
             opened = self._open or self._opened(target, at)
@@ -199,10 +198,11 @@ class Delivery:
         except ConfigError as exc:
             raise BlockedError(str(exc)) from exc
 
-    def _fetch(self, at: Destination, *, ordered: bool) -> Window:
+    def _fetch(self, at: Destination, exporter: Exporter) -> Window:
         """Read the next window. Records that need no writer while none is open are passed over."""
         known, more_comes = self._ledger.position, self._more_comes()
-        batch = self._ledger.records(self._view, at.written, self._kinds, limit=BATCH_RECORDS, limit_bytes=BATCH_BYTES)
+        limits = {"limit": exporter.window_records, "limit_bytes": BATCH_BYTES}
+        batch = self._ledger.records(self._view, at.written, self._kinds, **limits)
         for position, kind, data, reason in batch.broken:
             self._standing.bury(position, kind, data, record_id="", reason=reason)
         last = batch.records[-1] if batch.records else None
@@ -215,7 +215,7 @@ class Delivery:
             self._passed_end = 0 if end is None else end.position
             return Window(deque(), batch.through)
         return Window(
-            deque(calls_of(records, ordered=ordered)),
+            deque(calls_of(records, ordered=exporter.ordered)),
             batch.through,
             end,
             whole=batch.through >= known and not more_comes,

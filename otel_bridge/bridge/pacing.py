@@ -10,7 +10,9 @@ from otel_bridge.exporter import OTLP
 from otel_bridge.records import Position
 
 AHEAD_RECORDS: Final = 4_000
-"""How far the reader hastens ahead of the first writer when it is late, and of those that all fail."""
+"""How far a service reads ahead of writers that all fail."""
+ENOUGH_RECORDS: Final = 6_000
+"""How far the reader hastens ahead of the first writer when it is late: the largest window, and some of the next."""
 READ_AT_LEAST_S: Final = 1.0
 """How long it waits for the writers at most: one of them may hang."""
 
@@ -31,4 +33,4 @@ def nobody_takes(lanes: Lanes, position: Position, lives: Lives) -> bool:
 def writers_have_enough(lanes: Lanes, position: Position) -> bool:
     """Say whether every writer at work is so far behind that reading more only takes the interpreter from it."""
     written = lanes.written()
-    return bool(written) and position - max(written) >= AHEAD_RECORDS
+    return bool(written) and position - max(written) >= ENOUGH_RECORDS

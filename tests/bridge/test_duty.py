@@ -76,14 +76,19 @@ def test_what_comes_during_a_rest_goes_in_one_call(bench: Bench) -> None:
     assert _steps(bench, 1) == [(None, False)]
 
 
-def test_there_is_no_rest_while_more_waits_than_one_window_takes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "BATCH_RECORDS", 2)
+def test_there_is_no_rest_while_more_waits_than_one_window_takes(bench: Bench) -> None:
+    bench.tracker.window_records = 2
     bench.ledger.commit([row(number) for number in range(1, 6)])
 
     found = _steps(bench, 6)
 
     assert [resting for _, resting in found] == [False] * 5 + [True]
     assert [wait_s for wait_s, _ in found[:5]] == [0.0] * 5
+    assert [call for call in bench.tracker.calls if call[0] == "rows"] == [
+        ("rows", (1, 2)),
+        ("rows", (3, 4)),
+        ("rows", (5,)),
+    ]
 
 
 def test_there_is_no_rest_while_the_reader_has_more(bench: Bench) -> None:
