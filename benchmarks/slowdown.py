@@ -13,6 +13,9 @@ Shorter blocks would overstate the slowdown: the first row after a pause costs f
   ``log_batch``, with as much in one call as waits.
 * ``other``: no telemetry at all, beside a process that only counts, for as much of each half second as the bridge
   works: what the machine charges for any process on its other core.
+* ``write``: no telemetry and no process, but one ``os.write`` of as many bytes as a row has after each 5 ms of work:
+  what the machine charges for having a row in the kernel when the call returns. With ``other`` it is the least that
+  any telemetry pays whose rows survive a kill and are delivered by another process.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ run = otel_bridge.init(project="bench", name="loop", exporters="mlflow")
 values = {f"metric/{n}": n + 0.5 for n in range(10)}
 for step in range(300): run.log(values, step=step)
 run.flush(60)
-bridge = json.loads(next(Path(os.environ["OTEL_BRIDGE_DIR"]).glob("*/report.json")).read_text())["bridge"]["pid"]
+base = Path(os.environ["OTEL_BRIDGE_DIR"])
+row = bytes(next(base.glob("*/segments/*.seg")).stat().st_size // 300)
+bridge = json.loads(next(base.glob("*/report.json")).read_text())["bridge"]["pid"]
 clock, times = time.perf_counter, []
 for _ in range(60):  # for three seconds: a machine that is slow for a while would else be given rows that are too short
     began = clock(); work(10); times.append(clock() - began); time.sleep(0.05)
@@ -101,6 +106,8 @@ run.finish(timeout_s=120)
 beside = subprocess.Popen([sys.executable, "-c", sys.argv[3], str(share)])
 other = measure("other", lambda values, step: None, *signals(beside.pid), float(sys.argv[2]))
 beside.kill(); beside.wait()
+file = os.open(base.with_name("row"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+write = measure("write", lambda values, step: os.write(file, row), lambda: None, lambda: None, float(sys.argv[2]))
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric
@@ -120,7 +127,7 @@ def hold(wanted):
     held = wanted
 put = lambda values, step: rows.put((values, step))
 thread = measure("thread", put, lambda: hold(True), lambda: hold(False), float(sys.argv[2]))
-rounds = {"ours": ours, "other": other, "thread": thread}
+rounds = {"ours": ours, "other": other, "write": write, "thread": thread}
 print(json.dumps({**rounds, "share": share, "left_s": left, "left_rows": rows.qsize()}))
 """
 _COUNT: Final = """
@@ -153,19 +160,20 @@ def run() -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         env = {**below(Path(folder)), "OTEL_BRIDGE_HOLD": "0"}
         found = json.loads(printed(_LOOP, env, str(SECONDS), str(PEER_SECONDS), _COUNT))
-    ours, other, thread = (_calm(found[kind], kind) for kind in ("ours", "other", "thread"))
+    ours, other, write, thread = (_calm(found[kind], kind) for kind in ("ours", "other", "write", "thread"))
     slower, peer = _slower(ours, _clock), _slower(thread, _clock)
     low, high = _interval(slower)
     judged = f"slowdown of a loop at 200 rows/s into MLflow ({len(slower)} rounds, 95 %: {low:.2f} to {high:.2f})"
     whole, shown, left_s = median(slower), high - low <= GOAL, found["left_s"]
-    works = sum(_works(one.told) for one in ours)
     return [
         Result(judged, whole, median(peer), "%", f"<= {GOAL} %", shown and whole <= GOAL),
         reported("the same, of the middle half of the rows", median(_slower(ours, _middle)), "%"),
-        reported("of it the calls of log()", sum(_calls(one.told) for one in ours) / works * 100, "%"),
-        reported("of it waiting for a core", sum(_waited(one.told) for one in ours) / works * 100, "%"),
+        reported("of it the calls of log()", _share(ours, _calls), "%"),
+        reported("of it waiting for a core", _share(ours, _waited), "%"),
         reported("no telemetry, beside a process that only counts", median(_slower(other, _clock)), "%"),
         reported("how busy that process is, as the bridge was", found["share"] * 100, "% of a core"),
+        reported("no telemetry, but one write of a row's bytes", median(_slower(write, _clock)), "%"),
+        reported("of it the writes", _share(write, _calls), "%"),
         Result("left to deliver when the loop ended", left_s, None, "s", "<= 2 s", left_s <= 2),
         reported("rows left in the peer's queue", 0, "rows", found["left_rows"]),
     ]
@@ -181,6 +189,11 @@ def _calm(rounds: Sequence[Mapping[str, list[Mapping[str, Any]]]], kind: str) ->
 def _slower(rounds: Sequence[Round], measure: Callable[[Sequence[Block]], float]) -> list[float]:
     """Return by how many percent each round is slower with telemetry than without."""
     return [(measure(one.told) / measure(one.bare) - 1) * 100 for one in rounds]
+
+
+def _share(rounds: Sequence[Round], measure: Callable[[Sequence[Block]], float]) -> float:
+    """Return how many percent of the work with telemetry *measure* is."""
+    return sum(measure(one.told) for one in rounds) / sum(_works(one.told) for one in rounds) * 100
 
 
 def _works(blocks: Sequence[Block]) -> float:
