@@ -11,29 +11,29 @@ import contextlib
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from otel_bridge.bridge import codec
-from otel_bridge.bridge.calls import Call, calls_of, kinds_of, needs_writer
+from otel_bridge.bridge.calls import calls_of, kinds_of, needs_writer
 from otel_bridge.bridge.duty import Duty
 from otel_bridge.bridge.failures import Failures
 from otel_bridge.bridge.ledger import Ledger
 from otel_bridge.bridge.letters import Letters
 from otel_bridge.bridge.standing import Standing
 from otel_bridge.bridge.tables import Destination
-from otel_bridge.bridge.window import Describe, OpenWriter, Progress, Window, counted
+from otel_bridge.bridge.window import Describe, OpenWriter, Progress, Window
+from otel_bridge.bridge.writer_life import WriterLife
+from otel_bridge.bridge.writing import Writing
 from otel_bridge.errors import (
     BlockedError,
     ConfigError,
-    ExporterError,
     LedgerDamagedError,
     MissingExtraError,
     PermanentError,
 )
-from otel_bridge.exporter import Exporter, ExporterSettings, RunWriter, found_of, put_off_of, tracker_run_id_of
+from otel_bridge.exporter import Exporter, ExporterSettings
 from otel_bridge.otlp_content import Limit
-from otel_bridge.records import Config, End, Json, Position, Rollout, Row
+from otel_bridge.records import End, Position
 from otel_bridge.translation.strict_content import with_less_text
 
 BATCH_BYTES: Final = 4 << 20
@@ -77,15 +77,15 @@ class Delivery:
     ) -> None:
         self._standing = Standing(name, ledger, say)
         self._name, self._signals = name, signals
-        self._ledger, self._resolve, self._describe, self._say = ledger, resolve, describe, say
+        self._ledger, self._resolve, self._say = ledger, resolve, say
         self._limit, self._more_comes = limit, more_comes
-        self._failures = Failures(name, self._standing, say)
+        self._failures, self._duty = Failures(name, self._standing, say), Duty()
+        self._writing = Writing(self._standing, self._failures, self._duty)
         self.letters = Letters(say)
         self.resting = False
-        self._duty = Duty()
         self._view = ledger.view()
+        self._writer = WriterLife(name, self._standing, ledger, view=self._view, describe=describe, say=say)
         self._target: tuple[Exporter, ExporterSettings] | None = None
-        self._open: OpenWriter | None = None
         self._window: Window | None = None
         self._passed_end: Position = 0
 
@@ -136,10 +136,11 @@ class Delivery:
         """Let go of the writer and the connection; what is written stays written. Raises nothing."""
         with contextlib.suppress(Exception):
             self._note_whole_window()
-        if self._open is not None and self._standing.at is not None:
+        opened = self._writer.opened
+        if opened is not None and self._standing.at is not None:
             with contextlib.suppress(Exception):
-                self._look_at_safe(self._open, self._standing.at)
-        if self._close_writer():
+                self._writer.look_at_safe(opened, self._standing.at)
+        if self._writer.close():
             self._go_back()
         self._view.close()
 
@@ -155,7 +156,7 @@ class Delivery:
         at = self._standing.at
         if at is None or at.safe >= min(through, at.written):
             return
-        self._close_writer()
+        self._writer.close()
         self._window = None
         self._standing.save(dataclasses.replace(at, safe=min(through, at.written)))
 
@@ -165,8 +166,8 @@ class Delivery:
         if self._window is None:
             self._window = self.letters.window(self._view, at) or self._fetch(at, target[0])
         window = self._window
-        if window.calls or window.end is not None or (at.put_off and self._open is None):
-            opened = self._open or self._opened(target, at)
+        if window.calls or window.end is not None or (at.put_off and self._writer.opened is None):
+            opened = self._writer.opened or self._writer.open(target, at, self._kinds)
             if opened is None:
                 self._window = None  # the tracker holds more or less than was noted: read again from there
                 return 0.0
@@ -174,7 +175,7 @@ class Delivery:
                 if self.progress.state in {"idle", "ended"}:
                     self._standing.show("writing")
                 record = window.calls[0].records[0]
-                self._write(opened, window, ordered=target[0].ordered)
+                self._writing.write(opened, window, ordered=target[0].ordered)
                 if window.letter and not window.calls:
                     at = self._standing.now
                     self._standing.save(self.letters.done(self._ledger, at, window, None if window.refused else record))
@@ -211,7 +212,7 @@ class Delivery:
         limit = self._limit()
         given = batch.records if limit is None else [with_less_text(record, limit) for record in batch.records]
         records = [record for record in given if not isinstance(record, End)]
-        if self._open is None and not needs_writer(at, records, end):
+        if self._writer.opened is None and not needs_writer(at, records, end):
             self._passed_end = 0 if end is None else end.position
             return Window(deque(), batch.through)
         return Window(
@@ -221,98 +222,9 @@ class Delivery:
             whole=batch.through >= known and not more_comes,
         )
 
-    def _opened(self, target: tuple[Exporter, ExporterSettings], at: Destination) -> OpenWriter | None:
-        """Open the writer; ``None``: *written* moved, since the tracker holds more or less than was noted."""
-        exporter, settings = target
-        if not self._standing.failing:  # a failing one is failing until it has written something
-            self._standing.show("writing")
-        given, run = self._describe(self._view, reopened=bool(at.ended))
-        writer = exporter.open(run, settings, self._ledger.memory(at.id))
-        opened = self._open = OpenWriter(writer, given, tells_safe=False)
-        try:
-            held = writer.safe()
-            for role, config in run.configs.items():
-                self._give_config(writer, role, config)
-        except BaseException:
-            self._close_writer()
-            raise
-        opened.tells_safe, moved = held is not None, False
-        self._standing.found(found_of(writer))
-        at = dataclasses.replace(
-            at, opened=True, ended=0, end_status=None, url=writer.url, tracker_run_id=tracker_run_id_of(writer)
-        )
-        if held is not None:
-            start = max(min(held, self._ledger.position), self._view.oldest() - 1)
-            moved = start != at.written
-            at = dataclasses.replace(counted(self._view, self._kinds, at, start), written=start, safe=start)
-        self._standing.save(at)
-        return None if moved else opened
-
-    def _give_config(self, writer: RunWriter, role: str | None, config: Mapping[str, Json]) -> None:
-        try:
-            writer.write_config(role, config)
-        except PermanentError as exc:
-            self._say(f"{self._name}: the config of role {role!r} is refused for good: {exc}")
-
-    def _write(self, opened: OpenWriter, window: Window, *, ordered: bool) -> None:
-        call = window.calls.popleft()
-        first = call.records[0]
-        error: Exception | None = None
-        if not isinstance(first, Config) or first.position > opened.given:  # else: given at open, or an older one
-            began = time.monotonic()
-            try:
-                call.make(opened.writer)
-            except Exception as exc:  # noqa: BLE001  # sorted below
-                error = exc
-            self._duty.wrote(time.monotonic() - began)
-        self._standing.put_off(put_off_of(opened.writer))
-        if error is None:
-            self._done(opened, window, call, ordered=ordered)
-            self._failures.wrote()
-            return
-        done, rest = call.split(error.position if isinstance(error, ExporterError) else None)
-        window.calls.appendleft(rest)
-        if done is not None:
-            self._done(opened, window, done, ordered=ordered)
-        if not self._failures.is_for_good(error):
-            raise error
-        self._refused(opened, window, error, ordered=ordered)
-
-    def _refused(self, opened: OpenWriter, window: Window, error: Exception, *, ordered: bool) -> None:
-        """Bury the first record of the next call; where the error names none, halve the call until it does."""
-        rest = window.calls.popleft()
-        named = isinstance(error, ExporterError) and error.position is not None
-        if not named and len(rest.records) > 1:
-            window.calls.extendleft(reversed(rest.halves()))
-            return
-        try:
-            self._failures.before_burial(error)
-        except BlockedError:
-            window.calls.appendleft(rest)
-            raise
-        refused, window.refused = rest.records[0], True
-        self._standing.bury(refused.position, *codec.encode(refused), record_id=refused.id, reason=str(error))
-        if len(rest.records) > 1:
-            window.calls.appendleft(Call(rest.records[1:]))
-        self._done(opened, window, None, ordered=ordered, position=refused.position)
-
-    def _done(
-        self, opened: OpenWriter, window: Window, call: Call | None, *, ordered: bool, position: Position = 0
-    ) -> None:
-        """Count what was written; move *written* as far as the order allows."""
-        counted = self._standing.now.counted
-        for record in () if call is None else call.records:
-            position = record.position
-            if not isinstance(record, Config):
-                opened.last = position
-            if position > counted:
-                window.rows += isinstance(record, Row)
-                window.rollouts += isinstance(record, Rollout)
-        if ordered and window.calls:
-            self._advance(position, window)
-
     def _advance(self, through: Position, window: Window) -> None:
-        self._standing.advance(through, window, tells_safe=None if self._open is None else self._open.tells_safe)
+        opened = self._writer.opened
+        self._standing.advance(through, window, tells_safe=None if opened is None else opened.tells_safe)
 
     def _act_on_end(self, opened: OpenWriter, window: Window) -> None:
         """End the run in the tracker, unless something came behind the end meanwhile."""
@@ -326,8 +238,8 @@ class Delivery:
         ended = dataclasses.replace(self._standing.now, ended=end.position, end_status=end.status)
         self._standing.save(ended)
         with contextlib.suppress(Exception):
-            self._look_at_safe(opened, dataclasses.replace(ended, written=end.position))
-        self._close_writer()
+            self._writer.look_at_safe(opened, dataclasses.replace(ended, written=end.position))
+        self._writer.close()
         self._failures.over()
 
     def _after(self, window: Window) -> float | None:
@@ -341,17 +253,14 @@ class Delivery:
         return rest_s if not due_s else min(rest_s, due_s)
 
     def _due(self) -> float | None:
-        at = self._standing.now
-        if (
-            self.letters.waiting
-            or self._ledger.position > at.written
-            or (self._open is not None and not self._caught_up(self._open))
-        ):
+        at, opened = self._standing.now, self._writer.opened
+        behind = self.letters.waiting or self._ledger.position > at.written
+        if behind or (opened is not None and not self._caught_up(opened)):
             return 0.0
-        in_doubt = self._open if at.safe < at.written else None
+        in_doubt = opened if at.safe < at.written else None
         failing = self._standing.failing
         if in_doubt is not None and (failing or time.monotonic() - in_doubt.looked_s >= SAFE_POLL_S):
-            self._look_at_safe(in_doubt, at)
+            self._writer.look_at_safe(in_doubt, at)
         if failing:
             self._failures.over()
         # A run that was never opened, for want of a row, has ended too once its end is passed.
@@ -360,39 +269,19 @@ class Delivery:
 
     def _caught_up(self, opened: OpenWriter) -> bool:
         """Let the writer do a little of what it put off; say whether nothing is left of it."""
-        done = opened.caught_up()
-        self._standing.put_off(put_off_of(opened.writer))
+        done = self._writer.catch_up(opened)
         if not done and self._standing.failing:  # one that had nothing to do has proved nothing
             self._failures.over()
         return done
-
-    def _look_at_safe(self, opened: OpenWriter, at: Destination) -> None:
-        opened.looked_s = time.monotonic()
-        held = opened.writer.safe()
-        if held is None or held >= opened.last:
-            held = at.written
-        if held > at.safe:
-            self._standing.save(dataclasses.replace(at, safe=min(held, at.written)))
 
     def _give_up_writer(self) -> None:
         """Close a writer that failed and go back to what is safe: only the next one can tell what of the rest arrived.
 
         Else what was lost behind the last record would wait for another record, with nothing to show for it.
         """
-        self._close_writer()
+        self._writer.close()
         self._go_back()
 
     def _go_back(self) -> None:
         if self._standing.go_back():
             self._window = None
-
-    def _close_writer(self) -> bool:
-        """Close the writer, if one is open; say whether that failed."""
-        opened, self._open = self._open, None
-        if opened is not None:
-            try:
-                opened.writer.close()
-            except Exception as exc:  # noqa: BLE001  # it is gone either way
-                self._say(f"{self._name}: closing its writer failed: {exc}")
-                return True
-        return False

@@ -10,7 +10,7 @@ from bridge_doubles import Process, options, report_when, run_folder, serving
 from delivery_bench import Bench, Tracker, end, row
 from otlp_samples import RUN
 
-from otel_bridge.bridge import delivery, duty, reader
+from otel_bridge.bridge import duty, reader, writing
 from otel_bridge.bridge.duty import Duty
 from otel_bridge.errors import RetryableError
 from otel_bridge.records import Record
@@ -34,7 +34,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock(0.01)
-    monkeypatch.setattr(delivery, "time", clock)
+    monkeypatch.setattr(writing, "time", clock)
     return clock
 
 
