@@ -6,47 +6,31 @@ gives its writers, threads and ledger back and is opened again when something ne
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from otel_bridge.bridge.database import set_aside
+from otel_bridge.bridge.discovery import AGAIN_S, Closed, Discovery
 from otel_bridge.bridge.exporters import by_exporter
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_bridge import RunBridge
-from otel_bridge.bridge.segments_read import SegmentsRead
 from otel_bridge.bridge.sleeping import Sleepers, drained
 from otel_bridge.bridge.wake import Wake
 from otel_bridge.errors import LedgerDamagedError, OtelBridgeError
-from otel_bridge.journal.ask import is_asked
 from otel_bridge.journal.folder import RunFolder, run_folders
-from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import Status
 
-DISCOVER_S: Final = 0.25
-AGAIN_S: Final = 60.0
-"""When a folder is tried again that was parked, handed over, locked by another or failing."""
 CLOSE_S: Final = 10.0
 _FAILED_S: Final = 1.0
 _SNAPSHOT_S: Final = 0.1
-_YOUNG_NS: Final = 2_000_000_000
-
-
-@dataclass(slots=True)
-class _Closed:
-    """A folder that was served and is not now; the run itself is let go, of thousands it would fill the memory."""
-
-    remaining: Remaining
-    read: SegmentsRead | None
-    again_s: float
 
 
 class Host:
@@ -70,20 +54,24 @@ class Host:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._options = options
-        self._folders = folders or (lambda: run_folders(base))
         self._until_done, self._say = until_done, say
         self._runs: dict[Path, RunBridge] = {}
-        self._closed: dict[Path, _Closed] = {}
         self._retry_s: dict[Path, float] = {}
         self._said: dict[Path, str] = {}
-        self._looked: dict[Path, int] = {}
         self._wake = Wake()
         self._errands: deque[Callable[[], None]] = deque()
         self._stop_by_s: float | None = None
         self._ended = threading.Event()
         self._snapshot: dict[str, Remaining] = {}
-        self._snapshot_s = self._discovered_s = self._discover_again_s = self._polled_s = float("-inf")
+        self._snapshot_s = self._polled_s = float("-inf")
         self._sleepers = Sleepers(options.idle_s)
+        self._discovery = Discovery(
+            folders or (lambda: run_folders(base)),
+            self._runs,
+            self._sleepers,
+            named=by_exporter(options.exporters or {}),
+            until_done=until_done,
+        )
         self._draining = False
         self._hanging: list[str] = []
         self._spared_pid = 0
@@ -165,7 +153,7 @@ class Host:
         try:
             while self._stop_by_s is None:
                 more = self._round(more)
-                if self._until_done and not self._runs and not self._due():
+                if self._until_done and not self._runs and not self._discovery.finds_any():
                     break
                 if not more:
                     self._wake.wait(max(self._polled_s + self._options.poll_s - time.monotonic(), 0.0))
@@ -179,8 +167,9 @@ class Host:
         while self._errands:
             self._errands.popleft()()
             more = True
-        if now >= self._discover_again_s:
-            self._discover()
+        if now >= self._discovery.next_s:
+            for folder in self._discovery.find():
+                self._open(folder)
             more = True
         if more or now - self._polled_s >= self._options.poll_s:
             self._polled_s = now
@@ -215,66 +204,18 @@ class Host:
             remaining = run.remaining()
             self._runs.pop(path)
             self._hanging += self._sleepers.put(run, time.monotonic() + CLOSE_S)
-            self._closed[path] = _Closed(remaining, run.segments_read, float("inf"))
+            self._discovery.closed[path] = Closed(remaining, run.segments_read, float("inf"))
         return more
 
     def _end(self, run: RunBridge) -> bool:
         """Close a folder with nothing left to do; say whether it was opened again at once."""
         remaining = run.remaining()
         self._close(run, time.monotonic() + CLOSE_S)
-        self._closed[run.folder.path] = _Closed(remaining, run.segments_read, time.monotonic() + AGAIN_S)
+        self._discovery.closed[run.folder.path] = Closed(remaining, run.segments_read, time.monotonic() + AGAIN_S)
         # The lock is free now: what came before that is found here, whoever comes after it finds the lock free.
         if remaining.rest in {Rest.DONE, Rest.PARKED} and run.segments_read.anything_new():
             return self._open(run.folder)
         return False
-
-    def _discover(self) -> None:
-        self._discovered_s = time.monotonic()
-        found = [folder for folder in self._folders() if self._needs_work(folder)]
-        # Looking takes a fiftieth of the time at most, however many folders there are; opening is no looking.
-        took_s = time.monotonic() - self._discovered_s
-        self._discover_again_s = self._discovered_s + max(DISCOVER_S, 50 * took_s)
-        for folder in found:
-            self._open(folder)
-
-    def _due(self) -> bool:
-        """Say whether a folder waits to be opened; then it is found at the next round."""
-        for folder in self._folders():
-            if self._needs_work(folder):
-                self._looked.pop(folder.path, None)  # it was looked at and not opened
-                self._discover_again_s = float("-inf")
-                return True
-        return False
-
-    def _needs_work(self, folder: RunFolder) -> bool:
-        """Say whether a folder that is not served now has something left to do."""
-        if folder.path in self._runs:
-            return False
-        if folder.path in self._sleepers:
-            return self._sleepers.wakes(folder, now=self._draining)
-        closed = self._closed.get(folder.path)
-        if closed is not None and closed.remaining.rest not in {Rest.DONE, Rest.PARKED}:
-            return not self._until_done and time.monotonic() >= closed.again_s
-        return is_asked(folder) or self._has_more(folder, closed)
-
-    def _has_more(self, folder: RunFolder, closed: _Closed | None) -> bool:
-        changed_ns = _changed_ns(folder)
-        if changed_ns != self._looked.get(folder.path):
-            # Young times of change hide a further change: such a folder is looked at again.
-            if time.time_ns() - changed_ns > _YOUNG_NS:
-                self._looked[folder.path] = changed_ns
-            if closed is None or closed.read is None:
-                report = read_report(folder)
-                if folder.segments() or (report is not None and (not report.ended or self._names_more(report))):
-                    return True
-            elif closed.read.anything_new():
-                return True
-        parked = closed is not None and closed.remaining.rest is Rest.PARKED
-        return parked and not self._until_done and time.monotonic() >= (closed.again_s if closed is not None else 0.0)
-
-    def _names_more(self, report: Report) -> bool:
-        """Say whether an exporter is given that has got nothing of an ended run yet: its ledger may hold records."""
-        return bool(by_exporter(self._options.exporters or {}).keys() - report.exporters.keys())
 
     def _open(self, folder: RunFolder) -> bool:
         def say(line: str) -> None:
@@ -289,9 +230,9 @@ class Host:
                 self._said[folder.path] = str(exc)
                 say(str(exc))
             remaining = Remaining(folder.run_id, Rest.GONE, reason=str(exc))
-            self._closed[folder.path] = _Closed(remaining, None, time.monotonic() + AGAIN_S)
+            self._discovery.closed[folder.path] = Closed(remaining, None, time.monotonic() + AGAIN_S)
             return False
-        self._closed.pop(folder.path, None)
+        self._discovery.closed.pop(folder.path, None)
         self._runs[folder.path] = run
         run.spare(self._spared_pid)
         if self._finish_as is not None:
@@ -336,13 +277,15 @@ class Host:
         for run in list(self._runs.values()):
             remaining = run.remaining()
             self._close(run, deadline_s)
-            self._closed[run.folder.path] = _Closed(replace(remaining, exporters=run.progress()), None, float("inf"))
+            self._discovery.closed[run.folder.path] = Closed(
+                replace(remaining, exporters=run.progress()), None, float("inf")
+            )
         self._sleepers.release()
         self._take_snapshot()
 
     def _take_snapshot(self) -> None:
         self._snapshot_s = time.monotonic()
-        closed = {one.remaining.run_id: one.remaining for one in self._closed.values()}
+        closed = {one.remaining.run_id: one.remaining for one in self._discovery.closed.values()}
         self._snapshot = closed | {run.folder.run_id: run.remaining() for run in self._runs.values()}
 
     def _errand(self, errand: Callable[[], None]) -> None:
@@ -350,24 +293,19 @@ class Host:
         self._wake.set()
 
     def _poke(self) -> None:
-        self._discover_again_s = float("-inf")
+        self._discovery.try_again()
         self._retry_s.clear()
-        for closed in self._closed.values():
-            closed.again_s = 0.0
         for run in self._runs.values():
             run.poke()
 
     def _say_idle(self, answer: list[bool]) -> None:
         over = all(map(drained, self._runs.values())) if self._draining else not self._runs
-        answer.append(over and not self._due())
+        answer.append(over and not self._discovery.finds_any())
 
     def _drain(self) -> None:
-        self._draining = True
-        self._discover_again_s = float("-inf")
+        self._draining = self._discovery.wake_sleepers = True
+        self._discovery.try_again(gone_only=True)
         self._retry_s.clear()
-        for closed in self._closed.values():
-            if closed.remaining.rest is Rest.GONE:  # it could not be opened, for want of space, say: once more now
-                closed.again_s = 0.0
         for run in self._runs.values():
             run.drain()
 
@@ -380,11 +318,3 @@ class Host:
         self._finish_as = status
         for run in self._runs.values():
             run.finish(status)
-
-
-def _changed_ns(folder: RunFolder) -> int:
-    """Return when a segment was made or deleted last."""
-    try:
-        return os.stat(folder.segments_dir).st_mtime_ns
-    except OSError:
-        return 0

@@ -241,8 +241,8 @@ def _oldest(folder: RunFolder) -> int:
 def test_a_run_that_came_just_before_the_drain_is_opened_however_late_folders_are_looked_at(tmp_path: Path) -> None:
     recorder = Recorder()
     with serving(tmp_path, options(("recorder", recorder), exporters=dict.fromkeys(SIGNALS, ("recorder",)))) as host:
-        host._errand(lambda: setattr(host, "_discover_again_s", float("inf")))
-        until(lambda: host._discover_again_s == float("inf"))
+        host._errand(lambda: setattr(host._discovery, "next_s", float("inf")))
+        until(lambda: host._discovery.next_s == float("inf"))
         process = Process.start(run_folder(tmp_path), "recorder")
         process.log(3)
         process.end()
