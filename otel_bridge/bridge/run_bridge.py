@@ -364,9 +364,11 @@ class RunBridge:
                 self._delete_segments()
                 while self._prune():
                     pass
-                self.ledger.give_back()
             if OTLP not in self.lanes.names:
                 forget_own(self.folder, self.ledger, self.reader, self._own.instance_id)
+        if self._rest is not Rest.GONE:
+            with contextlib.suppress(JournalError):
+                self.ledger.give_back()  # also of a run that sleeps: a service has thousands of them
         self.segments_read = SegmentsRead(self.folder, self.reader.known())
         self._system.close()
         self._own.close()

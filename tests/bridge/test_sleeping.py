@@ -50,6 +50,17 @@ def test_an_idle_run_closes_its_writer_keeps_its_lock_and_wakes_with_the_next_fr
     assert not probe(folder.lock_path)
 
 
+def test_the_ledger_of_a_run_that_sleeps_keeps_no_room_for_records_to_come(tmp_path: Path) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    process = Process.start(folder, "memory")
+    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=1.5)):
+        process.log(20_000)
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 20_000)
+        until(lambda: not Path(f"{folder.ledger_path}-wal").exists())  # it has closed its connections
+
+        assert folder.ledger_path.stat().st_size < 200_000
+
+
 def test_a_run_that_has_ended_sleeps_although_a_receiver_keeps_its_segment_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
