@@ -202,8 +202,9 @@ class Delivery:
     def _fetch(self, at: Destination, exporter: Exporter) -> Window:
         """Read the next window. Records that need no writer while none is open are passed over."""
         known, more_comes = self._ledger.position, self._more_comes()
-        limits = {"limit": exporter.window_records, "limit_bytes": BATCH_BYTES}
-        batch = self._ledger.records(self._view, at.written, self._kinds, **limits)
+        batch = self._ledger.records(
+            self._view, at.written, self._kinds, limit=exporter.window_records, limit_bytes=BATCH_BYTES
+        )
         for position, kind, data, reason in batch.broken:
             self._standing.bury(position, kind, data, record_id="", reason=reason)
         last = batch.records[-1] if batch.records else None

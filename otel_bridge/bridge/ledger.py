@@ -243,7 +243,7 @@ class Ledger:
         return deleted
 
     def give_back(self) -> None:
-        """Give every free page back to the disk: nothing more will come."""
+        """Give every free page back to the disk: nothing is expected soon."""
         while self.database.give_back(_VACUUM_PAGES):
             pass
 

@@ -12,7 +12,7 @@ from otel_bridge.records import Position
 AHEAD_RECORDS: Final = 4_000
 """How far a service reads ahead of writers that all fail."""
 ENOUGH_RECORDS: Final = 6_000
-"""How far the reader hastens ahead of the first writer when it is late: the largest window, and some of the next."""
+"""How far the reader hastens ahead of the first writer when it is late: half as much again as our largest window."""
 READ_AT_LEAST_S: Final = 1.0
 """How long it waits for the writers at most: one of them may hang."""
 
