@@ -79,20 +79,19 @@ class Discovery:
         for folder in self._folders():
             if self._needs_work(folder):
                 self._looked.pop(folder.path, None)  # it was looked at and not opened
-                self.look_now()
+                self._look_now()
                 return True
         return False
 
-    def look_now(self) -> None:
-        """Look at the next occasion."""
-        self.next_s = float("-inf")
-
     def try_again(self, *, gone_only: bool = False) -> None:
         """Take closed folders for due, with *gone_only* those that could not be opened, for want of space, say."""
-        self.look_now()
+        self._look_now()
         for closed in self.closed.values():
             if not gone_only or closed.remaining.rest is Rest.GONE:
                 closed.again_s = 0.0
+
+    def _look_now(self) -> None:
+        self.next_s = float("-inf")
 
     def _needs_work(self, folder: RunFolder) -> bool:
         """Say whether a folder that is not served now has something left to do."""
