@@ -91,22 +91,25 @@ def measure(kind, call, pause, go_on, seconds):
     go_on()
     return rounds
 
-def cpu_s():
-    with open(f"/proc/{bridge}/stat") as file: fields = file.read().rpartition(")")[2].split()
+def cpu_s(pid):
+    with open(f"/proc/{pid}/stat") as file: fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 def signals(pid): return (lambda: os.kill(pid, signal.SIGSTOP)), (lambda: os.kill(pid, signal.SIGCONT))
 
-before = cpu_s()
-ours = measure("ours", run.log, *signals(bridge), float(sys.argv[1]))
-wall_s = sum(sum(block["works"]) + sum(block["calls"]) for one in ours for block in one["ours"])
-share = min((cpu_s() - before) / wall_s, 0.95)
+def watched(kind, call, pid, seconds):
+    before = cpu_s(pid)
+    rounds = measure(kind, call, *signals(pid), seconds)
+    wall_s = sum(sum(block["works"]) + sum(block["calls"]) for one in rounds for block in one[kind])
+    return rounds, (cpu_s(pid) - before) / wall_s
+
+ours, share = watched("ours", run.log, bridge, float(sys.argv[1]))
 began = time.monotonic(); run.flush(30); left = time.monotonic() - began
 run.finish(timeout_s=120)
 
 beside = subprocess.Popen([sys.executable, "-c", sys.argv[3]], stdout=subprocess.PIPE)
 beside.stdout.readline()  # it has written once
-other = measure("other", lambda values, step: None, *signals(beside.pid), float(sys.argv[2]))
+other, beside_share = watched("other", lambda values, step: None, beside.pid, float(sys.argv[2]))
 beside.kill(); beside.wait()
 file = os.open(base.with_name("row"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 write = measure("write", lambda values, step: os.write(file, row), lambda: None, lambda: None, float(sys.argv[2]))
@@ -130,7 +133,8 @@ def hold(wanted):
 put = lambda values, step: rows.put((values, step))
 thread = measure("thread", put, lambda: hold(True), lambda: hold(False), float(sys.argv[2]))
 rounds = {"ours": ours, "other": other, "write": write, "thread": thread}
-print(json.dumps({**rounds, "share": share, "left_s": left, "left_rows": rows.qsize()}))
+shares = {"share": share, "beside_share": beside_share}
+print(json.dumps({**rounds, **shares, "left_s": left, "left_rows": rows.qsize()}))
 """
 _BESIDE: Final = """
 import itertools, time
@@ -179,6 +183,7 @@ def run() -> list[Result]:
         reported("of it waiting for a core", _share(ours, _waited), "%"),
         reported("how busy the bridge is", found["share"] * 100, "% of a core"),
         reported("no telemetry, beside a process that calls log_batch", median(_slower(other, _clock)), "%"),
+        reported("how busy that process is", found["beside_share"] * 100, "% of a core"),
         reported("no telemetry, but one write of a row's bytes", median(_slower(write, _clock)), "%"),
         reported("of it the writes", _share(write, _calls), "%"),
         Result("left to deliver when the loop ended", left_s, None, "s", "<= 2 s", left_s <= 2),
