@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from otel_bridge import exporter, settings
 from otel_bridge.cli.directory import made
 from otel_bridge.cli.tables import complaints, show
+from otel_bridge.cli.unread import last_line
 from otel_bridge.errors import ConfigError, JournalError, MissingExtraError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
@@ -141,16 +142,8 @@ class _Started:
         now_s = time.monotonic()
         self._alone_s = self._alone_s or now_s
         if now_s - self._alone_s > _START_S:
-            raise JournalError(f"the bridge does not start: {_last_line(self._folder.log_path)}")
+            raise JournalError(f"the bridge does not start: {last_line(self._folder.log_path)}")
         return None
-
-
-def _last_line(log: Path) -> str:
-    try:
-        lines = log.read_text("utf-8", "replace").strip().splitlines()
-    except OSError as exc:
-        return f"{log}: {exc.strerror}"
-    return f"{lines[-1].strip()} (the end of {log})" if lines else f"{log} is empty; was its process killed?"
 
 
 def _advance(bar: Progress, tasks: Mapping[str, TaskID], report: Report | None) -> None:

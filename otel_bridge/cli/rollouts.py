@@ -16,8 +16,10 @@ from otel_bridge import settings
 from otel_bridge.cli.rollout_source import Found, Rollouts, RolloutSource
 from otel_bridge.cli.rollout_view import RolloutView
 from otel_bridge.cli.status_source import NAME_ANOTHER, folders_of, no_run_folder
+from otel_bridge.cli.unread import unread
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, base_dir
+from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
 
 _SORT: Final = ("newest", "reward", "advantage", "step", "duration", "turns")
@@ -181,10 +183,8 @@ def _show_one(found: Found, view: RolloutView, *, as_json: bool) -> bool:
 
 def _say_unread(folder: RunFolder) -> None:
     waiting_bytes = sum(segment.size_bytes for segment in folder.segments())
-    click.echo(
-        f"{folder.run_id}: no bridge has read it yet, {waiting_bytes:,} bytes wait; otel-bridge drain {folder.path}",
-        err=True,
-    )
+    says, command = unread(folder, waiting_bytes, served=bool(probe(folder.lock_path)))
+    click.echo(f"{says}; {command}", err=True)
 
 
 def _say_rest(rollouts: Rollouts, matching: int, shown: int) -> None:

@@ -19,7 +19,8 @@ from otel_bridge import settings
 from otel_bridge.cli.run_state import RunState, lasts_s
 from otel_bridge.cli.status_source import Overview, Read, folders_of, from_service, is_url, no_run_folder, overview_of
 from otel_bridge.cli.tables import age, place_commands, run_table, size
-from otel_bridge.journal.folder import base_dir
+from otel_bridge.cli.unread import Unread, unread
+from otel_bridge.journal.folder import RunFolder, base_dir
 
 __all__ = ["command", "folders_of"]
 
@@ -84,15 +85,19 @@ def _shown(found: Overview) -> RenderableType:
 
 def _run(state: RunState, now_unix_ns: int) -> RenderableType:
     if state.report is None:
-        return Text(f"{state.run_id}: no bridge has read it yet, {state.bytes.get('segments', 0):,} bytes wait")
+        return Text(_unread(state).says)
     return run_table(state.run_id, state.report, live=state.bridge_alive, state=state, now_unix_ns=now_unix_ns)
+
+
+def _unread(state: RunState) -> Unread:
+    return unread(RunFolder.at(Path(state.folder)), state.bytes.get("segments", 0), served=state.bridge_alive)
 
 
 def _commands(state: RunState) -> list[str]:
     """Return what a person may call next for a run."""
     report = state.report
     if report is None:
-        return [f"  otel-bridge drain {state.folder}"]
+        return [f"  {_unread(state).command}"]
     lines = [f"  {line}" for line in place_commands(report)]
     if any(one.dead_letters for one in report.exporters.values()):
         lines.append(f"  otel-bridge dead-letters list {state.folder}")
@@ -138,7 +143,7 @@ def _watch_lines(read: Read, *, as_json: bool) -> None:
 def _line(state: RunState) -> str:
     report = state.report
     if report is None:
-        return f"{state.run_id}: no bridge has read it yet, {state.bytes.get('segments', 0):,} bytes wait"
+        return _unread(state).says
     steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
     trackers = "; ".join(
         f"{name} {one.state}, {max(report.position - one.written, 0)} waiting"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -101,6 +103,32 @@ def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) 
         "held": {},
         "held_since_unix_ns": None,
     }
+
+
+def test_a_run_whose_bridge_is_starting_or_failed_to_says_so(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", TRAIN)
+    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_HOLD="1", OTEL_BRIDGE_EXPORTERS="file"))
+    folder = only_folder(tmp_path / ".otel-bridge")
+    size_bytes = sum(segment.size_bytes for segment in folder.segments())
+
+    folder.log_path.touch()  # as whoever starts a bridge does
+    starting = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
+    os.utime(folder.log_path, (time.time() - 3600,) * 2)
+    silent = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
+    lock = folder.lock()
+    assert lock.acquire()
+    locked = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
+    lock.release()
+    folder.log_path.write_text("Traceback\nModuleNotFoundError: No module named 'orjson'\n")
+    failed = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
+
+    waits, drain = f"{size_bytes:,} bytes wait", f"  otel-bridge drain {folder.path}"
+    watch = f"  otel-bridge status --watch {folder.path}"
+    assert starting[:2] == [f"{folder.run_id}: its bridge is starting, {waits}", watch]
+    assert silent[:2] == [f"{folder.run_id}: no bridge has read it yet, {waits}", drain]
+    assert locked[:2] == starting[:2]
+    said = f"the last one said: ModuleNotFoundError: No module named 'orjson' (the end of {folder.log_path})"
+    assert failed[:2] == [f"{folder.run_id}: no bridge has read it yet, {waits}; {said}", drain]
 
 
 def test_watching_in_a_pipe_says_each_change_once_and_ends_on_an_interrupt(tmp_path: Path) -> None:
