@@ -12,6 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from otel_bridge.errors import BlockedError, ExporterError, OtelBridgeError, RetryableError
+from otel_bridge.retry_after import retry_after_s
 
 _REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "NOT_IMPLEMENTED"})
 MISSING = frozenset({"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND"})
@@ -96,8 +97,8 @@ def outcome_of_status(
 ) -> ExporterError | Refused:
     """Return what an HTTP answer means; *code* is the error code in its body, if it has one."""
     found = outcome(code or _CODE_OF_STATUS.get(status, "TEMPORARILY_UNAVAILABLE"), f"HTTP {status}: {text}", doing)
-    if isinstance(found, RetryableError) and retry_after and retry_after.isdigit():
-        found.retry_after_s = float(retry_after)
+    if isinstance(found, RetryableError):
+        found.retry_after_s = retry_after_s(retry_after)
     return found
 
 

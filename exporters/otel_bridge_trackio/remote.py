@@ -16,6 +16,7 @@ import requests
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.releases import release_of
+from otel_bridge.retry_after import retry_after_s
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.payload import Payload
 from otel_bridge_trackio.settings import Remote
@@ -230,8 +231,7 @@ class RemoteStore:
             return BlockedError(message, help=self._help())
         if response.status_code in {413, 422} or any(word in lowered for word in _REFUSED_WORDS):
             return PermanentError(message)
-        after = response.headers.get("Retry-After", "")
-        return RetryableError(message, retry_after_s=float(after) if after.isdigit() else None)
+        return RetryableError(message, retry_after_s=retry_after_s(response.headers.get("Retry-After")))
 
     def _help(self) -> str:
         if self._place.space:

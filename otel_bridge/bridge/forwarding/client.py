@@ -21,6 +21,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from otel_bridge.bridge.forwarding.endpoint import Endpoint
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.retry_after import retry_after_s
 from otel_bridge.semconv import HEADER_RUN_ID, HEADER_SERVER
 
 _RETRY_HTTP: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -109,7 +110,7 @@ class _HttpClient:
         status = answer.status_code
         message = f"{self._endpoint.url} answered {status} {answer.reason}"
         if status in _RETRY_HTTP:
-            return RetryableError(message, retry_after_s=_seconds(answer.headers.get("Retry-After")))
+            return RetryableError(message, retry_after_s=retry_after_s(answer.headers.get("Retry-After")))
         if status in _FINAL_HTTP:
             return PermanentError(message)
         return BlockedError(message, help=_AUTH_HELP if status in {401, 403} else _ENDPOINT_HELP)
@@ -151,12 +152,12 @@ class _GrpcClient:
     def _error(self, failed: _Failed) -> ExporterError:
         code = failed.code().value[0]
         message = f"{self._endpoint.url} answered gRPC status {code}: {failed.details()}"
-        retry_after_s = _asked_for(failed.trailing_metadata())
-        over_size = code in _LIMIT_GRPC and retry_after_s is None and _OVER_SIZE.search(message)
+        asked_s = _asked_for(failed.trailing_metadata())
+        over_size = code in _LIMIT_GRPC and asked_s is None and _OVER_SIZE.search(message)
         if code in _FINAL_GRPC or over_size:
             return PermanentError(message)
         if code in _RETRY_GRPC:
-            return RetryableError(message, retry_after_s=retry_after_s)
+            return RetryableError(message, retry_after_s=asked_s)
         return BlockedError(message, help=_AUTH_HELP if code in {7, 16} else _ENDPOINT_HELP)
 
 
@@ -211,10 +212,6 @@ def _asked_for(trailers: Iterable[tuple[str, str | bytes]] | None) -> float | No
     except DecodeError:
         return None
     return None
-
-
-def _seconds(raw: str | None) -> float | None:
-    return float(raw) if raw is not None and raw.strip().isdigit() else None
 
 
 def _short(exc: Exception) -> str:
