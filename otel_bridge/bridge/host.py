@@ -234,9 +234,9 @@ class Host:
             return False
         self._discovery.closed.pop(folder.path, None)
         self._runs[folder.path] = run
-        run.spare(self._spared_pid)
+        run.ending.spared_pid = self._spared_pid
         if self._finish_as is not None:
-            run.finish(self._finish_as)
+            run.ending.finish(self._finish_as)
         if self._draining:
             run.drain()
         return True
@@ -268,7 +268,7 @@ class Host:
             self._hanging += run.close(deadline_s)
         except Exception as exc:  # noqa: BLE001  # the lock must be free, whatever the disk says
             self._say(f"{run.folder.run_id}: not closed well: {type(exc).__name__}: {exc}")
-            run.release()
+            run.hold.release()
 
     def _close_all(self, deadline_s: float) -> None:
         for run in self._runs.values():
@@ -312,9 +312,9 @@ class Host:
     def _spare(self, pid: int) -> None:
         self._spared_pid = pid
         for run in self._runs.values():
-            run.spare(pid)
+            run.ending.spared_pid = pid
 
     def _finish(self, status: Status) -> None:
         self._finish_as = status
         for run in self._runs.values():
-            run.finish(status)
+            run.ending.finish(status)

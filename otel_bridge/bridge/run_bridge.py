@@ -10,6 +10,8 @@ from typing import Final, cast
 from otel_bridge.bridge import bounds
 from otel_bridge.bridge.cleanup import delete_read_segments, forget_own
 from otel_bridge.bridge.content_limits import ContentLimits
+from otel_bridge.bridge.ending import Ending
+from otel_bridge.bridge.hold import Hold
 from otel_bridge.bridge.lanes import Lanes
 from otel_bridge.bridge.ledger import Ledger, open_or_rebuild
 from otel_bridge.bridge.lives import Lives
@@ -23,7 +25,6 @@ from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_info import RunDescription
 from otel_bridge.bridge.segments_read import SegmentsRead
 from otel_bridge.bridge.system_metrics import SystemMetrics
-from otel_bridge.bridge.taking import take_lock
 from otel_bridge.bridge.window import Progress
 from otel_bridge.bridge.worker import Lane
 from otel_bridge.errors import JournalError, LedgerDamagedError
@@ -38,7 +39,6 @@ from otel_bridge.records import Status
 CHORES_POLLS: Final = 20
 """Polls between two looks at who lives, what can be deleted, which exporters are named: a second."""
 ENDING_CHORES_POLLS: Final = 4
-BEAT_S: Final = 10.0
 
 
 class RunBridge:
@@ -62,15 +62,11 @@ class RunBridge:
         lock: RecordLock | None = None,
     ) -> None:
         self.folder, self.options = folder, options
-        self._wake, self._say, self._lock = wake, say, lock
-        self._chores_s = self._beat_s = self._read_s = 0.0
-        self._rest: Rest | None = None
+        self.hold, self.ending = Hold(folder, lock, say), Ending(closing=options.closing)
+        self._wake, self._say = wake, say
+        self._chores_s = self._read_s = 0.0
+        self._handed_over = False
         self.segments_read = SegmentsRead(folder, {})
-        self.closing = options.closing
-        self.let_go = self.draining = self._finished = False
-        self._finish_as: Status | None = None
-        self._spared_pid = 0
-        self._finish_said: Status | None = None
         self._asked_letters: dict[str, list[int]] = {}
 
     # --- begin --------------------------------------------------------------------------------------------------------
@@ -83,12 +79,11 @@ class RunBridge:
             JournalError: It cannot be used.
         """
         self.folder.check_format()
-        if self._lock is None or not self._lock.held():
-            self._lock = take_lock(self.folder, self.options, self._say)
+        self.hold.take(self.options)
         try:
             self._open_ledger()
         except BaseException:
-            self._lock.release()
+            self.hold.release()
             raise
 
     def _open_ledger(self) -> None:
@@ -116,7 +111,7 @@ class RunBridge:
             say=self._say,
             forward=self._forward,
             limit_of=self._content.of,
-            more_comes=lambda: self.draining or not self.reader.caught_up,
+            more_comes=lambda: self.ending.draining or not self.reader.caught_up,
         )
         self._naming = Naming(
             self.ledger, view=self._view, lives=self.lives, lanes=self.lanes, given=options.exporters, say=self._say
@@ -154,28 +149,26 @@ class RunBridge:
             JournalError: Something on disk failed; nothing is lost, call it again later.
             LedgerDamagedError: The ledger is damaged: close this object and open a new one.
         """
-        if self._lost():
+        if not self.hold.kept():
             return False
         for asked in take_asks(self.folder):
             self._answer(asked)
         if any(lane.progress.damaged for lane in self.lanes.by_name.values()):
             raise LedgerDamagedError(f"{self.folder.ledger_path}: an exporter found the ledger damaged")
-        if self._finish_as is not None and self.reader.caught_up:
-            self.lives.look(time.time_ns())
-            self.lives.end_open(self._finish_as, self._spared_pid)
-            self._finish_as, self._spared_pid, self.closing, self._finished = None, 0, True, True
-        self.reader.look(now=self.closing)
+        if self.reader.caught_up:
+            self.ending.end_processes(self.lives)
+        self.reader.look(now=self.ending.closing)
         found = Read() if self._far_ahead() else self.reader.read()
         if found.frames or found.records:
             self._read_s = time.monotonic()
             self._report.set_due()
-            self.let_go = False
+            self.ending.let_go = False
             self.lanes.poke(retry=found.flush)
-        if self.reader.caught_up and self.lives.say_ends(self._spared_pid):
+        if self.reader.caught_up and self.lives.say_ends(self.ending.spared_pid):
             self.reader.look(now=True)
             return True
         now_s = time.monotonic()
-        ending = self.closing or self.draining or self.reader.translator.status() != "running"
+        ending = self.ending.closing or self.ending.draining or self.reader.translator.status() != "running"
         polls = ENDING_CHORES_POLLS if ending else CHORES_POLLS
         if now_s - self._chores_s >= polls * self.options.poll_s:
             self._chores_s = now_s
@@ -192,38 +185,18 @@ class RunBridge:
         late = not self.reader.caught_up and time.monotonic() - self._read_s < READ_AT_LEAST_S
         return late and writers_have_enough(self.lanes, position)
 
-    def _lost(self) -> bool:
-        """Say whether the folder was deleted; what comes at its path now is for another bridge and its new ledger."""
-        if self._lock is not None and self._lock.held():
-            return False
-        if self._rest is not Rest.GONE:
-            self._say(f"{self.folder.path} was deleted or is another bridge's; this one ends")
-        self._rest = Rest.GONE
-        return True
-
     def poke(self, *, retry: bool = True) -> None:
         """Try at once what failed."""
         self.lanes.poke(retry=retry)
 
     def drain(self) -> None:
         """Let go of all that waits once everything is read, though processes live; what they say later comes late."""
-        self.draining, self._chores_s = True, 0.0
+        self.ending.draining, self._chores_s = True, 0.0
         self.lanes.poke(retry=True)
-
-    def spare(self, pid: int) -> None:
-        """Leave the end of process *pid* to `finish`; 0: of none."""
-        self._spared_pid = pid
-
-    def finish(self, status: Status) -> None:
-        """End every process that has not ended, with *status*, at the next turn; what waits is let go, the run ends.
-
-        A process that died without a word was killed, whatever *status*; but for the one that `spare` named.
-        """
-        self._finish_as = status
 
     def write_report(self, *, now: bool = False) -> None:
         """Write the report when it is due."""
-        if self._rest is Rest.GONE:
+        if self.hold.lost:
             return
         with contextlib.suppress(JournalError):  # a full disk: the next one may fit
             delivered, _ = self._delivered()
@@ -232,11 +205,13 @@ class RunBridge:
 
     def rest(self) -> Rest:
         """Say what is left to do."""
-        if self._rest is not None:
-            return self._rest
-        if self._asked_letters or self._finish_said is not None:
+        if self.hold.lost:
+            return Rest.GONE
+        if self._handed_over:
+            return Rest.HANDED_OVER
+        if self._asked_letters or self.ending.asked is not None:
             return Rest.BUSY
-        if not self.reader.caught_up or self._waited_for() or not self._run_ended():
+        if not self.reader.caught_up or self.ending.waits_for(self.lives) or not self._run_ended():
             return Rest.BUSY
         done, parked = self._delivered()
         if done:
@@ -273,16 +248,12 @@ class RunBridge:
             self.reader.translator.status() != "running" or next(iter(self.reader.state.items("proc/")), None) is None
         )
 
-    def _waited_for(self) -> bool:
-        """Say whether a process may still say something that counts; after `finish` those that live on may not."""
-        return self.lives.unsaid() or bool(not self._finished and self.lives.living())
-
     def _delivered(self) -> tuple[bool, bool]:
         return self.lanes.rest(self.ledger.position, self.options.park_s)
 
     def _do_chores(self) -> None:
         now_ns = time.time_ns()
-        self.beat()
+        self.hold.beat()
         if self.lives.look(now_ns):
             self._report.set_due()
         if self._naming.choose():
@@ -291,17 +262,13 @@ class RunBridge:
         self.lanes.retry_letters(letters)
         if OTLP in self.lanes.names:
             self.lives.sign(now_ns)
-        if self._system.look([] if self.closing else self.lives.living()):
+        if self._system.look([] if self.ending.closing else self.lives.living()):
             self.reader.look(now=True)
-        ready = self.draining or (self.closing and not self._waited_for())
-        if ready and not self.let_go and self.reader.caught_up:
-            self.let_go = True
+        if self.reader.caught_up and self.ending.due(self.lives):
             # A service that ends, ends no run: those who speak to it go on with the next one.
-            if self.reader.close_translation(self._finish_said, over=self.closing):
+            if self.reader.close_translation(self.ending.asked, over=self.ending.closing):
                 self.lanes.poke()
-            if self._finish_said is not None:
-                # Whoever logs on opens the run again, as after any end.
-                self._finish_said, self._finished, self.closing = None, False, self.options.closing
+            self.ending.done()
         self._delete_segments()
         self._prune()
 
@@ -325,12 +292,10 @@ class RunBridge:
             self._chores_s = 0.0
             self.lanes.poke(retry=True)
         elif asked.kind == "handover":
-            self._rest = Rest.HANDED_OVER
+            self._handed_over = True
         elif asked.kind == "finish":
             with contextlib.suppress(ValueError):
-                self._finish_said = Status(str(asked.values.get("status", Status.FINISHED.value)))
-                self.finish(self._finish_said)
-                self.let_go = False
+                self.ending.ask(Status(str(asked.values.get("status", Status.FINISHED.value))))
         else:
             exporter = asked.values.get("exporter")
             if asked.values.get("what") == "waiting":
@@ -356,7 +321,7 @@ class RunBridge:
         """
         self.lanes.stop()
         hanging = self.lanes.join(deadline_s)
-        if self._rest is not Rest.GONE:
+        if not self.hold.lost:
             self._report.set_due()
             self.write_report(now=True)
         if self.rest() is Rest.DONE:
@@ -366,7 +331,7 @@ class RunBridge:
                     pass
             if OTLP not in self.lanes.names:
                 forget_own(self.folder, self.ledger, self.reader, self._own.instance_id)
-        if self._rest is not Rest.GONE:
+        if not self.hold.lost:
             with contextlib.suppress(JournalError):
                 self.ledger.give_back()  # also of a run that sleeps: a service has thousands of them
         self.segments_read = SegmentsRead(self.folder, self.reader.known())
@@ -375,24 +340,5 @@ class RunBridge:
         for part in (self._report, self.reader, self._view, self.ledger):
             part.close()
         if not keep_lock:
-            self.release()
+            self.hold.release()
         return hanging
-
-    def hand_on_lock(self) -> RecordLock | None:
-        """Return the lock that `close` kept, for the one that goes on."""
-        lock, self._lock = self._lock, None
-        return lock
-
-    def beat(self) -> None:
-        """Say from time to time that somebody holds the folder; also while it is closed."""
-        if self._lock is not None and time.monotonic() - self._beat_s >= BEAT_S:
-            self._beat_s = time.monotonic()
-            with contextlib.suppress(JournalError):
-                self.folder.beat(self._lock, time.time_ns())
-
-    def release(self) -> None:
-        """Free the lock."""
-        if self._lock is not None and self._rest is not Rest.GONE:
-            with contextlib.suppress(JournalError):
-                self.folder.beat(self._lock, 0)  # so that another host need not wait for this heart to grow old
-            self._lock.release()

@@ -67,18 +67,18 @@ class Sleepers:
     def wakes(self, folder: RunFolder, *, now: bool) -> bool:
         """Say whether a run that sleeps has something to do, or is due to be looked at; with *now* it wakes anyway."""
         run, look_s = self._asleep[folder.path]
-        run.beat()
+        run.hold.beat()
         return now or time.monotonic() >= look_s or run.segments_read.anything_new() or is_asked(folder)
 
     def take(self, path: Path) -> RecordLock | None:
         """Return the lock of a run that is to go on; ``None`` when it did not sleep."""
         run, _ = self._asleep.pop(path, (None, 0.0))
-        return None if run is None else run.hand_on_lock()
+        return None if run is None else run.hold.hand_on()
 
     def release(self) -> None:
         """Free all locks."""
         for run, _ in self._asleep.values():
-            run.release()
+            run.hold.release()
         self._asleep.clear()
 
 
@@ -89,7 +89,7 @@ def drained(run: RunBridge) -> bool:
     position, found = run.ledger.position, run.progress().values()
     if found and all(one.state == "blocked" for one in found):
         return True  # whatever is not read yet: nobody would take it
-    return run.let_go and all(
+    return run.ending.let_go and all(
         one.state == "blocked" or (one.resolved and one.written >= position and one.failing_since_s is None)
         for one in found
     )

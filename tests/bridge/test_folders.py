@@ -176,6 +176,34 @@ def test_a_bridge_hands_over_when_asked_and_is_killed_when_it_does_not(tmp_path:
     assert (os.WIFSIGNALED(status), written(recorder)) == (hangs, process.row_ids[3:])
 
 
+def test_a_bridge_asked_to_finish_on_a_full_disk_is_done_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, recorder = run_folder(tmp_path), Recorder()
+    bridge = RunBridge(folder, options(("memory", recorder)), wake=lambda: None, say=lambda line: None)
+    bridge.open()
+    process = Process.start(folder, "memory")
+    process.log(3)
+    process.end()
+    _read_all(bridge)
+    close_translation, refused = bridge.reader.close_translation, []
+
+    def full(status: Status | None = None, *, over: bool = True) -> int:
+        if not refused:
+            refused.append(status)
+            raise JournalFullError("the disk is full")
+        return close_translation(status, over=over)
+
+    monkeypatch.setattr(bridge.reader, "close_translation", full)
+    ask(folder, "finish", status="failed")
+    with pytest.raises(JournalFullError):
+        until(lambda: bridge.turn() and False)
+    until(lambda: not bridge.turn() and bridge.rest() is Rest.DONE)
+    bridge.close(time.monotonic() + 5)
+
+    assert (refused, written(recorder)) == ([Status.FAILED], process.row_ids)
+
+
 def test_asked_to_finish_the_run_ends_although_its_process_lives(tmp_path: Path) -> None:
     folder, recorder = run_folder(tmp_path), Recorder()
     process = Process.start(folder, "memory")

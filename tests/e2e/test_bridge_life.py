@@ -31,9 +31,9 @@ from e2e_jobs import (
     until,
 )
 
+from otel_bridge.bridge.hold import Hold
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.segments_read import SegmentsRead
 from otel_bridge.emit.launch import bridge_environment
 from otel_bridge.journal.folder import run_folders
@@ -157,9 +157,9 @@ def test_a_process_that_comes_while_the_bridge_ends_is_served(
         assert done.returncode == 0, done.stderr
         came.append(bridges(base))
 
-    release, anything_new = RunBridge.release, SegmentsRead.anything_new
+    release, anything_new = Hold.release, SegmentsRead.anything_new
 
-    def releasing(self: RunBridge) -> None:
+    def releasing(self: Hold) -> None:
         if not came and order == "before the unlock":
             come()
         release(self)
@@ -172,7 +172,7 @@ def test_a_process_that_comes_while_the_bridge_ends_is_served(
 
     with no_bridge_left(tmp_path):
         first = run(code, {**env, "OTEL_BRIDGE_HOLD": "1"}, "0")
-        monkeypatch.setattr(RunBridge, "release", releasing)
+        monkeypatch.setattr(Hold, "release", releasing)
         monkeypatch.setattr(SegmentsRead, "anything_new", looking)
         options = BridgeOptions.read(bridge_environment(env), tmp_path)
         Host(base, options, folders=lambda: run_folders(base), until_done=True).serve()
