@@ -12,6 +12,7 @@ from rich.console import Console
 
 from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.rollouts import chosen_folders
+from otel_bridge.cli.status_source import folders_of
 from otel_bridge.journal.ask import ask, is_asked
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
@@ -27,12 +28,13 @@ _PAUSE_S: Final = 0.1
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
 @click.option("--status", type=click.Choice([one.value for one in Status]), default="finished", show_default=True)
 def command(run: str, directory: Path | None, status: str) -> None:
-    """End RUN in its trackers: its name, its id, or the beginning of that.
+    """End RUN in its trackers: its name, its id, the beginning of that, or its folder.
 
     For a run whose processes are gone without a word, or on machines that no longer answer. What a process said itself
     holds. Data that comes later opens the run again. Where no bridge runs, this one delivers what is left first.
     """
-    folders = chosen_folders(directory, run)
+    own = folders_of(Path(run)) if directory is None and (Path(run) / "segments").is_dir() else []
+    folders = own or chosen_folders(directory, run)
     if len(folders) > 1:
         names = ", ".join(folder.run_id for folder in folders)
         raise click.ClickException(f"{run!r} may be {names}; write more of the id")
