@@ -2,14 +2,12 @@
 
 Spans of one trace come in any order, in several frames, from several processes, late, twice or never. What waits lies
 in the state; an object made anew from the same state goes on where the last one stood. Pure; bad input is counted
-(``drop/<reason>``), never an exception. Rollouts that the choice leaves out are no loss: they are counted apart, under
-``left/rollout``, as are the values that came for them, under ``left/late_value``.
+(``drop/<reason>``), never an exception.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -19,23 +17,21 @@ from otel_bridge import semconv
 from otel_bridge.otlp_content import limit_of
 from otel_bridge.records import Record
 from otel_bridge.redaction import Redaction
-from otel_bridge.translation.assembly import TRAIN, Assembler, Facts, Trace
-from otel_bridge.translation.choice import Step, Steps, Verdict, first_start
+from otel_bridge.translation.assembly import Trace
+from otel_bridge.translation.choice import first_start
 from otel_bridge.translation.content import clean_log
 from otel_bridge.translation.hearing import Hearing
-from otel_bridge.translation.late import LateValues, base_of, read_evaluation
+from otel_bridge.translation.late import LateValues, read_evaluation
 from otel_bridge.translation.open_traces import OpenTraces
 from otel_bridge.translation.options import Options, OtherTraces, counted
-from otel_bridge.translation.parting import Parting, late_value, revised
+from otel_bridge.translation.parting import Parting
 from otel_bridge.translation.parts import Part, moved_to, parted
 from otel_bridge.translation.producer import Producer, producer_of, role_of
+from otel_bridge.translation.release import Release
 from otel_bridge.translation.state import State, axes_in, count
 from otel_bridge.translation.told import read_left_out
-from otel_bridge.translation.traces import FURTHER, Ended, EndedTraces, OpenTrace, TraceStore, ended_as
+from otel_bridge.translation.traces import FURTHER, OpenTrace, TraceStore
 
-_ENDED_LIMIT: Final = 20_000
-_OTHER_LIMIT: Final = 5_000
-_NEVER: Final = 1 << 63
 _ELSEWHERE: Final = "trace/elsewhere"
 """Whether spans of the run have ever come by a receiver."""
 
@@ -61,35 +57,28 @@ class Rollouts:
         others: Callable[[], OtherTraces] = counted,
         attempt_of: Callable[[str], int] = first_start,
     ) -> None:
-        self._state, self._options = state, options
-        self._axes, self._others = axes or (lambda: axes_in(state)), others
-        limit, redaction = limit_of(options.message_content), Redaction(options.redact_secrets, options.redact_email)
-        self._limit, self._said = limit, Redaction(email=options.redact_email)
-        self._assembler = Assembler(options.rollout_key, limit, options.rollout_bytes, redaction)
-        self._store = TraceStore(state)
-        self._ended = EndedTraces(state, "trace/done/", _ENDED_LIMIT)
-        self._other = EndedTraces(state, "trace/other/", _OTHER_LIMIT)
-        self._late = LateValues(state)
-        self._parting = Parting(state, self._store, self._ended, self._late)
-        complete = ((t.id, t.facts, t.last_ns) for t in self._store.traces.values() if t.facts is not None)
-        self._steps = Steps(state, options, self._axes, complete, attempt_of=attempt_of)
+        self._state, self._options, self._others = state, options, others
+        self._limit, self._said = limit_of(options.message_content), Redaction(email=options.redact_email)
+        self._store, self._late = TraceStore(state), LateValues(state)
+        axes = axes or (lambda: axes_in(state))
+        self._release = Release(state, options, self._store, self._late, axes=axes, attempt_of=attempt_of)
+        self._parting = Parting(state, self._store, self._release.ended, self._late)
         self._hearing = Hearing(0, 0)
         self._open = OpenTraces(self._store.traces, options, self._hearing)
-        self._waiting = sum(trace.facts is not None for trace in self._store.traces.values())
 
     def listen(self, opened_unix_ns: int) -> None:
         """Let what waits for producers elsewhere not age before *opened_unix_ns*, when listening for them began."""
         if self._state.get(_ELSEWHERE):
             self._hearing = Hearing(opened_unix_ns, self._options.tail_wait_ns)
             self._open = OpenTraces(self._store.traces, self._options, self._hearing)
-            self._steps.reconsider(self._hearing)
+            self._release.steps.reconsider(self._hearing)
 
     def received(self, now_unix_ns: int) -> None:
         """Note that a receiver took spans *now*; call it before `spans`."""
         if self._hearing.heard(now_unix_ns):
             self._state.set(_ELSEWHERE, 1)
             self._open.reconsider()
-            self._steps.reconsider(self._hearing)
+            self._release.steps.reconsider(self._hearing)
 
     def spans(
         self,
@@ -120,20 +109,10 @@ class Rollouts:
         if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):  # not ours: nobody looked at its texts
             log_record = clean_log(log_record, self._said, self._limit)
         evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes), self._said)
-        if evaluation is None or self._other.get(evaluation.trace_id) is not None:
+        if evaluation is None or self._release.other.get(evaluation.trace_id) is not None:
             count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")
             return records
-        evaluation = self._parting.addressed(evaluation)
-        ended = self._ended.get(evaluation.trace_id)
-        pending = ended is None and base_of(evaluation.trace_id) not in self._store.traces
-        new = self._late.add(evaluation, now_unix_ns, pending=pending, settled=ended is not None)
-        if new is None:
-            count(self._state, "evaluation/too_many")
-        elif new and ended is not None and ended.kept:
-            records.append(late_value(evaluation, ended))
-        elif new and ended is not None:
-            self._left("late_value")
-        return records + self._overdue(-1)
+        return records + self._release.value(self._parting.addressed(evaluation), now_unix_ns)
 
     def left_out(
         self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
@@ -144,45 +123,33 @@ class Rollouts:
         if told is None:
             count(self._state, "rollouts/invalid")
             return records
-        records += self._pass(told.role, told.split, told.step)
-        new = self._steps.left_out(told, now_unix_ns)
-        if new:
-            self._left("rollout", new)
-        return records
+        return records + self._release.left_out(told, now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Let time pass: traces whose time is up, then steps, corrected statistics, values without a trace."""
         records: list[Record] = []
         for trace, due_ns in self._open.due(now_unix_ns):
             records += self._expire(trace, due_ns)
-        for step in self._steps.due(now_unix_ns):
-            records += self._close(step)
-        for step in self._steps.corrected(now_unix_ns):
-            records.append(self._row(step))
-        return records + self._overdue(now_unix_ns - self._options.trace_timeout_ns)
+        return records + self._release.tick(now_unix_ns)
 
     def close(self, now_unix_ns: int) -> list[Record]:
         """Release all that waits: nothing more is expected. What comes all the same is taken as ever."""
         records = self.tick(now_unix_ns)
         for trace in [trace for trace in self._store.traces.values() if trace.facts is None]:
             records += self._expire(trace, now_unix_ns)
-        for step in self._steps.open():
-            records += self._close(step)
-        for step in self._steps.corrected(None):
-            records.append(self._row(step))
-        return records + self._overdue(_NEVER)
+        return records + self._release.close()
 
     def waiting(self) -> tuple[int, int]:
         """Return how many traces wait for spans, and how many rollouts for their step."""
-        return len(self._open), self._waiting
+        return len(self._open), self._release.waiting
 
     def _came(
         self, trace_id: str, producer: Producer, found: list[Span], scope_spans: ScopeSpans | None, now_unix_ns: int
     ) -> list[Record]:
         """Take spans of one trace; *scope_spans* is the message that holds exactly these, when there is one."""
-        if self._other.get(trace_id) is not None:
+        if self._release.other.get(trace_id) is not None:
             return []
-        ended, trace = self._ended.get(trace_id), self._store.traces.get(trace_id)
+        ended, trace = self._release.ended.get(trace_id), self._store.traces.get(trace_id)
         records: list[Record] = []
         if ended is not None or (trace is not None and trace.facts is not None):
             further = self._parting.further(trace_id, found)
@@ -209,12 +176,7 @@ class Rollouts:
         return records + self._add(trace, producer, found, scope_spans, now_unix_ns)
 
     def _add(
-        self,
-        trace: OpenTrace,
-        producer: Producer,
-        found: list[Span],
-        scope_spans: ScopeSpans | None,
-        now_unix_ns: int,
+        self, trace: OpenTrace, producer: Producer, found: list[Span], scope_spans: ScopeSpans | None, now_unix_ns: int
     ) -> list[Record]:
         """Add spans to a trace that waits."""
         fresh = self._parting.fresh(trace, found)
@@ -229,7 +191,7 @@ class Rollouts:
             return self._complete(trace, source, now_unix_ns, (producer, scope_spans))
         self._store.keep(trace, producer, scope_spans)
         if trace.facts is not None:
-            self._revise(trace)
+            self._release.revise(trace)
         elif trace.whole and trace.rollout:
             return self._complete(trace, self._store.read(trace), now_unix_ns)
         else:
@@ -237,11 +199,7 @@ class Rollouts:
         return []
 
     def _complete(
-        self,
-        trace: OpenTrace,
-        source: Trace,
-        now_unix_ns: int,
-        unstored: tuple[Producer, ScopeSpans] | None = None,
+        self, trace: OpenTrace, source: Trace, now_unix_ns: int, unstored: tuple[Producer, ScopeSpans] | None = None
     ) -> list[Record]:
         """Emit, leave out or let wait a rollout that has all its spans; *unstored*: those the state does not hold."""
         if trace.further or len(trace.marks) > 1:
@@ -249,22 +207,8 @@ class Rollouts:
             if trace.further or len(parts) > 1:
                 return self._part(trace, source, parts, now_unix_ns)
         self._late.adopt(trace.id, {})
-        facts = self._assembler.facts(source)
-        records = self._pass(facts.role, facts.split, facts.step)
-        verdict = self._steps.take(trace.id, revised(facts, self._late.scores(trace.id)), now_unix_ns)
         self._open.forget(trace)
-        if verdict is Verdict.KEEP:
-            records.append(self._emit(trace, source, facts))
-        elif verdict is Verdict.LEAVE_OUT:
-            self._leave(trace, facts)
-        else:
-            trace.facts = facts
-            if unstored is not None:
-                self._store.keep(trace, *unstored)
-            else:
-                self._store.note(trace)
-            self._waiting += 1
-        return records
+        return self._release.rollout(trace, source, now_unix_ns, unstored)
 
     def _part(self, trace: OpenTrace, source: Trace, parts: list[Part], now_unix_ns: int) -> list[Record]:
         """Take each rollout of a trace as a trace of its own."""
@@ -285,83 +229,12 @@ class Rollouts:
             records += self._complete(one, part.trace, now_unix_ns)
         return records
 
-    def _revise(self, trace: OpenTrace) -> None:
-        """Look again at a rollout that waits for its step: more of its spans have come. Its step stays."""
-        before = trace.facts
-        if before is None:
-            return
-        found = self._assembler.facts(self._store.read(trace))
-        trace.facts = replace(found, role=before.role, split=before.split, step=before.step)
-        self._store.note(trace)
-        self._steps.revise(before, trace.id, trace.facts)
-
-    def _pass(self, role: str | None, split: str, step: int | None) -> list[Record]:
-        records: list[Record] = []
-        for passed in self._steps.passed(role, split, step):
-            records += self._close(passed)
-        return records
-
-    def _close(self, step: Step) -> list[Record]:
-        """Choose among the rollouts of a step, emit them and the statistics."""
-        kept, left = self._steps.close(step, self._reward)
-        records: list[Record] = []
-        for trace_id in kept:
-            trace = self._store.traces[trace_id]
-            if trace.facts is not None:
-                records.append(self._emit(trace, self._store.read(trace), trace.facts))
-        for trace_id in left:
-            trace = self._store.traces[trace_id]
-            if trace.facts is not None:
-                self._leave(trace, trace.facts)
-        self._waiting -= len(kept) + len(left)
-        records.append(self._row(step))
-        return records
-
-    def _row(self, step: Step) -> Record:
-        row = self._steps.row(step)
-        if row.axis is not None:
-            for key in row.values:
-                if self._state.get(f"key/{key}") is None:
-                    self._state.set(f"key/{key}", row.axis)
-        return row
-
-    def _emit(self, trace: OpenTrace, source: Trace, facts: Facts) -> Record:
-        rollout = self._assembler.rollout(source, facts, self._late.scores(trace.id), self._axes())
-        self._end(trace, ended_as(trace, rollout.key, facts.role, facts.step, kept=True))
-        return rollout
-
-    def _leave(self, trace: OpenTrace, facts: Facts) -> None:
-        values = len(self._late.scores(trace.id))
-        if values:
-            self._left("late_value", values)
-        self._left("rollout")
-        self._end(trace, ended_as(trace, "", facts.role, facts.step, kept=False))
-
-    def _end(self, trace: OpenTrace, ended: Ended) -> None:
-        self._store.forget(trace)
-        self._late.settle(trace.id)
-        forgotten = self._ended.add(trace.id, ended)
-        if forgotten is not None:
-            self._late.forget(forgotten)
-
     def _expire(self, trace: OpenTrace, now_unix_ns: int) -> list[Record]:
         """Take a trace as it is: its time is up."""
         if trace.rollout or trace.further:
             return self._complete(trace, self._store.read(trace), now_unix_ns)
-        fate = self._others()
-        records: list[Record] = []
-        if fate is not OtherTraces.COUNTED:
-            records.append(self._assembler.other(self._store.read(trace)))
-        if fate is not OtherTraces.SHOWN:
-            count(self._state, "trace/other")
-        self._late.adopt(trace.id, {})
-        if values := len(self._late.scores(trace.id)):
-            count(self._state, "evaluation/other", values)
         self._open.forget(trace)
-        self._store.forget(trace)
-        self._late.forget(trace.id)
-        self._other.add(trace.id, Ended(False, "", None, None, None))
-        return records
+        return self._release.no_rollout(trace, self._others())
 
     def _bounded(self, now_unix_ns: int) -> list[Record]:
         """Keep the bounds: what is no rollout goes first, then steps close early, then rollouts go as they are."""
@@ -372,28 +245,10 @@ class Rollouts:
             large = self._store.size > most_bytes
             if (many or large) and (undecided := self._open.oldest_undecided()) is not None:
                 records += self._expire(undecided, now_unix_ns)
-            elif self._waiting and (large or self._waiting > most):
-                records += self._close(next(step for step in self._steps.open() if step.waiting))
+            elif self._release.waiting and (large or self._release.waiting > most):
+                records += self._release.close_oldest()
             elif (many or large) and (rollout := self._open.oldest_rollout()) is not None:
                 count(self._state, "trace/evicted")
                 records += self._expire(rollout, now_unix_ns)
             else:
                 return records
-
-    def _overdue(self, before_ns: int) -> list[Record]:
-        """Send values whose trace never came: another bridge may have written it."""
-        records: list[Record] = []
-        for values in self._late.overdue(before_ns, self._options.max_open_traces):
-            for waiting in values:
-                value = replace(waiting, trace_id=base_of(waiting.trace_id))
-                key = self._assembler.rollout_key(value.role, TRAIN)
-                records.append(late_value(value, Ended(True, key, value.role, value.step, None)))
-        self._late.bound(_ENDED_LIMIT)
-        return records
-
-    def _reward(self, trace_id: str, facts: Facts) -> float | None:
-        return revised(facts, self._late.scores(trace_id)).reward
-
-    def _left(self, what: str, number: int = 1) -> None:
-        before = self._state.get(f"left/{what}")
-        self._state.set(f"left/{what}", (before if isinstance(before, int) else 0) + number)
