@@ -264,13 +264,14 @@ class RunBridge:
             self.lives.sign(now_ns)
         if self._system.look([] if self.ending.closing else self.lives.living()):
             self.reader.look(now=True)
+        # What makes room goes first: on a full disk nothing could be let go.
+        self._delete_segments()
+        self._prune()
         if self.reader.caught_up and self.ending.due(self.lives):
             # A service that ends, ends no run: those who speak to it go on with the next one.
             if self.reader.close_translation(self.ending.asked, over=self.ending.closing):
                 self.lanes.poke()
             self.ending.done()
-        self._delete_segments()
-        self._prune()
 
     def _delete_segments(self) -> None:
         forwarding = self._view.sources() if OTLP in self.lanes.names else None
