@@ -16,7 +16,7 @@ from typing import Final
 from otel_bridge.bridge.ledger import Ledger
 from otel_bridge.bridge.state import LedgerState
 from otel_bridge.bridge.tail import Tail
-from otel_bridge.errors import FormatVersionError, OtelBridgeError
+from otel_bridge.errors import FormatVersionError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Frame, Signal
 from otel_bridge.journal.header import SegmentHeader
@@ -133,7 +133,7 @@ class Reader:
         """
         try:
             return self._read()
-        except OtelBridgeError:
+        except Exception:
             self._begin()
             raise
 
@@ -147,9 +147,16 @@ class Reader:
         Args:
             status: How those ended that did not say it themselves; ``None``: as it looks.
             over: Nothing more will come: those who speak from elsewhere end too. Else they may go on.
+
+        Raises:
+            JournalError: It could not be committed; all of it waits on.
         """
         now_ns = time.time_ns()
-        return self._commit(self.translator.close(now_ns, status) if over else self.translator.let_go(now_ns))
+        try:
+            return self._commit(self.translator.close(now_ns, status) if over else self.translator.let_go(now_ns))
+        except Exception:
+            self._begin()
+            raise
 
     def known(self) -> dict[str, tuple[int, int]]:
         """Return how far each process is read: number of the segment and offset; all of those left as they are."""

@@ -158,7 +158,12 @@ class RunBridge:
         if self.reader.caught_up:
             self.ending.end_processes(self.lives)
         self.reader.look(now=self.ending.closing)
-        found = Read() if self._far_ahead() else self.reader.read()
+        try:
+            found = Read() if self._far_ahead() else self.reader.read()
+        except JournalError:
+            with contextlib.suppress(JournalError, OSError):  # what was delivered meanwhile makes room for what was not
+                self._make_room()
+            raise
         if found.frames or found.records:
             self._read_s = time.monotonic()
             self._report.set_due()
@@ -264,14 +269,22 @@ class RunBridge:
             self.lives.sign(now_ns)
         if self._system.look([] if self.ending.closing else self.lives.living()):
             self.reader.look(now=True)
-        # What makes room goes first: on a full disk nothing could be let go.
-        self._delete_segments()
-        self._prune()
+        try:  # before more is let go: on a full disk that might fail for want of it
+            self._make_room()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Let go of what waits for more, when it is time."""
         if self.reader.caught_up and self.ending.due(self.lives):
             # A service that ends, ends no run: those who speak to it go on with the next one.
             if self.reader.close_translation(self.ending.asked, over=self.ending.closing):
                 self.lanes.poke()
             self.ending.done()
+
+    def _make_room(self) -> None:
+        self._delete_segments()
+        self._prune()
 
     def _delete_segments(self) -> None:
         forwarding = self._view.sources() if OTLP in self.lanes.names else None
