@@ -67,6 +67,7 @@ class Hold:
     def release(self) -> None:
         """Free the lock."""
         if self._lock is not None and not self.lost:
-            with contextlib.suppress(JournalError):
-                self._folder.beat(self._lock, 0)  # so that another host need not wait for this heart to grow old
+            if self._beat_s:  # so that another host need not wait for this heart to grow old
+                with contextlib.suppress(JournalError):
+                    self._folder.beat(self._lock, 0)
             self._lock.release()
