@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import timezone
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -21,7 +22,8 @@ def retry_after_s(header: str | None, now_s: float | None = None) -> float | Non
     if _SECONDS.fullmatch(text):
         return float(text)
     try:
-        until_s = parsedate_to_datetime(text).timestamp()
+        until = parsedate_to_datetime(text)
+        until_s = (until if until.tzinfo else until.replace(tzinfo=timezone.utc)).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
     return max(until_s - (time.time() if now_s is None else now_s), 0.0)

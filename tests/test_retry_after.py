@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from otel_bridge.retry_after import retry_after_s
@@ -19,9 +21,16 @@ NOON_S = 1_792_152_000.0
         ("Friday, 16-Oct-26 12:00:05 GMT", 5.0),
         ("Fri, 16 Oct 2026 11:59:00 GMT", 0.0),
         ("Fri, 16 Oct 2026 14:00:10 +0200", 10.0),
+        ("Fri Oct 16 12:01:30 2026", 90.0),
+        ("Fri, 16 Oct 2026 12:01:30 -0000", 90.0),
     ],
 )
-def test_seconds_and_dates_say_how_long_to_wait(header: str, seconds: float) -> None:
+def test_seconds_and_dates_say_how_long_to_wait(
+    header: str, seconds: float, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")  # a date without a zone is UTC, wherever this runs
+    time.tzset()
+    request.addfinalizer(time.tzset)
     assert retry_after_s(header, NOON_S) == seconds
 
 
