@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -33,7 +34,7 @@ def command(run: str, directory: Path | None, status: str) -> None:
     For a run whose processes are gone without a word, or on machines that no longer answer. What a process said itself
     holds. Data that comes later opens the run again. Where no bridge runs, this one delivers what is left first.
     """
-    own = folders_of(Path(run)) if directory is None and (Path(run) / "segments").is_dir() else []
+    own = folders_of(Path(run)) if directory is None and os.path.isdir(os.path.join(run, "segments")) else []
     folders = own or chosen_folders(directory, run)
     if len(folders) > 1:
         names = ", ".join(folder.run_id for folder in folders)

@@ -70,34 +70,35 @@ def _print(found: Overview, *, as_json: bool) -> None:
     for number, state in enumerate(found.runs):
         if number:
             console.print()
-        console.print(_run(state, found.time_unix_ns), soft_wrap=not console.is_terminal)
-        for line in _commands(state):
+        console.print(_run(state, found), soft_wrap=not console.is_terminal)
+        for line in _commands(state, here=found.here):
             console.print(Text(line), soft_wrap=True)  # unwrapped, so that it can be copied
     if space := _space(found):
         console.print(Text(space, style="dim"), soft_wrap=not console.is_terminal)
 
 
 def _shown(found: Overview) -> RenderableType:
-    parts = [_run(state, found.time_unix_ns) for state in found.runs]
+    parts = [_run(state, found) for state in found.runs]
     space = _space(found)
     return Group(*parts, *([Text(space, style="dim")] if space else []))
 
 
-def _run(state: RunState, now_unix_ns: int) -> RenderableType:
+def _run(state: RunState, found: Overview) -> RenderableType:
     if state.report is None:
-        return Text(_unread(state).says)
-    return run_table(state.run_id, state.report, live=state.bridge_alive, state=state, now_unix_ns=now_unix_ns)
+        return Text(_unread(state, here=found.here).says)
+    return run_table(state.run_id, state.report, live=state.bridge_alive, state=state, now_unix_ns=found.time_unix_ns)
 
 
-def _unread(state: RunState) -> Unread:
-    return unread(RunFolder.at(Path(state.folder)), state.bytes.get("segments", 0), served=state.bridge_alive)
+def _unread(state: RunState, *, here: bool) -> Unread:
+    folder, waiting_bytes = RunFolder.at(Path(state.folder)), state.bytes.get("segments", 0)
+    return unread(folder, waiting_bytes, served=state.bridge_alive, run_id=state.run_id, here=here)
 
 
-def _commands(state: RunState) -> list[str]:
+def _commands(state: RunState, *, here: bool) -> list[str]:
     """Return what a person may call next for a run."""
     report = state.report
     if report is None:
-        return [f"  {_unread(state).command}"]
+        return [f"  {_unread(state, here=here).command}"]
     lines = [f"  {line}" for line in place_commands(report)]
     if any(one.dead_letters for one in report.exporters.values()):
         lines.append(f"  otel-bridge dead-letters list {state.folder}")
@@ -131,8 +132,9 @@ def _watch(read: Read) -> None:
 def _watch_lines(read: Read, *, as_json: bool) -> None:
     said: dict[str, str] = {}
     while True:
-        for state in read().runs:
-            line = _json(state) if as_json else f"{_line(state)}\n"
+        found = read()
+        for state in found.runs:
+            line = _json(state) if as_json else f"{_line(state, here=found.here)}\n"
             if said.get(state.run_id) != line:
                 said[state.run_id] = line
                 sys.stdout.write(line)
@@ -140,10 +142,10 @@ def _watch_lines(read: Read, *, as_json: bool) -> None:
         time.sleep(_EVERY_S)
 
 
-def _line(state: RunState) -> str:
+def _line(state: RunState, *, here: bool) -> str:
     report = state.report
     if report is None:
-        return _unread(state).says
+        return _unread(state, here=here).says
     steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
     trackers = "; ".join(
         f"{name} {one.state}, {max(report.position - one.written, 0)} waiting"

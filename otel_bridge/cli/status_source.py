@@ -24,12 +24,13 @@ _TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All runs of a directory at one moment."""
+    """All runs of a directory at one moment; *here*: it is one of the machine that is told of it."""
 
     where: str
     runs: Sequence[RunState]
     room: Room | None = None
     time_unix_ns: int = field(default_factory=time.time_ns)
+    here: bool = True
 
     def to_json(self) -> bytes:
         """Return what ``/status`` answers."""
@@ -103,6 +104,7 @@ def _overview(url: str, body: bytes) -> Overview | None:
             [run for run in runs if run is not None],
             None if room is None else Room(int(room["used_bytes"]), int(room["limit_bytes"])),
             int(cast("int", table["time_unix_ns"])),
+            here=False,
         )
     except (orjson.JSONDecodeError, TypeError, KeyError, ValueError):
         return None

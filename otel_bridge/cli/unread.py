@@ -20,16 +20,27 @@ class Unread(NamedTuple):
     command: str
 
 
-def unread(folder: RunFolder, waiting_bytes: int, *, served: bool) -> Unread:
-    """Return what is said of *folder*, of whose segments nobody has read anything; *served*: its lock is held."""
-    if served or _starting(folder):
-        says = f"{folder.run_id}: its bridge is starting, {waiting_bytes:,} bytes wait"
-        return Unread(says, f"otel-bridge status --watch {folder.path}")
-    says = f"{folder.run_id}: no bridge has read it yet, {waiting_bytes:,} bytes wait"
-    with contextlib.suppress(OSError):  # held: none was ever started
-        if line := _end_of(folder.log_path):
-            says += f"; the last one said: {line}"
-    return Unread(says, f"otel-bridge drain {folder.path}")
+def unread(folder: RunFolder, waiting_bytes: int, *, served: bool, run_id: str = "", here: bool = True) -> Unread:
+    """Return what is said of a run of which no bridge has told anything yet.
+
+    Args:
+        folder: Its folder.
+        waiting_bytes: The size of its segments.
+        served: Its lock is held.
+        run_id: Its id, where that is not to be read in the folder.
+        here: The folder is one of this machine, and so is what lies in it.
+    """
+    run_id, waits = run_id or folder.run_id, f"{waiting_bytes:,} bytes wait"
+    watch, drain = f"otel-bridge status --watch {folder.path}", f"otel-bridge drain {folder.path}"
+    if here and _starting(folder):
+        return Unread(f"{run_id}: its bridge is starting, {waits}", watch)
+    said = ""
+    with contextlib.suppress(OSError):  # a service has no log of each run, and a run that is held never had a bridge
+        if here and (line := _end_of(folder.log_path)):
+            said = f"; its bridge's log ends: {line}"
+    if served:
+        return Unread(f"{run_id}: its bridge has told nothing of it yet, {waits}{said}", watch)
+    return Unread(f"{run_id}: no bridge has read it yet, {waits}{said}", drain)
 
 
 def last_line(log: Path) -> str:

@@ -115,19 +115,19 @@ def test_a_run_whose_bridge_is_starting_or_failed_to_says_so(tmp_path: Path) -> 
     starting = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
     os.utime(folder.log_path, (time.time() - 3600,) * 2)
     silent = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
+    folder.log_path.write_text("Traceback\nModuleNotFoundError: No module named 'orjson'\n")
+    failed = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
     lock = folder.lock()
     assert lock.acquire()
     locked = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
     lock.release()
-    folder.log_path.write_text("Traceback\nModuleNotFoundError: No module named 'orjson'\n")
-    failed = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
 
     waits, drain = f"{size_bytes:,} bytes wait", f"  otel-bridge drain {folder.path}"
     watch = f"  otel-bridge status --watch {folder.path}"
     assert starting[:2] == [f"{folder.run_id}: its bridge is starting, {waits}", watch]
     assert silent[:2] == [f"{folder.run_id}: no bridge has read it yet, {waits}", drain]
-    assert locked[:2] == starting[:2]
-    said = f"the last one said: ModuleNotFoundError: No module named 'orjson' (the end of {folder.log_path})"
+    said = f"its bridge's log ends: ModuleNotFoundError: No module named 'orjson' (the end of {folder.log_path})"
+    assert locked[:2] == [f"{folder.run_id}: its bridge has told nothing of it yet, {waits}; {said}", watch]
     assert failed[:2] == [f"{folder.run_id}: no bridge has read it yet, {waits}; {said}", drain]
 
 
