@@ -101,7 +101,10 @@ def busy(name, pid):
     return (cpu_s(pid) - before[pid]) / wall_s
 
 rest = lambda: None
-beside = subprocess.Popen([sys.executable, "-c", sys.argv[3]], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+# A database of its own: each of the two may be stopped in the midst of a transaction.
+own = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{base.with_name('beside.db')}"}
+pipes = {"bufsize": 0, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+beside = subprocess.Popen([sys.executable, "-c", sys.argv[3]], env=own, **pipes)
 beside.stdout.readline()  # it has written once
 def resume(pid, told=None):
     os.kill(pid, signal.SIGCONT)
