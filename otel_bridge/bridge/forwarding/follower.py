@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from otel_bridge.bridge.forwarding.requests import Part, parts_of
-from otel_bridge.errors import JournalError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
@@ -71,10 +70,7 @@ class Follower:
     def _header_at(self, path_number: int) -> SegmentHeader | None:
         if self._header_of != path_number:
             path = self._folder.segment_path(self.instance_id, path_number)
-            try:
-                self._header, _ = read_segment(path, 0, limit_bytes=1, final=False)
-            except JournalError:
-                self._header = None
+            self._header, _ = read_segment(path, 0, limit_bytes=1, final=False)
             self._header_of = path_number
         return self._header
 

@@ -20,7 +20,14 @@ from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies
 from otel_bridge.bridge.ledger import Ledger
 from otel_bridge.bridge.step_thread import StepThread
 from otel_bridge.bridge.window import Progress
-from otel_bridge.errors import BlockedError, ConfigError, JournalError, PermanentError, RetryableError
+from otel_bridge.errors import (
+    BlockedError,
+    ConfigError,
+    FormatVersionError,
+    JournalError,
+    PermanentError,
+    RetryableError,
+)
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
@@ -69,6 +76,7 @@ class ForwardLane:
         self._folder, self._ledger, self._env = folder, ledger, env
         self._every_process, self._say, self._progressed = every_process, say, progressed
         self._followers: dict[str, Follower] = {}
+        self._taken: dict[str, tuple[int, int]] = {}
         self._clients: dict[Signal, Client] = {}
         self._backoff = Backoff()
         self._hinted = False
@@ -160,18 +168,35 @@ class ForwardLane:
                 self._followers[segment.instance_id] = Follower(self._folder, segment.instance_id, segment.number, 0)
         for gone in self._followers.keys() - newest.keys():
             del self._followers[gone]
-        moved = False
+        self._note()
+        moved, unread = False, None
         for instance_id, last_number in newest.items():
             if self._thread.stopping:
-                break
+                return True
             follower = self._followers[instance_id]
-            taken = follower.read(last_number, limit_bytes=REQUEST_BYTES, every_process=self._every_process)
+            try:
+                taken = follower.read(last_number, limit_bytes=REQUEST_BYTES, every_process=self._every_process)
+            except FormatVersionError:  # a newer version's: left as it is, as the reader leaves it, which says so
+                continue
+            except JournalError as exc:
+                unread = exc
+                continue
             if taken is not None:
                 self._send(taken)
                 follower.done(taken)
-                self._ledger.forwarded(instance_id, taken.number, taken.offset)
+                self._taken[instance_id] = taken.number, taken.offset
+                self._note()
                 moved = True
+        if unread is not None and not moved:
+            raise unread
         return moved
+
+    def _note(self) -> None:
+        """Note what the other end has taken; what the ledger refuses to note is noted at the next step."""
+        while self._taken:
+            instance_id, (number, offset) = next(iter(self._taken.items()))
+            self._ledger.forwarded(instance_id, number, offset)
+            del self._taken[instance_id]
 
     def _send(self, taken: Taken) -> None:
         for signal, datas in bodies(taken.parts):
