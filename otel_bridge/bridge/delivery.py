@@ -166,6 +166,8 @@ class Delivery:
         if self._window is None:
             self._window = self.letters.window(self._view, at) or self._fetch(at, target[0])
         window = self._window
+        if window.letter and not window.calls:  # written, and the ledger refused to note it
+            return self._letter_tried(window)
         if window.calls or window.end is not None or (at.put_off and self._writer.opened is None):
             opened = self._writer.opened or self._writer.open(target, at, self._kinds)
             if opened is None:
@@ -177,8 +179,8 @@ class Delivery:
                 record = window.calls[0].records[0]
                 self._writing.write(opened, window, ordered=target[0].ordered)
                 if window.letter and not window.calls:
-                    at = self._standing.now
-                    self._standing.save(self.letters.done(self._ledger, at, window, None if window.refused else record))
+                    window.tried = None if window.refused else record
+                    return self._letter_tried(window)
                 return 0.0
             if window.end is not None:
                 # While the writer is open: only it can say whether what it wrote is safe.
@@ -189,6 +191,10 @@ class Delivery:
         self._advance(window.through, window)
         self._window = None
         return self._after(window)
+
+    def _letter_tried(self, window: Window) -> float:
+        self._standing.save(self.letters.done(self._ledger, self._standing.now, window))
+        return 0.0
 
     def _resolved(self) -> tuple[Exporter, ExporterSettings]:
         try:

@@ -55,15 +55,15 @@ class Letters:
             self._asked.popleft()
         return None
 
-    def done(self, ledger: Ledger, at: Destination, window: Window, record: Record | None) -> Destination:
-        """The letter of *window* was tried: it leaves the ledger. *record* was written, ``None``: refused again."""
+    def done(self, ledger: Ledger, at: Destination, window: Window) -> Destination:
+        """The letter of *window* was tried: it leaves the ledger."""
+        ledger.exhume(at.id, [window.letter])
         if self._asked and self._asked[0] == window.letter:
             self._asked.popleft()
         if not self._asked:
             self._end = None
-        ledger.exhume(at.id, [window.letter])
         window.letter = 0
-        rows, rollouts = isinstance(record, Row), isinstance(record, Rollout)
+        rows, rollouts = isinstance(window.tried, Row), isinstance(window.tried, Rollout)
         return dataclasses.replace(at, rows=at.rows + rows, rollouts=at.rollouts + rollouts)
 
     def _record(self, view: View, letter: int, at: Destination) -> Record | None:

@@ -86,9 +86,9 @@ class Standing:
             rows=at.rows + window.rows,
             rollouts=at.rollouts + window.rollouts,
         )
-        window.rows = window.rollouts = 0
         if moved != at:
             self.save(moved)
+        window.rows = window.rollouts = 0  # behind the save, which may fail and be made again
 
     def go_back(self) -> bool:
         """Stand where all is safe: what is written behind it is to be written again; say whether that moved it."""

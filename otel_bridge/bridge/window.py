@@ -12,7 +12,7 @@ from otel_bridge.bridge.calls import Call
 from otel_bridge.bridge.tables import Destination
 from otel_bridge.bridge.view import View
 from otel_bridge.exporter import CatchesUp, ExporterSettings, RunInfo, RunWriter
-from otel_bridge.records import End, Position
+from otel_bridge.records import End, Position, Record
 
 
 class Describe(Protocol):
@@ -66,6 +66,7 @@ class Window:
         rows: Rows written and not yet counted in the destination.
         letter: The dead letter that this is, tried again; 0: records in the ledger's order.
         refused: The last record of it was refused for good.
+        tried: The record of the letter, once it was written; ``None``: not yet, or refused again.
         whole: It took all that there was, and no more was about to come.
     """
 
@@ -76,6 +77,7 @@ class Window:
     rollouts: int = 0
     letter: int = 0
     refused: bool = False
+    tried: Record | None = None
     whole: bool = False
 
 

@@ -62,19 +62,19 @@ class WriterLife:
             held = writer.safe()
             for role, config in run.configs.items():
                 self._give_config(writer, role, config)
+            opened.tells_safe, moved = held is not None, False
+            self._standing.found(found_of(writer))
+            at = dataclasses.replace(
+                at, opened=True, ended=0, end_status=None, url=writer.url, tracker_run_id=tracker_run_id_of(writer)
+            )
+            if held is not None:
+                start = max(min(held, self._ledger.position), self._view.oldest() - 1)
+                moved = start != at.written
+                at = dataclasses.replace(counted(self._view, kinds, at, start), written=start, safe=start)
+            self._standing.save(at)
         except BaseException:
             self.close()
             raise
-        opened.tells_safe, moved = held is not None, False
-        self._standing.found(found_of(writer))
-        at = dataclasses.replace(
-            at, opened=True, ended=0, end_status=None, url=writer.url, tracker_run_id=tracker_run_id_of(writer)
-        )
-        if held is not None:
-            start = max(min(held, self._ledger.position), self._view.oldest() - 1)
-            moved = start != at.written
-            at = dataclasses.replace(counted(self._view, kinds, at, start), written=start, safe=start)
-        self._standing.save(at)
         return None if moved else opened
 
     def _give_config(self, writer: RunWriter, role: str | None, config: Mapping[str, Json]) -> None:

@@ -13,7 +13,7 @@ from otel_bridge.bridge.duty import Duty
 from otel_bridge.bridge.failures import Failures
 from otel_bridge.bridge.standing import Standing
 from otel_bridge.bridge.window import OpenWriter, Window
-from otel_bridge.errors import BlockedError, ExporterError
+from otel_bridge.errors import ExporterError
 from otel_bridge.exporter import put_off_of
 from otel_bridge.records import Config, Position, Rollout, Row
 
@@ -38,15 +38,16 @@ class Writing:
         """
         call = window.calls.popleft()
         error = self._made(opened, call)
-        self._standing.put_off(put_off_of(opened.writer))
         if error is None:
             self._done(opened, window, call, ordered=ordered)
+            self._standing.put_off(put_off_of(opened.writer))
             self._failures.wrote()
             return
         done, rest = call.split(error.position if isinstance(error, ExporterError) else None)
         window.calls.appendleft(rest)
         if done is not None:
             self._done(opened, window, done, ordered=ordered)
+        self._standing.put_off(put_off_of(opened.writer))
         if not self._failures.is_for_good(error):
             raise error
         self._refused(opened, window, error, ordered=ordered)
@@ -66,18 +67,17 @@ class Writing:
 
     def _refused(self, opened: OpenWriter, window: Window, error: Exception, *, ordered: bool) -> None:
         """Bury the first record of the next call; where the error names none, halve the call until it does."""
-        rest = window.calls.popleft()
+        rest = window.calls[0]
         named = isinstance(error, ExporterError) and error.position is not None
         if not named and len(rest.records) > 1:
+            window.calls.popleft()
             window.calls.extendleft(reversed(rest.halves()))
             return
-        try:
-            self._failures.before_burial(error)
-        except BlockedError:
-            window.calls.appendleft(rest)
-            raise
-        refused, window.refused = rest.records[0], True
+        self._failures.before_burial(error)
+        refused = rest.records[0]
         self._standing.bury(refused.position, *codec.encode(refused), record_id=refused.id, reason=str(error))
+        window.calls.popleft()
+        window.refused = True
         if len(rest.records) > 1:
             window.calls.appendleft(Call(rest.records[1:]))
         self._done(opened, window, None, ordered=ordered, position=refused.position)
