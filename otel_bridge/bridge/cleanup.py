@@ -21,6 +21,10 @@ def delete_read_segments(folder: RunFolder, ledger: Ledger, reader: Reader, forw
         ledger: Its ledger.
         reader: Its reader, all it used committed.
         forwarding: How far ``otlp`` is with each process; ``None``: the run has no ``otlp``.
+
+    Raises:
+        OSError: One cannot be deleted; the others are.
+        JournalError: The ledger cannot be brought to the disk.
     """
     forwarded = None if forwarding is None else {item.instance_id: item for item in forwarding}
     due = {name: _keep_from(tail, forwarded) for name, tail in reader.tails.items()}
@@ -28,20 +32,14 @@ def delete_read_segments(folder: RunFolder, ledger: Ledger, reader: Reader, forw
     if not work:
         return 0
     ledger.database.sync()
-    deleted = 0
+    deleted, failed = 0, None
     for name, keep in work.items():
-        tail = reader.tails[name]
-        for number in range(tail.first_number, keep):
-            with contextlib.suppress(FileNotFoundError):
-                folder.segment_path(name, number).unlink()
-                deleted += 1
-        tail.first_number = keep
-        if keep > tail.last_number and tail.used_up:
-            # The files go first: a source without files is harmless, files without a source are read again.
-            with contextlib.suppress(FileNotFoundError):
-                folder.life_path(name).unlink()
-            ledger.forget_source(name)
-            del reader.tails[name]
+        try:
+            deleted += _delete_of(folder, ledger, reader, name, keep)
+        except OSError as exc:  # noqa: PERF203  # the others go all the same
+            failed = exc
+    if failed is not None:
+        raise failed
     return deleted
 
 
@@ -55,6 +53,23 @@ def forget_own(folder: RunFolder, ledger: Ledger, reader: Reader, instance_id: s
         for number in range(tail.first_number, tail.last_number + 1):
             folder.segment_path(instance_id, number).unlink()
         ledger.forget_source(instance_id)
+
+
+def _delete_of(folder: RunFolder, ledger: Ledger, reader: Reader, name: str, keep: int) -> int:
+    """Delete the segments of one process before number *keep*."""
+    tail, deleted = reader.tails[name], 0
+    for number in range(tail.first_number, keep):
+        with contextlib.suppress(FileNotFoundError):
+            folder.segment_path(name, number).unlink()
+            deleted += 1
+        tail.first_number = number + 1
+    if keep > tail.last_number and tail.used_up:
+        # The files go first: a source without files is harmless, files without a source are read again.
+        with contextlib.suppress(FileNotFoundError):
+            folder.life_path(name).unlink()
+        ledger.forget_source(name)
+        del reader.tails[name]
+    return deleted
 
 
 def _keep_from(tail: Tail, forwarded: dict[str, Source] | None) -> int:

@@ -31,12 +31,11 @@ class ContentLimits:
         self._env = env
         self.told: dict[str, str] = dict(told or {})
 
-    def tell(self, said: Mapping[str, str]) -> bool:
-        """Take what a process says, exporter to mode; say whether that is stricter than before."""
+    def tell(self, said: Mapping[str, str]) -> None:
+        """Take what a process says, exporter to mode: `told` is another one where that is stricter."""
         stricter = {name: mode for name, mode in said.items() if _is_stricter(mode, self.told.get(name, "full"))}
         if stricter:
             self.told = {**self.told, **stricter}
-        return bool(stricter)
 
     def of(self, exporter: str) -> Limit:
         """Return how many characters a text may have for *exporter*."""

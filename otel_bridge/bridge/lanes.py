@@ -69,6 +69,7 @@ class Lanes:
             return False
         for name in self._names.keys() - names.keys():
             lane = self.by_name.pop(name)
+            del self._names[name]
             lane.stop()
             self._leaving.append(lane)
         for name, signals in names.items():
@@ -76,7 +77,7 @@ class Lanes:
                 self.by_name[name] = self._begun(name, signals, named.get(name, _NOWHERE))
             elif self._names[name] != signals:
                 self.by_name[name].set_signals(signals)
-        self._names = names
+            self._names[name] = signals
         return True
 
     def poke(self, *, retry: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from otel_bridge.bridge.exporters import chosen, other_traces, places_named
@@ -23,6 +23,9 @@ class Naming:
         lanes: Get what is chosen.
         given: Signal to exporters, as given by ``--exporters``; ``None``: the segments decide.
         say: Takes one line for the log.
+
+    Attributes:
+        chosen: The lanes are those that the run needs now; while they are not, nobody knows who still needs what.
     """
 
     def __init__(
@@ -39,9 +42,11 @@ class Naming:
         self._last_names: object = view.meta("exporters")
         self._places = cast("dict[str, dict[str, str]] | None", view.meta("places")) or {}
         self._said_others = False
+        self.chosen = False
 
     def choose(self) -> bool:
         """Choose anew; says whether that changed anything."""
+        self.chosen = False
         # The last processes count where none that names any lives: a program may be over before its bridge has begun.
         headers = [one for one in self._lives.living() if any(one.exporters.values())] or self._lives.headers()
         names = chosen(self._given, headers, self._last_names)
@@ -51,10 +56,11 @@ class Naming:
             self._ledger.set_meta("places", places)
             self._places = places
         changed = self._lanes.choose(names, places)
-        if changed:
+        if _plain(names) != _plain(self._last_names):
             self._ledger.set_meta("exporters", names)
             self._last_names = names
         self._lanes.mark_named()
+        self.chosen = True
         return changed
 
     def other_traces(self) -> OtherTraces:
@@ -65,3 +71,10 @@ class Naming:
             self._said_others = True
             self._say("a trace that is no rollout goes to otlp, console and file only; counted as trace/other")
         return fate
+
+
+def _plain(names: object) -> object:
+    """Return exporter to signals as JSON has it."""
+    if not isinstance(names, dict):
+        return names
+    return {name: list(signals) for name, signals in cast("dict[str, Iterable[str]]", names).items()}

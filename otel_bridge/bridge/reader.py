@@ -16,7 +16,7 @@ from typing import Final
 from otel_bridge.bridge.ledger import Ledger
 from otel_bridge.bridge.state import LedgerState
 from otel_bridge.bridge.tail import Tail
-from otel_bridge.errors import FormatVersionError
+from otel_bridge.errors import FormatVersionError, JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Frame, Signal
 from otel_bridge.journal.header import SegmentHeader
@@ -71,6 +71,7 @@ class Reader:
     Attributes:
         others: Asked what becomes of a trace that is no rollout.
         began: Told the header of each process whose first segment was found, before anything of it is committed.
+        sound: What it has in memory is what the ledger holds, or more; not so while the ledger cannot be read.
     """
 
     def __init__(self, folder: RunFolder, ledger: Ledger, options: Options, *, say: Callable[[str], None]) -> None:
@@ -84,10 +85,12 @@ class Reader:
         self._listed_mtime_ns = -1
         self._ticked_ns = 0
         self._opened_ns = time.time_ns()
+        self.sound = False
         self._begin()
 
     def _begin(self) -> None:
         """Begin where the ledger stands; also after a commit that failed."""
+        self.sound = self.caught_up = False
         self.state = LedgerState(self._view)
         self.translator = Translator(
             self.state,
@@ -101,6 +104,7 @@ class Reader:
             new = self.tails.setdefault(instance_id, Tail(self._folder, instance_id, tail.first_number))
             new.last_number, new.first_number = tail.last_number, tail.first_number
             new.dead, new.cut, new.refused = tail.dead, tail.cut, tail.refused
+        self.sound = True
 
     def look(self, *, now: bool = False) -> None:
         """Find new segments; cheap while nothing changed.
@@ -131,6 +135,8 @@ class Reader:
         Raises:
             JournalError: It could not be committed; nothing of it is kept, the next call begins there again.
         """
+        if not self.sound:
+            self._begin()
         try:
             return self._read()
         except Exception:
@@ -151,6 +157,8 @@ class Reader:
         Raises:
             JournalError: It could not be committed; all of it waits on.
         """
+        if not self.sound:
+            self._begin()
         now_ns = time.time_ns()
         try:
             return self._commit(self.translator.close(now_ns, status) if over else self.translator.let_go(now_ns))
@@ -231,6 +239,8 @@ class Reader:
             records += self.translator.frame(
                 tail.speaker, frame.signal, frame.payload, frame.whole, frame.append_unix_ns, now
             )
+        except JournalError:  # the ledger's fault, not the frame's
+            raise
         except Exception as exc:  # noqa: BLE001  # one frame must not stop the run
             count(self.state, "translation_errors")
             self._say(f"a frame of {tail.instance_id} cannot be translated: {type(exc).__name__}: {exc}")

@@ -16,6 +16,7 @@ from otel_bridge.bridge.run_info import RunDescription
 from otel_bridge.bridge.tables import Destination
 from otel_bridge.bridge.window import Progress
 from otel_bridge.bridge.worker import Lane
+from otel_bridge.errors import JournalError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.life import this_host
@@ -73,9 +74,13 @@ class ReportWriter:
             return
         if not now and (seen_s - self._written_s < EVERY_S or not (settled or seen_s - due_s >= _SETTLE_S)):
             return
-        self._due_s, self._written_s = None, seen_s
-        report = self._report(lanes, ended)
-        write_report(self._folder, report)
+        self._due_s, self._written_s = None, seen_s  # before it is made: what changes meanwhile is due again
+        try:
+            report = self._report(lanes, ended)
+            write_report(self._folder, report)
+        except JournalError:
+            self._due_s = seen_s
+            raise
         self._known |= report.exporters
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -67,7 +68,9 @@ class RunBridge:
         self._chores_s = self._read_s = 0.0
         self._handed_over = False
         self.segments_read = SegmentsRead(folder, {})
+        self._asks: deque[Ask] = deque()
         self._asked_letters: dict[str, list[int]] = {}
+        self._undeletable = ""
 
     # --- begin --------------------------------------------------------------------------------------------------------
     def open(self) -> None:
@@ -96,8 +99,8 @@ class RunBridge:
         self.reader = Reader(folder, self.ledger, options.of_run(folder.run_id), say=self._say)
         self.reader.began = self._began
         self._view = self.ledger.view()
-        told = cast("dict[str, str] | None", self._view.meta("message_content"))
-        self._content = ContentLimits(options.places.env, told)
+        self._content_kept: dict[str, str] = cast("dict[str, str] | None", self._view.meta("message_content")) or {}
+        self._content = ContentLimits(options.places.env, self._content_kept)
         self._own = OwnSegment(folder)
         self._system = SystemMetrics(self._own)
         self.lives = Lives(folder, self.reader, self._own, silence_ns=options.translation.silence_ns)
@@ -121,8 +124,10 @@ class RunBridge:
 
     def _began(self, header: SegmentHeader) -> None:
         # Before its records are there: no writer may get more of them than it allows.
-        if self._content.tell(header.message_content):
+        self._content.tell(header.message_content)
+        if self._content.told != self._content_kept:
             self.ledger.set_meta("message_content", self._content.told)
+            self._content_kept = self._content.told
 
     def _forward(self) -> Lane:
         # Here, for it imports an HTTP client that no other exporter needs.
@@ -151,19 +156,24 @@ class RunBridge:
         """
         if not self.hold.kept():
             return False
-        for asked in take_asks(self.folder):
-            self._answer(asked)
+        try:
+            return self._turn()
+        except JournalError:
+            with contextlib.suppress(JournalError):  # what was delivered meanwhile makes room for what was not
+                self._make_room()
+            raise
+
+    def _turn(self) -> bool:
+        self._asks.extend(take_asks(self.folder))
+        while self._asks:
+            self._answer(self._asks[0])
+            self._asks.popleft()
         if any(lane.progress.damaged for lane in self.lanes.by_name.values()):
             raise LedgerDamagedError(f"{self.folder.ledger_path}: an exporter found the ledger damaged")
         if self.reader.caught_up:
             self.ending.end_processes(self.lives)
         self.reader.look(now=self.ending.closing)
-        try:
-            found = Read() if self._far_ahead() else self.reader.read()
-        except JournalError:
-            with contextlib.suppress(JournalError, OSError):  # what was delivered meanwhile makes room for what was not
-                self._make_room()
-            raise
+        found = self._read()
         if found.frames or found.records:
             self._read_s = time.monotonic()
             self._report.set_due()
@@ -179,6 +189,15 @@ class RunBridge:
             self._chores_s = now_s
             self._do_chores()
         return found.more
+
+    def _read(self) -> Read:
+        if self._far_ahead():
+            return Read()
+        try:
+            return self.reader.read()
+        except JournalError:
+            self.ending.let_go = False  # it was there, and waits
+            raise
 
     def _far_ahead(self) -> bool:
         """Say whether reading can wait: nobody could take it now, or every writer at work has enough to do."""
@@ -214,7 +233,7 @@ class RunBridge:
             return Rest.GONE
         if self._handed_over:
             return Rest.HANDED_OVER
-        if self._asked_letters or self.ending.asked is not None:
+        if self._asks or self._asked_letters or self.ending.asked is not None:
             return Rest.BUSY
         if not self.reader.caught_up or self.ending.waits_for(self.lives) or not self._run_ended():
             return Rest.BUSY
@@ -254,6 +273,8 @@ class RunBridge:
         )
 
     def _delivered(self) -> tuple[bool, bool]:
+        if not self._naming.chosen:
+            return False, False
         return self.lanes.rest(self.ledger.position, self.options.park_s)
 
     def _do_chores(self) -> None:
@@ -269,10 +290,8 @@ class RunBridge:
             self.lives.sign(now_ns)
         if self._system.look([] if self.ending.closing else self.lives.living()):
             self.reader.look(now=True)
-        try:  # before more is let go: on a full disk that might fail for want of it
-            self._make_room()
-        finally:
-            self._let_go()
+        self._make_room()  # before more is let go: on a full disk that might fail for want of it
+        self._let_go()
 
     def _let_go(self) -> None:
         """Let go of what waits for more, when it is time."""
@@ -283,10 +302,18 @@ class RunBridge:
             self.ending.done()
 
     def _make_room(self) -> None:
-        self._delete_segments()
+        """Delete what nobody needs any more; what cannot be deleted is said, once, and keeps nothing else waiting."""
+        try:
+            self._delete_segments()
+        except OSError as exc:
+            if str(exc) != self._undeletable:
+                self._undeletable = str(exc)
+                self._say(f"a segment cannot be deleted: {exc}")
         self._prune()
 
     def _delete_segments(self) -> None:
+        if not (self._naming.chosen and self.reader.sound):
+            return
         forwarding = self._view.sources() if OTLP in self.lanes.names else None
         delete_read_segments(self.folder, self.ledger, self.reader, forwarding)
 
@@ -340,7 +367,7 @@ class RunBridge:
             self.write_report(now=True)
         if self.rest() is Rest.DONE:
             with contextlib.suppress(JournalError):
-                self._delete_segments()
+                self._make_room()
                 while self._prune():
                     pass
             if OTLP not in self.lanes.names:

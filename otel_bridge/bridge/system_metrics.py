@@ -62,8 +62,9 @@ class SystemMetrics:
             threading.Thread(target=self._measure, args=(self._stop,), name="system-metrics", daemon=True).start()
         appended = False
         while self._taken:
-            time_unix_ns, values = self._taken.popleft()
+            time_unix_ns, values = self._taken[0]
             self._own.metrics(asking[0], request(asking[0], values, time_unix_ns))
+            self._taken.popleft()
             appended = True
         return appended
 
