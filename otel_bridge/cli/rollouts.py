@@ -183,7 +183,7 @@ def _show_one(found: Found, view: RolloutView, *, as_json: bool) -> bool:
 
 def _say_unread(folder: RunFolder) -> None:
     waiting_bytes = sum(segment.size_bytes for segment in folder.segments())
-    says, command = unread(folder, waiting_bytes, served=bool(probe(folder.lock_path)))
+    says, command = unread(folder.run_id, folder, waiting_bytes, served=probe(folder.lock_path))
     click.echo(f"{says}; {command}", err=True)
 
 

@@ -91,7 +91,7 @@ def _run(state: RunState, found: Overview) -> RenderableType:
 
 def _unread(state: RunState, *, here: bool) -> Unread:
     folder, waiting_bytes = RunFolder.at(Path(state.folder)), state.bytes.get("segments", 0)
-    return unread(folder, waiting_bytes, served=state.bridge_alive, run_id=state.run_id, here=here)
+    return unread(state.run_id, folder, waiting_bytes, served=state.bridge_alive, here=here)
 
 
 def _commands(state: RunState, *, here: bool) -> list[str]:

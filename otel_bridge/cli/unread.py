@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -13,6 +14,9 @@ _STARTING_S: Final = 10
 """How long a bridge may take to hold its lock, on a busy machine: half a second on an idle one."""
 
 
+_END_BYTES: Final = 64 << 10
+
+
 class Unread(NamedTuple):
     """What is said, and the command that comes next."""
 
@@ -20,17 +24,17 @@ class Unread(NamedTuple):
     command: str
 
 
-def unread(folder: RunFolder, waiting_bytes: int, *, served: bool, run_id: str = "", here: bool = True) -> Unread:
+def unread(run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, here: bool = True) -> Unread:
     """Return what is said of a run of which no bridge has told anything yet.
 
     Args:
+        run_id: Its id.
         folder: Its folder.
         waiting_bytes: The size of its segments.
         served: Its lock is held.
-        run_id: Its id, where that is not to be read in the folder.
         here: The folder is one of this machine, and so is what lies in it.
     """
-    run_id, waits = run_id or folder.run_id, f"{waiting_bytes:,} bytes wait"
+    waits = f"{waiting_bytes:,} bytes wait"
     watch, drain = f"otel-bridge status --watch {folder.path}", f"otel-bridge drain {folder.path}"
     if here and _starting(folder):
         return Unread(f"{run_id}: its bridge is starting, {waits}", watch)
@@ -60,5 +64,7 @@ def _starting(folder: RunFolder) -> bool:
 
 
 def _end_of(log: Path) -> str:
-    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    with log.open("rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - _END_BYTES, 0))
+        lines = file.read(_END_BYTES).decode("utf-8", "replace").strip().splitlines()
     return f"{lines[-1].strip()} (the end of {log})" if lines else ""
