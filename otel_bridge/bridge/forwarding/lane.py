@@ -160,7 +160,8 @@ class ForwardLane:
         self._show(state="idle", written=position, safe=position)
         return None
 
-    def _forward_all(self) -> bool:
+    def _newest(self) -> dict[str, int]:
+        """Return the number of each process's newest segment, and follow each."""
         newest: dict[str, int] = {}
         for segment in self._folder.segments():
             newest[segment.instance_id] = max(segment.number, newest.get(segment.instance_id, 0))
@@ -168,9 +169,17 @@ class ForwardLane:
                 self._followers[segment.instance_id] = Follower(self._folder, segment.instance_id, segment.number, 0)
         for gone in self._followers.keys() - newest.keys():
             del self._followers[gone]
+        return newest
+
+    def _forward_all(self) -> bool:
+        """Forward some of every process; say whether to go on at once.
+
+        Raises:
+            JournalError: A process's segments cannot be read, or the ledger cannot note; there was nothing else to do.
+        """
         self._note()
         moved, unread = False, None
-        for instance_id, last_number in newest.items():
+        for instance_id, last_number in self._newest().items():
             if self._thread.stopping:
                 return True
             follower = self._followers[instance_id]
