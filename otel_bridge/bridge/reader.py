@@ -6,10 +6,11 @@ what they lead to (records, changes of state, offsets) is committed in one trans
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,7 +86,6 @@ class Reader:
         self._listed_mtime_ns = -1
         self._ticked_ns = 0
         self._opened_ns = time.time_ns()
-        self.sound = False
         self._begin()
 
     def _begin(self) -> None:
@@ -135,13 +135,8 @@ class Reader:
         Raises:
             JournalError: It could not be committed; nothing of it is kept, the next call begins there again.
         """
-        if not self.sound:
-            self._begin()
-        try:
+        with self._or_as_before():
             return self._read()
-        except Exception:
-            self._begin()
-            raise
 
     def behind(self) -> bool:
         """Say whether there is more than was read."""
@@ -157,14 +152,9 @@ class Reader:
         Raises:
             JournalError: It could not be committed; all of it waits on.
         """
-        if not self.sound:
-            self._begin()
-        now_ns = time.time_ns()
-        try:
+        with self._or_as_before():
+            now_ns = time.time_ns()
             return self._commit(self.translator.close(now_ns, status) if over else self.translator.let_go(now_ns))
-        except Exception:
-            self._begin()
-            raise
 
     def known(self) -> dict[str, tuple[int, int]]:
         """Return how far each process is read: number of the segment and offset; all of those left as they are."""
@@ -173,6 +163,17 @@ class Reader:
     def close(self) -> None:
         """Close the connection."""
         self._view.close()
+
+    @contextlib.contextmanager
+    def _or_as_before(self) -> Generator[None]:
+        """Begin anew where the ledger stands when what is done inside fails; also later, when that fails too."""
+        if not self.sound:
+            self._begin()
+        try:
+            yield
+        except Exception:
+            self._begin()
+            raise
 
     def _read(self) -> Read:
         records: list[Record] = []

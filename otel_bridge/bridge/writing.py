@@ -38,16 +38,16 @@ class Writing:
         """
         call = window.calls.popleft()
         error = self._made(opened, call)
-        if error is None:
-            self._done(opened, window, call, ordered=ordered)
-            self._standing.put_off(put_off_of(opened.writer))
-            self._failures.wrote()
-            return
-        done, rest = call.split(error.position if isinstance(error, ExporterError) else None)
-        window.calls.appendleft(rest)
+        done: Call | None = call
+        if error is not None:
+            done, rest = call.split(error.position if isinstance(error, ExporterError) else None)
+            window.calls.appendleft(rest)
         if done is not None:
             self._done(opened, window, done, ordered=ordered)
-        self._standing.put_off(put_off_of(opened.writer))
+        self._standing.put_off(put_off_of(opened.writer))  # behind what was done: a ledger may refuse to note it
+        if error is None:
+            self._failures.wrote()
+            return
         if not self._failures.is_for_good(error):
             raise error
         self._refused(opened, window, error, ordered=ordered)
