@@ -302,7 +302,12 @@ class RunBridge:
             self.ending.done()
 
     def _make_room(self) -> None:
-        """Delete what nobody needs any more; what cannot be deleted is said, once, and keeps nothing else waiting."""
+        """Delete what nobody needs any more; what cannot be deleted is said, once, and keeps nothing else waiting.
+
+        Nothing goes while it is not known who needs it: an exporter that could not begin yet has no destination.
+        """
+        if not (self._naming.chosen and self.reader.sound):
+            return
         try:
             self._delete_segments()
         except OSError as exc:
@@ -312,8 +317,6 @@ class RunBridge:
         self._prune()
 
     def _delete_segments(self) -> None:
-        if not (self._naming.chosen and self.reader.sound):
-            return
         forwarding = self._view.sources() if OTLP in self.lanes.names else None
         delete_read_segments(self.folder, self.ledger, self.reader, forwarding)
 
