@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from otlp_samples import RUN, T0, end, event, logs, resource, row, who
 
 from otel_bridge.bridge.exporters import Places
 from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.errors import ConfigError
+from otel_bridge.errors import ConfigError, JournalFullError
 from otel_bridge.exporter import Exporter
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
@@ -177,3 +178,19 @@ def report_when(folder: RunFolder, condition: Callable[[Report], bool], timeout_
 
 def written(recorder: Recorder, run_id: str = RUN) -> list[str]:
     return list(recorder.run(run_id).rows)
+
+
+def refused(
+    owner: object, name: str, when: Callable[..., bool] = lambda *_: True, *, times: float = 1
+) -> Callable[[], int]:
+    """Let method *name* of *owner* refuse the first *times* calls that are *when*; return how often it did."""
+    real, hits = getattr(owner, name), [0]
+
+    def refusing(*args: Any, **named: Any) -> Any:
+        if hits[0] < times and when(*args):
+            hits[0] += 1
+            raise JournalFullError("database or disk is full")
+        return real(*args, **named)
+
+    setattr(owner, name, refusing)
+    return lambda: hits[0]

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
 from otlp_samples import RUN
-from trace_samples import rollout_spans, scope_spans
 
 from otel_bridge.bridge import host as host_module
-from otel_bridge.bridge import run_bridge as run_bridge_module
 from otel_bridge.bridge.host import Host
-from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.errors import BlockedError, JournalFullError
 from otel_bridge.journal.ask import ask
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.locks import probe
-from otel_bridge.records import Record, Status
+from otel_bridge.records import Status
 from otel_bridge.testing.memory import Recorder
 
 
@@ -181,74 +174,6 @@ def test_a_bridge_hands_over_when_asked_and_is_killed_when_it_does_not(tmp_path:
         recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 2)
 
     assert (os.WIFSIGNALED(status), written(recorder)) == (hangs, process.row_ids[3:])
-
-
-@pytest.mark.parametrize("how", ["drain", "finish"])
-def test_what_waits_when_the_disk_is_full_is_let_go_once_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
-    bridge = RunBridge(folder, _patient(recorder), wake=lambda: None, say=lambda line: None)
-    bridge.open()
-    process = Process.start(folder, "memory")
-    _append_rollouts(process, 12)
-    until(lambda: not bridge.turn() and bridge.reader.translator.waiting().rollouts == 12)
-    commit, prune = bridge.ledger.commit, bridge.ledger.prune
-    refused: list[int] = []
-    pruned: list[int] = []
-
-    def full(records: Sequence[Record], *rest: Any) -> None:
-        if records and not pruned:
-            refused.append(len(records))
-            raise JournalFullError("the disk is full")
-        commit(records, *rest)
-
-    def making_room(position: int) -> int:
-        if refused:
-            pruned.append(position)
-        return prune(position)
-
-    monkeypatch.setattr(bridge.ledger, "commit", full)
-    monkeypatch.setattr(bridge.ledger, "prune", making_room)
-    if how == "drain":
-        bridge.drain()
-    else:
-        ask(folder, "finish", status="failed")
-    with pytest.raises(JournalFullError):
-        until(lambda: bridge.turn() and False)
-    until(lambda: not bridge.turn() and bridge.ending.let_go)
-    recorder.wait_for(lambda recorder: len(recorder.run(RUN).rollouts) == 12)
-    if how == "finish":
-        recorder.wait_for(lambda recorder: recorder.run(RUN).status is Status.FAILED)
-    bridge.close(time.monotonic() + 5)
-
-
-def test_what_cannot_be_deleted_keeps_nothing_from_being_let_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
-    monkeypatch.setattr(run_bridge_module, "delete_read_segments", _refused)
-    process = Process.start(folder, "memory")
-    with serving(tmp_path, _patient(recorder)) as host:
-        _append_rollouts(process, 3)
-        host.drain()
-
-        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rollouts) == 3)
-
-
-def _patient(recorder: Recorder) -> BridgeOptions:
-    """Options by which a rollout waits for its step longer than any test."""
-    made = options(("memory", recorder))
-    return replace(made, translation=replace(made.translation, step_wait_ns=10**12, trace_timeout_ns=10**13))
-
-
-def _append_rollouts(process: Process, count: int) -> None:
-    for number in range(count):
-        process.append(Signal.TRACES, scope_spans(rollout_spans(f"r{number}", step=1)).SerializeToString())
-
-
-def _refused(*_: object) -> int:
-    raise PermissionError(errno.EACCES, "a read-only file system")
 
 
 def test_asked_to_finish_the_run_ends_although_its_process_lives(tmp_path: Path) -> None:
