@@ -29,6 +29,8 @@ from otel_bridge.records import axis_of, run_id_of
 PROJECT: Final = "otel-bridge-demo"
 _FOREIGN: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
 _PAUSE_S: Final = 0.1
+_OPEN_ENDED: Final = "evaluator"
+"""The role that evaluates as often as it gets to it."""
 _DELIVERY_S: Final = 300.0
 _START_S: Final = 10.0
 """How long a run folder may be without a bridge and without a report, before the bridge is said not to start."""
@@ -111,7 +113,7 @@ def _run(console: Console, folder: RunFolder, *, steps: int, seed: int, env: Map
         tempfile.TemporaryDirectory(prefix="otel-bridge-demo-") as exchange,
         Progress(*columns, console=console) as bar,
     ):
-        tasks = {role: bar.add_task(f"{role} step", total=None if role == "evaluator" else steps) for role in ROLES}
+        tasks = {role: bar.add_task(f"{role} step", total=None if role == _OPEN_ENDED else steps) for role in ROLES}
         with Job(Path(exchange), steps=steps, seed=seed, env=env) as job:
             started = _Started(folder)
             while job.running():
@@ -146,9 +148,10 @@ class _Started:
         return None
 
 
-def _advance(bar: Progress, tasks: Mapping[str, TaskID], report: Report | None) -> None:
+def _advance(bar: Progress, tasks: Mapping[str, TaskID], report: Report | None, *, over: bool = False) -> None:
     for role, task in tasks.items():
-        bar.update(task, completed=report.steps.get(axis_of(role), 0) if report else 0)
+        step = report.steps.get(axis_of(role), 0) if report else 0
+        bar.update(task, completed=step, total=step if over and step and role == _OPEN_ENDED else None)
 
 
 def _deliver(bar: Progress, tasks: Mapping[str, TaskID], started: _Started) -> None:
@@ -157,7 +160,7 @@ def _deliver(bar: Progress, tasks: Mapping[str, TaskID], started: _Started) -> N
     delivery = bar.add_task("records in the trackers", total=None)
     while time.monotonic() < deadline:
         report = started.report()
-        _advance(bar, tasks, report)
+        _advance(bar, tasks, report, over=True)
         if report is not None:
             trackers = list(report.exporters.values())
             total = report.position * len(trackers)
