@@ -5,11 +5,16 @@ SHARED_VENV := .venv-wandb-shared
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+# Most tests wait for processes and trackers: twice as many workers as cores. A file stays in one worker, with its servers.
+TEST_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
+IN_PARALLEL := -n $(TEST_WORKERS) --dist loadfile
 FUZZ_SECONDS ?= 60
 SOAK_MINUTES ?= 10
+CELLS ?= all
+STORM_MINUTES ?= 15
 PYTHON_ROOTS := otel_bridge exporters collector examples tests benchmarks
 
-.PHONY: help demo otelcol test test-fast check format fuzz soak bench docs clean
+.PHONY: help demo otelcol test test-fast test-genai test-versions check format fuzz soak storm bench docs docs-site clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -35,23 +40,24 @@ $(SHARED_VENV)/.made: pyproject.toml
 demo: $(VENV)/.users ## Run a small real RL job into W&B (offline), MLflow and Trackio
 	$(BIN)/otel-bridge demo $(DEMO_ARGS)
 
-test: $(VENV)/.developers $(SHARED_VENV)/.made ## Run every test
+test: $(VENV)/.developers $(SHARED_VENV)/.made ## Run every test, in parallel (TEST_WORKERS=0: one after the other)
 	@if command -v go >/dev/null 2>&1; then $(MAKE) --no-print-directory otelcol || echo 'tests of the stock Collector are left out'; fi
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.developers ## Run the tests that take no real tracker
-	$(BIN)/python -m pytest -m 'not slow' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not slow' $(PYTEST_ARGS)
 
 otelcol: ## Build the stock Collector that tests and collector/otelcol/ use (with Go; 3 minutes, once)
 	collector/otelcol/build.sh
 	collector/otelcol/build.sh telemetrygen
 
-check: $(VENV)/.developers ## Lint, types, import contracts, the oldest Python
+check: $(VENV)/.developers ## Lint, types, import contracts, the words of the glossary, the oldest Python
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python tests/words.py
 	$(BIN)/vermin --quiet --no-tips --violations --eval-annotations --target=3.10- --exclude file $(PYTHON_ROOTS)
 
 format: $(VENV)/.developers ## Format the code
@@ -62,14 +68,40 @@ fuzz: $(VENV)/.developers ## Fuzz decoding, segments and translation, FUZZ_SECON
 	@for target in protobuf json segment translation; do \
 	  $(BIN)/python tests/fuzz/run_fuzz.py $$target $(FUZZ_SECONDS) || exit 1; done
 
+test-versions: $(VENV)/.developers ## Test other versions of the trackers, each in an environment of its own; CELLS=floor-newest for some
+	PYTHONPATH=tests $(BIN)/python -m versions.run $(CELLS)
+
+# Real GenAI packages do not fit beside everything: they have an environment of their own.
+GENAI_VENV := .venv-genai
+$(GENAI_VENV)/.made: tests/genai/requirements.txt
+	@test -x $(GENAI_VENV)/bin/python || $(PYTHON) -m venv $(GENAI_VENV)
+	$(GENAI_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(GENAI_VENV)/bin/python -m pip install --quiet -r tests/genai/requirements.txt
+	@touch $@
+
+test-genai: $(VENV)/.developers $(GENAI_VENV)/.made ## Run real GenAI instrumentations against a local model
+	GENAI_PYTHON=$(abspath $(GENAI_VENV))/bin/python $(BIN)/python -m pytest tests/genai $(PYTEST_ARGS)
+
 soak: $(VENV)/.developers ## Let a service run under outages and kills, SOAK_MINUTES (10); everything bounded, every row arrives
 	$(BIN)/python -m benchmarks.soak --minutes $(SOAK_MINUTES)
+
+storm: $(VENV)/.developers ## Kill workers, bridges and the service under real trackers, STORM_MINUTES (15); all arrives, once
+	$(BIN)/python -m benchmarks.soak --storm --minutes $(STORM_MINUTES)
 
 bench: $(VENV)/.developers ## Measure speed against the real peers, as ratios in one run
 	$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.developers ## Write the pages that are made of the code
+docs: $(VENV)/.developers ## Write the pages that are made of the code and of the registry of names
 	PYTHONPATH=.:exporters:collector $(BIN)/python tests/settings_page.py > docs/settings.md
+	PYTHONPATH=. $(BIN)/python docs_site/semconv_page.py
+
+$(VENV)/.site: $(VENV)/.developers
+	$(BIN)/python -m pip install --quiet --group site
+	@touch $@
+
+docs-site: $(VENV)/.site ## Build the documentation site into build/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict -f docs_site/mkdocs.yml
+	@echo 'open build/site/index.html'
 
 clean: ## Remove the environment and what the tools left
 	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

@@ -22,6 +22,7 @@ NAMES = (
     "latency",
     "loss",
     "ingest",
+    "many_runs",
     "memory",
     "wide_run",
 )
@@ -33,7 +34,7 @@ def main() -> None:
     missed = 0
     for name in chosen:
         if name not in NAMES:
-            sys.exit(f"{name!r} is no benchmark; choose from {', '.join(NAMES)}")
+            sys.exit(f"{name!r} is not a benchmark; choose from {', '.join(NAMES)}")
         began = time.monotonic()
         results = importlib.import_module(f"benchmarks.{name}").run()
         show(f"{name} ({time.monotonic() - began:.0f} s)", results)

@@ -37,6 +37,6 @@ def run() -> list[Result]:
     results = []
     for name in ("mlflow", "trackio"):
         with tempfile.TemporaryDirectory() as folder:
-            share = float(printed(_CODE, {**below(Path(folder)), "OTEL_BRIDGE_HOLD": "0"}, name))
+            share = float(printed(_CODE, {**below(Path(folder)), "OTEL_BRIDGE_OFFLINE": "0"}, name))
         results.append(reported(f"CPU of the bridge, 200 rows/s into {name}", share, "% of a core"))
     return results

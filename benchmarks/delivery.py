@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from wandb_backend.server import WandbServer
+
 from benchmarks.child import printed
 from benchmarks.mlflow_server import mlflow_server
 from benchmarks.peers import below
 from benchmarks.results import Result, median
-from otel_bridge.testing.wandb_server import WandbServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,15 @@ for step in range(int(sys.argv[2])): run.log(values[step % 100], step=step)
 _DRAIN = """
 import dataclasses, os, sys, time
 from pathlib import Path
-from otel_bridge.bridge.garbage import collect_less_often
-from otel_bridge.bridge.host import Host
+from otel_bridge.bridge.serving.process_limits import collect_less_often
+from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.journal.folder import run_folders
 name, rows = sys.argv[1], int(sys.argv[2])
 base = Path(os.environ["OTEL_BRIDGE_DIR"])
 options = dataclasses.replace(BridgeOptions.read(dict(os.environ), Path.cwd()), closing=True)
 collect_less_often()  # as the process of a bridge does
-host = Host(base, options, until_done=True)
+host = BridgeSupervisor(base, options, until_done=True)
 __import__(name)
 if name == "mlflow":
     import mlflow; mlflow.set_experiment("warm")
@@ -128,7 +129,7 @@ def _ours(case: _Case, env: Mapping[str, str]) -> float:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         env = {
             **below(Path(folder)),
-            "OTEL_BRIDGE_HOLD": "1",
+            "OTEL_BRIDGE_OFFLINE": "1",
             "WANDB_MODE": "online" if case.online else "offline",
             "OTEL_BRIDGE_RUN_NAME": f"delivery-{Path(folder).name}",
             **env,

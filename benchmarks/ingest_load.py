@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from otel_bridge import semconv
 from otel_bridge.records import Json
-from otel_bridge.testing.conformance import messages as otlp
+from otel_bridge.testing.conformance import messages
 
 POINTS = 1_000
 KEYS = 10
@@ -25,13 +25,13 @@ def body(number: int) -> bytes:
     """Return a request of 100 rows of 10 keys, 2 attributes a point, as a foreign producer sends them."""
     request = ExportMetricsServiceRequest()
     who: dict[str, Json] = {semconv.PROJECT: "bench", semconv.RUN_NAME: "ingest", semconv.SERVICE_NAME: "trainer"}
-    part = request.resource_metrics.add(resource=otlp.resource(who))
+    part = request.resource_metrics.add(resource=messages.resource(who))
     scope = part.scope_metrics.add()
     for key in range(KEYS):
         gauge = scope.metrics.add(name=f"actor/metric_{key}").gauge
         for row in range(POINTS // KEYS):
             step = number * POINTS // KEYS + row
-            said = otlp.pairs({semconv.STEP: step, semconv.ROLE: "trainer"})
+            said = messages.pairs({semconv.STEP: step, semconv.ROLE: "trainer"})
             gauge.data_points.add(as_double=step / 7, time_unix_nano=_T0 + step, attributes=said)
     return request.SerializeToString()
 

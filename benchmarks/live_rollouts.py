@@ -40,10 +40,10 @@ run.finish(timeout_s=0.0)
 _BRIDGE = """
 import json, os, psutil, sys, time
 from pathlib import Path
-from otel_bridge.bridge.host import Host
+from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.bridge.options import BridgeOptions
 count, base = int(sys.argv[1]), Path(os.environ["OTEL_BRIDGE_DIR"])
-host = Host(base, BridgeOptions.read(dict(os.environ), Path.cwd()), until_done=False)
+host = BridgeSupervisor(base, BridgeOptions.read(dict(os.environ), Path.cwd()), until_done=False)
 host.start()
 me = psutil.Process()
 first = most = me.memory_info().rss
@@ -66,7 +66,7 @@ def run() -> list[Result]:
             **os.environ,
             **QUIET,
             "OTEL_BRIDGE_DIR": str(Path(folder) / "runs"),
-            "OTEL_BRIDGE_HOLD": "1",
+            "OTEL_BRIDGE_OFFLINE": "1",
             "OTEL_BRIDGE_MAX_OPEN_TRACE_BYTES": str(_OPEN_BYTES),
         }
         (Path(folder) / "runs").mkdir()

@@ -36,7 +36,7 @@ def run() -> list[Result]:
             **QUIET,
             "OTEL_BRIDGE_DIR": str(folder / "runs"),
             "WANDB_DIR": name,
-            "OTEL_BRIDGE_HOLD": "1",
+            "OTEL_BRIDGE_OFFLINE": "1",
         }
         for code in (_OURS, _WANDB):
             done = subprocess.run([sys.executable, "-c", code], env=env, check=False, capture_output=True)

@@ -20,11 +20,11 @@ import psutil
 from benchmarks.results import Result, median, reported
 from benchmarks.service import Service, service
 from otel_bridge import semconv
-from otel_bridge.emit.rows import RowEncoder
-from otel_bridge.emit.wire import message
+from otel_bridge.emit.encode.protobuf import message
+from otel_bridge.emit.encode.row import RowEncoder
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
-from otel_bridge.testing.conformance import messages as otlp
+from otel_bridge.testing.conformance import messages
 
 RUNS = int(os.environ.get("MEMORY_RUNS", "100"))
 MINUTES = int(os.environ.get("MEMORY_MINUTES", "60"))
@@ -115,7 +115,7 @@ class _Run:
 
 
 def _resource(number: int, role: str) -> bytes:
-    return otlp.resource({
+    return messages.resource({
         semconv.PROJECT: "memory", semconv.RUN_NAME: f"run-{number}", semconv.ROLE: role,
         semconv.INSTANCE_ID: f"{number}-{role}",
     }).SerializeToString()  # fmt: skip

@@ -41,7 +41,7 @@ def ours(exporters: str = "trackio", *, hold: bool = True) -> Iterator[Log]:
     """``otel_bridge``; with *hold* nothing is delivered meanwhile."""
     import otel_bridge
 
-    os.environ["OTEL_BRIDGE_HOLD"] = str(int(hold))
+    os.environ["OTEL_BRIDGE_OFFLINE"] = str(int(hold))
     run = otel_bridge.init(project="bench", name=f"ours-{os.getpid()}-{os.urandom(3).hex()}", exporters=exporters)
     yield run.log
     run.finish(timeout_s=0.0 if hold else 120.0)

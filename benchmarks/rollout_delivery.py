@@ -24,7 +24,7 @@ import otel_bridge_mlflow
 import otel_bridge_trackio
 from benchmarks.mlflow_server import mlflow_server
 from benchmarks.results import Result, median, reported
-from otel_bridge.records import Rollout
+from otel_bridge.records import RolloutRecord
 from otel_bridge.testing import MemoryTable, open_writer, samples
 
 _ROUNDS = 6
@@ -62,11 +62,11 @@ def _rate(count: int, act: Callable[[], object]) -> float:
     return count / (time.perf_counter() - began)
 
 
-def _rollouts(count: int, seed: str) -> list[Rollout]:
+def _rollouts(count: int, seed: str) -> list[RolloutRecord]:
     return samples.placed([_long(samples.rollout(number, seed=seed)) for number in range(count)])
 
 
-def _long(rollout: Rollout) -> Rollout:
+def _long(rollout: RolloutRecord) -> RolloutRecord:
     """Return *rollout* with 1.1 KB of text more in each span."""
     spans = []
     for span in rollout.spans:
@@ -114,14 +114,14 @@ class _Post:
     body: bytes
     headers: Mapping[str, str]
 
-    def of(self, rollouts: Sequence[Rollout], seed: str) -> _Post:
+    def of(self, rollouts: Sequence[RolloutRecord], seed: str) -> _Post:
         """Return the very same request, with other trace ids in the place of those of *rollouts*."""
         body = self.body
         for rollout in rollouts:
             body = body.replace(bytes.fromhex(rollout.id), _other_id(rollout, seed))
         return dataclasses.replace(self, body=body)
 
-    def with_spans(self, rollouts: Sequence[Rollout], seed: str) -> _Post:
+    def with_spans(self, rollouts: Sequence[RolloutRecord], seed: str) -> _Post:
         """Return the request with the spans of *rollouts* as they came: no tags, no session, no chat view."""
         request = ExportTraceServiceRequest()
         scope = request.resource_spans.add().scope_spans.add()
@@ -130,7 +130,7 @@ class _Post:
         return dataclasses.replace(self, body=request.SerializeToString()).of(rollouts, seed)
 
 
-def _other_id(rollout: Rollout, seed: str) -> bytes:
+def _other_id(rollout: RolloutRecord, seed: str) -> bytes:
     return hashlib.md5(f"{seed}{rollout.id}".encode(), usedforsecurity=False).digest()
 
 

@@ -17,7 +17,7 @@ def run() -> list[Result]:
     """Measure."""
     with tempfile.TemporaryDirectory() as folder:
         peers.prepare(Path(folder))
-        os.environ["OTEL_BRIDGE_HOLD"] = "1"
+        os.environ["OTEL_BRIDGE_OFFLINE"] = "1"
         import otel_bridge
 
         job = otel_bridge.init(project="bench", name="rollouts", role="explorer", exporters="trackio")

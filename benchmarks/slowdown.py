@@ -106,9 +106,9 @@ own = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{base.with_name('beside.
 pipes = {"bufsize": 0, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 beside = subprocess.Popen([sys.executable, "-c", sys.argv[3]], env=own, **pipes)
 beside.stdout.readline()  # it has written once
-def resume(pid, told=None):
+def resume(pid, given=None):
     os.kill(pid, signal.SIGCONT)
-    if told is not None: told.write(b"x")
+    if given is not None: given.write(b"x")
 def stop(pid): os.kill(pid, signal.SIGSTOP)
 file = os.open(base.with_name("row"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 stop(bridge)
@@ -175,7 +175,7 @@ Round: TypeAlias = Mapping[str, list[Block]]
 def run() -> list[Result]:
     """Measure."""
     with tempfile.TemporaryDirectory() as folder:
-        env = {**below(Path(folder)), "OTEL_BRIDGE_HOLD": "0"}
+        env = {**below(Path(folder)), "OTEL_BRIDGE_OFFLINE": "0"}
         found = json.loads(printed(_LOOP, env, str(SECONDS), str(PEER_SECONDS), _BESIDE))
     rounds, peer = _calm(found["rounds"]), _calm(found["thread"])
     slower, other, write = (_slower(rounds, kind) for kind in ("ours", "other", "write"))

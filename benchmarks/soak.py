@@ -30,11 +30,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
 
 from benchmarks.service import FREE, OFF, Service
+from benchmarks.storm import storm
 from otel_bridge import semconv
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import Json
-from otel_bridge.testing.conformance import messages as otlp
+from otel_bridge.testing.conformance import messages
 
 _ROLES = ("trainer", "explorer", "evaluator")
 _CLIENTS = 4
@@ -111,7 +112,7 @@ class Target:
         self.lives, self._began_s = self.lives + 1, time.monotonic()
         env = {
             "PATH": os.environ["PATH"], "HOME": str(self.folder), "PYTHONPATH": str(self.folder / "site"),
-            "SOAK_FOLDER": str(self.folder / "tracker"), "OTEL_BRIDGE_SILENCE_S": "20",
+            "SOAK_FOLDER": str(self.folder / "tracker"), "OTEL_BRIDGE_LIVENESS_TIMEOUT_S": "20",
         }  # fmt: skip
         self._life = Service(self.folder, env, exporters="soak,console", grpc=OFF, http=self.address)
         self.address = self._life.http
@@ -154,16 +155,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seconds-between-kills", type=float, help="default: 45, and up to 300 in a long soak")
+    parser.add_argument(
+        "--storm", action="store_true", help="real trackers, three roles, everything killed: see storm.py"
+    )
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the storm; printed")
     asked = parser.parse_args()
     folder, seconds = Path(tempfile.mkdtemp(prefix="otel-bridge-soak-")), asked.minutes * 60
-    faults = soak(folder, seconds, asked.seconds_between_kills or _between_kills_s(seconds))
+    if asked.storm:
+        print(f"storm with --seed {asked.seed}")
+        faults = storm(folder, seconds, asked.seed)
+    else:
+        faults = soak(folder, seconds, asked.seconds_between_kills or _between_kills_s(seconds))
     for line in faults:
         print(f"✗ {line}")
     if faults:
         print(f"all of it is in {folder}")
         sys.exit(1)
     shutil.rmtree(folder)
-    print("✓ every row arrived, nothing grew")
+    print("✓ everything arrived, once" if asked.storm else "✓ every row arrived, nothing grew")
 
 
 def _between_kills_s(seconds: float) -> float:
@@ -268,17 +277,17 @@ def _send(
 def _rows(run: str, role: str, batch: int) -> tuple[bytes, set[str]]:
     """Return rows as our own emitter makes them, and their ids."""
     request = ExportMetricsServiceRequest()
-    part = request.resource_metrics.add(resource=otlp.resource(_who(run, role)))
+    part = request.resource_metrics.add(resource=messages.resource(_who(run, role)))
     ids: set[str] = set()
     for number in range(_BATCH):
         seq = batch * _BATCH + number + 1
         ids.add(f"m:{run}-{role}:{seq}")
-        scope = part.scope_metrics.add(scope=otlp.OURS)
-        at_step = otlp.pairs({semconv.STEP: seq})
+        scope = part.scope_metrics.add(scope=messages.OURS)
+        at_step = messages.pairs({semconv.STEP: seq})
         for key in range(_KEYS):
             gauge = scope.metrics.add(name=f"actor/metric_{key}").gauge
             gauge.data_points.add(as_double=seq / 7, time_unix_nano=_T0 + seq, attributes=at_step)
-        said = otlp.pairs({semconv.STEP: seq, semconv.SEQ: seq})
+        said = messages.pairs({semconv.STEP: seq, semconv.SEQ: seq})
         mark = scope.metrics.add(name=semconv.ROW).gauge
         mark.data_points.add(as_int=_KEYS, time_unix_nano=_T0 + seq, attributes=said)
     return request.SerializeToString(), ids
@@ -287,8 +296,8 @@ def _rows(run: str, role: str, batch: int) -> tuple[bytes, set[str]]:
 def _end(run: str, role: str) -> bytes:
     seq = _BATCH * _BATCHES_OF_A_RUN
     said: dict[str, Json] = {semconv.RUN_STATUS: "finished", semconv.EVENT_SEQ: 1, semconv.SEQ: seq}
-    scope = ScopeLogs(scope=otlp.OURS, log_records=[otlp.event(semconv.EVENT_END, time.time_ns(), said)])
-    part = ResourceLogs(resource=otlp.resource(_who(run, role)), scope_logs=[scope])
+    scope = ScopeLogs(scope=messages.OURS, log_records=[messages.event(semconv.EVENT_END, time.time_ns(), said)])
+    part = ResourceLogs(resource=messages.resource(_who(run, role)), scope_logs=[scope])
     return ExportLogsServiceRequest(resource_logs=[part]).SerializeToString()
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_bridge.errors import RetryableError
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo
-from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class Writer:
         with (self._folder / self._run_id).open("a") as file:
             file.writelines(f"{row.id}\n" for row in rows)
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         self._here()
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         self._here()
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         self._here()
 
-    def safe(self) -> Position | None:
+    def durable(self) -> Position | None:
         return None
 
     def end(self, status: Status) -> None:
@@ -63,7 +63,7 @@ def _settings(env: Mapping[str, str], cwd: Path) -> Settings:
     return Settings(cwd / env["SOAK_FOLDER"])
 
 
-def _open(run: RunInfo, settings: ExporterSettings, memory: Memory) -> Writer:
+def _open(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> Writer:
     del memory
     assert isinstance(settings, Settings)
     return Writer(run, settings)

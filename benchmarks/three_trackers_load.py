@@ -10,9 +10,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics, ScopeMetrics
 
 from otel_bridge import semconv
-from otel_bridge.emit.rows import RowEncoder
+from otel_bridge.emit.encode.row import RowEncoder
 from otel_bridge.records import Json
-from otel_bridge.testing.conformance import messages as otlp
+from otel_bridge.testing.conformance import messages
 
 ROWS_A_REQUEST = 100
 _KEYS = [f"metric/{n}" for n in range(10)]
@@ -27,7 +27,7 @@ def rows_of(rows: int) -> Iterator[dict[str, float]]:
 
 def requests(name: str, rows: int) -> list[bytes]:
     """Return the rows of the run *name* as a forwarding bridge sends them: a scope each, one resource a request."""
-    encoder, resource = RowEncoder(), otlp.resource(_who(name))
+    encoder, resource = RowEncoder(), messages.resource(_who(name))
     made: list[bytes] = []
     scopes: list[bytes] = []
     for step, values in enumerate(rows_of(rows)):
@@ -47,9 +47,9 @@ def requests(name: str, rows: int) -> list[bytes]:
 def end_request(name: str, rows: int) -> bytes:
     """Return what says that the one process of the run *name* has finished."""
     said: dict[str, Json] = {semconv.RUN_STATUS: "finished", semconv.SEQ: rows, semconv.EVENT_SEQ: 1}
-    event = otlp.event(semconv.EVENT_END, _T0 + rows * _STEP_NS, said)
-    scope = ScopeLogs(scope=otlp.OURS, log_records=[event])
-    part = ResourceLogs(resource=otlp.resource(_who(name)), scope_logs=[scope])
+    event = messages.event(semconv.EVENT_END, _T0 + rows * _STEP_NS, said)
+    scope = ScopeLogs(scope=messages.OURS, log_records=[event])
+    part = ResourceLogs(resource=messages.resource(_who(name)), scope_logs=[scope])
     return ExportLogsServiceRequest(resource_logs=[part]).SerializeToString()
 
 

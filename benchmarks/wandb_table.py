@@ -1,6 +1,6 @@
 """W&B's table of rollouts, 16 a step: bytes and time a step, and whether later steps cost what the first did.
 
-Against a server on this machine that speaks W&B's protocol. An increment's history line repeats the paths of all before
+Against a server on this machine that uses W&B's protocol. An increment's history line repeats the paths of all before
 it in its table, so that a table begins anew after a hundred. ``BENCH_STEPS=1000`` measures a long run (minutes).
 """
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import orjson
+from wandb_backend.server import WandbServer
 
 from benchmarks.results import Result, reported
 from otel_bridge.records import Status
 from otel_bridge.testing import MemoryTable, open_writer, samples
-from otel_bridge.testing.wandb_server import WandbServer
 from otel_bridge_wandb import exporter
 from otel_bridge_wandb.table import INCREMENTS
 
@@ -45,7 +45,7 @@ def _measured(folder: Path, server: WandbServer, env: dict[str, str]) -> list[Re
         writer.write_rollouts(rollouts)
     given_s = time.perf_counter() - began
     deadline = began + given_s + _HELD_S
-    while (writer.safe() or 0) < position and time.perf_counter() < deadline:  # as delivery waits before the end
+    while (writer.durable() or 0) < position and time.perf_counter() < deadline:  # as delivery waits before the end
         time.sleep(0.5)
     writer.end(Status.FINISHED)
     took_s = time.perf_counter() - began

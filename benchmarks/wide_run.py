@@ -15,11 +15,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from wandb_backend.server import WandbServer
+
 from benchmarks.peers import QUIET
 from benchmarks.results import Result
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
-from otel_bridge.testing.wandb_server import WandbServer
 
 KEYS, ROWS = 5_000, 50
 """Keys of each role."""
@@ -65,7 +66,7 @@ def _result(what: str, keys: int, axes: Mapping[str, str], *, cost: tuple[int, f
 def _delivered(folder: Path, keys: int, where: Mapping[str, str]) -> tuple[str, float]:
     """Emit and drain; return the run's id and the seconds from the start of the drain to its end."""
     env = {**os.environ, **QUIET, "WANDB_DIR": str(folder), **where}
-    env |= {"OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_HOLD": "1"}
+    env |= {"OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_OFFLINE": "1"}
     for role in _ROLES:
         subprocess.run([sys.executable, "-c", _EMIT, role, str(keys), str(ROWS)], env=env, check=True)
     (found,) = run_folders(folder / "runs")

@@ -1,4 +1,4 @@
-"""The stock OpenTelemetry SDK, no code of ours: otel-bridge run --exporters trackio -- python examples/stock_otel.py"""
+"""The stock OpenTelemetry SDK alone: otel-bridge run --exporters trackio -- python examples/stock_otel.py"""
 
 import json
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
         log_rollouts,
         rollout,
     )
-    from otel_bridge.emit.content import redact_with
-    from otel_bridge.emit.context import attach_context, get_context
-    from otel_bridge.emit.histogram import Histogram
-    from otel_bridge.emit.live import chat, tool
-    from otel_bridge.emit.rollout import Rollout
+    from otel_bridge.emit.content.policy import redact_with
+    from otel_bridge.emit.encode.histogram import Histogram
+    from otel_bridge.emit.rollouts.context import attach_context, get_context
+    from otel_bridge.emit.rollouts.live import chat, tool
+    from otel_bridge.emit.rollouts.rollout import Rollout
     from otel_bridge.emit.run import Run
     from otel_bridge.errors import ConfigError, MissingExtraError, OtelBridgeError
 
@@ -59,16 +59,16 @@ __all__ = [
 
 _HOMES: Final = {
     "ConfigError": "otel_bridge.errors",
-    "Histogram": "otel_bridge.emit.histogram",
+    "Histogram": "otel_bridge.emit.encode.histogram",
     "MissingExtraError": "otel_bridge.errors",
     "OtelBridgeError": "otel_bridge.errors",
-    "Rollout": "otel_bridge.emit.rollout",
+    "Rollout": "otel_bridge.emit.rollouts.rollout",
     "Run": "otel_bridge.emit.run",
-    "attach_context": "otel_bridge.emit.context",
-    "chat": "otel_bridge.emit.live",
-    "get_context": "otel_bridge.emit.context",
-    "redact_with": "otel_bridge.emit.content",
-    "tool": "otel_bridge.emit.live",
+    "attach_context": "otel_bridge.emit.rollouts.context",
+    "chat": "otel_bridge.emit.rollouts.live",
+    "get_context": "otel_bridge.emit.rollouts.context",
+    "redact_with": "otel_bridge.emit.content.policy",
+    "tool": "otel_bridge.emit.rollouts.live",
 }
 
 

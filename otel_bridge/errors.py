@@ -1,4 +1,4 @@
-"""Every error that leaves a module of otel-bridge.
+"""Defines every error that leaves a module of otel-bridge.
 
 .. code-block:: text
 
@@ -8,15 +8,15 @@
     ├── JournalError                the run folder or one of its segments
     │   ├── JournalFullError        disk full, or the limit of the directory reached
     │   ├── FormatVersionError      written by a newer otel-bridge
-    │   ├── LedgerDamagedError      the ledger must be set aside and made anew
+    │   ├── LedgerDamagedError      the ledger must be set aside and rebuilt
     │   └── FolderLockedError       another bridge holds the run folder
     ├── InvalidRecordError          bytes that are not what they claim to be
-    └── ExporterError               the outcome of a write that was not done
-        ├── RetryableError          try again, later
+    └── ExporterError               a write failed
+        ├── RetryableError          try again later
         ├── BlockedError            a person must act
         └── PermanentError          this record can never be written
 
-A message says what was seen, what was expected and what to do.
+A message states what was seen, what was expected and what to do.
 """
 
 from __future__ import annotations
@@ -39,47 +39,48 @@ __all__ = [
 
 
 class OtelBridgeError(Exception):
-    """Base of all errors of otel-bridge."""
+    """Base class of all errors of otel-bridge."""
 
 
 class ConfigError(OtelBridgeError):
-    """A setting or an argument cannot be used."""
+    """Raised when a setting or an argument cannot be used."""
 
 
 class MissingExtraError(ConfigError):
-    """A package that an exporter or a command needs is not installed."""
+    """Raised when a package that an exporter or a command needs is not installed."""
 
 
 class JournalError(OtelBridgeError):
-    """A run folder or a segment cannot be used."""
+    """Raised when a run folder or a segment cannot be used."""
 
 
 class JournalFullError(JournalError):
-    """Nothing can be appended: the disk is full or the directory's limit is reached."""
+    """Raised when nothing can be appended: the disk is full or the directory's limit is reached."""
 
 
 class FormatVersionError(JournalError):
-    """A file was written by a newer version than this one can read."""
+    """Raised when a newer version wrote a file, in a format that this version cannot read."""
 
 
 class LedgerDamagedError(JournalError):
-    """The ledger of a run folder is damaged: it is set aside and made anew from the segments that remain."""
+    """Raised when a ledger is damaged; it is then set aside and rebuilt from the remaining segments."""
 
 
 class FolderLockedError(JournalError):
-    """Another bridge holds the run folder."""
+    """Raised when another bridge holds the run folder."""
 
 
 class InvalidRecordError(OtelBridgeError):
-    """Bytes or values that are not what they claim to be."""
+    """Raised when bytes or values are not what they claim to be."""
 
 
 class ExporterError(OtelBridgeError):
-    """A write that was not done.
+    """Raised when a tracker did not accept a write.
 
     Args:
         message: What was seen, what was expected, what to do.
-        position: The first record that was not done; those before it in the call are. ``None``: none was.
+        position: The first record that was not written; the records before it in the call were. ``None`` when none
+            was written.
     """
 
     def __init__(self, message: str, *, position: int | None = None) -> None:
@@ -88,26 +89,35 @@ class ExporterError(OtelBridgeError):
 
 
 class RetryableError(ExporterError):
-    """The tracker is down, slow or busy: the same call may go through later.
+    """Raised when the tracker is down, slow or busy; the same call may succeed later.
 
     Args:
         message: As in `ExporterError`.
         position: As in `ExporterError`.
-        retry_after_s: When the tracker says how long to wait, in seconds.
+        retry_after_s: Seconds to wait, when the tracker names them.
+        timed_out: Whether the request timed out. A smaller request may succeed where this one never will.
     """
 
-    def __init__(self, message: str, *, position: int | None = None, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        position: int | None = None,
+        retry_after_s: float | None = None,
+        timed_out: bool = False,
+    ) -> None:
         super().__init__(message, position=position)
         self.retry_after_s = retry_after_s
+        self.timed_out = timed_out
 
 
 class BlockedError(ExporterError):
-    """Nothing can be written until a person acts (401, 403, no key, run deleted); nothing is lost meanwhile.
+    """Raised when a person must act (401, 403, no key, run deleted); records wait meanwhile and none is lost.
 
     Args:
-        message: One line that says what is wrong.
+        message: One line that states what is wrong.
         position: As in `ExporterError`.
-        help: The command or the step that mends it, e.g. ``wandb login``.
+        help: The command or the step that fixes it, e.g. ``wandb login``.
     """
 
     def __init__(self, message: str, *, position: int | None = None, help: str = "") -> None:  # noqa: A002
@@ -116,4 +126,4 @@ class BlockedError(ExporterError):
 
 
 class PermanentError(ExporterError):
-    """The record at *position* can never be written; the next ones may be."""
+    """Raised when the record at *position* can never be written; the records after it may be."""

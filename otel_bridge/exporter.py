@@ -1,7 +1,7 @@
-"""The plugin contract: an `Exporter` is one entry point of group ``otel_bridge.exporters``; its writer talks to one.
+"""Defines the plugin contract: an `Exporter` is one entry point of group ``otel_bridge.exporters``.
 
-The module of an entry point imports no tracker; `Exporter.open` does. Delivery (retry, order, dead letters) is the
-bridge's; a writer only writes, and says by its error what became of a write.
+The module of an entry point imports no tracker; `Exporter.open` does. The bridge is responsible for delivery: retries,
+order and dead letters. A `RunWriter` only writes one run to one tracker, and reports a failed write by its error.
 """
 
 from __future__ import annotations
@@ -11,37 +11,39 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from otel_bridge.errors import ConfigError, MissingExtraError
-from otel_bridge.records import Json, LateValue, OtherTrace, Position, Rollout, Row, Status
+from otel_bridge.records import Evaluation, Json, PlainTrace, Position, RolloutRecord, Row, Status
 from otel_bridge.settings import Setting
+from otel_bridge.text.addresses import without_credentials
 
 GROUP: Final = "otel_bridge.exporters"
 OTLP: Final = "otlp"
-"""The one exporter without a writer: the bridge forwards the bytes of the segments."""
+"""The only exporter without a writer: the bridge forwards the bytes of the segments."""
 NONE: Final = "none"
 NEW_RUN_HINT: Final = "--new or OTEL_BRIDGE_NEW_RUN=1 starts another"
-"""Ends the line that says that a tracker already holds the run."""
+"""End of the line that reports that a tracker already holds the run."""
 SIGNALS: Final = ("metrics", "traces", "logs")
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """The run that a writer is opened for.
+    """Describes the run that a writer is opened for.
 
     Attributes:
         id: Run id, the same in every process and after a restart.
         name: Display name.
-        folder: The run folder; what a writer puts on disk of its own goes to ``folder / <exporter name>``.
-        identity: The trackers' identity found in the emitters' environment, e.g. ``rl.wandb.run_id`` to its value;
-            and what the first process runs: ``host.name``, ``process.command``, ``vcs.ref.head.revision`` ….
-        keys: Every key seen so far to its axis key; axes must stand before the first record.
-        configs: The merged config of each role, as given to `RunWriter.write_config` right after open.
-        reopened: Data came after an end had been written.
+        folder: The run folder; a writer stores its own files in ``folder / <exporter name>``.
+        identity: The trackers' identity found in the producers' environment, e.g. ``rl.wandb.run_id`` to its value;
+            and facts about the first process: ``host.name``, ``process.command``, ``vcs.ref.head.revision`` ….
+        keys: Every key seen so far to its axis key; axes must be defined before the first record is written.
+        configs: The merged config of each role, as passed to `RunWriter.write_config` right after open.
+        reopened: Whether data arrived after an end had been written.
         node_rank: Number of this machine in the job.
-        local: No endpoint gathers the job: another machine may have a bridge of this run too.
-        oldest: Position of the oldest record still there: what lies before it cannot be written anew.
+        local: Whether no endpoint collects the job's data, so that another machine may have a bridge of this run too.
+        name_generated: Whether `name` was generated; it must then not replace a name that the tracker already has.
+        oldest: Position of the oldest record that still exists; records before it cannot be written again.
     """
 
     id: str
@@ -60,13 +62,17 @@ class RunInfo:
     node_rank: int = 0
     local: bool = True
     oldest: Position = 1
+    name_generated: bool = False
 
 
-class Memory(Protocol):
-    """This destination's key-value table in the ledger; committed when a `put` returns. Kept small by its user."""
+class WriterMemory(Protocol):
+    """Stores key-value pairs of one destination in the ledger. A `put` is committed when it returns.
+
+    The writer that uses the table keeps it small.
+    """
 
     def get(self, key: str) -> bytes | None:
-        """Return the value, ``None`` when there is none."""
+        """Return the value of *key*, ``None`` when there is none."""
         ...
 
     def put(self, key: str, value: bytes) -> None:
@@ -74,7 +80,7 @@ class Memory(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Forget a key; unknown keys are fine."""
+        """Delete a key; an unknown key is ignored."""
         ...
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
@@ -84,41 +90,46 @@ class Memory(Protocol):
 
 @runtime_checkable
 class RunWriter(Protocol):
-    """Writes one run to one tracker, from one thread. Any call may come again after a kill.
+    """Writes one run to one tracker, from one thread. Any call may be repeated after a kill.
 
     Every method raises only `RetryableError`, `BlockedError` or `PermanentError`, which name the first record that was
-    not done.
+    not written.
 
-    A writer may have two more attributes, read right after open: ``tracker_run_id: str | None``, the tracker's own id
-    of the run (``Run.id_in`` returns it), and ``found: str``, one line on what the tracker already held of the run when
-    this destination first opened it, empty otherwise.
+    A writer may have two more attributes, which the bridge reads right after open. ``tracker_run_id: str | None`` is
+    the tracker's own id of the run (``Run.id_in`` returns it). ``found: str`` is one line on what the tracker already
+    held of the run when this destination first opened it, and is empty otherwise.
+
+    A writer that supports several versions of a tracker may have two others. ``degraded: tuple[str, ...]``, read right
+    after open, has one sentence for each ability that the installed version lacks (`otel_bridge.capabilities`).
+    ``left_out: Mapping[str, int]``, read after each call, counts since open what the writer did not write because the
+    tracker lacks an ability. A key ends the line "trackio left out 12 …", e.g. ``spans: Trackio 0.36 has none``.
     """
 
     @property
     def url(self) -> str | None:
-        """Where a person looks at the run, ``None`` when there is no such place."""
+        """Return the address at which a person can see the run, ``None`` when there is none."""
         ...
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Write *rows* in their order."""
         ...
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Write *rollouts* in their order."""
         ...
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Attach *values* to rollouts that are already written."""
         ...
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Set the whole config of one role (``None``: of the run); called for each right after open too."""
+        """Set the whole config of one role (``None``: of the run); also called for each role right after open."""
         ...
 
-    def safe(self) -> Position | None:
-        """Return the last position that the tracker's store holds; right after open: what it already holds.
+    def durable(self) -> Position | None:
+        """Return the last position that the tracker's store holds; right after open, what it already holds.
 
-        ``None``: it cannot tell; then a write that returned counts as safe.
+        ``None`` means that the writer cannot know. A write that returned then counts as durable.
         """
         ...
 
@@ -127,53 +138,67 @@ class RunWriter(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the tracker without ending the run."""
+        """Release the tracker without ending the run."""
         ...
 
 
 @runtime_checkable
-class CatchesUp(Protocol):
-    """What a `RunWriter` may have besides: work that its calls put off, since rows and rollouts go before it.
+class HasBacklog(Protocol):
+    """Extends a `RunWriter` whose calls may defer work, because rows and rollouts are written first.
 
-    A call that puts something off notes it in `Memory` before it returns, so that it survives a kill and counts as
-    written. A writer may have one more attribute, ``put_off: int``: how much waits, for the report and ``status``.
+    A call that defers work stores it in `WriterMemory` before it returns, so that the work survives a kill and counts
+    as written. A writer may have one more attribute, ``backlog: int``, the size of its backlog for the report and
+    ``status``.
     """
 
-    def catch_up(self) -> bool:
-        """Do a little of it, at most about 50 ms; return whether nothing is left.
+    def process_backlog(self) -> bool:
+        """Process a part of the backlog, for at most about 50 ms; return whether nothing is left.
 
-        Called while no record waits, and before `RunWriter.end` until nothing is left. Raises as a writer does.
+        The bridge calls it while no record waits, and before `RunWriter.end` until nothing is left. It raises the same
+        errors as a writer.
         """
         ...
 
 
 @runtime_checkable
-class TakesTraces(Protocol):
-    """What a `RunWriter` has whose exporter says `Exporter.takes_traces`."""
+class WritesPlainTraces(Protocol):
+    """Extends a `RunWriter` whose exporter sets `Exporter.takes_traces`."""
 
-    def write_traces(self, traces: Sequence[OtherTrace]) -> None:
-        """Write traces that are no rollouts, in their order."""
+    def write_traces(self, traces: Sequence[PlainTrace]) -> None:
+        """Write traces that are not rollouts, in their order."""
         ...
 
 
 def caution_of(settings: ExporterSettings) -> str:
-    """Return what the destination of *settings* does not keep, empty when nothing is said."""
+    """Return the caution of *settings*, what their destination does not keep; empty when there is none."""
     return _text_of(settings, "caution")
 
 
 def tracker_run_id_of(writer: RunWriter) -> str | None:
-    """Return the tracker's own id of the run, ``None`` when *writer* says none."""
+    """Return the tracker's own id of the run, ``None`` when *writer* names none."""
     return _text_of(writer, "tracker_run_id") or None
 
 
 def found_of(writer: RunWriter) -> str:
-    """Return what *writer* says the tracker already held of the run, empty when it says nothing."""
+    """Return *writer*'s line on what the tracker already held of the run, empty when there is none."""
     return _text_of(writer, "found")
 
 
-def put_off_of(writer: RunWriter) -> int:
-    """Return how much *writer* says it has put off, 0 when it says nothing."""
-    value: object = getattr(writer, "put_off", None)
+def degraded_of(writer: RunWriter) -> tuple[str, ...]:
+    """Return one sentence for each ability that *writer* reports its tracker to lack."""
+    value: object = getattr(writer, "degraded", ())
+    return tuple(map(str, cast("Sequence[object]", value))) if isinstance(value, (tuple, list)) else ()
+
+
+def left_out_of(writer: RunWriter) -> Mapping[str, int]:
+    """Return what *writer* did not write since open because its tracker lacks an ability, reason to count."""
+    value: object = getattr(writer, "left_out", None)
+    return dict(cast("Mapping[str, int]", value)) if isinstance(value, Mapping) else {}
+
+
+def backlog_of(writer: RunWriter) -> int:
+    """Return the size of *writer*'s backlog, 0 when it has none."""
+    value: object = getattr(writer, "backlog", None)
     return value if isinstance(value, int) else 0
 
 
@@ -184,24 +209,33 @@ def _text_of(part: object, name: str) -> str:
 
 @runtime_checkable
 class ExporterSettings(Protocol):
-    """Where an exporter delivers, read from an environment.
+    """Holds where an exporter delivers, read from an environment.
 
-    It may have one more attribute, ``caution: str``: what this destination does not keep, said by ``init()``; or empty.
+    Settings may have one more attribute, ``caution: str``: what this destination does not keep, which ``init()``
+    prints; or empty.
     """
 
     @property
     def destination(self) -> Mapping[str, str]:
-        """The variables that say where, made absolute, never credentials; positions are kept per destination."""
+        """Return the variables that define the destination, made absolute.
+
+        `destination_of` removes credentials from addresses.
+        """
         ...
 
     def view(self, run: RunInfo) -> str:
-        """Return the command or address that shows the run."""
+        """Return the command or address that shows the run; empty when this process knows none."""
         ...
 
 
+def destination_of(settings: ExporterSettings) -> dict[str, str]:
+    """Return the destination of *settings* without credentials, so that it may be stored and shown."""
+    return {name: without_credentials(value) for name, value in settings.destination.items()}
+
+
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What a tracker shows of a run: how many numbers (distributions not counted), and how many rollouts."""
+class TrackerCounts:
+    """Counts what a tracker shows of a run: numbers (without distributions) and rollouts."""
 
     numbers: int
     rollouts: int
@@ -209,29 +243,35 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """A backend.
+    """Describes one tracker to the bridge, and opens its writers.
 
     Attributes:
-        settings: From an environment and the working folder to the settings; raises `ConfigError`. Imports no tracker.
-        ordered: Calls must follow the ledger's order; else a window is sorted by kind.
-        open: Imports the tracker and returns the writer; raises as a writer's methods do.
+        settings: Returns the settings of an environment and a working folder; raises `ConfigError`. Imports no tracker.
+        ordered: Whether calls must follow the ledger's order; else a batch is sorted by kind.
+        open: Imports the tracker and returns the writer; raises the same errors as a writer's methods.
         requires: Modules that must be installed.
         extra: Extra of otel-bridge that installs them.
-        held: Reads back through the tracker's own API, after the writer has closed; ``None``: nothing can be read back.
-        declares: The variables that it reads besides those of its destination, for ``otel-bridge doctor``.
-        takes_traces: Its writer is a `TakesTraces`: traces that are no rollouts go to it too.
-        window_records: How many records it is given at most before *written* moves; more where each call costs much.
+        held: Reads back through the tracker's own API, after the writer has closed; ``None`` when nothing can be read
+            back.
+        declares: The variables that the exporter reads besides those of its destination, for ``otel-bridge doctor``.
+        takes_traces: Whether its writer is a `WritesPlainTraces`, which also gets traces that are not rollouts.
+        window_records: Most records of one batch, after which *written* advances; larger when each call is expensive.
+        probe: Imports the tracker and returns what a writer's ``degraded`` would be, for ``otel-bridge doctor``; opens
+            no run, and raises the same errors as *open*.
+        tested_with: Versions of the tracker that the exporter was tested with, for ``otel-bridge doctor``.
     """
 
     settings: Callable[[Mapping[str, str], Path], ExporterSettings]
     ordered: bool
-    open: Callable[[RunInfo, ExporterSettings, Memory], RunWriter]
+    open: Callable[[RunInfo, ExporterSettings, WriterMemory], RunWriter]
     requires: tuple[str, ...] = ()
     extra: str | None = None
-    held: Callable[[RunInfo, ExporterSettings], Held] | None = None
+    held: Callable[[RunInfo, ExporterSettings], TrackerCounts] | None = None
     declares: tuple[Setting[Any], ...] = ()
     takes_traces: bool = False
     window_records: int = 1_000
+    probe: Callable[[ExporterSettings], Sequence[str]] | None = None
+    tested_with: str = ""
 
 
 def available() -> tuple[str, ...]:
@@ -240,7 +280,7 @@ def available() -> tuple[str, ...]:
 
 
 def unknown(name: str) -> str:
-    """Return what is said of a name that no exporter has: which there are, and which was meant, as it seems."""
+    """Return the message about an unknown exporter *name*: the known names, and the most similar one."""
     import difflib  # noqa: PLC0415  # for a typing error only
 
     names = (*available(), NONE)
@@ -250,11 +290,32 @@ def unknown(name: str) -> str:
 
 
 def load(name: str) -> Exporter:
-    """Return the exporter called *name*.
+    """Return the exporter called *name*, ready to be opened in this environment.
 
     Raises:
-        ConfigError: There is none of this name, or its module cannot be imported.
-        MissingExtraError: What it needs is not installed.
+        ConfigError: No exporter has this name, or its module cannot be imported.
+        MissingExtraError: A package that it needs is not installed.
+    """
+    exporter = described(name)
+    if missing := missing_of(name, exporter):
+        raise MissingExtraError(missing)
+    return exporter
+
+
+def missing_of(name: str, exporter: Exporter) -> str:
+    """Return what *exporter* needs and this environment lacks, with the command to install it; empty if complete."""
+    missing = [module for module in exporter.requires if importlib.util.find_spec(module) is None]
+    if not missing:
+        return ""
+    package = f"otel-bridge[{exporter.extra}]" if exporter.extra else " ".join(missing)
+    return f"exporter {name!r} needs {', '.join(missing)}: pip install '{package}'"
+
+
+def described(name: str) -> Exporter:
+    """Return the exporter called *name*, even if its tracker is not installed, so that its settings can be read.
+
+    Raises:
+        ConfigError: No exporter has this name, or its module cannot be imported.
     """
     point = next(iter(entry_points(group=GROUP, name=name)), None)
     if point is None:
@@ -265,8 +326,4 @@ def load(name: str) -> Exporter:
         raise ConfigError(f"exporter {name!r}: its module {point.value} cannot be imported: {exc}") from exc
     if not isinstance(exporter, Exporter):
         raise ConfigError(f"exporter {name!r}: {point.value} is a {type(exporter).__name__}, expected an Exporter")
-    missing = [module for module in exporter.requires if importlib.util.find_spec(module) is None]
-    if missing:
-        package = f"otel-bridge[{exporter.extra}]" if exporter.extra else " ".join(missing)
-        raise MissingExtraError(f"exporter {name!r} needs {', '.join(missing)}: pip install '{package}'")
     return exporter

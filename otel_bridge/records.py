@@ -1,7 +1,7 @@
-"""What the bridge delivers: rows, rollouts, configs, late values, ends.
+"""Defines the records that the bridge delivers: rows, rollouts, evaluations, configs and ends.
 
-Records are made once by translation, lie in the ledger in one order, and are handed to every writer as they are here.
-Times are nanoseconds since the Unix epoch unless a name says otherwise. Pure data: no I/O.
+Translation produces each record once, the ledger stores them in one order, and every writer gets them in this form.
+Times are Unix nanoseconds unless a name states another unit. Pure data: no I/O.
 """
 
 from __future__ import annotations
@@ -14,22 +14,26 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 Position: TypeAlias = int
-"""Place of a record in the run's one order, from 1; 0 in a record that has none yet."""
+"""Number of a record in the run's order, from 1; 0 in a record that has none yet."""
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 
 class Status(str, Enum):
-    """How a process or a run ended, from good to bad."""
+    """Names how a process or a run ended, from good to bad."""
 
     FINISHED = "finished"
     FAILED = "failed"
     KILLED = "killed"
 
 
+NARROW: Final = 1e-9
+"""Width, relative to its lower edge, of a bucket whose numbers are all equal; trackers cannot draw a width of 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Many numbers of one key at one step.
+    """Summarises many numbers of one key at one step.
 
     Attributes:
         count: How many numbers.
@@ -49,18 +53,21 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """The mean, ``nan`` when there are no numbers."""
+        """Return the mean, ``nan`` when there are no numbers."""
         return self.sum / self.count if self.count else math.nan
 
     def quantile(self, q: float) -> float:
-        """Return the *q* quantile (0 to 1), linear within its bucket, kept within min and max; ``nan`` without any."""
+        """Return the *q* quantile (0 to 1), linear within its bucket, within min and max; ``nan`` without buckets."""
         total = sum(self.counts)
         if not total:
             return math.nan
         below, rank = 0, q * total
         for low, high, count in zip(self.edges, self.edges[1:], self.counts):  # noqa: B905  # edges has one more
             if count and below + count >= rank:
-                value = low + (high - low) * max(rank - below, 0) / count
+                width = high - low
+                if math.isclose(width, max(abs(low), 1.0) * NARROW, rel_tol=1e-6):
+                    width = 0.0
+                value = low + width * max(rank - below, 0) / count
                 return self._clamped(value)
             below += count
         return self._clamped(self.edges[-1])
@@ -75,18 +82,18 @@ Value: TypeAlias = int | float | Distribution
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Every value of one ``log()`` call, or what a foreign producer sent for one time and step.
+    """Holds the values of one ``log()`` call, or those that a third-party producer sent for one time and step.
 
     Attributes:
-        position: Place in the ledger.
+        position: Number in the ledger.
         id: Unique in the run and the same at every redelivery, e.g. ``m:<instance>:<seq>``.
-        role: Who speaks; ``None`` without a role.
-        step: The role's own counter; ``None`` when the producer has none: then the row is placed by time.
+        role: Role of the sender; ``None`` without a role.
+        step: The role's own counter; ``None`` when the producer has none, and the row is ordered by time.
         axis: Key of the step axis, ``<role>/step`` or ``step``; ``None`` without a step.
-        time_unix_ns: Instant of ``log()``.
+        time_unix_ns: Time of the ``log()`` call.
         values: Full key (``<role>/<key>``) to value.
         steps: Every axis known so far to its last step, this row's own included (``{"trainer/step": 3, …}``).
-        attempt: Which start of the role this is, from 1.
+        attempt: Attempt of the role that sent the row, from 1.
     """
 
     id: str
@@ -101,23 +108,23 @@ class Row:
 
 
 Message: TypeAlias = dict[str, Json]
-"""One message in OpenAI's chat shape: ``role``, ``content``, and where they apply ``tool_calls``, ``tool_call_id``."""
+"""One message in OpenAI's chat format: ``role``, ``content``, and where they apply ``tool_calls``, ``tool_call_id``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One span of a rollout.
+    """Describes one span of a rollout.
 
     Attributes:
         id: 16 hex digits.
         parent_id: 16 hex digits; ``None`` for the root.
         name: As sent, e.g. ``chat policy`` or ``execute_tool calculator``.
         kind: ``generation``, ``tool`` or ``span``.
-        attributes: As sent, less messages and tool arguments, which `input` and `output` hold.
+        attributes: As sent, without messages and tool arguments, which `input` and `output` hold.
         input: Messages, tool arguments or any input.
         output: Messages, tool result or any output.
         error: The error's text when its status is an error.
-        otlp: The span as it came, serialised ``opentelemetry.proto.trace.v1.Span``.
+        otlp: The span as it arrived, serialised ``opentelemetry.proto.trace.v1.Span``.
     """
 
     id: str
@@ -137,18 +144,20 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
-    """One complete trace: a root (prompt, answer, reward …) and its spans.
+class RolloutRecord:
+    """Holds one complete trace: a root (prompt, answer, reward …) and its spans.
 
     Attributes:
         id: The trace id, 32 hex digits.
-        key: Where trackers show it, ``<role>/rollouts``.
+        key: Key under which trackers show it, ``<role>/rollouts``.
         steps: Every axis known so far to its last step.
-        messages: The conversation in OpenAI's chat shape.
+        messages: The conversation in OpenAI's chat format.
         spans: The root first, then by start time.
-        incomplete: The root never came.
-        clipped_bytes: Content that was cut.
+        incomplete: Whether the root never arrived.
+        clipped_bytes: Bytes of content that were truncated.
         metadata: Free metadata of the user.
+        remarks: Name of an evaluation that is merged into this rollout to its label and explanation; also in
+            `metadata`.
     """
 
     id: str
@@ -179,21 +188,22 @@ class Rollout:
     incomplete: bool = False
     clipped_bytes: int = 0
     steps: Mapping[str, int] = field(default_factory=dict[str, int])
+    remarks: Mapping[str, Sequence[str | None]] = field(default_factory=dict[str, Sequence[str | None]])
     position: Position = 0
 
     @property
     def timed(self) -> bool:
-        """Its times were measured; the spans of one that was handed over without a start have a nanosecond each."""
+        """Return whether its times were measured; without a start, each span has a duration of one nanosecond."""
         return self.end_unix_ns - self.start_unix_ns >= max(len(self.spans), 1)
 
 
 @dataclass(frozen=True, slots=True)
-class OtherTrace:
-    """A trace that is no rollout; for the few exporters that show such ones.
+class PlainTrace:
+    """Holds a trace that is not a rollout, for the few exporters that show such traces.
 
     Attributes:
         id: The trace id, 32 hex digits.
-        role: Who speaks, of the first span.
+        role: Role of the sender, of the first span.
         name: Name of the root, else of the first span.
         spans: The root first, then by start time.
     """
@@ -208,12 +218,12 @@ class OtherTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class LateValue:
-    """A value for a rollout that was already written: a reward, an advantage, a judgement.
+class Evaluation:
+    """Holds a value for a rollout that was already written: a reward, an advantage, a judgement.
 
     Attributes:
         rollout_id: Trace id of the rollout, 32 hex digits.
-        rollout_key: Where trackers show the rollout.
+        rollout_key: Key under which trackers show the rollout.
         name: ``reward``, ``advantage``, or a part's name.
     """
 
@@ -233,7 +243,7 @@ class LateValue:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The merged config of one role (``None``: of the run), as it stands from here on."""
+    """Holds the merged config of one role (``None``: of the run), as it is from this position on."""
 
     id: str
     role: str | None
@@ -244,7 +254,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The run has ended; acted on only when nothing stands behind it in the ledger."""
+    """Marks the end of the run; it takes effect only while it is the last record of the ledger."""
 
     id: str
     status: Status
@@ -252,13 +262,13 @@ class End:
     position: Position = 0
 
 
-Record: TypeAlias = Row | Rollout | OtherTrace | LateValue | Config | End
+Record: TypeAlias = Row | RolloutRecord | PlainTrace | Evaluation | Config | End
 
 AXIS: Final = "step"
 
 
 def axis_of(role: str | None) -> str:
-    """Return the key of a role's step axis: ``<role>/step``, without a role ``step``."""
+    """Return the key of a role's step axis: ``<role>/step``, or ``step`` without a role."""
     return f"{role}/{AXIS}" if role else AXIS
 
 
@@ -274,6 +284,13 @@ def run_id_of(project: str, name: str) -> str:
     return hashlib.md5(f"{project}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:16]
 
 
+_HEX_DIGITS: Final = frozenset("0123456789abcdef")
+_NO_TRACE: Final = "0" * 32
+
+
 def trace_id_of(run_id: str, rollout_id: str) -> str:
-    """Return the trace id (32 hex digits) of a rollout whose id the user gave."""
+    """Return the trace id (32 hex digits) of a rollout with the user's own id; a valid trace id is kept as it is."""
+    lowered = rollout_id.lower()
+    if len(lowered) == 32 and _HEX_DIGITS.issuperset(lowered) and lowered != _NO_TRACE:
+        return lowered
     return hashlib.md5(f"{run_id}\0{rollout_id}".encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()

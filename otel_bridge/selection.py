@@ -96,7 +96,7 @@ def choose_columns(
         return list(range(total))
     if rule == FIRST:
         return list(range(cap))
-    order = _Order(seed, groups, key)
+    order = _RewardOrder(seed, groups, key)
     kept: dict[int, None] = {}
     for tied in _extremes(rewards)[:cap]:
         kept.update(dict.fromkeys(order.first(tied, 1)))
@@ -118,7 +118,7 @@ def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
     return [[index for index, value in enumerate(rewards) if value == extreme] for extreme in wanted]
 
 
-class _Order:
+class _RewardOrder:
     """The order of a hash of seed and group, within a group of seed and rollout; each step has another."""
 
     def __init__(self, seed: str, groups: Sequence[str | None], key: Callable[[int], str]) -> None:
@@ -155,7 +155,7 @@ class _Order:
         return hashlib.md5(self._seed + name.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
 
 
-def _fill_with_groups(kept: dict[int, None], cap: int, order: _Order) -> None:
+def _fill_with_groups(kept: dict[int, None], cap: int, order: _RewardOrder) -> None:
     """Give the seats left to whole groups, then cut those that did not fit."""
     members: dict[bytes, list[int]] = {}
     for index, digest in enumerate(order.digests):

@@ -1,7 +1,7 @@
 """Every attribute, event and span name on the wire: ours (``rl.*``), those of others, and the GenAI conventions.
 
 Source: the wire format of the design; OpenTelemetry GenAI semantic conventions 1.41; ``dl.*`` and ``nemo.*`` as sent by
-Megatron-LM and NeMo Lens.
+Megatron-LM and NeMo Lens. ``semconv/registry/`` at the root describes them for producers in other languages.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from typing import Final
 
 SCOPE_NAME: Final = "otel_bridge"
 
-# --- resource: who speaks ---------------------------------------------------------------------------------------------
+# --- resource: the sender ---------------------------------------------------------------------------------------------
 PROJECT: Final = "rl.project"
 RUN_NAME: Final = "rl.run.name"
 RUN_ID: Final = "rl.run.id"
+PROJECT_GENERATED: Final = "rl.project.generated"
+"""Bool, true when nobody gave `PROJECT`: it is the working folder's name. A given project replaces it."""
+RUN_NAME_GENERATED: Final = "rl.run.name.generated"
+"""Bool, true when nobody gave `RUN_NAME`: the emitter made it. A given name replaces it, it never replaces one."""
 RUN_GROUP: Final = "rl.run.group"
 RUN_TAGS: Final = "rl.run.tags"
 RUN_NOTES: Final = "rl.run.notes"
@@ -23,10 +27,12 @@ RANK: Final = "rl.rank"
 WORLD_SIZE: Final = "rl.world_size"
 NODE_RANK: Final = "rl.node.rank"
 INSTANCE_ID: Final = "rl.instance.id"
+INSTANCE_START: Final = "rl.instance.start_unix_ns"
+"""Int: when the process joined the run, by its own clock, in Unix ns; of two starts of a role the later one decides."""
 FORKED: Final = "rl.forked"
 """Bool, true in a forked child: such a process never decides a run's status."""
 ATTEMPT: Final = "rl.attempt"
-"""Int: which start of the role this process is, from 1, where the emitter was told."""
+"""Int: which start of the role this process is, from 1, where its environment names it."""
 SYSTEM: Final = "rl.system"
 """Bool, true on the resource under which a bridge sends what it measured of a machine: no word of that process."""
 LAUNCHER: Final = "rl.launcher"
@@ -66,7 +72,11 @@ ROW: Final = "rl.row"
 STEP: Final = "rl.step"
 SEQ: Final = "rl.seq"
 EVENT_SEQ: Final = "rl.event.seq"
-FOREIGN_STEPS: Final = ("dl.iteration", "step")
+DL_ITERATION: Final = "dl.iteration"
+"""Int, on points and spans of NVIDIA NeMo Lens: the iteration."""
+DL_RANK: Final = "dl.rank"
+"""Int, on its resource."""
+FOREIGN_STEPS: Final = (DL_ITERATION, "step")
 """Where producers that do not know ``rl.step`` keep theirs, in order of preference."""
 
 # --- rollouts ---------------------------------------------------------------------------------------------------------
@@ -108,10 +118,20 @@ EVENT_CONFIG: Final = "rl.run.config"
 EVENT_ROLLOUTS: Final = "rl.rollouts"
 ROLLOUTS_COUNT: Final = "rl.rollouts.count"
 """Int, on `EVENT_ROLLOUTS`: left-out rollouts, those without a reward included."""
+ROLLOUTS_STALENESS: Final = "rl.rollouts.staleness"
+"""Map, on `EVENT_ROLLOUTS`: ``count``, ``sum`` and ``max`` of step less policy version, of those that name one."""
+ROLLOUTS_IDS: Final = "rl.rollouts.ids"
+"""Text, on `EVENT_ROLLOUTS`: ids that users gave to left-out rollouts, a line each; at most `MAX_ROLLOUTS_IDS`."""
+MAX_ROLLOUTS_IDS: Final = 4_096
+ROLLOUTS_OPEN_STEPS: Final = "rl.rollouts.open_steps"
+"""Integers, on a rollout's root and on `EVENT_ROLLOUTS`: steps of which the process has live rollouts of that role and
+split open; absent: as it last was."""
 EVENT_END: Final = "rl.run.end"
 EVENT_ALIVE: Final = "rl.alive"
 EVENT_DROPPED: Final = "rl.dropped"
 """Body: drop reason -> count since the process began; the emitter's own drops, so that they are visible."""
+DROPPED_KEYS: Final = "rl.dropped.keys"
+"""Map, on `EVENT_DROPPED`: drop reason -> first key or argument that was dropped for it, cut and escaped."""
 EVENT_EVALUATION: Final = "gen_ai.evaluation.result"
 RUN_STATUS: Final = "rl.run.status"
 

@@ -13,19 +13,19 @@ from typing import Any
 
 from otlp_samples import RUN, T0, end, event, logs, resource, row, who
 
-from otel_bridge.bridge.exporters import Places
-from otel_bridge.bridge.host import Host
+from otel_bridge.bridge.exporters import ExporterEnvironment
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import ConfigError, JournalFullError
 from otel_bridge.exporter import Exporter
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.life import Life, start_ticks, this_host
+from otel_bridge.journal.liveness import LivenessLock, start_ticks, this_host
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.journal.segment import SegmentWriter
-from otel_bridge.testing.memory import Recorder
-from otel_bridge.translation.options import Options
+from otel_bridge.testing.memory import RecordingTracker
+from otel_bridge.translation.options import TranslationOptions
 
 WAIT_S = 20.0
 _instances = itertools.count(1)
@@ -44,7 +44,7 @@ class Process:
     folder: RunFolder
     instance: str
     writer: SegmentWriter
-    life: Life
+    life: LivenessLock
     seq: int = 0
     events: int = 0
     time_ns: int | None = None
@@ -71,7 +71,7 @@ class Process:
             boot_id=host.boot_id, pid=pid, start_ticks=start_ticks(pid), created_unix_ns=time.time_ns(), role=role,
         )  # fmt: skip
         header = replace(header, **changes)  # type: ignore[arg-type]
-        life = Life.hold(folder, instance)
+        life = LivenessLock.hold(folder, instance)
         return cls(folder, instance, SegmentWriter(folder, header, segment_bytes=segment_bytes), life)
 
     def log(self, count: int = 1, *, at_ns: int | None = None, **values: float) -> None:
@@ -88,7 +88,7 @@ class Process:
         self.append(Signal.CONTROL, b"")
 
     def end(self, status: str = "finished") -> None:
-        """Say the end and let go of the sign of life."""
+        """Say the end and release the sign of life."""
         self.events += 1
         self.append(Signal.LOGS, logs(end(status, self.events, last_row=self.seq)))
         self.die()
@@ -122,21 +122,26 @@ class Trackers:
         return self.by_name[name]
 
 
-def options(*recorders: tuple[str, Recorder], **changes: object) -> BridgeOptions:
+def options(*recorders: tuple[str, RecordingTracker], **changes: object) -> BridgeOptions:
     """Options that wait for little, with recorders as exporters."""
     trackers = Trackers({name: recorder.exporter for name, recorder in recorders})
-    translation = Options(
-        end_grace_ns=200_000_000, row_wait_ns=300_000_000, tail_wait_ns=300_000_000, step_wait_ns=300_000_000
+    translation = TranslationOptions(
+        end_grace_ns=200_000_000,
+        row_wait_ns=300_000_000,
+        end_of_stream_wait_ns=300_000_000,
+        step_watermark_ns=300_000_000,
     )
-    made = BridgeOptions(Places({}, Path(), trackers.load), translation=translation, poll_s=0.01, park_s=0.5)
+    made = BridgeOptions(
+        ExporterEnvironment({}, Path(), trackers.load), translation=translation, poll_s=0.01, retry_after_exit_s=0.5
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
 @contextmanager
-def serving(base: Path, how: BridgeOptions, *, until_done: bool = False) -> Iterator[Host]:
+def serving(base: Path, how: BridgeOptions, *, until_done: bool = False) -> Iterator[BridgeSupervisor]:
     """A host on a thread, stopped at the end."""
     lines: list[str] = []
-    host = Host(base, how, until_done=until_done, say=lines.append)
+    host = BridgeSupervisor(base, how, until_done=until_done, say=lines.append)
     host.lines = lines  # type: ignore[attr-defined]
     host.start()
     try:
@@ -145,10 +150,10 @@ def serving(base: Path, how: BridgeOptions, *, until_done: bool = False) -> Iter
         host.stop(5.0)
 
 
-def served(base: Path, how: BridgeOptions) -> Host:
+def served(base: Path, how: BridgeOptions) -> BridgeSupervisor:
     """Serve in this thread until nothing is left to do."""
     lines: list[str] = []
-    host = Host(base, how, until_done=True, say=lines.append)
+    host = BridgeSupervisor(base, how, until_done=True, say=lines.append)
     host.lines = lines  # type: ignore[attr-defined]
     host.serve()
     return host
@@ -176,7 +181,7 @@ def report_when(folder: RunFolder, condition: Callable[[Report], bool], timeout_
     return found[0]
 
 
-def written(recorder: Recorder, run_id: str = RUN) -> list[str]:
+def written(recorder: RecordingTracker, run_id: str = RUN) -> list[str]:
     return list(recorder.run(run_id).rows)
 
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo
+from otel_bridge.bridge.supervisor import BridgeSupervisor
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.journal.folder import run_folders
-from otel_bridge.records import Json, LateValue, Position, Record, Rollout, Row, Status
+from otel_bridge.records import Evaluation, Json, Position, Record, RolloutRecord, Row, Status
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Nowhere:
 
 
 class FileWriter:
-    """Appends; with *tells_safe* it says what the file holds, so that nothing comes twice."""
+    """Appends; with *reports_durable* it says what the file holds, so that nothing comes twice."""
 
     url = None
 
-    def __init__(self, path: Path, *, tells_safe: bool) -> None:
-        self._path, self._tells_safe = path, tells_safe
+    def __init__(self, path: Path, *, reports_durable: bool) -> None:
+        self._path, self._reports_durable = path, reports_durable
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         data = path.read_bytes()
         os.truncate(path, data.rfind(b"\n") + 1)  # a write that a kill cut short
@@ -41,17 +41,17 @@ class FileWriter:
     def write_rows(self, rows: Sequence[Row]) -> None:
         self._write(rows)
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         self._write(rollouts)
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         self._write(values)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         pass
 
-    def safe(self) -> Position | None:
-        if not self._tells_safe:
+    def durable(self) -> Position | None:
+        if not self._reports_durable:
             return None
         lines = self._path.read_bytes().splitlines()
         return int(lines[-1].split()[0]) if lines else 0
@@ -67,18 +67,18 @@ class FileWriter:
         time.sleep(0.004)  # a tracker takes its time to answer: many kills fall between the write and its note
 
 
-def file_exporter(path: Path, *, tells_safe: bool) -> Exporter:
-    def opened(run: RunInfo, settings: ExporterSettings, memory: Memory) -> FileWriter:
-        return FileWriter(path, tells_safe=tells_safe)
+def file_exporter(path: Path, *, reports_durable: bool) -> Exporter:
+    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> FileWriter:
+        return FileWriter(path, reports_durable=reports_durable)
 
     return Exporter(settings=lambda env, cwd: Nowhere(), ordered=True, open=opened)
 
 
 def main(folder: Path, file: Path, mode: str) -> None:
-    exporter = file_exporter(file, tells_safe=mode == "safe")
+    exporter = file_exporter(file, reports_durable=mode == "safe")
     how = BridgeOptions.read(os.environ, Path.cwd(), load=lambda name: exporter)
     folders = [found for found in run_folders(folder.parent) if found.path == folder]
-    Host(folder.parent, how, folders=lambda: folders, until_done=True).serve()
+    BridgeSupervisor(folder.parent, how, folders=lambda: folders, until_done=True).serve()
 
 
 if __name__ == "__main__":

@@ -11,19 +11,19 @@ from bridge_doubles import options
 from bridge_file_tracker import file_exporter
 from forks import Forks, fork_for_each_line, forks
 
-from otel_bridge.bridge.host import Host
+from otel_bridge.bridge.supervisor import BridgeSupervisor
 
 
 def forked_bridges(base: Path, file: Path, mode: str) -> AbstractContextManager[Forks]:
-    """Bridges over *base* into *file*; in *mode* ``safe`` the tracker says what it holds."""
+    """Bridges over *base* into *file*; in *mode* ``durable`` the tracker says what it holds."""
     return forks(__file__, str(base), str(file), mode)
 
 
 def main(base: Path, file: Path, mode: str) -> None:
-    exporter = file_exporter(file, tells_safe=mode == "safe")
+    exporter = file_exporter(file, reports_durable=mode == "safe")
     how = options()
     how = replace(how, places=replace(how.places, load=lambda name: exporter))
-    fork_for_each_line(lambda _: Host(base, how, until_done=True).serve())
+    fork_for_each_line(lambda _: BridgeSupervisor(base, how, until_done=True).serve())
 
 
 if __name__ == "__main__":

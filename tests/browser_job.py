@@ -16,8 +16,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from browser_page import open_page
-from browser_pictures import BIN, free_port, served
+from browser_pictures import BIN, served
 from command_runs import ended, environment
+from free_ports import free_port
 
 PROJECT = "arithmetic"
 KEYS = "^(trainer/loss|explorer/accuracy)$"

@@ -1,4 +1,4 @@
-"""One page in a headless Chromium of its own, spoken to over the DevTools protocol on loopback."""
+"""One page in a headless Chromium of its own, reached over the DevTools protocol on loopback."""
 
 from __future__ import annotations
 

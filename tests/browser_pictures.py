@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from browser_page import Page, open_page
+from free_ports import free_port
 
 PROJECT = "otel-bridge-demo"
 BIN = Path(sys.executable).parent
@@ -28,13 +29,6 @@ _CHARTS = (
     "|trainer/(loss|entropy|staleness))$"
 )
 _WAIT_S = 120.0
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextmanager

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import mlflow_reading
 import wandb_reading
+from wandb_backend.server import WandbServer
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.testing import HeldScalar
 from otel_bridge.testing.conformance import Shown
 from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
-from otel_bridge.testing.wandb_server import WandbServer
 
 TESTS = Path(__file__).resolve().parent
 _OWN = {"_step", "_runtime", "_timestamp"}
@@ -35,7 +34,7 @@ def wandb_offline(store: Path, run: RunInfo) -> Shown:
 def wandb_online(server: WandbServer, run: RunInfo) -> Shown:
     """The run on the stand-in server."""
     held = server.run(run.id)
-    names = {re.sub(r"_\d+$", "", key) for row in held.history for key in row if "rollouts" in key}
+    names = {key for row in held.history for key in row if "rollouts" in key}  # a closed table goes on as `<key>_2`
     tables = {key: server.table(run.id, key) for key in names if _is_table(held.history, key)}
     axes = {name: metric.axis for name, metric in held.metrics.items()}
     status = None if held.exit_code is None else wandb_reading.STATUSES[held.exit_code]
@@ -91,5 +90,9 @@ def print_trackio() -> None:
     contents = trackio_store.held(run)
     logs = SQLiteStorage.get_logs(run.project, run.name, run_id=run.id)
     named = {"step", "timestamp"}
-    rows = sum(any(key not in named and not trackio_store.is_axis(key) for key in row) for row in logs)
+    rows = sum(
+        # Trackio 0.25 keeps traces among the rows.
+        any(key not in named and not trackio_store.is_axis(key) and not isinstance(row[key], list) for key in row)
+        for row in logs
+    )
     sys.stdout.buffer.write(pickle.dumps(Shown(contents, rows)))

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge_file_tracker import Nowhere
 
-from otel_bridge.bridge.delivery import Delivery
-from otel_bridge.bridge.ledger import Ledger
-from otel_bridge.bridge.run_info import RunDescription
-from otel_bridge.exporter import Exporter, Memory, RunInfo
+from otel_bridge.bridge.delivery.delivery import Delivery
+from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.report.run_info import RunDescription
+from otel_bridge.exporter import Exporter, RunInfo, WriterMemory
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.records import Config, End, Json, LateValue, Record, Rollout, Row, Status
+from otel_bridge.records import Config, End, Evaluation, Json, Record, RolloutRecord, Row, Status
 
 
 @dataclass
 class Tracker:
-    """Keeps what it is given; fails where it is told to."""
+    """Keeps what it is given; fails where it is asked to."""
 
     ordered: bool = True
     window_records: int = 1_000
     holds: int | None = None
-    """What `safe` answers; ``None``: it cannot tell."""
+    """What `durable` answers; ``None``: it cannot tell."""
     fails: Callable[[Sequence[Record]], Exception | None] = lambda records: None
     opens: Callable[[], Exception | None] = lambda: None
     loses: Callable[[], Exception | None] = lambda: None
-    """What `safe` raises: it turned out that nothing more arrives."""
+    """What `durable` raises: it turned out that nothing more arrives."""
     ends: Callable[[], Exception | None] = lambda: None
     closes: Callable[[], Exception | None] = lambda: None
     calls: list[tuple[str, tuple[object, ...]]] = field(default_factory=list)
@@ -36,6 +37,10 @@ class Tracker:
     url: str | None = None
     tracker_run_id: str | None = None
     found: str = ""
+    degraded: tuple[str, ...] = ()
+    left_out: Counter[str] = field(default_factory=Counter)
+    cannot_show: str = ""
+    """Why it leaves out each rollout, empty: it takes them."""
 
     @property
     def exporter(self) -> Exporter:
@@ -44,28 +49,31 @@ class Tracker:
             ordered=self.ordered,
             open=self._open,
             window_records=self.window_records,
+            requires=("tracker",),
         )
 
-    def _open(self, run: RunInfo, settings: object, memory: Memory) -> Tracker:
+    def _open(self, run: RunInfo, settings: object, memory: WriterMemory) -> Tracker:
         if (error := self.opens()) is not None:
             raise error
         self.calls.append(("open", (run.reopened,)))
         self.infos.append(run)
+        self.left_out = Counter()
         return self
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         self._write("rows", rows)
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         self._write("rollouts", rollouts)
+        self.left_out.update({self.cannot_show: len(rollouts)} if self.cannot_show else {})
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         self._write("late", values)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         self.calls.append(("config", (role, config)))
 
-    def safe(self) -> int | None:
+    def durable(self) -> int | None:
         if (error := self.loses()) is not None:
             raise error
         return self.holds
@@ -136,12 +144,12 @@ def row(number: int) -> Row:
     return Row(f"m:i:{number}", "t", number, "t/step", number, {"t/loss": 0.5}, {"t/step": number})
 
 
-def rollout(number: int) -> Rollout:
-    return Rollout(f"{number:032x}", "t", "t/rollouts", number, "t/step", 1, 2)
+def rollout(number: int) -> RolloutRecord:
+    return RolloutRecord(f"{number:032x}", "t", "t/rollouts", number, "t/step", 1, 2)
 
 
-def late(number: int) -> LateValue:
-    return LateValue(f"l:i:{number}", f"{number:032x}", "t/rollouts", "reward", 1.0, None, None, "t", 1, "t/step", 1)
+def late(number: int) -> Evaluation:
+    return Evaluation(f"l:i:{number}", f"{number:032x}", "t/rollouts", "reward", 1.0, None, None, "t", 1, "t/step", 1)
 
 
 def config(value: int) -> Config:

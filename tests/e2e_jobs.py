@@ -41,7 +41,7 @@ class Acks:
         run.log(values, step=step)
         os.write(self.fd, b"%d\\n" % step)
 """
-"""Begins every script that tells which rows are safe."""
+"""Begins every script that shows which rows are safe."""
 LOGS = """
 import otel_bridge
 run = otel_bridge.init("faults", "versions")
@@ -141,7 +141,7 @@ def rows(base: Path, key: str = "loss") -> list[int]:
 
 
 def status(base: Path) -> list[str]:
-    """Return every end that the ``file`` exporter was told."""
+    """Return every end that the ``file`` exporter was given."""
     return [str(line["status"]) for line in lines(base) if line["kind"] == "end"]
 
 
@@ -164,7 +164,7 @@ def report_when(base: Path, condition: Callable[[Report], object], timeout_s: fl
 
 
 def ended(base: Path) -> bool:
-    """Say whether every run below *base* is delivered and ended."""
+    """Return whether every run below *base* is delivered and ended."""
     reports = [read_report(folder) for folder in run_folders(base)]
     return bool(reports) and all(report is not None and report.ended for report in reports)
 

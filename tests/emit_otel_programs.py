@@ -40,9 +40,9 @@ class Written:
             if metric.name == name:
                 kind = metric.WhichOneof("data")
                 for point in getattr(metric, str(kind)).data_points:
-                    told = {pair.key: plain(pair.value) for pair in point.attributes}
+                    given = {pair.key: plain(pair.value) for pair in point.attributes}
                     value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
-                    found.append((told.get("rl.step", told.get("step")), value))
+                    found.append((given.get("rl.step", given.get("step")), value))
         return found
 
     @property
@@ -86,7 +86,7 @@ def run_program(folder: Path, source: str, *, instrument: bool = True, **env: st
     """Run *source* as a program in *folder*, appending only; its run is ``p/n`` below ``runs``."""
     (folder / "prog.py").write_text(source)
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "WANDB_", "MLFLOW_"))}
-    own = {"OTEL_BRIDGE_DIR": str(folder / "runs"), "OTEL_BRIDGE_HOLD": "1"}
+    own = {"OTEL_BRIDGE_DIR": str(folder / "runs"), "OTEL_BRIDGE_OFFLINE": "1"}
     own["OTEL_RESOURCE_ATTRIBUTES"] = "rl.project=p,rl.run.name=n"
     command = INSTRUMENT if instrument else [sys.executable]
     return subprocess.run(

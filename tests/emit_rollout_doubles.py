@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 @dataclass
 class Facts:
-    """As `otel_bridge.emit.run.RunFacts` has it."""
+    """As `otel_bridge.emit.run.RunStart` has it."""
 
     env: dict[str, str]
 
@@ -35,7 +35,7 @@ class MemoryRun:
     def last_step(self, role: str | None = None) -> int | None:
         return self._last
 
-    def count_drop(self, reason: str, n: int = 1) -> None:
+    def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
         self.drops[reason] = self.drops.get(reason, 0) + n
 
     def next_event_seq(self) -> int:

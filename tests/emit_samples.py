@@ -124,7 +124,7 @@ def _take_events(seen: Seen, payload: bytes) -> None:
 
 def held(base: Path, **more: str) -> dict[str, str]:
     """Return an environment in which a run is appended below *base* and no bridge is started."""
-    return {**CLEAN, "OTEL_BRIDGE_DIR": str(base), "OTEL_BRIDGE_HOLD": "1", "OTEL_BRIDGE_QUIET": "1", **more}
+    return {**CLEAN, "OTEL_BRIDGE_DIR": str(base), "OTEL_BRIDGE_OFFLINE": "1", "OTEL_BRIDGE_QUIET": "1", **more}
 
 
 @contextmanager

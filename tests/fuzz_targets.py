@@ -21,23 +21,22 @@ from google.protobuf.message import DecodeError, Message
 from journal_samples import HEADER
 from otlp_samples import T0, source
 
-from otel_bridge.bridge.codec import decode, decode_value, encode, encode_value
+from otel_bridge.bridge.ledger.codec import decode, decode_value, encode, encode_value
 from otel_bridge.errors import FormatVersionError, InvalidRecordError
 from otel_bridge.journal import header as header_format
 from otel_bridge.journal.frames import MAGIC, Signal, encode_frame, scan, stream_of
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import read_segment
 from otel_bridge.records import Record
-from otel_bridge.translation.identity import attributes_of, run_of
-from otel_bridge.translation.options import Options, OtherTraces
+from otel_bridge.translation.decode.resources import attributes_of, run_of
+from otel_bridge.translation.options import OtherTraces, TranslationOptions
 from otel_bridge.translation.state import MemoryState
-from otel_bridge.translation.translator import Source, Translator
-from otel_bridge_collector.answers import TooLargeError, answer_to
-from otel_bridge_collector.inflate import inflated, inflated_message
+from otel_bridge.translation.translator import SegmentInfo, Translator
+from otel_bridge_collector.error_table import TooLargeError, answer_to
+from otel_bridge_collector.export_request import count_items, parts
+from otel_bridge_collector.http.inflate import inflated, inflated_message
+from otel_bridge_collector.http.json_request import message_of
 from otel_bridge_collector.ingest import REQUESTS
-from otel_bridge_collector.items import items_in
-from otel_bridge_collector.json_request import message_of
-from otel_bridge_collector.wire import parts
 
 _SIGNALS = (Signal.METRICS, Signal.TRACES, Signal.LOGS)
 _ENCODINGS = ("", "gzip", "deflate")
@@ -81,7 +80,7 @@ def protobuf(data: bytes) -> None:
     for resource, part in found:
         identity = run_of(attributes_of(resource))
         assert identity.id
-        assert items_in(REQUESTS[signal].FromString(part)) >= 0
+        assert count_items(REQUESTS[signal].FromString(part)) >= 0
 
 
 def json_body(data: bytes) -> None:
@@ -147,7 +146,9 @@ def translation(data: bytes) -> None:
     The input is a list of frames: a byte (signal, whole, which source, a second or an hour on), two of length, bytes.
     """
     state = MemoryState()
-    translator = Translator(state, Options(max_open_traces=8, seen_limit=64), others=lambda: OtherTraces.SHOWN)
+    translator = Translator(
+        state, TranslationOptions(max_open_traces=8, seen_limit=64), others=lambda: OtherTraces.SHOWN
+    )
     now_ns = T0
     records: list[Record] = []
     for what, payload in _frames(data):
@@ -177,11 +178,11 @@ TARGETS: Mapping[str, Callable[[bytes], None]] = {
     "translation": translation,
 }
 
-_SOURCES: tuple[Source, ...] = (
+_SOURCES: tuple[SegmentInfo, ...] = (
     source("i1"),
     source("i2", "explorer"),
-    Source("receiver-1", "receiver", b""),
-    Source("bridge-1", "bridge", b""),
+    SegmentInfo("receiver-1", "receiver", b""),
+    SegmentInfo("bridge-1", "bridge", b""),
 )
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo
-from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,16 @@ class GatedWriter:
                 raise PermanentError("odd things are not taken here", position=row.position)
             self._write(*(f"{key} {row.step}" for key in row.values))
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         self._write(*(f"{rollout.key} {rollout.step}" for rollout in rollouts))
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         pass
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         pass
 
-    def safe(self) -> Position | None:
+    def durable(self) -> Position | None:
         return 0 if self._settings.hangs else None
 
     def end(self, status: Status) -> None:
@@ -79,7 +79,7 @@ def _settings(env: Mapping[str, str], cwd: Path) -> GatedSettings:
     return GatedSettings(file, gate, env.get("GATED_BLOCKED") == "1", refuse, env.get("GATED_HANGS") == "1")
 
 
-def _open(run: RunInfo, settings: ExporterSettings, memory: Memory) -> GatedWriter:
+def _open(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> GatedWriter:
     assert isinstance(settings, GatedSettings)
     return GatedWriter(settings)
 

@@ -41,9 +41,9 @@ from otlp_samples import (
 from trace_samples import rollout_spans
 
 from otel_bridge.records import Record
-from otel_bridge.translation.options import Options
+from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.state import MemoryState
-from otel_bridge.translation.translator import Source, Translator
+from otel_bridge.translation.translator import SegmentInfo, Translator
 
 FOLDER = Path(__file__).parent / "golden"
 APP = {"rl.run.id": RUN, "service.name": "megatron", "service.instance.id": "a"}
@@ -56,23 +56,23 @@ class Script:
     acts: list[dict[str, Any]] = field(default_factory=list)
     now_ns: int = T0
 
-    def open(self, *sources: Source) -> Script:
+    def open(self, *sources: SegmentInfo) -> Script:
         self.acts += [{"act": "opened", "source": _source(each), "now_ns": self.now_ns} for each in sources]
         return self
 
-    def frame(self, sender: Source, signal: int, payload: bytes, *, whole: bool = False) -> Script:
+    def frame(self, sender: SegmentInfo, signal: int, payload: bytes, *, whole: bool = False) -> Script:
         self.acts.append(
             {"act": "frame", "source": _source(sender), "signal": signal, "whole": whole, "now_ns": self.now_ns,
              "payload": payload.hex()}
         )  # fmt: skip
         return self
 
-    def rows(self, sender: Source, *scopes: pb.ScopeMetrics) -> Script:
+    def rows(self, sender: SegmentInfo, *scopes: pb.ScopeMetrics) -> Script:
         for scope in scopes:
             self.frame(sender, METRICS, scope.SerializeToString())
         return self
 
-    def request(self, signal: int, payload: bytes, sender: Source = RECEIVER) -> Script:
+    def request(self, signal: int, payload: bytes, sender: SegmentInfo = RECEIVER) -> Script:
         return self.frame(sender, signal, payload, whole=True)
 
     def tick(self, seconds: int) -> Script:
@@ -203,7 +203,7 @@ def _rollout() -> Script:
 def play(acts: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what comes out: records, and what is counted."""
     state = MemoryState()
-    translator = Translator(state, Options(run_id=RUN))
+    translator = Translator(state, TranslationOptions(run_id=RUN))
     records: list[Record] = []
     for act in acts:
         now_ns = act["now_ns"]
@@ -220,12 +220,12 @@ def play(acts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"records": [_record(record) for record in records], "counts": counts}
 
 
-def _source(each: Source) -> dict[str, Any]:
+def _source(each: SegmentInfo) -> dict[str, Any]:
     return {"instance_id": each.instance_id, "kind": each.kind, "resource": each.resource.hex(), "role": each.role}
 
 
-def _read_source(value: Mapping[str, Any]) -> Source:
-    return Source(value["instance_id"], value["kind"], bytes.fromhex(value["resource"]), value["role"])
+def _read_source(value: Mapping[str, Any]) -> SegmentInfo:
+    return SegmentInfo(value["instance_id"], value["kind"], bytes.fromhex(value["resource"]), value["role"])
 
 
 def _record(record: Record) -> dict[str, Any]:

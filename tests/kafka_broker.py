@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from otelcol_programs import Service, cache, collector_environment, free_port
+from free_ports import free_port
+from otelcol_programs import Service, cache, collector_environment
 
 POM = Path(__file__).resolve().parent / "clients" / "kafka" / "pom.xml"
 VERSION = "4.1.0"

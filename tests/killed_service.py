@@ -2,7 +2,7 @@
 
 ``python killed_service.py BASE TRACKER GRPC HTTP MODE`` forks one for each line of its standard input, ``POINT COUNT``:
 it kills itself the COUNT-th time it gets to POINT, and after an empty line it is killed from outside (see `forks`). The
-tracker is a folder with a file for each run (`bridge_file_tracker`); in MODE ``safe`` it says what it holds.
+tracker is a folder with a file for each run (`bridge_file_tracker`); in MODE ``durable`` it says what it holds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bridge_doubles import options
 from bridge_file_tracker import FileWriter, Nowhere
 from forks import fork_for_each_line
 
-from otel_bridge.bridge.host import Host
-from otel_bridge.bridge.ledger import Ledger
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo
+from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.supervisor import BridgeSupervisor
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.translation.translator import Translator
 from otel_bridge_collector import Receiver, ReceiverSettings
 from otel_bridge_collector.ingest import Ingest
@@ -80,19 +80,19 @@ def serve(base: Path, tracker: Path, grpc: int, http: int, mode: str) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
-    def opened(run: RunInfo, settings: ExporterSettings, memory: Memory) -> FileWriter:
-        return FileWriter(tracker / run.id, tells_safe=mode == "safe")
+    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> FileWriter:
+        return FileWriter(tracker / run.id, reports_durable=mode == "safe")
 
     exporter = Exporter(settings=lambda env, cwd: Nowhere(), ordered=True, open=opened)
     how = options(exporters=dict.fromkeys(("metrics", "traces", "logs"), ("file",)), lazy=True, idle_s=60.0)
     how = replace(how, places=replace(how.places, load=lambda name: exporter))
-    host = Host(base, how)
+    host = BridgeSupervisor(base, how)
     host.start()
     env = {"OTEL_BRIDGE_SEGMENT_BYTES": "20k"}
     receiver = Receiver(ReceiverSettings.from_environment(env, base, grpc_port=grpc, http_port=http))
     stop.wait()
     receiver.refuse("ends")
-    receiver.let_go()
+    receiver.release_connections()
     host.drain()
     host.wait(30)
     host.stop()

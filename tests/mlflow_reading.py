@@ -39,6 +39,22 @@ def client(uri: str):
     return MlflowClient(tracking_uri=uri)
 
 
+def searches_numbers() -> bool:
+    """Whether this MLflow compares feedback as numbers, which it does since 3.15."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.search_utils import SearchTraceUtils
+
+    try:
+        return bool(SearchTraceUtils.parse_search_filter_for_search_traces("feedback.reward > 0.4"))
+    except MlflowException:
+        return False
+
+
+def session_of(trace) -> str:
+    """The session of a trace: below 3.14 MLflow shows it in quotes, below 3.10 it is an otel-bridge tag."""
+    return trace.info.trace_metadata.get("mlflow.trace.session", trace.info.tags.get("group")).strip('"')
+
+
 def runs_of(uri: str, run: RunInfo):
     api = client(uri)
     experiment = api.get_experiment_by_name(run.project)
@@ -77,17 +93,31 @@ def contents(uri: str, run: RunInfo, *, traces: bool = True, skip: str | None = 
     return result
 
 
+def _traces(api, held):
+    """Every trace of a run, page by page."""
+    found, token = [], None
+    while True:
+        page = api.search_traces(
+            locations=[held.info.experiment_id], run_id=held.info.run_id, max_results=500, page_token=token
+        )
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
 def _add_traces(result: Contents, api, held) -> None:
-    traces = api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id, max_results=500)
-    for trace in traces:
+    for trace in _traces(api, held):
         trace_id = trace.info.trace_id.removeprefix("tr-")
         root = next(span for span in trace.data.spans if span.parent_id is None)
-        reward = None
+        reward, parts = None, {}
         for assessment in trace.info.assessments:
             if assessment.name == "reward" and not (assessment.metadata or {}).get("late"):
                 reward = assessment.value
             elif (assessment.metadata or {}).get("late") and isinstance(assessment.value, float | int):
                 result.late.append((trace_id, assessment.name, assessment.value))
+            elif isinstance(assessment.value, float | int):
+                parts[assessment.name] = assessment.value
         chat = isinstance(root.inputs, dict)
         messages = len(root.inputs["messages"]) + len((root.outputs or {}).get("choices", [])) if chat else None
-        result.rollouts.append(HeldRollout(trace_id, reward, messages, len(trace.data.spans)))
+        result.rollouts.append(HeldRollout(trace_id, reward, messages, len(trace.data.spans), parts))

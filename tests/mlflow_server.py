@@ -16,18 +16,17 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from free_ports import free_port
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+PYTHON = os.environ.get("OTEL_BRIDGE_TEST_MLFLOW_SERVER_PYTHON", sys.executable)
+"""The interpreter of the server: one of another environment runs it with another version than the client's."""
 
 
 @contextlib.contextmanager
 def mlflow_server(folder: Path) -> Iterator[str]:
     """Start a server with one worker over a fresh SQLite file in *folder*; yield its address."""
     port = free_port()
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command = [PYTHON, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += [
         "--backend-store-uri",
         f"sqlite:///{folder}/server.db",
@@ -73,7 +72,7 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 class FaultProxy:
-    """Passes requests to *target*; answers with `status` instead, or hangs, while told to.
+    """Passes requests to *target*; answers with `status` instead, or hangs, while asked to.
 
     Attributes:
         status: Answer every request whose path contains `path` with this status; 0 passes it on.
@@ -81,6 +80,7 @@ class FaultProxy:
         lose_answer: Pass the request on and drop the answer, as a broken network does.
         cut: Pass the request on and break the connection in the middle of the answer.
         hang: Do not answer before `release` is set.
+        hang_above: Hang for requests with a larger body alone.
         required: Headers without which a request is answered 401.
         seen: ``METHOD path`` of all requests.
     """
@@ -91,6 +91,7 @@ class FaultProxy:
         self.headers: dict[str, str] = {}
         self.required: dict[str, str] = {}
         self.lose_answer = self.hang = self.cut = self.refusing = False
+        self.hang_above = 0
         self.release = threading.Event()
         self.seen: list[str] = []
         self.authorizations: list[str | None] = []
@@ -127,6 +128,7 @@ class FaultProxy:
     def heal(self) -> None:
         self.status, self.after, self.headers = 0, 0, {}
         self.lose_answer = self.hang = self.cut = False
+        self.hang_above = 0
         self.release.set()
         self.release = threading.Event()
         if self.refusing:
@@ -151,7 +153,7 @@ class FaultProxy:
         hit = self.path in request.path
         if hit and self.after > 0:
             self.after, hit = self.after - 1, False
-        if hit and self.hang:
+        if hit and self.hang and len(body) > self.hang_above:
             self.release.wait(30)
             request.close_connection = True
             return

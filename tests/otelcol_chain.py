@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
-from otelcol_programs import Service, bridge, collector, free_pair, free_port, running, services
+from free_ports import free_pair, free_port
+from otelcol_programs import Service, bridge, collector, running, services
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Chain:
     certificate: Path
 
     def trainer(self) -> dict[str, str]:
-        """What a trainer on the agent's node is told."""
+        """What a trainer on the agent's node is given."""
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
 
 

@@ -55,21 +55,6 @@ def cache() -> Path:
     return Path(os.environ.get("OTEL_BRIDGE_CACHE") or Path.home() / ".cache" / "otel-bridge")
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
-def free_pair() -> int:
-    """A port that is free, and the one behind it too."""
-    while True:
-        port = free_port()
-        with socket.socket() as behind, suppress(OSError, OverflowError):
-            behind.bind(("127.0.0.1", port + 1))
-            return port
-
-
 def listens(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
@@ -147,7 +132,7 @@ def running(service: Service) -> Iterator[Service]:
 
 
 def collector(folder: Path, config: str, port: int, **variables: str | int | Path) -> Service:
-    """``otelcol`` with a pipeline of ours; *port* is one of those that it listens on."""
+    """``otelcol`` with an otel-bridge pipeline; *port* is one of those that it listens on."""
     return Service(
         [program("otelcol"), "--config", str(OTELCOL / f"{config}.yaml")],
         collector_environment(**variables),

@@ -13,9 +13,9 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.records import Record
-from otel_bridge.translation.options import Options
+from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.state import MemoryState
-from otel_bridge.translation.translator import Source, Translator
+from otel_bridge.translation.translator import SegmentInfo, Translator
 
 T0 = 1_700_000_000_000_000_000
 S = 1_000_000_000
@@ -49,7 +49,7 @@ def resource(attributes: Mapping[str, object]) -> Resource:
 
 
 def who(instance: str = "i1", role: str | None = "trainer", **more: object) -> dict[str, object]:
-    """Resource attributes of a process of ours; ``rl_rank=1`` is ``rl.rank``."""
+    """Resource attributes of an otel-bridge process; ``rl_rank=1`` is ``rl.rank``."""
     named = {"rl.role": role} if role else {}
     extra = {key.replace("_", "."): value for key, value in more.items()}
     return {
@@ -57,12 +57,12 @@ def who(instance: str = "i1", role: str | None = "trainer", **more: object) -> d
     }  # fmt: skip
 
 
-def source(instance: str = "i1", role: str | None = "trainer", kind: str = "process", **more: object) -> Source:
-    return Source(instance, kind, resource(who(instance, role, **more)).SerializeToString(), role)
+def source(instance: str = "i1", role: str | None = "trainer", kind: str = "process", **more: object) -> SegmentInfo:
+    return SegmentInfo(instance, kind, resource(who(instance, role, **more)).SerializeToString(), role)
 
 
-RECEIVER = Source("receiver-1", "receiver", b"")
-BRIDGE = Source("bridge-1", "bridge", b"")
+RECEIVER = SegmentInfo("receiver-1", "receiver", b"")
+BRIDGE = SegmentInfo("bridge-1", "bridge", b"")
 
 
 def gauge(name: str, value: float, time_ns: int, attributes: Mapping[str, object]) -> pb.Metric:
@@ -106,7 +106,7 @@ def foreign(*metrics: pb.Metric, scope: str = "app") -> pb.ScopeMetrics:
 
 
 def event(name: str, seq: int | None = None, body: object = None, time_ns: int = T0, **attributes: object) -> LogRecord:
-    """One event of ours; ``rl_seq=3`` is ``rl.seq``."""
+    """One event of otel-bridge; ``rl_seq=3`` is ``rl.seq``."""
     named = {key.replace("_", "."): value for key, value in attributes.items()}
     numbered = {} if seq is None else {"rl.event.seq": seq}
     record = LogRecord(
@@ -142,7 +142,7 @@ def logs_request(*parts: tuple[Mapping[str, object], Iterable[LogRecord]]) -> by
 class Bench:
     """A translator with its state, and what it has given out."""
 
-    options: Options = field(default_factory=lambda: Options(run_id=RUN))
+    options: TranslationOptions = field(default_factory=lambda: TranslationOptions(run_id=RUN))
     state: MemoryState = field(default_factory=MemoryState)
     now_ns: int = T0
     records: list[Record] = field(default_factory=list)
@@ -158,18 +158,18 @@ class Bench:
         opened_ns = 0 if away_s is None else self.now_ns
         self.translator = Translator(self.state, self.options, opened_unix_ns=opened_ns)
 
-    def open(self, *sources: Source) -> None:
+    def open(self, *sources: SegmentInfo) -> None:
         for each in sources:
             self.records += self.translator.opened(each, self.now_ns)
 
-    def metrics(self, sender: Source, *scopes: pb.ScopeMetrics) -> list[Record]:
+    def metrics(self, sender: SegmentInfo, *scopes: pb.ScopeMetrics) -> list[Record]:
         """Frames of one process's segment."""
         return self._all(self._frame(sender, METRICS, scope.SerializeToString(), whole=False) for scope in scopes)
 
-    def logs(self, sender: Source, *records: LogRecord) -> list[Record]:
+    def logs(self, sender: SegmentInfo, *records: LogRecord) -> list[Record]:
         return self._all([self._frame(sender, LOGS, logs(*records), whole=False)])
 
-    def request(self, payload: bytes, signal: int = METRICS, sender: Source = RECEIVER) -> list[Record]:
+    def request(self, payload: bytes, signal: int = METRICS, sender: SegmentInfo = RECEIVER) -> list[Record]:
         """A whole export request, as the receiver appends it."""
         return self._all([self._frame(sender, signal, payload, whole=True)])
 
@@ -185,7 +185,7 @@ class Bench:
         self.translator.flush()
         return {key.removeprefix("drop/"): value for key, value in self.state.items("drop/")}  # type: ignore[misc]
 
-    def _frame(self, sender: Source, signal: int, payload: bytes, *, whole: bool) -> list[Record]:
+    def _frame(self, sender: SegmentInfo, signal: int, payload: bytes, *, whole: bool) -> list[Record]:
         return self.translator.frame(sender, signal, payload, whole, self.now_ns, self.now_ns)
 
     def _all(self, batches: Iterable[list[Record]]) -> list[Record]:

@@ -23,7 +23,8 @@ class Service:
 
     def __init__(self, process: subprocess.Popen[str], first: str) -> None:
         self.process, self.first = process, first
-        self.http = re.findall(r"http://[^\s;]+", first)[-1]
+        endpoints = re.findall(r"http://[^\s;]+", first)
+        self.grpc, self.http = endpoints[0], endpoints[-1]
 
     def send(self, *seqs: int) -> int:
         body = metrics_request((who(), [row(seq, {"loss": seq / 2}) for seq in seqs]))
@@ -41,15 +42,18 @@ class Service:
         assert self.process.stderr is not None
         for _ in range(times):
             self.process.send_signal(signal.SIGTERM)
-            while "ends: refuses" not in said:
+            while "shuts down: refuses" not in said:
                 said += self.process.stderr.readline()
         rest = self.process.communicate(timeout=60)[1]
         return self.process.returncode, said + rest
 
 
 @contextmanager
-def service(cwd: Path, env: Mapping[str, str], *options: str) -> Iterator[Service]:
+def service(cwd: Path, env: Mapping[str, str], *options: str, files: int | None = None) -> Iterator[Service]:
+    """Run a service; *files*: how many it may have open."""
     call = [str(BIN / "otel-bridge"), "serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *options]
+    if files is not None:
+        call = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *call]
     process = subprocess.Popen(call, cwd=cwd, env=dict(env), stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.emit.config_values import config_of
+from otel_bridge.emit.config.hyperparameters import config_of
+from otel_bridge.emit.content.policy import ContentPolicy
 from otel_bridge.records import Json
-from otel_bridge.redaction import may_name_secret, scrubbed, secret_by_name, strike_named, strike_out
+from otel_bridge.text.redaction import may_name_secret, redact_named, redact_text, scrubbed, secret_by_name
 
 KEY = "hf_" + "b" * 34
 
@@ -50,7 +51,7 @@ def test_what_only_sounds_like_a_secret_stays(key: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "struck"),
+    ("text", "redacted"),
     [
         ("hf_" + "a" * 34, "[redacted]"),
         ("use sk-" + "A1" * 12 + " here", "use [redacted] here"),
@@ -67,9 +68,9 @@ def test_what_only_sounds_like_a_secret_stays(key: str, value: object) -> None:
         ("meta-llama/Llama-3-8B", "meta-llama/Llama-3-8B"),
     ],
 )
-def test_a_secret_is_known_by_its_shape(text: str, struck: str) -> None:
-    assert strike_out(text) == struck
-    assert config_of({"a": [text]}, print) == {"a": [struck]}
+def test_a_secret_is_known_by_its_shape(text: str, redacted: str) -> None:
+    assert redact_text(text) == redacted
+    assert config_of({"a": [text]}, print) == {"a": [redacted]}
 
 
 @pytest.mark.parametrize(
@@ -100,13 +101,13 @@ def test_names_count_in_json_that_stands_in_a_text_however_often_it_is_escaped(l
     for _ in range(levels):
         text, kept = json.dumps({"said": [text]}), json.dumps({"said": [kept]})
 
-    assert strike_named(text) == kept
+    assert redact_named(text) == kept
     assert may_name_secret(text.encode())
     assert not may_name_secret(b'{"role": "user", "content": "a password"}')
 
 
-def test_the_value_of_a_name_is_struck_out_where_the_text_was_cut_behind_it() -> None:
-    assert strike_named('{"password": "hun') == '{"password": "[redacted]'
+def test_the_value_of_a_name_is_redacted_where_the_text_was_cut_behind_it() -> None:
+    assert redact_named('{"password": "hun') == '{"password": "[redacted]'
 
 
 JSON = st.recursive(
@@ -121,3 +122,25 @@ def test_what_is_scrubbed_once_stays_as_it_is(value: Json) -> None:
     once = scrubbed(value)
 
     assert scrubbed(once) == once
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("clone https://me:hunter2@host/x now", "clone https://[redacted]@host/x now"),
+        ("log in with password=hunter2 please", "log in with password=[redacted] please"),
+        ("Password: hunter2", "Password: [redacted]"),
+        ("?token=abc123def456&x=1", "?token=[redacted]&x=1"),
+        ("api_key=abc123def456", "api_key=[redacted]"),
+        ("client_secret: abc123def456", "client_secret: [redacted]"),
+        ("Authorization: Bearer abcdefghijklmnop", "Authorization: Bearer [redacted]"),
+        (
+            "max_tokens=512, token = tokenizer(x), pad_token: <pad>",
+            "max_tokens=512, token = tokenizer(x), pad_token: <pad>",
+        ),
+        ("the secret: be kind", "the secret: be kind"),
+        ("https://host/@user?x=a:b", "https://host/@user?x=a:b"),
+    ],
+)
+def test_a_message_loses_passwords_and_keys_behind_their_names_and_in_urls(text: str, expected: str) -> None:
+    assert ContentPolicy().redact(text) == expected

@@ -99,7 +99,7 @@ def test_a_group_larger_than_the_cap_is_cut() -> None:
     assert len(kept) == 6
 
 
-def test_rewards_that_are_no_number_are_neither_best_nor_worst() -> None:
+def test_rewards_that_are_not_number_are_neither_best_nor_worst() -> None:
     candidates = [candidate("nan", reward=math.nan), candidate("none"), candidate("low", 0.0), candidate("high", 1.0)]
 
     kept = kept_keys(candidates, 2)

@@ -11,9 +11,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, Instr
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
-from otel_bridge.records import LateValue, Record, Rollout, Row
-from otel_bridge.translation.options import Options
-from otel_bridge.translation.rollouts import Rollouts
+from otel_bridge.records import Evaluation, Record, RolloutRecord, Row
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.state import MemoryState
 
 SECOND = 1_000_000_000
@@ -129,27 +129,32 @@ def evaluation(
     )
 
 
-def left_out(step: int, body: Mapping[str, Any], number: int, *, seq: int = 1, split: str = "train") -> LogRecord:
+def left_out(
+    step: int, body: Mapping[str, Any], number: int, *, seq: int = 1, split: str = "train", ids: str = ""
+) -> LogRecord:
+    more = {"rl.rollouts.ids": ids} if ids else {}
     return LogRecord(
         time_unix_nano=NOW,
         event_name="rl.rollouts",
         body=value(body),
-        attributes=pairs({"rl.step": step, "rl.split": split, "rl.rollouts.count": number, "rl.event.seq": seq}),
+        attributes=pairs(
+            {"rl.step": step, "rl.split": split, "rl.rollouts.count": number, "rl.event.seq": seq, **more}
+        ),
     )
 
 
 class Bench:
-    """A `Rollouts` with its state, that can be killed and started again."""
+    """A `RolloutPipeline` with its state, that can be killed and started again."""
 
     def __init__(self, **options: Any) -> None:
-        self.options = Options(**options)
+        self.options = TranslationOptions(**options)
         self.state = MemoryState()
-        self.rollouts = Rollouts(self.state, self.options)
+        self.rollouts = RolloutPipeline(self.state, self.options)
         self.now = NOW
 
     def restart(self) -> None:
         self.state = MemoryState(json_round_trip(self.state.snapshot()))
-        self.rollouts = Rollouts(self.state, self.options)
+        self.rollouts = RolloutPipeline(self.state, self.options)
 
     def send(self, *spans: Span, resource: Mapping[str, Any] = OURS, scope: str = "otel_bridge") -> list[Record]:
         return self.rollouts.spans(resource, "i1", scope_spans(spans, scope), self.now)
@@ -158,7 +163,7 @@ class Bench:
         return self.rollouts.evaluation(OURS, instance, event, self.now)
 
     def leave_out(self, event: LogRecord) -> list[Record]:
-        return self.rollouts.left_out(OURS, "i1", event, self.now)
+        return self.rollouts.sampled_out(OURS, "i1", event, self.now)
 
     def after(self, seconds: float) -> list[Record]:
         self.now += int(seconds * SECOND)
@@ -176,13 +181,13 @@ def json_round_trip(values: Mapping[str, object]) -> dict[str, Any]:
     return {key: of if isinstance(of, bytes) else json.loads(json.dumps(of)) for key, of in values.items()}
 
 
-def rollouts_in(records: Sequence[Record]) -> list[Rollout]:
-    return [record for record in records if isinstance(record, Rollout)]
+def rollouts_in(records: Sequence[Record]) -> list[RolloutRecord]:
+    return [record for record in records if isinstance(record, RolloutRecord)]
 
 
 def rows_in(records: Sequence[Record]) -> list[Row]:
     return [record for record in records if isinstance(record, Row)]
 
 
-def late_in(records: Sequence[Record]) -> list[LateValue]:
-    return [record for record in records if isinstance(record, LateValue)]
+def late_in(records: Sequence[Record]) -> list[Evaluation]:
+    return [record for record in records if isinstance(record, Evaluation)]

@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
-from mlflow_server import free_port
+from free_ports import free_port
 
 TOKEN = "let-me-in"
+# The oldest servers make a token of their own, whatever TRACKIO_WRITE_TOKEN is.
+_SHOW = f"import trackio.server; trackio.server.write_token = {TOKEN!r}; from trackio.cli import main; main()"
 
 
 class TrackioServer:
@@ -36,7 +38,7 @@ class TrackioServer:
             "TRACKIO_WRITE_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "False",
             "HOME": str(self.folder), "TRACKIO_INBOX_POLL_INTERVAL": "5", **self._env,
         }  # fmt: skip
-        command = [str(Path(sys.executable).parent / "trackio"), "show", "--host", "127.0.0.1"]
+        command = [sys.executable, "-c", _SHOW, "show", "--host", "127.0.0.1"]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,

@@ -16,7 +16,7 @@ TOKEN = "hf_mine"
 
 
 def _settings(env: Mapping[str, str], cwd: Path) -> TrackioSettings:
-    # A Space's address is made of its name, and always https: this one's is told by the test.
+    # A Space's address is made of its name, and always https: this one's is given by the test.
     settings = TrackioSettings.from_environment({**env, "TRACKIO_SPACE_ID": SPACE}, cwd)
     return dataclasses.replace(settings, remote=Remote(os.environ[URL], SPACE, hf_token=TOKEN))
 

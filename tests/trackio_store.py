@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +18,10 @@ from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout
 DIRECTORY = Path(os.environ.get("TRACKIO_TEST_DIR") or tempfile.mkdtemp(prefix="trackio-"))
 ENVIRONMENT = {"TRACKIO_DIR": str(DIRECTORY)}
 
+_package = importlib.util.find_spec("trackio")
+HAS_INBOX = _package is not None and Path(_package.origin or "").with_name("fragments.py").is_file()
+"""From Trackio 0.28 on; found without an import, since Trackio reads its folder in one."""
+
 
 def is_axis(key: str) -> bool:
     """Whether *key* is a role's step, which every row carries; a metric may end in ``/step`` too."""
@@ -26,6 +32,13 @@ def held_in(directory: Path, run: RunInfo) -> Contents:
     """What Trackio's own store in *directory* holds of *run*: Trackio reads its folder from a constant."""
     with _reading(directory):
         return held(run)
+
+
+def rows_in(directory: Path, run: RunInfo) -> list[dict[str, Any]]:
+    """The rows of *run* in *directory*, as Trackio's own store returns them."""
+    with _reading(directory) as store:
+        rows: list[dict[str, Any]] = store.SQLiteStorage.get_logs(run.project, run.name, run_id=run.id)
+        return rows
 
 
 def traces_in(directory: Path, run: RunInfo) -> list[dict[str, Any]]:
@@ -71,10 +84,17 @@ def held(run: RunInfo) -> Contents:
             continue
         reward = metadata.get("reward")
         reward = float(reward) if isinstance(reward, str) else reward
-        contents.rollouts.append(HeldRollout(metadata["trace_id"], reward, len(trace["messages"]), len(trace["spans"])))
+        messages, spans, parts = len(trace["messages"]), len(spans_of(trace)), metadata.get("rewards") or {}
+        contents.rollouts.append(HeldRollout(metadata["trace_id"], reward, messages, spans, parts))
     config = SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id) or {}
     contents.config.update({key: str(value) for key, value in config.items() if not key.startswith("_")})
     return contents
+
+
+def spans_of(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    """The spans of a trace; below Trackio 0.37 they are text in its metadata."""
+    spans: list[dict[str, Any]] = trace["spans"] if "spans" in trace else json.loads(trace["metadata"]["spans"])
+    return spans
 
 
 def created(run: RunInfo) -> object:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from wandb_backend.server import WandbServer
 
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import ExporterSettings, RunInfo, RunWriter
 from otel_bridge.records import Row
 from otel_bridge.testing import MemoryTable, open_writer, samples
 from otel_bridge.testing.samples import run_info
-from otel_bridge.testing.wandb_server import WandbServer
 from otel_bridge_wandb import exporter
 
 FAST = {
@@ -47,7 +47,7 @@ def memory() -> MemoryTable:
 
 @pytest.fixture
 def limits() -> Mapping[str, str]:
-    """What `opened` is told besides `FAST`."""
+    """What `opened` is given besides `FAST`."""
     return {}
 
 
@@ -84,9 +84,9 @@ def losses(server: WandbServer, run: RunInfo) -> list[object]:
 
 
 def blocked(writer: RunWriter, said: str) -> bool:
-    """Say whether asking the writer how far it is shows that it is blocked, with *said* in the reason."""
+    """Return whether asking the writer how far it is shows that it is blocked, with *said* in the reason."""
     try:
-        writer.safe()
+        writer.durable()
     except BlockedError as exc:
         return said in str(exc)
     return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -56,9 +57,9 @@ def contents_of(
                 if cell["value"] is not None:
                     contents.late.append((str(cell["trace"]), str(cell["name"]), cast("float", cell["value"])))
             else:
-                contents.rollouts.append(
-                    HeldRollout(str(cell["trace"]), cast("float | None", cell["reward"]), cast("int", cell["messages"]))
-                )
+                reward, messages = cast("float | None", cell["reward"]), cast("int", cell["messages"])
+                parts = json.loads(str(cell.get("rewards") or "{}"))
+                contents.rollouts.append(HeldRollout(str(cell["trace"]), reward, messages, None, parts))
     return contents
 
 

@@ -1,6 +1,6 @@
 """A machine of a job that shares its W&B run: ``python -m wandb_shared_job <job as JSON>``, with a wandb of its own.
 
-Reads lines from standard input (``rows trainer 1 3``, ``rollouts``, ``config trainer {"a": 1}``, ``safe``, ``end``,
+Reads lines from standard input (``rows trainer 1 3``, ``rollouts``, ``config trainer {"a": 1}``, ``durable``, ``end``,
 ``close``), does them through the exporter and answers each with one line of JSON.
 """
 
@@ -12,12 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from otel_bridge.errors import ExporterError
+from otel_bridge.errors import ExporterError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter
 from otel_bridge.records import Record, Row, Status
 from otel_bridge.testing import deliver, open_writer, samples
 from otel_bridge.testing.child import FileMemory
 from otel_bridge_wandb import exporter
+
+_TRIES = 4
 
 
 class Machine:
@@ -30,8 +32,10 @@ class Machine:
         self._records = self._folder / "records.json"
         self.position = 0
         self.keys: dict[str, str] = {}
+        self.configs: dict[str, Any] = {}
+        self.sent: list[Record] = []
         if self._records.exists():
-            self.position, self.keys = json.loads(self._records.read_text())
+            self.position, self.keys, self.configs = json.loads(self._records.read_text())
         self.writer = self.open()
 
     def open(self) -> RunWriter:
@@ -40,7 +44,18 @@ class Machine:
             node_rank=self._job["node_rank"],
         )  # fmt: skip
         settings = exporter.settings(self._job["environment"], self._folder)
-        return open_writer(exporter, run, settings, FileMemory(self._folder / "memory.db"))
+        writer = open_writer(exporter, run, settings, FileMemory(self._folder / "memory.db"))
+        for role, config in self.configs.items():
+            writer.write_config(role, config)
+        return writer
+
+    def config(self, role: str, config: dict[str, Any]) -> None:
+        self.configs[role] = config
+        self.save()
+        self.writer.write_config(role, config)
+
+    def save(self) -> None:
+        self._records.write_text(json.dumps([self.position, self.keys, self.configs]))
 
     def rows(self, role: str, first: int, last: int, key: str = "loss") -> None:
         rows = [samples.row(step, {key: step}, role=role or None) for step in range(first, last + 1)]
@@ -54,15 +69,28 @@ class Machine:
     def write(self, records: list[Row] | list[Any]) -> None:
         placed: list[Record] = samples.placed(records, self.position + 1)
         self.position += len(placed)
-        self._records.write_text(json.dumps([self.position, self.keys]))
+        self.sent += placed
+        self.save()
         try:
             deliver(self.writer, placed)
         except ExporterError as exc:
             if "opened anew" not in str(exc):
                 raise
-            self.writer.close()
-            self.writer = self.open()
-            deliver(self.writer, placed, held=self.writer.safe() or 0)
+            self.open_anew()
+
+    def end(self) -> None:
+        """End the run as a bridge does: a new writer sends again what another one replaced meanwhile."""
+        for _ in range(_TRIES):
+            try:
+                return self.writer.end(Status.FINISHED)
+            except RetryableError:
+                self.open_anew()
+        return self.writer.end(Status.FINISHED)
+
+    def open_anew(self) -> None:
+        self.writer.close()
+        self.writer = self.open()
+        deliver(self.writer, self.sent, held=self.writer.durable() or 0)
 
     def answer(self, words: list[str]) -> object:
         match words:
@@ -71,11 +99,11 @@ class Machine:
             case ["rollouts", role, first, last]:
                 self.rollouts(role, int(first), int(last))
             case ["config", role, config]:
-                self.writer.write_config(role, json.loads(config))
+                self.config(role, json.loads(config))
             case ["safe"]:
-                return [self.writer.safe(), self.position]
+                return [self.writer.durable(), self.position]
             case ["end"]:
-                self.writer.end(Status.FINISHED)
+                self.end()
             case _:
                 self.writer.close()
         return None
@@ -89,7 +117,7 @@ def main() -> None:
     except ExporterError as exc:
         print(json.dumps({"error": str(exc), "help": getattr(exc, "help", "")}), flush=True)
         return
-    print(json.dumps({"safe": machine.writer.safe()}), flush=True)
+    print(json.dumps({"safe": machine.writer.durable()}), flush=True)
     for line in sys.stdin:
         try:
             said: object = machine.answer(line.split(maxsplit=2) if line.startswith("config") else line.split())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_bridge.exporter import RunInfo
-from otel_bridge.records import Record, Rollout, Row
+from otel_bridge.records import Record, RolloutRecord, Row
 from otel_bridge.testing import deliver, open_writer, samples
 from otel_bridge.testing.child import FileMemory
 from otel_bridge_wandb import exporter
@@ -42,18 +42,18 @@ def keys_of(records: Sequence[Record]) -> dict[str, str]:
 
 
 def rollout_ids(records: Sequence[Record]) -> list[str]:
-    return [record.id for record in records if isinstance(record, Rollout)]
+    return [record.id for record in records if isinstance(record, RolloutRecord)]
 
 
 def write(job: WritingJob) -> None:
     settings = exporter.settings(job.environment, job.memory.parent)
     writer = open_writer(exporter, job.run, settings, FileMemory(job.memory))
-    held = writer.safe() or 0
+    held = writer.durable() or 0
     print("open", held, flush=True)
     due = [record for record in job.records if record.position > held]
     for at in range(0, len(due), job.window):
         deliver(writer, due[at : at + job.window])
-        print("wrote", due[min(at + job.window, len(due)) - 1].position, writer.safe(), flush=True)
+        print("wrote", due[min(at + job.window, len(due)) - 1].position, writer.durable(), flush=True)
         time.sleep(job.pause_s)
     writer.close()
     print("closed", flush=True)

@@ -1,4 +1,4 @@
-"""The OTLP receiver: what arrives over gRPC or HTTP is appended to run folders, then acknowledged."""
+"""The OTLP receiver: appends data that arrives over gRPC or HTTP to run folders, then acknowledges it."""
 
 from otel_bridge_collector.receiver import Receiver, ReceiverSettings
 

@@ -1,28 +1,34 @@
-"""Who may send: bearer tokens, and TLS with certificates of its own for clients. Closed by default."""
+"""Decides which clients may send, by bearer tokens and TLS client certificates. Closed by default."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote
 
 from otel_bridge import settings
 from otel_bridge.errors import ConfigError
-from otel_bridge_collector.answers import ForbiddenError, UnauthenticatedError
+from otel_bridge_collector.error_table import ForbiddenError, UnauthenticatedError
+
+_PORT: Final = re.compile(r":\d*$")
+_SHOWN: Final = 80
+"""Most characters of a header that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of TLS, PEM.
+    """Holds the files of TLS, in PEM.
 
     Attributes:
-        certificate: The server's, with its chain.
+        certificate: The server's certificate, with its chain.
         key: Its key.
-        client_ca: Certificates that a client's own must be signed by; ``None``: clients need none.
+        client_ca: CA certificates that must have signed a client's certificate; ``None`` when clients need none.
     """
 
     certificate: Path
@@ -34,7 +40,7 @@ class Tls:
         """Read the three variables and check the files; ``None`` when none is set.
 
         Raises:
-            ConfigError: One is missing, or a file cannot be used.
+            ConfigError: A variable is missing, or a file cannot be used.
         """
         certificate, key = settings.TLS_CERT.read(env), settings.TLS_KEY.read(env)
         client_ca = settings.TLS_CLIENT_CA.read(env)
@@ -47,11 +53,11 @@ class Tls:
         return tls
 
     def check(self) -> None:
-        """Load the files; raises `ConfigError` that names the one that cannot be used."""
+        """Load the files; raise a `ConfigError` that names a file that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         for path in (self.certificate, self.key, self.client_ca):
             if path is not None and not path.is_file():
-                raise ConfigError(f"{path} is no file; expected PEM, see {settings.TLS_CERT.name}")
+                raise ConfigError(f"{path} is not a file; expected PEM, see {settings.TLS_CERT.name}")
         try:
             context.load_cert_chain(self.certificate, self.key)
         except (ssl.SSLError, OSError) as exc:
@@ -63,48 +69,89 @@ class Tls:
             raise ConfigError(f"{self.client_ca}: {exc}; expected certificates in PEM") from exc
 
 
-class Access:
-    """Decides about each request.
+@dataclass(frozen=True, slots=True)
+class BrowserHeaders:
+    """Holds the headers by which a request of a web page is recognized; ``None`` for a missing header.
 
-    Args:
-        tokens: Bearer tokens, one of which a client must send; several, so that they can be rotated. None: everybody
-            may that reaches the port.
+    Attributes:
+        origin: Origin of the page; browsers send it with every POST, but not with a GET of the page's own site.
+        fetch_site: ``Sec-Fetch-Site``: how the page's site relates to this server's (W3C Fetch Metadata).
+        host: Host name that the client used; after DNS rebinding it is that of the page's server, not of this one.
     """
 
-    def __init__(self, tokens: Sequence[str]) -> None:
+    origin: str | None = None
+    fetch_site: str | None = None
+    host: str | None = None
+
+
+_NO_BROWSER: Final = BrowserHeaders()
+
+
+class Access:
+    """Accepts or refuses each request.
+
+    Args:
+        tokens: Bearer tokens, one of which a client must send; several, so that they can be rotated. Without tokens
+            every client that reaches the port may send, except web pages.
+        any_host: Whether any host name is accepted, because clients must have a certificate.
+    """
+
+    def __init__(self, tokens: Sequence[str], *, any_host: bool = False) -> None:
         self._tokens = [token.encode() for token in tokens]
+        self._any_host = any_host
 
     @property
     def open(self) -> bool:
-        """No token is asked for."""
+        """Return whether no token is required."""
         return not self._tokens
 
-    def check(self, authorization: str | None, origin: str | None = None) -> None:
-        """Let a request pass, or not.
+    def check(self, authorization: str | None, browser: BrowserHeaders = _NO_BROWSER) -> None:
+        """Return if a request is allowed, else raise.
 
-        ``OTEL_EXPORTER_OTLP_HEADERS`` is percent-encoded by its specification, and some SDKs send it as it stands:
-        both a space and ``%20`` behind ``Bearer`` are taken.
+        ``OTEL_EXPORTER_OTLP_HEADERS`` is percent-encoded by its specification, and some SDKs send it without decoding.
+        So both a space and ``%20`` after ``Bearer`` are accepted.
 
         Args:
             authorization: The header of that name.
-            origin: The header that a browser adds: a page that somebody looks at must not write here unasked.
+            browser: Headers that a browser adds, because a web page must not write or read here without permission.
 
         Raises:
-            UnauthenticatedError: It carries none of the tokens.
-            ForbiddenError: It comes from a web page, and no token is asked for.
+            UnauthenticatedError: The request has none of the tokens.
+            ForbiddenError: The request comes from a web page, and no token is required.
         """
         if not self._tokens:
-            if origin is not None:
-                raise ForbiddenError("requests of web pages are taken with a token only; set OTEL_BRIDGE_TOKEN")
+            self._refuse_web_pages(browser)
             return
         sent = authorization or ""
         given = [_bearer(sent), _bearer(unquote(sent))]  # a token may hold a percent sign of its own
-        # Every token is compared, so that the time says nothing about which one was near.
+        # Every token is compared, so that the duration does not reveal which token was similar.
         matches = [hmac.compare_digest(token, one) for token in self._tokens for one in given if one is not None]
         if not any(matches):
             raise UnauthenticatedError(
-                "this receiver wants `authorization: Bearer <token>`; set OTEL_BRIDGE_TOKEN where the data comes from"
+                "this receiver requires `authorization: Bearer <token>`; set OTEL_BRIDGE_TOKEN where data is sent from"
             )
+
+    def _refuse_web_pages(self, browser: BrowserHeaders) -> None:
+        if browser.origin is not None or browser.fetch_site not in {None, "none"}:
+            raise ForbiddenError("requests of web pages are accepted with a token only; set OTEL_BRIDGE_TOKEN")
+        if not self._any_host and browser.host is not None and not _is_own_name(browser.host):
+            raise ForbiddenError(
+                f"Host {browser.host[:_SHOWN]!r} is neither localhost nor an address: a web page may be behind it; "
+                "use 127.0.0.1, or set OTEL_BRIDGE_TOKEN"
+            )
+
+
+def _is_own_name(host: str) -> bool:
+    """Return whether *host* is an address or localhost, so that no other DNS server can have led a browser here."""
+    name = host.rpartition(":")[0] if _PORT.search(host) else host
+    name = name.strip("[]").lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _bearer(authorization: str) -> bytes | None:
@@ -114,7 +161,7 @@ def _bearer(authorization: str) -> bytes | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether *host* can be reached from this machine only."""
+    """Return whether *host* can be reached from this machine only."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
-"""One ``fdatasync`` for many requests: those that wait for a file while it is being synced share the next one.
+"""Shares one ``fdatasync`` among many requests: those that arrive during a sync of a file share the next one.
 
-A request is told that it is safe by a sync that began after it was appended. Files are synced side by side, so that a
-hundred runs do not wait in one line.
+A request is on the disk after a sync that began after the request was appended. Files are synced concurrently, so that
+a hundred runs do not wait for each other.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _sync = getattr(os, "fdatasync", os.fsync)
 
 
 class SyncedFile:
-    """An open file that requests wait for. Made and waited for on the event loop.
+    """Holds an open file and the requests that wait for its sync. For the event loop.
 
     Args:
-        fd: Its descriptor; duplicated, so that whoever writes may close his.
-        folders: Folders in which it was made just now: their entries must be on the disk too.
+        fd: Its descriptor, which is duplicated, so that the writer may close its own.
+        folders: Folders in which the file was just created, whose entries must be on the disk too.
     """
 
     def __init__(self, fd: int, folders: tuple[Path, ...]) -> None:
@@ -36,7 +36,7 @@ class SyncedFile:
 
 
 class GroupSync:
-    """Threads that sync files. `wait` and `retire` are for the event loop."""
+    """Syncs files in threads. `wait` and `retire` are for the event loop."""
 
     def __init__(self) -> None:
         self.syncs = 0
@@ -48,7 +48,10 @@ class GroupSync:
             thread.start()
 
     def wait(self, file: SyncedFile) -> asyncio.Future[None]:
-        """Return what is done when all that was appended to *file* so far is on the disk; fails with `JournalError`."""
+        """Return a future that is done when all data appended to *file* so far is on the disk.
+
+        The future fails with `JournalError`.
+        """
         future = asyncio.get_running_loop().create_future()
         with self._news:
             file.waiting.append(future)
@@ -59,14 +62,14 @@ class GroupSync:
         return future
 
     def retire(self, file: SyncedFile) -> None:
-        """Say that nothing more is appended to *file*; it is closed once nobody waits for it."""
+        """Note that nothing more is appended to *file*, which is closed once no request waits for it."""
         with self._news:
             file.retired = True
             if not file.queued:
                 os.close(file.fd)
 
     def stop(self) -> None:
-        """Sync what is waited for and end the threads."""
+        """Sync all files that requests wait for, and end the threads."""
         with self._news:
             self._stopping = True
             self._news.notify_all()
@@ -92,8 +95,8 @@ class GroupSync:
                     file.queued = False
                     if file.retired:
                         os.close(file.fd)
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                waiting[0].get_loop().call_soon_threadsafe(_tell, waiting, error)
+            with contextlib.suppress(RuntimeError):  # the loop was closed: no request waits any more
+                waiting[0].get_loop().call_soon_threadsafe(_resolve, waiting, error)
 
 
 def _synced(file: SyncedFile) -> JournalError | None:
@@ -104,6 +107,8 @@ def _synced(file: SyncedFile) -> JournalError | None:
         file.folders = ()
     except OSError as exc:
         return JournalError(f"the disk refused to sync: {exc.strerror}; nothing was acknowledged")
+    except Exception as exc:  # noqa: BLE001  # a thread that ends would leave its requests without an answer
+        return JournalError(f"the sync failed: {type(exc).__name__}: {exc}; nothing was acknowledged")
     return None
 
 
@@ -118,7 +123,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _tell(waiting: list[asyncio.Future[None]], error: JournalError | None) -> None:
+def _resolve(waiting: list[asyncio.Future[None]], error: JournalError | None) -> None:
     for future in waiting:
         if future.done():  # its request was given up
             continue

@@ -1,6 +1,8 @@
-"""OTLP over gRPC: three unary methods that hand raw bytes on, on the event loop.
+"""Serves OTLP over gRPC: three unary methods that pass raw bytes to `Ingest`, on the event loop.
 
-Messages are neither parsed, inflated nor built by gRPC: the bytes go to `Ingest`, and the empty response is constant.
+gRPC neither parses, decompresses nor builds messages, and the empty response is constant. The methods are served as
+streams of one message. gRPC would read the message of a unary method into memory before the metadata can be checked. As
+a stream, a client without a token is refused before its message is read.
 """
 
 from __future__ import annotations
@@ -14,14 +16,16 @@ from typing import Final, cast
 import grpc
 import grpc.aio
 
+from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
 from otel_bridge_collector.access import Tls
-from otel_bridge_collector.answers import answer_to
-from otel_bridge_collector.inflate import inflated_message
+from otel_bridge_collector.error_table import TooLargeError, answer_to
+from otel_bridge_collector.export_request import partial_success
+from otel_bridge_collector.http.inflate import QUICK_BYTES, inflated_message
+from otel_bridge_collector.http.protocol import max_connections
 from otel_bridge_collector.ingest import Rejected
-from otel_bridge_collector.items import partial_success
-from otel_bridge_collector.serving import Serving
+from otel_bridge_collector.server_context import ServerContext
 
 _METHODS: Final = {
     "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": Signal.METRICS,
@@ -29,11 +33,16 @@ _METHODS: Final = {
     "/opentelemetry.proto.collector.logs.v1.LogsService/Export": Signal.LOGS,
 }
 _STREAMS: Final = 64
-"""Requests under way on one connection; a client holds further ones back by itself (HTTP/2), which loses none."""
+"""Most concurrent requests of one connection; the client itself delays further ones (HTTP/2), which loses none."""
 _PING_MS: Final = 5_000
 _HEAD_BYTES: Final = 64 << 10
-LARGE_BYTES: Final = 1 << 20
-"""Compressed requests above this are inflated beside the event loop."""
+BODY_S: Final = 60.0
+"""Seconds that a client has to send its message after its metadata."""
+_HANDSHAKE_MS: Final = 10_000
+_IDLE_MS: Final = 120_000
+"""Time without a request after which a connection is closed; clients open another one themselves."""
+_SILENCE_MS: Final = 60_000
+"""Time after which a silent client is pinged; its connection is closed when it does not answer."""
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -41,15 +50,15 @@ class GrpcServer:
     """Listens between `start` and `stop`. Made and used on the event loop.
 
     Args:
-        address: ``host:port``; port 0: any that is free.
-        serving: What it works with.
-        tls: Files of TLS; ``None``: plain text.
+        address: ``host:port``; port 0 for any free port.
+        serving: Context that all servers share.
+        tls: Files of TLS; ``None`` for plain text.
 
     Raises:
         RuntimeError: The address cannot be bound.
     """
 
-    def __init__(self, address: str, serving: Serving, *, tls: Tls | None) -> None:
+    def __init__(self, address: str, serving: ServerContext, *, tls: Tls | None) -> None:
         self._server = grpc.aio.server(  # pyright: ignore[reportUnknownMemberType]  # stubs leave handlers open
             options=[
                 ("grpc.max_receive_message_length", serving.request_bytes),
@@ -59,9 +68,13 @@ class GrpcServer:
                 ("grpc.per_message_decompression", 0),  # inflated here, bounded whatever the version of gRPC
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.keepalive_time_ms", _SILENCE_MS),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+                ("grpc.max_connection_idle_ms", _IDLE_MS),
+                ("grpc.max_allowed_incoming_connections", max_connections()),
             ]
         )
-        self._server.add_generic_rpc_handlers((_Handler(serving),))  # pyright: ignore[reportUnknownMemberType]  # stubs
+        self._server.add_generic_rpc_handlers((_GrpcHandler(serving),))  # pyright: ignore[reportUnknownMemberType]  # stubs
         if tls is None:
             self.port = self._server.add_insecure_port(address)
         else:
@@ -72,12 +85,12 @@ class GrpcServer:
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new request and wait for those under way, at most *grace_s*."""
+        """Accept no new request and wait for running ones, at most *grace_s*."""
         await self._server.stop(grace_s)
 
 
-class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic at run time  # pyright: ignore[reportMissingTypeArgument]
-    def __init__(self, serving: Serving) -> None:
+class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic at run time  # pyright: ignore[reportMissingTypeArgument]
+    def __init__(self, serving: ServerContext) -> None:
         self._serving = serving
         self._trailers = ((HEADER_SERVER, version("otel-bridge")),)
         self._methods = {path: self._method(signal) for path, signal in _METHODS.items()}
@@ -86,14 +99,14 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic 
         return self._methods.get(handler_call_details.method)
 
     def _method(self, signal: Signal) -> grpc.RpcMethodHandler[bytes, bytes]:
-        async def export(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-            return await self._export(signal, body, context)
+        async def export(_messages: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            return await self._export(signal, context)
 
-        return grpc.unary_unary_rpc_method_handler(export)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # stubs
+        return grpc.stream_unary_rpc_method_handler(export)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # stubs
 
-    async def _export(self, signal: Signal, body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    async def _export(self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         try:
-            rejected = await self._store(signal, body, context)
+            rejected = await self._store(signal, context)
         except Exception as exc:  # what leaves here becomes UNKNOWN, which clients take for final
             answer = answer_to(exc)
             self._serving.counters.refuse(answer, "OTLP/gRPC", exc)
@@ -103,23 +116,37 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic 
         context.set_trailing_metadata(self._trailers)
         return b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
 
-    async def _store(
-        self, signal: Signal, body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> Rejected | None:
+    async def _store(self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]) -> Rejected | None:
         serving = self._serving
+        if not serving.access.open:
+            sent = cast("Iterable[tuple[str, str | bytes]]", context.invocation_metadata() or ())
+            serving.access.check(next((str(value) for key, value in sent if key == "authorization"), None))
         serving.limits.enter()
         try:
-            if not serving.access.open:
-                sent = cast("Iterable[tuple[str, str | bytes]]", context.invocation_metadata() or ())
-                serving.access.check(next((str(value) for key, value in sent if key == "authorization"), None))
+            body = await self._message(context)
+            serving.heap.note(len(body))
             serving.limits.charge(len(body))
-            if len(body) > LARGE_BYTES:
-                body = await asyncio.to_thread(inflated_message, body, serving.request_bytes)
-            else:
-                body = inflated_message(body, serving.request_bytes)
-            return await serving.accept(signal, body)
+            return await serving.accept(signal, await self._inflated(body))
         finally:
             serving.limits.leave()
+
+    async def _message(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        """Read the one message of a call."""
+        try:
+            message = cast("bytes | object", await asyncio.wait_for(context.read(), BODY_S))  # or `grpc.aio.EOF`
+        except asyncio.TimeoutError as exc:
+            raise InvalidRecordError(f"the message did not come within {BODY_S:.0f} s") from exc
+        if not isinstance(message, bytes):
+            raise InvalidRecordError("the client sent no message; expected an export request")
+        return message
+
+    async def _inflated(self, body: bytes) -> bytes:
+        limit_bytes = self._serving.request_bytes
+        try:
+            return inflated_message(body, min(QUICK_BYTES, limit_bytes))
+        except TooLargeError:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._serving.decoding, inflated_message, body, limit_bytes)
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:

@@ -1,7 +1,7 @@
-"""From a request's bytes to the run folders: parse, read the resources only, append; nothing walks the points.
+"""Appends the bytes of requests to run folders; reads only their resources, never their points.
 
-On the event loop. A request of several runs is split by run; every payload is made of the bytes as they came. It is
-parsed once, in C, only to refuse what is no OTLP.
+It runs on the event loop, except for the check of large requests. A request of several runs is split by run, and every
+payload consists of the bytes as they arrived. A request is parsed once, in C, only to refuse data that is not OTLP.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from otel_bridge.errors import FormatVersionError, InvalidRecordError, JournalError
-from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.frames import MAX_RECORD_BYTES, Signal
-from otel_bridge.journal.quota import Quota
-from otel_bridge.translation.identity import RunIdentity, attributes_of, run_of
-from otel_bridge_collector.answers import TooLargeError, UnavailableError
-from otel_bridge_collector.counters import Counters
+from otel_bridge import settings
+from otel_bridge.bridge.serving.process_limits import DescriptorShares, descriptor_limit, exhausted
+from otel_bridge.errors import FormatVersionError, InvalidRecordError, JournalError, JournalFullError
+from otel_bridge.journal.folder import RunFolder, put_file, run_folders
+from otel_bridge.journal.frames import HEAD_BYTES, MAX_RECORD_BYTES, Signal
+from otel_bridge.journal.quota import FREE_SPACE, Quota
+from otel_bridge.translation.decode.resources import RunIdentity, attributes_of, run_of
+from otel_bridge_collector.error_table import TooLargeError, TooManyRunsError, UnavailableError
+from otel_bridge_collector.export_request import check_well_formed, count_items, parts
 from otel_bridge_collector.group_sync import GroupSync
-from otel_bridge_collector.items import items_in
-from otel_bridge_collector.metrics_text import SERVICE_MARK
 from otel_bridge_collector.run_segment import RunSegment
-from otel_bridge_collector.wire import parts
+from otel_bridge_collector.telemetry import SERVICE_MARK, Counters
 
 Request: TypeAlias = ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest
 
@@ -40,39 +41,45 @@ REQUESTS: Final[Mapping[Signal, type[Request]]] = {
     Signal.TRACES: ExportTraceServiceRequest,
     Signal.LOGS: ExportLogsServiceRequest,
 }
-_OPEN_RUNS: Final = 256
 _RUNS: Final = 256
-"""Runs of one request: a new one costs ten milliseconds, in which no other request is answered."""
+"""Most runs of one request, because a new run takes ten milliseconds, in which no other request is answered."""
+_COUNT_S: Final = 60.0
 _IDLE_S: Final = 60.0
 _KNOWN_RESOURCES: Final = 4096
 _KNOWN_BYTES: Final = 16 << 10
 _NAME_CHARACTERS: Final = 1024
+_OPENED_BYTES: Final = 4 << 10
+"""Bytes of an open segment without a record: its header, and the small files of its folder."""
+_INLINE_BYTES: Final = 256 << 10
+"""Size above which requests are checked outside the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestSettings:
-    """Where and how requests are kept.
+    """Holds where and how requests are stored.
 
     Attributes:
-        base: Folder of run folders.
-        max_bytes: Limit of that folder.
-        fsync: Wait for the disk before a request is acknowledged.
+        base: Base directory.
+        max_bytes: Limit of that directory.
+        fsync: Whether to wait for the disk before a request is acknowledged.
         segment_bytes: Size at which a segment is closed.
+        max_runs: Most run folders in *base*.
     """
 
     base: Path
     max_bytes: int
     fsync: bool
     segment_bytes: int
+    max_runs: int = settings.MAX_RUNS.default
 
 
 @dataclass(slots=True)
 class Rejected:
-    """What of a request that was taken is not.
+    """Counts the rejected part of an accepted request.
 
     Attributes:
-        items: Points, spans or records.
-        reason: Why, the first one.
+        items: Number of points, spans or records.
+        reason: The first reason.
     """
 
     items: int = 0
@@ -80,63 +87,86 @@ class Rejected:
 
 
 Accept: TypeAlias = Callable[[Signal, bytes], Awaitable[Rejected | None]]
-"""How a server stores a request: `Ingest.accept`."""
+"""Stores a request, as `Ingest.accept` does."""
 
 
 class Ingest:
-    """Keeps requests. For one thread, the event loop's; `refuse` is for any.
+    """Stores requests. For the event loop's thread; `refuse` is for any thread.
 
     Args:
-        settings: Where and how.
-        counters: Counts.
+        chosen: Where and how requests are stored.
+        counters: Counts requests and bytes.
     """
 
-    def __init__(self, settings: IngestSettings, counters: Counters) -> None:
-        self._settings, self._counters = settings, counters
+    def __init__(self, chosen: IngestSettings, counters: Counters) -> None:
+        self._settings, self._counters = chosen, counters
+        self._most_open = DescriptorShares.of(descriptor_limit()).segments
         self._runs: OrderedDict[str, RunSegment] = OrderedDict()
         self._identities: OrderedDict[bytes, RunIdentity | InvalidRecordError | None] = OrderedDict()
-        self._quota = Quota(settings.base, settings.max_bytes)
-        self.sync = GroupSync() if settings.fsync else None
+        self._folders = _FolderCount(chosen.base, chosen.max_runs)
+        self._quota = Quota(chosen.base, chosen.max_bytes)
+        self.sync = GroupSync() if chosen.fsync else None
         self._refusing = ""
+        self._counting = self._disk_full = False
+        # One at a time: what they take together stays what one takes.
+        self._checking = ThreadPoolExecutor(1, thread_name_prefix="otlp-check")
 
     @property
     def open_runs(self) -> int:
-        """Runs whose segment is open."""
+        """Return how many runs have an open segment."""
         return len(self._runs)
 
     @property
     def refusing(self) -> str:
-        """Why nothing is taken now; empty when it is."""
+        """Return why every request is refused now; empty when requests are accepted."""
         return self._refusing
 
+    async def lacks_space(self) -> str:
+        """Return why every request is refused for lack of space; empty when there is space.
+
+        It counts the directory when that is due. While a failing probe keeps all requests away, no request would.
+        """
+        with suppress(UnavailableError):
+            await self._count_when_due()
+        if self._quota.was_full:
+            return self._full()
+        if self._disk_full and (why := await asyncio.to_thread(_unwritable, self._settings.base)):
+            return why
+        self._disk_full = False
+        return ""
+
     async def accept(self, signal: Signal, body: bytes) -> Rejected | None:
-        """Append a serialised export request; it is safe when this returns, until then it may be sent again.
+        """Append a serialised export request. When this returns, the request is stored and may be acknowledged.
 
         Returns:
-            What of it can never be taken, for ``partial_success``.
+            The part that can never be accepted, for ``partial_success``.
 
         Raises:
-            InvalidRecordError: The bytes are no such request, or nothing of it can ever be taken.
-            TooLargeError: They are more than a record may have, or of too many runs, resources or scopes.
-            UnavailableError: We are closing, or the directory's limit is reached.
-            JournalError: They could not be stored.
+            InvalidRecordError: The bytes are not such a request, or none of it can ever be accepted.
+            TooManyRunsError: The request is of a run beyond the limit of run folders.
+            TooLargeError: It is larger than a record may be, or has too many runs, resources or scopes.
+            UnavailableError: The receiver is closing, or the directory's limit is reached.
+            JournalError: The request could not be stored.
         """
         if self._refusing:
             raise UnavailableError(self._refusing)
         if len(body) > MAX_RECORD_BYTES:
             raise TooLargeError(f"request of {len(body)} bytes, at most {MAX_RECORD_BYTES}; send smaller batches")
-        found = list(parts(body))  # first: it refuses what would take a hundred times its size when parsed
-        try:
-            REQUESTS[signal].FromString(body)
-        except DecodeError as exc:
-            raise InvalidRecordError(f"{len(body)} bytes are no OTLP {signal.name.lower()} request: {exc}") from exc
+        if len(body) > _INLINE_BYTES:
+            found = await asyncio.get_running_loop().run_in_executor(self._checking, _checked_parts, signal, body)
+            if self._refusing:
+                raise UnavailableError(self._refusing)
+        else:
+            found = _checked_parts(signal, body)
+        await self._count_when_due()
         by_run, rejected = self._by_run(signal, body, found)
         waited_for = self._append(signal, by_run, rejected)
         try:
             for one in waited_for:
                 await one
-        except JournalError:
-            # What a failed sync left on the disk nobody knows: this file is not trusted with more.
+        except JournalError as exc:
+            self._disk_full |= isinstance(exc, JournalFullError)
+            # After a failed sync the state of the file on the disk is unknown: nothing more is appended to it.
             for identity in by_run:
                 if identity.id in self._runs:
                     self._runs.pop(identity.id).close()
@@ -146,29 +176,42 @@ class Ingest:
         return rejected if rejected.reason else None
 
     def refuse(self, reason: str) -> None:
-        """Take nothing more; clients are told *reason* and to try again."""
+        """Refuse all requests from now on; clients get *reason* and may retry."""
         self._refusing = reason
 
     def close_idle(self, now_s: float | None = None) -> None:
-        """Close the segments of runs that had nothing for a minute: their folders can be closed too."""
+        """Close the segments of runs without data for a minute, so that their folders can be closed too."""
         before_s = (time.monotonic() if now_s is None else now_s) - _IDLE_S
         for run_id, run in list(self._runs.items()):
             if run.used_s <= before_s:
                 self._runs.pop(run_id).close()
 
     def close(self) -> None:
-        """Close all segments; what is waited for is synced first."""
+        """Close all segments; data that requests wait for is synced first."""
         self._refusing = self._refusing or "the receiver is shutting down; send it again"
         runs, self._runs = list(self._runs.values()), OrderedDict()
         for run in runs:
             run.close()
         if self.sync is not None:
             self.sync.stop()
+        self._checking.shutdown(wait=False, cancel_futures=True)
+
+    async def _count_when_due(self) -> None:
+        """Count the directory outside the event loop when that is due; requests meanwhile use the last count."""
+        if self._counting or not self._quota.is_due():
+            return
+        self._counting = True
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._checking, self._quota.full)
+        finally:
+            self._counting = False
+        if self._refusing:
+            raise UnavailableError(self._refusing)
 
     def _by_run(
         self, signal: Signal, body: bytes, resources: Sequence[tuple[bytes, bytes]]
     ) -> tuple[dict[RunIdentity, bytes], Rejected]:
-        """Split a request by run; one of a single run stays as it came."""
+        """Split a request by run; a request of a single run stays unchanged."""
         found: dict[RunIdentity, list[bytes]] = {}
         rejected = Rejected()
         whole = True
@@ -191,24 +234,34 @@ class Ingest:
     def _append(
         self, signal: Signal, by_run: Mapping[RunIdentity, bytes], rejected: Rejected
     ) -> list[asyncio.Future[None]]:
+        try:
+            return self._append_each(signal, by_run, rejected)
+        except JournalFullError:
+            self._disk_full = True
+            raise
+
+    def _append_each(
+        self, signal: Signal, by_run: Mapping[RunIdentity, bytes], rejected: Rejected
+    ) -> list[asyncio.Future[None]]:
         now_ns = time.time_ns()
         waited_for: list[asyncio.Future[None]] = []
         for identity, payload in by_run.items():
             try:
                 future = self._segment(identity).append(signal, payload, now_ns)
-            except FormatVersionError as exc:
-                # It would be refused for ever, and hold up every other run behind it in a client's queue.
+            except (FormatVersionError, TooManyRunsError) as exc:
+                # A retry would be refused forever, and would block other runs behind it in a client's queue.
                 if len(by_run) == 1:
-                    raise InvalidRecordError(str(exc)) from exc
+                    raise exc if isinstance(exc, TooManyRunsError) else InvalidRecordError(str(exc)) from exc
                 _reject(rejected, signal, payload, exc)
                 continue
             self._counters.appended_bytes += len(payload)
+            self._quota.took(HEAD_BYTES + len(payload))
             if future is not None:
                 waited_for.append(future)
         return waited_for
 
     def _identity(self, resource: bytes) -> RunIdentity | InvalidRecordError | None:
-        """Return the run of a resource, or why it can have none; ``None`` for what belongs to no run."""
+        """Return the run of a resource, or why it can have none; ``None`` when the resource belongs to no run."""
         if resource in self._identities:
             return self._identities[resource]
         attributes = attributes_of(resource)
@@ -227,30 +280,96 @@ class Ingest:
         return found
 
     def _segment(self, identity: RunIdentity) -> RunSegment:
-        """Return the open segment of a run; opens one where there is none, closes the one used longest ago."""
-        if self._quota.full():
-            raise UnavailableError(
-                f"{self._settings.base} has reached its limit (OTEL_BRIDGE_MAX_BYTES or half of the disk)"
-            )
+        """Return the open segment of a run; open one if there is none, and close the one used longest ago."""
+        if self._quota.was_full:
+            raise UnavailableError(self._full())
         run = self._runs.get(identity.id)
         if run is not None and run.usable():
             self._runs.move_to_end(identity.id)
             return run
         if run is not None:
             self._runs.pop(identity.id).close()
-        run = RunSegment(
-            RunFolder(self._settings.base, identity.id),
+        try:
+            run = self._opened(identity)
+        except JournalError as exc:
+            if not exhausted(exc):
+                raise
+            self._close_oldest(len(self._runs) // 2)  # an open segment is a convenience, a new run is data
+            run = self._opened(identity)
+        self._runs[identity.id] = run
+        self._close_oldest(self._most_open)
+        return run
+
+    def _full(self) -> str:
+        limit = "half of the free disk" if self._quota.of_disk else settings.MAX_BYTES.name
+        return f"{self._settings.base} has reached its limit ({limit}); {FREE_SPACE}"
+
+    def _opened(self, identity: RunIdentity) -> RunSegment:
+        folder = RunFolder(self._settings.base, identity.id)
+        is_new = not folder.exists()
+        if is_new:
+            self._folders.refuse_more(identity.id)
+        opened = RunSegment(
+            folder,
             identity,
             instance_id=os.urandom(8).hex(),
             segment_bytes=self._settings.segment_bytes,
             sync=self.sync,
         )
-        self._runs[identity.id] = run
-        if len(self._runs) > _OPEN_RUNS:
+        self._folders.made += is_new
+        self._quota.took(_OPENED_BYTES)
+        return opened
+
+    def _close_oldest(self, keep: int) -> None:
+        """Close the segments that were used longest ago, all but *keep*."""
+        while len(self._runs) > keep:
             self._runs.popitem(last=False)[1].close()
-        return run
+
+
+def _unwritable(base: Path) -> str:
+    """Return why nothing can be stored in *base*, by writing a small file there; empty when data can be stored."""
+    probe = base / f".probe-{os.getpid()}.tmp"
+    try:
+        put_file(probe, bytes(_OPENED_BYTES))
+    except OSError as exc:
+        return f"{base} cannot be written: {exc.strerror or exc}; free space on that disk"
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    return ""
+
+
+def _checked_parts(signal: Signal, body: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the resources of a request and the fields that hold them; raises as `Ingest.accept` does."""
+    found = list(parts(body))  # first, because it refuses data that would take a hundred times its size when parsed
+    check_well_formed(REQUESTS[signal], body)
+    return found
+
+
+class _FolderCount:
+    """Counts the folders of a directory, rarely.
+
+    Attributes:
+        made: Number of folders created since the last count.
+    """
+
+    def __init__(self, base: Path, most: int) -> None:
+        self._base, self._most = base, most
+        self._counted, self._again_s = 0, float("-inf")
+        self.made = 0
+
+    def refuse_more(self, run_id: str) -> None:
+        """Raise `TooManyRunsError` when the limit of folders is reached."""
+        now_s = time.monotonic()
+        if now_s >= self._again_s:  # also those that were deleted, or that programs of this machine made
+            self._counted, self.made, self._again_s = len(run_folders(self._base)), 0, now_s + _COUNT_S
+        if self._counted + self.made >= self._most:
+            raise TooManyRunsError(
+                f"run {run_id} is refused: {self._base} has {self._counted + self.made} runs, at most {self._most} "
+                f"({settings.MAX_RUNS.name}); delete folders of ended runs, or raise it"
+            )
 
 
 def _reject(rejected: Rejected, signal: Signal, part: bytes, why: Exception) -> None:
-    rejected.items += items_in(REQUESTS[signal].FromString(part))
+    rejected.items += count_items(REQUESTS[signal].FromString(part))
     rejected.reason = rejected.reason or str(why)

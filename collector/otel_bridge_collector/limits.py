@@ -1,4 +1,4 @@
-"""How much is taken at one time and in one second; whoever comes beyond it is asked to come again."""
+"""Limits concurrent requests and bytes per second; a client whose request exceeds a limit is asked to retry."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from otel_bridge_collector.answers import ThrottledError
+from otel_bridge_collector.error_table import ThrottledError
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """Limits of the receiver, of all clients together.
+    """Holds the limits of the receiver, for all clients together.
 
     Attributes:
-        requests: Requests under way at one time.
-        bytes_per_s: Bytes taken in a second, on average over two; ``None``: as fast as they come.
+        requests: Most concurrent requests.
+        bytes_per_s: Most bytes per second, averaged over two seconds; ``None`` for no limit.
     """
 
     requests: int
     bytes_per_s: int | None = None
 
 
-class Limits:
-    """Counts. For one thread, the event loop's.
+class ReceiverLimits:
+    """Counts running requests and bytes, and enforces the limits. For the event loop's thread.
 
     Args:
         settings: The limits.
-        now_s: Tells the time.
+        now_s: Returns the time.
     """
 
     def __init__(self, settings: LimitSettings, *, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -40,7 +40,7 @@ class Limits:
         """Begin a request; `leave` ends it, also after an error of `charge`.
 
         Raises:
-            ThrottledError: Too many are under way; nothing was begun.
+            ThrottledError: Too many requests are running; nothing was begun.
         """
         if self.under_way >= self._settings.requests:
             raise ThrottledError(f"{self.under_way} requests are under way (OTEL_BRIDGE_MAX_REQUESTS); send it again")
@@ -50,7 +50,7 @@ class Limits:
         """Count the bytes of a request.
 
         Raises:
-            ThrottledError: The rate is used up; a request larger than a second's worth passes when it has rested.
+            ThrottledError: The rate is used up. A request larger than a second's bytes passes after a pause.
         """
         rate = self._settings.bytes_per_s
         if rate is None:

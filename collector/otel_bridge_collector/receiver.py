@@ -1,51 +1,54 @@
-"""The receiver as a whole: gRPC and HTTP on one event loop, in a thread of its own, with one `Ingest`."""
+"""Runs the receiver: gRPC and HTTP on one event loop, in a separate thread, with one `Ingest`."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from otel_bridge import settings
 from otel_bridge.errors import ConfigError
 from otel_bridge_collector.access import Access, Tls, is_loopback
-from otel_bridge_collector.counters import Counters
+from otel_bridge_collector.http.plain import PlainHttpServer
 from otel_bridge_collector.ingest import Ingest, IngestSettings
-from otel_bridge_collector.limits import Limits, LimitSettings
-from otel_bridge_collector.metrics_text import Metric, of_receiver, text_of
-from otel_bridge_collector.plain_http import PlainHttpServer
-from otel_bridge_collector.serving import Serving
+from otel_bridge_collector.limits import LimitSettings, ReceiverLimits
+from otel_bridge_collector.server_context import ServerContext
+from otel_bridge_collector.telemetry import Counters, Metric, of_receiver, text_of
 
 if TYPE_CHECKING:
     from otel_bridge_collector.grpc_server import GrpcServer  # needs the extra `collector`, as http_server does
 
 __all__ = ["Receiver", "ReceiverSettings", "is_loopback"]
 
+_log = logging.getLogger("otel_bridge_collector")
 _GRACE_S: Final = 5.0
 _LOOK_S: Final = 10.0
+_T = TypeVar("_T")
 _START_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverSettings:
-    """Where to listen, whom to let in, and where to keep what comes.
+    """Holds where the receiver listens, which clients may send, and where data is stored.
 
     Attributes:
-        host: Address to bind for gRPC; one that is not loopback needs a token or certificates of clients.
-        grpc_port: 0: any that is free; ``None``: no gRPC.
-        http_host: The same for HTTP.
-        http_port: 0: any that is free; ``None``: no HTTP.
-        tokens: Bearer tokens; none: everybody who reaches the port may send.
-        request_bytes: Largest request, inflated too.
-        limits: How much at one time.
-        ingest: Where requests are kept.
+        host: Address to bind for gRPC; one that is not loopback needs a token or client certificates.
+        grpc_port: Port of gRPC; 0 for any free port, ``None`` for no gRPC.
+        http_host: Address to bind for HTTP.
+        http_port: Port of HTTP; 0 for any free port, ``None`` for no HTTP.
+        tokens: Bearer tokens; without tokens every client that reaches the port may send.
+        request_bytes: Largest request, also after decompression.
+        limits: Limits of all clients together.
+        ingest: Where requests are stored.
         tls: Files of TLS.
-        plain: HTTP by the standard library, where the extra ``collector`` is missing: loopback only, no TLS, no pages.
+        plain: Whether to use the standard library's HTTP, without the extra ``collector``: loopback only, no TLS, no
+            pages.
     """
 
     host: str
@@ -88,6 +91,7 @@ class ReceiverSettings:
                 max_bytes=settings.MAX_BYTES.read(env),
                 fsync=settings.FSYNC.read(env),
                 segment_bytes=settings.SEGMENT_BYTES.read(env),
+                max_runs=settings.MAX_RUNS.read(env),
             ),
             tls=Tls.from_environment(env),
         )
@@ -102,7 +106,7 @@ class ReceiverSettings:
 
     @property
     def in_clear(self) -> bool:
-        """Tokens and data travel in clear between machines."""
+        """Return whether tokens and data are sent unencrypted between machines."""
         return self.tls is None and not (is_loopback(self.host) and is_loopback(self.http_host))
 
 
@@ -115,12 +119,13 @@ class _HttpServer(Protocol):
 
 
 class Receiver:
-    """Listens from construction until `stop`. Its methods are for any thread but the event loop's.
+    """Listens from construction until `stop`. Its methods are for any thread except the event loop's.
 
     Args:
-        chosen: Where and whom.
-        metrics: More metrics for ``/metrics``; called beside the event loop.
-        status: Every run as JSON, for ``/status``; called there too.
+        chosen: Addresses, access and storage.
+        metrics: Returns more metrics for ``/metrics``; called outside the event loop.
+        status: Returns every run as JSON, for ``/status``; called outside the event loop.
+        warnings: Returns more reasons for ``/readyz`` to answer 503; called outside the event loop.
 
     Raises:
         ConfigError: An address cannot be bound.
@@ -132,10 +137,12 @@ class Receiver:
         *,
         metrics: Callable[[], Sequence[Metric]] = lambda: (),
         status: Callable[[], bytes] | None = None,
+        warnings: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         self.host, self.http_host = chosen.host, chosen.http_host
         self.counters = Counters()
         self._chosen, self._more_metrics, self._status = chosen, metrics, status
+        self._complaints = warnings
         self._scheme = "http" if chosen.tls is None else "https"
         self._grpc: GrpcServer | None = None
         self._http: _HttpServer | None = None
@@ -151,42 +158,44 @@ class Receiver:
 
     @property
     def grpc_endpoint(self) -> str:
-        """``http://host:port`` of gRPC, as ``OTEL_EXPORTER_OTLP_ENDPOINT`` takes it; empty where there is none."""
+        """Return ``http://host:port`` of gRPC, as for ``OTEL_EXPORTER_OTLP_ENDPOINT``; empty without gRPC."""
         return self._endpoint(self.host, self._grpc.port) if self._grpc is not None else ""
 
     @property
     def http_endpoint(self) -> str:
-        """``http://host:port`` of HTTP; empty where there is none."""
+        """Return ``http://host:port`` of HTTP; empty without HTTP."""
         return self._endpoint(self.http_host, self._http.port) if self._http is not None else ""
 
     @property
     def open_runs(self) -> int:
-        """Runs whose segment is open."""
+        """Return how many runs have an open segment."""
         return self._ingest.open_runs
 
     def refuse(self, reason: str) -> None:
-        """Go on listening but take nothing more: clients are told *reason* and to try again (UNAVAILABLE, 503)."""
+        """Keep listening but refuse all requests: clients get *reason* and may retry (UNAVAILABLE, 503)."""
         self._ingest.refuse(reason)
 
     def metrics(self) -> list[Metric]:
-        """Return our own metrics as they are now."""
+        """Return the receiver's own metrics at this moment."""
         syncs = None if self._ingest.sync is None else self._ingest.sync.syncs
         return [*of_receiver(self.counters, open_runs=self.open_runs, syncs=syncs), *self._more_metrics()]
 
     def unready(self) -> list[str]:
-        """Return why data cannot be taken now, one line a reason."""
+        """Return why data cannot be accepted now, one line per reason."""
         base = self._chosen.ingest.base
         reasons = [self._ingest.refusing] if self._ingest.refusing else []
         if not os.access(base, os.W_OK | os.X_OK):
             reasons.append(f"{base} is not writable")
-        return reasons
+        if not reasons and (full := self._on_loop(self._ingest.lacks_space()).result(_START_S)):
+            reasons.append(full)
+        return [*reasons, *self._complaints()]
 
-    def let_go(self) -> None:
-        """After `refuse`: close the segments, so that bridges see their ends; what is under way is finished."""
-        self._on_loop(self._let_go()).result(_START_S)
+    def release_connections(self) -> None:
+        """Close the segments after `refuse`, so that bridges see their ends; running requests are completed."""
+        self._on_loop(self._release_connections()).result(_START_S)
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
-        """Refuse new requests (clients try again elsewhere or later), finish those under way, close the segments."""
+        """Refuse new requests (clients retry elsewhere or later), complete running ones, and close the segments."""
         if self._stopped:
             return
         self._stopped = True
@@ -198,10 +207,10 @@ class Receiver:
     async def _listen(self) -> None:
         chosen = self._chosen
         self._ingest = Ingest(chosen.ingest, self.counters)
-        serving = Serving(
+        self._serving = serving = ServerContext(
             accept=self._ingest.accept,
-            access=Access(chosen.tokens),
-            limits=Limits(chosen.limits),
+            access=Access(chosen.tokens, any_host=chosen.tls is not None and chosen.tls.client_ca is not None),
+            limits=ReceiverLimits(chosen.limits),
             counters=self.counters,
             request_bytes=chosen.request_bytes,
         )
@@ -221,26 +230,29 @@ class Receiver:
             await self._http.start()
         self._idle = asyncio.create_task(self._close_idle())
 
-    def _grpc_server(self, address: str, serving: Serving) -> GrpcServer:
+    def _grpc_server(self, address: str, serving: ServerContext) -> GrpcServer:
         from otel_bridge_collector.grpc_server import GrpcServer  # noqa: PLC0415  # the extra
 
         return GrpcServer(address, serving, tls=self._chosen.tls)
 
-    def _http_server(self, port: int, serving: Serving) -> _HttpServer:
+    def _http_server(self, port: int, serving: ServerContext) -> _HttpServer:
         chosen = self._chosen
         if chosen.plain:
             return PlainHttpServer(chosen.http_host, port, serving)
-        from otel_bridge_collector.http_server import HttpServer, Pages  # noqa: PLC0415  # the extra
+        from otel_bridge_collector.http.server import HttpServer, OpsEndpoints  # noqa: PLC0415  # the extra
 
-        pages = Pages(self.unready, self._text, self._status)
+        pages = OpsEndpoints(self.unready, self._text, self._status)
         return HttpServer(chosen.http_host, port, serving, tls=chosen.tls, pages=pages)
 
     async def _close_idle(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            self._ingest.close_idle()
+            try:
+                self._ingest.close_idle()
+            except Exception:  # noqa: BLE001  # the task must go on
+                _log.exception("segments of idle runs cannot be closed, tried again")
 
-    async def _let_go(self) -> None:
+    async def _release_connections(self) -> None:
         self._ingest.close_idle(float("inf"))
 
     async def _close(self, grace_s: float) -> None:
@@ -251,12 +263,13 @@ class Receiver:
         await asyncio.gather(*servers, return_exceptions=True)
         if hasattr(self, "_idle"):
             self._idle.cancel()
+        self._serving.decoding.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._ingest.close)
 
     def _text(self) -> str:
         return text_of(self.metrics())
 
-    def _on_loop(self, work: Coroutine[None, None, None]) -> Future[None]:
+    def _on_loop(self, work: Coroutine[None, None, _T]) -> Future[_T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _endpoint(self, host: str, port: int) -> str:

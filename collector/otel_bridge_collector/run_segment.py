@@ -1,4 +1,4 @@
-"""The receiver's segment of one run: appended on the event loop, synced in groups beside it."""
+"""Writes the receiver's segment of one run: appended on the event loop, synced in groups by threads."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.life import Life
+from otel_bridge.journal.liveness import LivenessLock
 from otel_bridge.journal.segment import SegmentWriter
-from otel_bridge.translation.identity import RunIdentity
+from otel_bridge.translation.decode.resources import RunIdentity
 from otel_bridge_collector.group_sync import GroupSync, SyncedFile
 
 
@@ -18,11 +18,11 @@ class RunSegment:
     """Appends requests of one run. For one thread, the event loop's.
 
     Args:
-        folder: The run folder; made when it is missing.
+        folder: The run folder; created when it is missing.
         identity: The run.
-        instance_id: New for each `RunSegment`.
+        instance_id: Instance id, new for each `RunSegment`.
         segment_bytes: Size at which a segment is closed.
-        sync: Says when what was appended is on the disk; ``None``: nobody waits for that.
+        sync: Syncs appended data to the disk; ``None`` when requests do not wait for that.
 
     Raises:
         JournalError: The folder cannot be used.
@@ -38,7 +38,7 @@ class RunSegment:
         sync: GroupSync | None,
     ) -> None:
         folder.create()
-        self._life = Life.hold(folder, instance_id)
+        self._liveness = LivenessLock.hold(folder, instance_id)
         try:
             self._writer = SegmentWriter(
                 folder,
@@ -48,7 +48,7 @@ class RunSegment:
                 segment_bytes=segment_bytes,
             )
         except BaseException:
-            self._life.release()
+            self._liveness.release()
             raise
         self.used_s = time.monotonic()
         self._folder, self._sync = folder, sync
@@ -57,17 +57,17 @@ class RunSegment:
         self._open = True
 
     def usable(self) -> bool:
-        """Say whether it is open and its file still stands in the folder."""
+        """Return whether the segment is open and its file still exists in the folder."""
         return self._open and self._writer.linked()
 
     def append(self, signal: Signal, payload: bytes, now_unix_ns: int) -> asyncio.Future[None] | None:
-        """Append one request; it is in the kernel when this returns.
+        """Append one request. When this returns, the kernel has the request.
 
         Returns:
-            What is done when it is on the disk; ``None`` when nobody waits for that.
+            A future that is done when the request is on the disk; ``None`` when requests do not wait for that.
 
         Raises:
-            JournalError: It could not be stored.
+            JournalError: The request could not be stored.
         """
         self.used_s = time.monotonic()
         self._writer.append(signal, payload, now_unix_ns, whole=True)
@@ -79,20 +79,20 @@ class RunSegment:
         return self._sync.wait(self._file)
 
     def close(self) -> None:
-        """Close the segment and say that nothing more is written; what is waited for is synced all the same."""
+        """Close the segment and release its liveness lock; data that requests wait for is still synced."""
         if not self._open:
             return
         self._open = False
         if self._file is not None and self._sync is not None:
             self._sync.retire(self._file)
         self._writer.close()
-        self._life.release()
+        self._liveness.release()
 
     def _next_file(self, sync: GroupSync) -> None:
-        """Sync the segment that is open now from here on; the one before is closed when nobody waits for it."""
-        before, self._file_number = self._file, self._writer.number
+        """Sync the new open segment from now on; the previous one is closed when no request waits for it."""
+        before, self._file = self._file, None  # a retired file is never waited for again, whatever fails below
         if before is not None:
             sync.retire(before)
         folder = self._folder
         folders = (folder.segments_dir,) if before else (folder.segments_dir, folder.path, folder.base)
-        self._file = SyncedFile(self._writer.fileno(), folders)
+        self._file, self._file_number = SyncedFile(self._writer.fileno(), folders), self._writer.number

@@ -32,7 +32,7 @@ choose_go() {
   root=$(cd "$work" && go mod download -json "golang.org/toolchain@v0.0.1-go$fetched_go.$(go env GOOS)-$(go env GOARCH)" |
     sed -n 's/^.*"Dir": "\(.*\)",*$/\1/p')
   [ -d "$root" ] || fail "Go $fetched_go cannot be fetched; install Go $needs_go or newer"
-  cp -R "$root" "$work/go" # modules are read-only, and their files are no programs
+  cp -R "$root" "$work/go" # modules are read-only, and their files are not programs
   chmod -R u+w "$work/go"
   chmod +x "$work"/go/bin/* "$work"/go/pkg/tool/*/*
   export GOTOOLCHAIN=local PATH=$work/go/bin:$PATH

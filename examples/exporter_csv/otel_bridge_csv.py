@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_bridge.errors import BlockedError, RetryableError
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo
-from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class CsvSettings:
 class CsvRunWriter:
     url: str | None = None
 
-    def __init__(self, run: RunInfo, settings: ExporterSettings, memory: Memory) -> None:
+    def __init__(self, run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> None:
         path = Path(settings.destination["OTEL_BRIDGE_CSV_DIR"], f"{run.id}.csv")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,13 +54,13 @@ class CsvRunWriter:
         if new:
             self._remember(new[-1].position, self._size + len(data))
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None: ...  # this table holds numbers only
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None: ...  # this table holds numbers only
 
-    def write_late(self, values: Sequence[LateValue]) -> None: ...
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None: ...
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None: ...
 
-    def safe(self) -> Position | None:
+    def durable(self) -> Position | None:
         return self._through
 
     def end(self, status: Status) -> None: ...

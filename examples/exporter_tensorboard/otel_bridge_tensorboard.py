@@ -16,10 +16,10 @@ from typing import BinaryIO, TypeVar
 from urllib.parse import quote
 
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo
-from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
 
-R = TypeVar("R", Row, Rollout, LateValue)
+R = TypeVar("R", Row, RolloutRecord, Evaluation)
 STATE, CONFIG = "state", "config/"
 
 
@@ -40,7 +40,7 @@ class TensorBoardRunWriter:
 
     url: str | None = None
 
-    def __init__(self, run: RunInfo, settings: ExporterSettings, memory: Memory) -> None:
+    def __init__(self, run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> None:
         import otel_bridge_tensorboard_events  # noqa: PLC0415  # brings tensorboardX
 
         self._events: ModuleType = otel_bridge_tensorboard_events
@@ -66,10 +66,10 @@ class TensorBoardRunWriter:
     def write_rows(self, rows: Sequence[Row]) -> None:
         self._write(rows, lambda row: (row.role, self._events.of_row(row)))
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         self._write(rollouts, lambda rollout: (rollout.role, self._events.of_rollout(rollout)))
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         self._write(values, lambda late: (late.role, self._events.of_late(late)))
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
@@ -81,7 +81,7 @@ class TensorBoardRunWriter:
         self._remember()
         self._memory.put(slot, shown.encode())
 
-    def safe(self) -> Position | None:
+    def durable(self) -> Position | None:
         return self._through
 
     def end(self, status: Status) -> None: ...  # TensorBoard knows no end

@@ -16,7 +16,7 @@ from tensorboardX.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboardX.proto.types_pb2 import DT_DOUBLE, DT_STRING
 from tensorboardX.record_writer import masked_crc32c
 
-from otel_bridge.records import Distribution, LateValue, Rollout, Row
+from otel_bridge.records import Distribution, Evaluation, RolloutRecord, Row
 
 
 def version() -> bytes:
@@ -31,14 +31,14 @@ def of_row(row: Row) -> bytes:
     return _framed(Event(wall_time=row.time_unix_ns / 1e9, step=step, summary=Summary(value=values)))
 
 
-def of_rollout(rollout: Rollout) -> bytes:
+def of_rollout(rollout: RolloutRecord) -> bytes:
     """One text: the conversation, and what became of it."""
     facts = {"id": rollout.id, "reward": rollout.reward, "group": rollout.group, "split": rollout.split}
     talk = "\n\n".join(f"**{message.get('role')}**: {message.get('content')}" for message in rollout.messages)
     return _text(_tag(rollout.role, rollout.key), f"`{json.dumps(facts)}`\n\n{talk}", rollout.step, rollout.end_unix_ns)
 
 
-def of_late(late: LateValue) -> bytes:
+def of_late(late: Evaluation) -> bytes:
     """One text that names its rollout."""
     facts = {"id": late.rollout_id, "name": late.name, "value": late.value, "label": late.label}
     tag = _tag(late.role, f"{late.rollout_key}_late")

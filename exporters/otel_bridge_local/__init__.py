@@ -1,4 +1,4 @@
-"""The exporters ``console`` and ``file``: records as text on standard output, and as JSON lines in the run folder."""
+"""The exporters ``console`` (records as text on standard output) and ``file`` (JSON lines in the run folder)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The exporter ``console``: one line a row or rollout on standard output.
+"""The exporter ``console``: prints one line per row or rollout on standard output.
 
-Under ``otel-bridge run`` that is the terminal; a bridge that runs by itself writes to the log file of its run folder.
+Under ``otel-bridge run`` that is the terminal. A bridge that runs by itself prints to the log file of its run folder.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,38 +15,65 @@ from pathlib import Path
 from typing import TextIO
 
 from otel_bridge.errors import RetryableError
-from otel_bridge.exporter import ExporterSettings, Memory, RunInfo
-from otel_bridge.records import Distribution, Json, LateValue, OtherTrace, Position, Rollout, Row, Status, Value
+from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.machine import this_host
+from otel_bridge.records import Distribution, Evaluation, Json, PlainTrace, Position, RolloutRecord, Row, Status, Value
+from otel_bridge.settings import LAUNCHER
+from otel_bridge.text.printable import printable
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """The console has nothing to set."""
+    """Holds how the process was started; the console has no settings of its own.
+
+    Attributes:
+        launched: Whether `otel-bridge run`, which prints on the terminal, started the process.
+    """
+
+    launched: bool = False
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cwd: Path) -> ConsoleSettings:
-        """Read nothing."""
-        del env, cwd
-        return cls()
+        """Read whether ``otel-bridge run`` started this process."""
+        del cwd
+        return cls(launched=bool(LAUNCHER.read(env)))
 
     @property
     def destination(self) -> Mapping[str, str]:
-        """There is one standard output."""
+        """Return an empty mapping, because there is only one standard output."""
         return {}
 
     def view(self, run: RunInfo) -> str:
-        """Return the command that follows the log of a bridge that runs by itself."""
-        return f"tail -f {shlex.quote(str(run.folder / 'bridge.log'))}"
+        """Return the command that follows the log of a bridge that runs by itself; empty if it prints on a terminal."""
+        folder = RunFolder.at(run.folder)
+        if not _is_stdout(folder.log_path) and (self.launched or _serves(folder)):
+            return ""
+        return f"tail -f {shlex.quote(str(folder.log_path))}"
 
 
-def open_console(run: RunInfo, settings: ExporterSettings, memory: Memory) -> ConsoleRunWriter:
+def _is_stdout(log: Path) -> bool:
+    """Return whether this process prints into *log*, as a bridge that runs by itself does."""
+    try:
+        return os.path.samestat(os.fstat(1), log.stat())
+    except OSError:
+        return False
+
+
+def _serves(folder: RunFolder) -> bool:
+    """Return whether this process is the bridge of *folder*."""
+    holder, host = folder.holder(), this_host()
+    return holder is not None and (holder.pid, holder.host, holder.boot_id) == (os.getpid(), host.name, host.boot_id)
+
+
+def open_console(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> ConsoleRunWriter:
     """Return a writer on this process's standard output."""
     del settings, memory
     return ConsoleRunWriter(run, sys.stdout)
 
 
 class ConsoleRunWriter:
-    """Writes one run as text; what came before a kill may come again."""
+    """Writes one run as text; after a kill, lines may be printed again."""
 
     def __init__(self, run: RunInfo, stream: TextIO) -> None:
         self.url: str | None = None
@@ -59,7 +87,7 @@ class ConsoleRunWriter:
             self._print(row.position, row.time_unix_ns, where, values)
         self._flush(rows)
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Print a line for each of *rollouts*, with the last message."""
         for rollout in rollouts:
             answer = rollout.messages[-1].get("content") if rollout.messages else None
@@ -69,8 +97,8 @@ class ConsoleRunWriter:
             self._print(rollout.position, rollout.end_unix_ns, where, f"{rollout.key} {shown} {_clipped(answer)}")
         self._flush(rollouts)
 
-    def write_traces(self, traces: Sequence[OtherTrace]) -> None:
-        """Print a line for each of *traces*: who, what, how many spans, how long, its first error."""
+    def write_traces(self, traces: Sequence[PlainTrace]) -> None:
+        """Print a line for each of *traces*: role, name, number of spans, duration, first error."""
         for trace in traces:
             took_ms = (trace.end_unix_ns - trace.start_unix_ns) / 1e6
             error = next((span.error for span in trace.spans if span.error), None)
@@ -79,18 +107,18 @@ class ConsoleRunWriter:
             self._print(trace.position, trace.end_unix_ns, trace.role or "", shown + failed)
         self._flush(traces)
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Print a line for each of *values*."""
         for late in values:
             self._print(late.position, late.time_unix_ns, "", f"{late.rollout_id} {late.name}={late.value}")
         self._flush(values)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Print how much config there is; its values are for the trackers."""
+        """Print the number of config entries, without their values."""
         self._print(None, None, "", f"config of {role or 'the run'}: {len(config)} entries")
 
-    def safe(self) -> Position | None:
-        """Return ``None``: what was printed is out."""
+    def durable(self) -> Position | None:
+        """Return ``None``, so that what was printed counts as durable."""
         return None
 
     def end(self, status: Status) -> None:
@@ -99,17 +127,17 @@ class ConsoleRunWriter:
         self._flush(())
 
     def close(self) -> None:
-        """Leave standard output open: it is not ours."""
+        """Do nothing: standard output belongs to the process and stays open."""
 
     def _print(self, position: Position | None, time_unix_ns: int | None, where: str, text: str) -> None:
         clock = datetime.fromtimestamp(time_unix_ns / 1e9).strftime("%H:%M:%S.%f")[:-3] if time_unix_ns else ""
         line = " ".join(part for part in (clock, self._name, where, text) if part)
         try:
-            self._stream.write(line + "\n")
+            self._stream.write(printable(line) + "\n")
         except (OSError, ValueError) as exc:
             raise RetryableError(f"standard output cannot be written: {exc}", position=position) from exc
 
-    def _flush(self, records: Sequence[Row | Rollout | OtherTrace | LateValue]) -> None:
+    def _flush(self, records: Sequence[Row | RolloutRecord | PlainTrace | Evaluation]) -> None:
         try:
             self._stream.flush()
         except (OSError, ValueError) as exc:

@@ -1,7 +1,7 @@
-"""The exporter ``file``: every record as one JSON line under the run folder, in files that are rotated and bounded.
+"""The exporter ``file``: writes every record as one JSON line under the run folder, in rotated files of limited size.
 
-A line carries the record's position, and a writer goes on behind the last whole line: each record stands once, also
-after a kill in the middle of a write.
+A line contains the record's position, and a writer continues after the last whole line. So each record is stored once,
+also after a kill in the middle of a write.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import orjson
 
 from otel_bridge import settings as core
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
-from otel_bridge.exporter import ExporterSettings, Held, Memory, RunInfo
-from otel_bridge.records import Json, LateValue, OtherTrace, Position, Rollout, Row, Status
+from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts, WriterMemory
+from otel_bridge.journal.files import open_regular, read_regular
+from otel_bridge.records import Evaluation, Json, PlainTrace, Position, RolloutRecord, Row, Status
 from otel_bridge_local.payload import (
     Payload,
     config_payload,
@@ -30,16 +31,16 @@ from otel_bridge_local.payload import (
     trace_payload,
 )
 
-T = TypeVar("T", Row, Rollout, OtherTrace, LateValue)
+T = TypeVar("T", Row, RolloutRecord, PlainTrace, Evaluation)
 
 _FILES: Final = 8
-"""The bound is shared by this many files, so that the oldest to go is a small part."""
+"""Number of files that share the limit, so that deleting the oldest one deletes a small part."""
 _OWNED: Final = "first file"
 
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """How much the files of one run may take together, in bytes."""
+    """Holds the limit for all files of one run, in bytes."""
 
     max_bytes: int
 
@@ -51,7 +52,7 @@ class FileSettings:
 
     @property
     def destination(self) -> Mapping[str, str]:
-        """The files lie in the run folder: there is no other place."""
+        """Return an empty mapping, because the files are always in the run folder."""
         return {}
 
     def view(self, run: RunInfo) -> str:
@@ -59,15 +60,15 @@ class FileSettings:
         return f"cat {shlex.quote(str(run.folder / 'file'))}/*.jsonl"
 
 
-def open_file(run: RunInfo, settings: ExporterSettings, memory: Memory) -> FileRunWriter:
-    """Open the run's files, behind the last whole line."""
+def open_file(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> FileRunWriter:
+    """Return a writer that continues the run's files after the last whole line."""
     if not isinstance(settings, FileSettings):
         raise TypeError(f"expected FileSettings, got {type(settings).__name__}")
     return FileRunWriter(run, settings, memory)
 
 
-def held(run: RunInfo, settings: ExporterSettings) -> Held:
-    """Count what the files hold of *run*."""
+def held(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
+    """Return the counts of what the files hold of *run*."""
     del settings
     numbers = rollouts = 0
     for path in (run.folder / "file").glob("records-*.jsonl"):
@@ -76,13 +77,13 @@ def held(run: RunInfo, settings: ExporterSettings) -> Held:
             values = record.get("values")
             numbers += len(values) if isinstance(values, dict) else 0
             rollouts += record.get("kind") == "rollout"
-    return Held(numbers, rollouts)
+    return TrackerCounts(numbers, rollouts)
 
 
 class FileRunWriter:
     """Writes one run as JSON lines, from one delivery thread; each record once."""
 
-    def __init__(self, run: RunInfo, settings: FileSettings, memory: Memory) -> None:
+    def __init__(self, run: RunInfo, settings: FileSettings, memory: WriterMemory) -> None:
         self.url: str | None = None
         self._folder = run.folder / "file"
         self._limit_bytes = settings.max_bytes
@@ -91,7 +92,7 @@ class FileRunWriter:
             files = sorted(self._folder.glob("records-*.jsonl"))
             self._number = _number(files[-1]) if files else 1
             first = memory.get(_OWNED)
-            if first is None:  # another ledger wrote what lies here: its positions say nothing about ours
+            if first is None:  # another ledger wrote these files: its positions are not comparable
                 self._number += bool(files)
                 memory.put(_OWNED, str(self._number).encode())
                 first = str(self._number).encode()
@@ -102,23 +103,23 @@ class FileRunWriter:
         """Append *rows*."""
         self._append(rows, row_payload)
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Append *rollouts*."""
         self._append(rollouts, rollout_payload)
 
-    def write_traces(self, traces: Sequence[OtherTrace]) -> None:
+    def write_traces(self, traces: Sequence[PlainTrace]) -> None:
         """Append *traces*."""
         self._append(traces, trace_payload)
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Append *values*."""
         self._append(values, late_payload)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Append the config; the last line of a role holds."""
+        """Append the config; the last line of a role is valid."""
         self._put(json_line(config_payload(role, config)), self._last)
 
-    def safe(self) -> Position | None:
+    def durable(self) -> Position | None:
         """Return the position of the last whole line."""
         return self._last
 
@@ -164,7 +165,7 @@ class FileRunWriter:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError:
-            os.ftruncate(self._descriptor, size_bytes)  # a part of a line would hide the lines behind it
+            os.ftruncate(self._descriptor, size_bytes)  # a part of a line would hide the lines after it
             raise
 
     def _roll(self) -> None:
@@ -176,10 +177,13 @@ class FileRunWriter:
 
     def _open(self) -> int:
         path = self._folder / f"records-{self._number:06d}.jsonl"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         data = path.read_bytes()
-        os.ftruncate(descriptor, data.rfind(b"\n") + 1)  # what a kill tore
+        os.ftruncate(descriptor, data.rfind(b"\n") + 1)  # remove a line that a kill has torn
         return descriptor
+
+
+_READ_BYTES: Final = 1 << 40  # a file may be as large as OTEL_BRIDGE_FILE_BYTES says
 
 
 def _number(path: Path) -> int:
@@ -189,7 +193,7 @@ def _number(path: Path) -> int:
 
 def _last_position(files: Sequence[Path]) -> Position:
     for path in reversed(files):
-        data = path.read_bytes()
+        data = read_regular(path, _READ_BYTES)
         for line in reversed(data[: data.rfind(b"\n") + 1].splitlines()):
             try:
                 record: object = orjson.loads(line)

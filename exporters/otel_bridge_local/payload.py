@@ -1,6 +1,6 @@
-"""Records to plain JSON values, for people and programs that read them without a tracker. Pure.
+"""Records -> plain JSON values, for people and programs that read them without a tracker. Pure.
 
-Non-finite numbers become the strings ``NaN``, ``Infinity`` and ``-Infinity``: strict JSON has no others.
+Non-finite numbers become the strings ``NaN``, ``Infinity`` and ``-Infinity``, because strict JSON has no such numbers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 import orjson
 
-from otel_bridge.records import Distribution, Json, LateValue, OtherTrace, Rollout, Row, Span, Status, Value
+from otel_bridge.records import Distribution, Evaluation, Json, PlainTrace, RolloutRecord, Row, Span, Status, Value
 
 Payload: TypeAlias = dict[str, Json]
 
 
 def row_payload(row: Row) -> Payload:
-    """Return *row*."""
+    """Return the payload of *row*."""
     return {
         "kind": "row",
         "position": row.position,
@@ -31,8 +31,8 @@ def row_payload(row: Row) -> Payload:
     }
 
 
-def rollout_payload(rollout: Rollout) -> Payload:
-    """Return *rollout*, its conversation and its spans."""
+def rollout_payload(rollout: RolloutRecord) -> Payload:
+    """Return the payload of *rollout*, with its conversation and its spans."""
     return {
         "kind": "rollout",
         "position": rollout.position,
@@ -65,8 +65,8 @@ def rollout_payload(rollout: Rollout) -> Payload:
     }
 
 
-def trace_payload(trace: OtherTrace) -> Payload:
-    """Return *trace*, which is no rollout, and its spans."""
+def trace_payload(trace: PlainTrace) -> Payload:
+    """Return the payload of *trace*, which is not a rollout, with its spans."""
     return {
         "kind": "trace",
         "position": trace.position,
@@ -79,8 +79,8 @@ def trace_payload(trace: OtherTrace) -> Payload:
     }
 
 
-def late_payload(late: LateValue) -> Payload:
-    """Return *late*."""
+def late_payload(late: Evaluation) -> Payload:
+    """Return the payload of the evaluation *late*."""
     return {
         "kind": "late",
         "position": late.position,
@@ -97,12 +97,12 @@ def late_payload(late: LateValue) -> Payload:
 
 
 def config_payload(role: str | None, config: Mapping[str, Json]) -> Payload:
-    """Return the whole config of *role*."""
+    """Return the payload of the whole config of *role*."""
     return {"kind": "config", "role": role, "config": plain({**config})}
 
 
 def end_payload(status: Status) -> Payload:
-    """Return the end of the run."""
+    """Return the payload of the end of the run."""
     return {"kind": "end", "status": status.value}
 
 
@@ -155,7 +155,7 @@ def _finite(value: float | None) -> Json:
 
 
 def json_line(payload: Payload) -> bytes:
-    """Return *payload* as one line of JSON; half a surrogate pair, which no UTF-8 can hold, becomes ``?``.
+    """Return *payload* as one line of JSON; a lone surrogate, which UTF-8 cannot hold, becomes ``?``.
 
     Raises:
         TypeError: A value is not JSON.

@@ -1,11 +1,11 @@
-"""The exporter ``mlflow``: a run in an MLflow database or on an MLflow server, rollouts as traces linked to it."""
+"""The exporter ``mlflow``: writes a run to an MLflow database or server, and its rollouts as traces of that run."""
 
 from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
 from otel_bridge_mlflow.read_back import held
 from otel_bridge_mlflow.settings import TIMEOUT_S, WAL, MlflowSettings
-from otel_bridge_mlflow.writer import open_writer
+from otel_bridge_mlflow.writer import open_writer, probe
 
 __all__ = ["exporter"]
 
@@ -17,4 +17,6 @@ exporter = Exporter(
     extra="mlflow",
     held=held,
     declares=(WAL, TIMEOUT_S),
+    probe=probe,
+    tested_with="3.7 to 3.17",
 )

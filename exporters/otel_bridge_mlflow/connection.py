@@ -1,33 +1,37 @@
-"""A connection to one MLflow store; the only module that imports MLflow.
+"""Connects to one MLflow store; the only module that imports MLflow.
 
-MLflow is told by its environment variables before its import: no retries of its own (its default blocks a call for
-four minutes), bounded requests, no telemetry, no touching of OpenTelemetry's providers, and nothing on standard output,
-which under ``otel-bridge run`` is the training program's.
+MLflow is configured by its environment variables before its import. Its own retries are off, because its default blocks
+a call for four minutes. Requests have a timeout and telemetry is off. MLflow does not change OpenTelemetry's providers,
+and prints nothing on standard output, which belongs to the training program under ``otel-bridge run``.
 """
 
 from __future__ import annotations
 
-import fcntl
+import dataclasses
 import importlib
 import os
-import sqlite3
-import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing, contextmanager
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any, Protocol, cast
 
-from otel_bridge.errors import BlockedError, RetryableError
-from otel_bridge.releases import release_of
+from otel_bridge.capabilities import incompatibility, release_of
+from otel_bridge.errors import BlockedError
+from otel_bridge.text.addresses import without_credentials
 from otel_bridge_mlflow.errors import LOGIN, MISSING, Refused, as_bridge_errors, outcome_of_status
-from otel_bridge_mlflow.keys import Rules
-from otel_bridge_mlflow.settings import MlflowSettings, without_credentials
+from otel_bridge_mlflow.keys import KeyRules
+from otel_bridge_mlflow.settings import MlflowSettings
+from otel_bridge_mlflow.sqlite_store import prepare, require_writable, revisions_of, sole_opener
+from otel_bridge_mlflow.versions import HINTS, INSTALL, MlflowAbilities, Package, abilities_of
 
-_FIRST_USE_WAIT_S = 60.0
 _BUSY = "PRAGMA busy_timeout = 5000"
-_OLDEST, _TOO_NEW = (3, 10), (4, 0)
-_INSTALL = "pip install 'otel-bridge[mlflow]'"
+_MIGRATIONS = "store/db_migrations/versions"
+"""Where MLflow keeps its schema migrations, below its package."""
+_VERSION = "/version"
+_LEGAL = re.compile(r"^[\w.\- /:]*$")
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",
@@ -40,7 +44,7 @@ _ENVIRONMENT = {
 
 
 class Response(Protocol):
-    """What is used of a ``requests.Response``."""
+    """Declares the used part of a ``requests.Response``."""
 
     status_code: int
     text: str
@@ -51,27 +55,29 @@ class Response(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One MLflow store.
+    """Holds the connection to one MLflow store.
 
     Attributes:
-        settings: Where it is.
+        settings: Settings of the store.
         client: ``mlflow.MlflowClient``.
         store: Its tracking store.
         rules: MLflow's limits.
         entities: ``mlflow.entities``.
         http_request: ``mlflow.utils.rest_utils.http_request``: MLflow's credentials, header and auth plug-ins.
+        abilities: What can be written to the store.
     """
 
     settings: MlflowSettings
     client: Any
     store: Any
-    rules: Rules
+    rules: KeyRules
     entities: Any
     http_request: Callable[..., object]
+    abilities: MlflowAbilities
 
     @property
     def shown(self) -> str:
-        """The store's address without credentials."""
+        """Return the store's address without credentials."""
         return without_credentials(self.settings.uri)
 
     def request(
@@ -87,8 +93,8 @@ class Connection:
         """Make one request to the server, with MLflow's own credentials and header plug-ins, without its retries.
 
         Raises:
-            Refused: It does not take the payload.
-            RetryableError: It is down, slow or busy.
+            Refused: The server does not accept the payload.
+            RetryableError: The server is down, slow or busy.
             BlockedError: A person must act.
         """
         body: dict[str, object] = {"json": json} if data is None else {"data": data}
@@ -107,7 +113,7 @@ class Connection:
         if response.status_code != 200:
             raise _failure(response, doing, missing_is_refused=missing_is_refused)
         if "text/html" in response.headers.get("Content-Type", ""):
-            # A login page answers 200: taken for success, what was sent would be lost.
+            # A login page answers 200: if that counted as success, the data would be lost.
             raise BlockedError(f"{doing}: a web page answered, not MLflow", help=LOGIN)
         return response
 
@@ -129,75 +135,138 @@ def _failure(response: Response, doing: str, *, missing_is_refused: bool) -> Exc
 
 
 def connect(settings: MlflowSettings) -> Connection:
-    """Import MLflow and connect; a new SQLite file gets its tables, by one process at a time.
+    """Import MLflow and connect. The tables of a new SQLite file are created, by one process at a time.
 
     Raises:
         RetryableError: The store cannot be reached now.
         BlockedError: A person must act.
     """
     _prepare_environment(settings)
-    _require_writable(settings)
+    database = settings.database
+    if database is not None:
+        require_writable(database)
     doing = f"connecting to {without_credentials(settings.uri)}"
     try:
-        with as_bridge_errors(doing), _first_use(settings):
-            return _connect(settings)
+        with as_bridge_errors(doing), nullcontext(False) if database is None else sole_opener(database) as alone:
+            return _connect(settings, alone=alone)
     except Refused as exc:
         raise BlockedError(str(exc), help="check MLFLOW_TRACKING_URI") from exc
 
 
-def _connect(settings: MlflowSettings) -> Connection:
-    # Here and not above: the module of an entry point imports no tracker.
-    try:
-        from mlflow import MlflowClient, __version__, entities  # noqa: PLC0415
-
-        require_version(__version__)
-        from mlflow.tracing.client import TracingClient  # noqa: PLC0415
-        from mlflow.utils import rest_utils, validation  # noqa: PLC0415
-    except ImportError as exc:
-        raise BlockedError(f"MLflow cannot be imported: {exc}", help=_INSTALL) from exc
-
-    untyped = cast("Any", SimpleNamespace(rest=rest_utils, validation=validation, tracing=TracingClient(settings.uri)))
-
-    client: Any = MlflowClient(tracking_uri=settings.uri)
-    if settings.database is not None:
-        _wait_less(untyped.tracing.store)
-    rules = Rules(
-        legal=untyped.validation.validate_param_and_metric_name,
-        ambiguous=untyped.validation.path_not_unique,
-        name_length=validation.MAX_ENTITY_KEY_LENGTH,
-        param_length=validation.MAX_PARAM_VAL_LENGTH,
-        tag_length=validation.MAX_TAG_VAL_LENGTH,
-        trace_tag_length=validation.MAX_TRACE_TAG_VAL_LENGTH,
-        experiment_length=validation.MAX_EXPERIMENT_NAME_LENGTH,
-        metrics=validation.MAX_METRICS_PER_BATCH,
-        params=validation.MAX_PARAMS_TAGS_PER_BATCH,
-    )
-    return Connection(settings, client, untyped.tracing.store, rules, entities, untyped.rest.http_request)
-
-
-def require_version(found: str) -> None:
-    """Check the version of MLflow that is installed.
+def probe(settings: MlflowSettings) -> tuple[str, ...]:
+    """Return one sentence for each ability that the installed MLflow, or the server, lacks; create no store.
 
     Raises:
-        BlockedError: It is one whose calls we do not know.
+        RetryableError: The server cannot be reached now.
+        BlockedError: A person must act.
     """
-    if not _OLDEST <= release_of(found) < _TOO_NEW:
-        raise BlockedError(f"mlflow {found} is installed, one from 3.10 to below 4 is needed", help=_INSTALL)
+    if settings.remote:
+        return connect(settings).abilities.degraded
+    _prepare_environment(settings)
+    return abilities_of(_imported(settings), remote=False, server_version=None).degraded
+
+
+def _imported(settings: MlflowSettings) -> Package:
+    # Imported here, because the module of an entry point imports no tracker.
+    try:
+        import mlflow  # noqa: PLC0415
+        from mlflow import entities  # noqa: PLC0415
+        from mlflow.utils import rest_utils  # noqa: PLC0415
+
+        kind = "rest_store.RestStore" if settings.remote else "sqlalchemy_store.SqlAlchemyStore"
+        module, _, name = f"mlflow.store.tracking.{kind}".rpartition(".")
+        store: Any = getattr(importlib.import_module(module), name)
+        untyped = cast("Any", mlflow)
+        version = str(untyped.__version__)
+    except (ImportError, AttributeError) as exc:
+        # The message names no version of MLflow, because another package that it imports may be at fault.
+        raise incompatibility(exc, "MLflow", INSTALL, hints=HINTS) or BlockedError(
+            f"MLflow cannot be imported: {exc}", help=INSTALL
+        ) from exc
+    trace_tags: Any = None
+    with suppress(ImportError):
+        trace_tags = getattr(importlib.import_module("mlflow.tracing.constant"), "TraceTagKey", None)
+    return Package(version, untyped.MlflowClient, entities, store, trace_tags, rest_utils)
+
+
+def _connect(settings: MlflowSettings, *, alone: bool) -> Connection:
+    package = _imported(settings)
+    # Checked before a store is created or read: a missing call blocks the exporter in any case.
+    abilities = abilities_of(package, remote=settings.remote, server_version=None)
+    if settings.database is not None:
+        import mlflow  # noqa: PLC0415
+
+        revisions = revisions_of(Path(str(mlflow.__file__)).parent / _MIGRATIONS, package.version)
+        prepare(settings, settings.database, revisions, lambda uri: _make_store(package, uri), alone=alone)
+    client: Any = package.client(tracking_uri=settings.uri)
+    store = _store_of(client, settings.uri)
+    if settings.database is not None:
+        _wait_less(store)
+    opened = Connection(settings, client, store, _rules(), package.entities, package.rest.http_request, abilities)
+    if not settings.remote:
+        return opened
+    server_version = _server_version(opened)
+    return dataclasses.replace(opened, abilities=abilities_of(package, remote=True, server_version=server_version))
+
+
+def _store_of(client: Any, uri: str) -> Any:
+    """Return the tracking store behind *client*; MLflow has no public name for it."""
+    with suppress(ImportError, AttributeError):
+        return importlib.import_module("mlflow.tracing.client").TracingClient(uri).store
+    return client._tracking_client.store
+
+
+def _make_store(package: Package, uri: str) -> None:
+    """Let MLflow create the tables of a new store, and close it."""
+    _store_of(package.client(tracking_uri=uri), uri).engine.dispose()
+
+
+def _rules() -> KeyRules:
+    """Return MLflow's limits; a limit that it does not name is that of MLflow 3.17."""
+    rules: Any = importlib.import_module("mlflow.utils.validation")
+    return KeyRules(
+        legal=getattr(rules, "validate_param_and_metric_name", _LEGAL.match),
+        ambiguous=getattr(rules, "path_not_unique", _is_ambiguous),
+        name_length=getattr(rules, "MAX_ENTITY_KEY_LENGTH", 250),
+        param_length=getattr(rules, "MAX_PARAM_VAL_LENGTH", 6000),
+        tag_length=getattr(rules, "MAX_TAG_VAL_LENGTH", 8000),
+        trace_tag_length=getattr(rules, "MAX_TRACE_TAG_VAL_LENGTH", 8000),
+        experiment_length=getattr(rules, "MAX_EXPERIMENT_NAME_LENGTH", 500),
+        metrics=getattr(rules, "MAX_METRICS_PER_BATCH", 1000),
+        params=getattr(rules, "MAX_PARAMS_TAGS_PER_BATCH", 100),
+    )
+
+
+def _is_ambiguous(name: str) -> bool:
+    normal = posixpath.normpath(name)
+    return normal != name or normal == "." or normal.startswith(("..", "/"))
+
+
+def _server_version(connection: Connection) -> str | None:
+    """Return the version of the server, ``None`` when it gives none, e.g. because a gateway passes API calls only."""
+    try:
+        said = connection.request("GET", _VERSION).text.strip()
+    except (BlockedError, Refused):
+        return None
+    return said if release_of(said) else None
 
 
 def _wait_less(store: Any) -> None:
-    """Let a call wait for a lock of an SQLite file no longer than we choose, then raise; it is tried again.
+    """Limit the time for which a call waits for a lock of an SQLite file; the bridge retries after the error.
 
-    MLflow sets 20 s at the begin of each session (``make_managed_session`` in mlflow/store/db/utils.py), while which
-    nothing else of the run is written, nor its bridge stopped.
+    MLflow sets 20 s at the start of each session (``make_managed_session`` in mlflow/store/db/utils.py). During that
+    wait nothing else of the run can be written, and its bridge cannot stop.
     """
+    engine = getattr(store, "engine", None)
+    if engine is None:
+        return  # MLflow's own 20 s apply
     event: Any = importlib.import_module("sqlalchemy").event
 
     def shorten(*call: Any) -> tuple[Any, Any]:
         statement, parameters = call[2], call[3]
         return (_BUSY if statement.startswith("PRAGMA busy_timeout") else statement), parameters
 
-    event.listen(store.engine, "before_cursor_execute", shorten, retval=True)
+    event.listen(engine, "before_cursor_execute", shorten, retval=True)
 
 
 def _prepare_environment(settings: MlflowSettings) -> None:
@@ -206,57 +275,3 @@ def _prepare_environment(settings: MlflowSettings) -> None:
     # With OTEL_EXPORTER_OTLP_ENDPOINT MLflow installs a global MeterProvider (tracing/processor/otel_metrics_mixin.py).
     for name in [name for name in os.environ if name.startswith("OTEL_EXPORTER_")]:
         del os.environ[name]
-
-
-def _require_writable(settings: MlflowSettings) -> None:
-    """Raise `BlockedError` when the database cannot be written: MLflow would try for minutes before it says so."""
-    path = settings.database
-    if path is None:
-        return
-    needed = [path.parent, *([path] if path.exists() else [])]
-    for place in needed:
-        if place.exists() and not os.access(place, os.W_OK):
-            raise BlockedError(
-                f"{place} is not writable", help="make it writable for this user, or set MLFLOW_TRACKING_URI"
-            )
-
-
-@contextmanager
-def _first_use(settings: MlflowSettings) -> Generator[None]:
-    """Keep other bridges out of a database file while its tables are made.
-
-    MLflow's own initialisation takes no lock (sqlalchemy_store.py calls ``_initialize_tables``): of four processes
-    that open a fresh file three fail. The lock is on the folder, so that no file of ours lies beside the user's.
-    """
-    if settings.database is None:
-        yield
-        return
-    folder = settings.database.parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as exc:
-        raise BlockedError(f"{folder}: {exc.strerror}", help="make the database's folder exist and writable") from exc
-    try:
-        _lock(descriptor, settings)
-        if settings.wal:
-            with closing(sqlite3.connect(settings.database, timeout=20)) as database:
-                database.execute("PRAGMA journal_mode=WAL")
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, settings: MlflowSettings) -> None:
-    deadline = time.monotonic() + _FIRST_USE_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # noqa: PERF203  # waits anyway
-            if time.monotonic() > deadline:
-                raise RetryableError(f"{settings.database}: another process has been opening it for a minute") from None
-            time.sleep(0.02)
-        except OSError:
-            return  # a file system without locks on folders (NFS): MLflow's error, if any, is tried again
-        else:
-            return

@@ -1,7 +1,7 @@
-"""What a failure of MLflow means: one table from its error codes to the bridge's three outcomes.
+"""Maps failures of MLflow to the bridge's three errors, by a table of MLflow's error codes.
 
-`Refused` stays inside this package: the payload, not the store, is at fault, and the caller halves it until the one
-bad piece is known. Sources: ``ERROR_CODE_TO_HTTP_STATUS`` in mlflow/exceptions.py; ``make_managed_session`` in
+`Refused` stays inside this package: the payload, not the store, is at fault, and the caller halves the payload until
+the bad record is found. Sources: ``ERROR_CODE_TO_HTTP_STATUS`` in mlflow/exceptions.py; ``make_managed_session`` in
 mlflow/store/db/utils.py (operational errors of a database arrive as TEMPORARILY_UNAVAILABLE).
 """
 
@@ -11,8 +11,10 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from otel_bridge.capabilities import incompatibility
 from otel_bridge.errors import BlockedError, ExporterError, OtelBridgeError, RetryableError
-from otel_bridge.retry_after import retry_after_s
+from otel_bridge.request_size import retry_after_s
+from otel_bridge_mlflow.versions import HINTS, INSTALL
 
 _REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "NOT_IMPLEMENTED"})
 MISSING = frozenset({"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND"})
@@ -24,7 +26,9 @@ _BLOCKED = {
     "RESOURCE_DOES_NOT_EXIST": "the run or experiment is gone; start another run with `otel-bridge run --new`",
     "NOT_FOUND": "the run or experiment is gone; start another run with `otel-bridge run --new`",
 }
-LOGIN = "check MLFLOW_TRACKING_URI and credentials: something before the server may want to log you in"
+_TRIED_AGAIN = frozenset({"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"})
+_KNOWN = _REFUSED | _BLOCKED.keys() | _TRIED_AGAIN
+LOGIN = "check MLFLOW_TRACKING_URI; something before the server may want you to log in"
 _WORDS_OF_A_BLOCK = {
     "must be in the 'active' state": "mlflow runs restore --run-id RUN (mlflow experiments restore -x EXPERIMENT)",
     "out-of-date database schema": "mlflow db upgrade URI",
@@ -44,11 +48,33 @@ _PASSING = re.compile(
     r"|server closed the connection|until invalid transaction is rolled back",
     re.DOTALL,
 )
-"""What MLflow calls a bad request, and is none.
+"""Errors that MLflow reports as a bad request although the request is valid.
 
-It looks a row up, then inserts it, and another writer was first; or its database had no connection for it: whatever
-SQLAlchemy raises but an ``OperationalError`` becomes BAD_REQUEST (``make_managed_session``).
+Either another writer inserted a row between MLflow's query and its insert, or the database had no free connection.
+MLflow turns every error of SQLAlchemy except ``OperationalError`` into BAD_REQUEST (``make_managed_session``).
 """
+_HELD = re.compile(
+    # The same three databases; MLflow 3.14 and newer answers an assessment with "constraint violation".
+    r"unique constraint failed: (metrics|assessments)\."
+    r'|duplicate key value violates unique constraint "(metric_pk|assessments_pkey)"'
+    r"|duplicate entry .*'(metrics|assessments)\.primary'"
+    r"|constraint violation",
+    re.DOTALL,
+)
+
+
+_TIMED_OUT = re.compile(r"time(?:d|s)?[ -]?out|canceling statement due to|\bhttp (?:408|502|504|524)\b")
+"""Messages by which a client, a database, or a proxy before the server reports a timeout."""
+
+
+def is_held(error: Exception) -> bool:
+    """Return whether *error* means that the store already holds the metric or assessment that was sent alone.
+
+    A metric's key includes all of its fields. MLflow itself ignores metrics that it holds, but up to 3.15 not NaN.
+    """
+    return _HELD.search(str(error).lower()) is not None
+
+
 _CODE_OF_STATUS = {
     400: "BAD_REQUEST",
     401: "UNAUTHENTICATED",
@@ -59,20 +85,20 @@ _CODE_OF_STATUS = {
     422: "BAD_REQUEST",
     501: "NOT_IMPLEMENTED",
 }
-"""Statuses whose answer names no error code; any other is tried again."""
+"""Outcomes of statuses whose answer has no error code; any other status is retried."""
 
 
 class Refused(OtelBridgeError):  # noqa: N818  # an outcome inside this package, like StopIteration
-    """The store works, and does not take this payload."""
+    """Raised when the store works, but does not accept this payload."""
 
 
 @contextmanager
 def as_bridge_errors(doing: str, *, missing_is_refused: bool = False) -> Generator[None]:
-    """Turn whatever MLflow raises into `Refused`, `RetryableError` or `BlockedError`.
+    """Turn any error of MLflow into `Refused`, `RetryableError` or `BlockedError`.
 
     Args:
-        doing: What is tried, for the message.
-        missing_is_refused: What is not there costs this payload only: a trace, not the run.
+        doing: The attempted operation, for the message.
+        missing_is_refused: Whether a missing resource refuses this payload only, because it is a trace, not the run.
     """
     try:
         yield
@@ -83,8 +109,11 @@ def as_bridge_errors(doing: str, *, missing_is_refused: bool = False) -> Generat
 
 
 def outcome_of(exc: Exception, doing: str, *, missing_is_refused: bool = False) -> ExporterError | Refused:
-    """Return what *exc*, raised by MLflow or below it while *doing*, means."""
+    """Return the error for *exc*, which MLflow or a library below it raised while *doing*."""
     code = getattr(exc, "error_code", None)
+    incompatible = incompatibility(exc, "MLflow", INSTALL, hints=HINTS)
+    if incompatible is not None:
+        return incompatible
     if isinstance(exc, (TypeError, ValueError, OverflowError, UnicodeError)) and code is None:
         return Refused(f"{doing}: {_line(exc)}")
     if missing_is_refused and code in MISSING:
@@ -95,15 +124,19 @@ def outcome_of(exc: Exception, doing: str, *, missing_is_refused: bool = False) 
 def outcome_of_status(
     status: int, code: str | None, text: str, doing: str, retry_after: str | None
 ) -> ExporterError | Refused:
-    """Return what an HTTP answer means; *code* is the error code in its body, if it has one."""
-    found = outcome(code or _CODE_OF_STATUS.get(status, "TEMPORARILY_UNAVAILABLE"), f"HTTP {status}: {text}", doing)
+    """Return the error for an HTTP answer; *code* is the error code in its body, if it has one.
+
+    The status takes precedence over a code that is not MLflow's own, as gateways send them.
+    """
+    named = code if code in _KNOWN else _CODE_OF_STATUS.get(status, "TEMPORARILY_UNAVAILABLE")
+    found = outcome(named, f"HTTP {status}: {text}", doing)
     if isinstance(found, RetryableError):
         found.retry_after_s = retry_after_s(retry_after)
     return found
 
 
 def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
-    """Return what one of MLflow's error codes means; a code this table has not is tried again."""
+    """Return the error for one of MLflow's error codes; a code that the table does not have is retried."""
     message = f"{doing}: {text}"
     words = text.lower()
     for said, help_text in _WORDS_OF_A_BLOCK.items():
@@ -113,10 +146,10 @@ def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
         return Refused(message)
     if code in _BLOCKED:
         return BlockedError(message, help=_BLOCKED[code])
-    return RetryableError(message)
+    return RetryableError(message, timed_out=_TIMED_OUT.search(words) is not None)
 
 
 def _line(exc: Exception) -> str:
-    # MLflow names the address it called, user and password included.
+    # MLflow's text includes the address it called, with user and password.
     text = re.sub(r"://[^/@\s]+@", "://", " ".join(str(exc).split()))
     return text if len(text) <= 500 else f"{text[:500]}…"

@@ -1,8 +1,9 @@
-"""Keys -> names that MLflow takes, one for each key, the same after a restart.
+"""Keys -> names that MLflow accepts, one for each key, the same after a restart.
 
-``@`` becomes ``_at_``, repeated ``/`` one, any other character MLflow refuses ``_``. Two keys that would become one
-name are told apart by a hash; a key that is legal as it is keeps its name unless it was taken before it came. Changed
-names are kept in the writer's memory. Rules and limits are MLflow's own (mlflow/utils/validation.py).
+``@`` becomes ``_at_``, repeated ``/`` becomes one, and any other character that MLflow refuses becomes ``_``. Two keys
+that would get the same name are distinguished by a hash. A legal key keeps its name, unless an earlier key has it. All
+names are kept in the writer's memory, so that a key gets the same name after a restart. Rules and limits are MLflow's
+own (mlflow/utils/validation.py).
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from otel_bridge.exporter import Memory
+from otel_bridge.exporter import WriterMemory
 
 _log = logging.getLogger(__name__)
 _HASH_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What MLflow says of names and sizes.
+class KeyRules:
+    """Holds MLflow's rules for names and sizes.
 
     Attributes:
-        legal: A name's characters are all right.
-        ambiguous: A name, read as a path, would be another one.
+        legal: Returns whether MLflow accepts all characters of a name.
+        ambiguous: Returns whether a name, read as a path, would become another name.
         name_length: Longest name of a metric, param or tag, in characters.
         param_length: Longest value of a param.
         tag_length: Longest value of a run's tag.
@@ -49,60 +50,77 @@ class Rules:
 
 
 class Names:
-    """The names of one kind of key (metrics, params, tags).
+    """Assigns names to the keys of one kind (metrics, params, tags).
 
     Args:
         kind: Their kind, for memory and warnings.
         rules: MLflow's rules.
-        memory: Where changed names are kept.
-        seen: Keys that came before, so that no changed key takes the name of one of them.
+        memory: Where names are kept, in one entry for each `store`.
+        seen: Keys of earlier records, which the caller passes at each start; legal ones need no entry in memory.
     """
 
-    def __init__(self, kind: str, rules: Rules, memory: Memory, seen: Iterable[str] = ()) -> None:
+    def __init__(self, kind: str, rules: KeyRules, memory: WriterMemory, seen: Iterable[str] = ()) -> None:
         self._kind = kind
         self._rules = rules
         self._memory = memory
-        stored = memory.get(self._slot)
-        self._changed = cast("dict[str, str]", json.loads(stored)) if stored else {}
-        self._names = dict(self._changed)
-        self._taken = set(self._changed.values())
+        self._names: dict[str, str] = {}
+        self._new: dict[str, str] = {}
+        first = memory.get(self._slot)  # earlier versions kept only changed names, in one entry
+        entries = [entry for _, entry in memory.items(f"{self._slot}/")]
+        for entry in entries if first is None else [first, *entries]:
+            self._names |= cast("dict[str, str]", json.loads(entry))
+        self._entries = len(entries)
+        self._taken = set(self._names.values())
         for key in seen:
             if key not in self._names and self._fits(key):
                 self._names[key] = key
                 self._taken.add(key)
 
     def learn(self, keys: Iterable[str]) -> None:
-        """Name the new ones of *keys* that come together, legal ones first: they keep their names."""
-        new = [key for key in keys if key not in self._names]
-        for key in sorted(new, key=lambda key: not self._fits(key)):
-            self.name(key)
+        """Assign names to the new keys of *keys*, to legal ones first, so that they keep their names."""
+        self.learn_paths({key: key for key in keys})
+
+    def learn_paths(self, wanted: Mapping[str, str]) -> None:
+        """Assign names to the new keys of *wanted*, which maps each argument of `name` to its preferred name.
+
+        Legal names are assigned first, and among them first those that equal their key.
+        """
+        new = [(identity, name) for identity, name in wanted.items() if identity not in self._names]
+        for identity, name in sorted(new, key=lambda item: (not self._fits(item[1]), item[0] != item[1])):
+            self._add(identity, name)
 
     def name(self, key: str) -> str:
-        """Return the name of *key*; a new one that must be changed is said once and stored."""
+        """Return the name of *key*; a new one that must be changed is logged once. `store` keeps it."""
         known = self._names.get(key)
-        return self._new(key, key) if known is None else known
+        return self._add(key, key) if known is None else known
 
     def part(self, key: str, part: str) -> str:
         """Return the name of a part of *key*, ``<name>/<part>``."""
         identity = f"{key}\0{part}"
         known = self._names.get(identity)
-        return self._new(identity, f"{key}/{part}") if known is None else known
+        return self._add(identity, f"{key}/{part}") if known is None else known
+
+    def store(self) -> None:
+        """Store the new names in memory. Call it before data is sent under these names."""
+        if not self._new:
+            return
+        self._memory.put(f"{self._slot}/{self._entries:08d}", json.dumps(self._new).encode())
+        self._entries += 1
+        self._new = {}
 
     @property
     def _slot(self) -> str:
         return f"names/{self._kind}"
 
-    def _new(self, identity: str, wanted: str) -> str:
+    def _add(self, identity: str, wanted: str) -> str:
         name = wanted if self._fits(wanted) else self._clean(wanted)
-        if name in self._taken:
-            name = self._cut(name, identity)
-        self._names[identity] = name
+        salt = identity
+        while name in self._taken:
+            name, salt = self._cut(name, salt), f"{salt}\0"
+        self._names[identity] = self._new[identity] = name
         self._taken.add(name)
         if name != wanted:
-            _log.warning("%s %r is shown as %r: MLflow takes no such name, or another has it", self._kind, wanted, name)
-        if name != identity:
-            self._changed[identity] = name
-            self._memory.put(self._slot, json.dumps(self._changed).encode())
+            _log.warning("%s %r is shown as %r: MLflow refuses the name, or another has it", self._kind, wanted, name)
         return name
 
     def _fits(self, name: str) -> bool:

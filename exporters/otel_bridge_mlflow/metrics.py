@@ -1,9 +1,9 @@
-"""Rows -> MLflow metrics, in batches as large as MLflow takes.
+"""Rows -> MLflow metrics, in batches as large as MLflow accepts.
 
-MLflow's key of a metric is (key, timestamp, step, value), so that the same row delivered again changes nothing. Times
-become milliseconds. NaN stays, an infinity becomes ±1.797e308 by MLflow itself. A distribution becomes
-``<key>/{mean,min,max,p50,p95}``. A row without a step gets a running count per key, kept in the writer's memory
-together with the positions it was given to, so that the row gets the same one when it comes again.
+MLflow's key of a metric is (key, timestamp, step, value), so that a redelivered row changes nothing. Times become
+milliseconds. NaN stays, and MLflow itself turns an infinity into ±1.797e308. A distribution becomes
+``<key>/{mean,min,max,p50,p95}``. A row without a step gets a running count per key. The writer's memory keeps the
+counts with the positions of their rows, so that a redelivered row gets the same count.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from otel_bridge.errors import ExporterError, PermanentError
-from otel_bridge.exporter import Memory
+from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import Distribution, Row
+from otel_bridge.request_size import RequestSize
 from otel_bridge_mlflow.connection import Connection
-from otel_bridge_mlflow.errors import Refused, as_bridge_errors
+from otel_bridge_mlflow.errors import Refused, as_bridge_errors, is_held
 from otel_bridge_mlflow.keys import Names
 
 PARTS = ("mean", "min", "max", "p50", "p95")
@@ -27,8 +28,8 @@ _COUNT_SLOT = "counts"
 _LOG_BATCH = "/api/2.0/mlflow/runs/log-batch"
 
 
-class Point(NamedTuple):
-    """One metric: the row it is of (its index in the call), name, value, step, and its time in Unix milliseconds."""
+class MetricValue(NamedTuple):
+    """Holds one metric: index of its row in the call, name, value, step, and time in Unix milliseconds."""
 
     row: int
     key: str
@@ -39,9 +40,9 @@ class Point(NamedTuple):
 
 @dataclass(slots=True)
 class _Encoded:
-    """Points of a call and, by row, what cannot be written of it."""
+    """Holds the points of a call and, by row, the reasons for values that cannot be written."""
 
-    points: list[Point] = field(default_factory=list[Point])
+    points: list[MetricValue] = field(default_factory=list[MetricValue])
     refused: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
 
 
@@ -52,30 +53,32 @@ class MetricWriter:
         connection: The store.
         run_id: MLflow's run id.
         names: Names of the keys.
-        memory: Where running counts are kept.
+        memory: Where running counts and the size of a batch are kept.
     """
 
-    def __init__(self, connection: Connection, run_id: str, names: Names, memory: Memory) -> None:
+    def __init__(self, connection: Connection, run_id: str, names: Names, memory: WriterMemory) -> None:
         self._connection = connection
         self._run_id = run_id
         self._names = names
         self._counts = Counts(memory)
-        self._send: Callable[[Sequence[Point]], None] = self._post if connection.settings.remote else self._log
+        self._size = RequestSize(connection.rules.metrics, memory=memory, key="request_size/metrics")
+        self._send: Callable[[Sequence[MetricValue]], None] = self._post if connection.settings.remote else self._log
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Write *rows*; of a row with a bad value the others are written before it is refused.
+        """Write *rows*; the good values of a row with a bad value are written before the row is refused.
 
         Raises:
-            PermanentError: A row holds a value or step that MLflow does not take.
+            PermanentError: A row holds a value or step that MLflow does not accept.
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
         encoded = self._encoded(rows)
         first_bad = min(encoded.refused, default=len(rows))
         points = [point for point in encoded.points if point.row <= first_bad]
-        size = self._connection.rules.metrics
-        for start in range(0, len(points), size):
-            batch = points[start : start + size]
+        start = 0
+        while start < len(points):
+            batch = points[start : start + self._size.now]
+            start += len(batch)
             try:
                 failed = self._write_batch(batch)
             except ExporterError as exc:
@@ -90,19 +93,20 @@ class MetricWriter:
             reason = "; ".join(encoded.refused[first_bad])
             raise PermanentError(f"row {rows[first_bad].id}: {reason}", position=rows[first_bad].position)
 
-    def _write_batch(self, batch: Sequence[Point]) -> tuple[Point, str] | None:
+    def _write_batch(self, batch: Sequence[MetricValue]) -> tuple[MetricValue, str] | None:
         """Write *batch* up to the first point that MLflow refuses; return that point and why."""
         try:
-            self._send(batch)
+            with self._size.request(len(batch)):
+                self._send(batch)
         except Refused as exc:
             if len(batch) == 1:
-                return batch[0], str(exc)
+                return None if is_held(exc) else (batch[0], str(exc))
             middle = len(batch) // 2
             return self._write_batch(batch[:middle]) or self._write_batch(batch[middle:])
         return None
 
-    def _write_rest(self, points: Sequence[Point], position: int) -> None:
-        """Write the points of a refused row that follow the bad one, without further bad ones."""
+    def _write_rest(self, points: Sequence[MetricValue], position: int) -> None:
+        """Write the points of a refused row that follow its first bad point, without other bad points."""
         try:
             while points:
                 failed = self._write_batch(points)
@@ -113,13 +117,13 @@ class MetricWriter:
             exc.position = position
             raise
 
-    def _log(self, batch: Sequence[Point]) -> None:
+    def _log(self, batch: Sequence[MetricValue]) -> None:
         make = self._connection.entities.Metric
         metrics = [make(key, value, timestamp_ms, step) for _, key, value, timestamp_ms, step in batch]
         with as_bridge_errors(f"logging {len(batch)} metrics to {self._connection.shown}"):
             self._connection.client.log_batch(self._run_id, metrics=metrics, synchronous=True)
 
-    def _post(self, batch: Sequence[Point]) -> None:
+    def _post(self, batch: Sequence[MetricValue]) -> None:
         metrics = [
             {"key": key, "value": _json_number(value), "timestamp": timestamp_ms, "step": step}
             for _, key, value, timestamp_ms, step in batch
@@ -139,7 +143,7 @@ class MetricWriter:
                 step = counted[row.position, key] if row.step is None else row.step
                 if isinstance(value, Distribution):
                     encoded.points.extend(
-                        Point(index, self._names.part(key, part), number, timestamp_ms, step)
+                        MetricValue(index, self._names.part(key, part), number, timestamp_ms, step)
                         for part, number in parts(value)
                     )
                     continue
@@ -148,12 +152,13 @@ class MetricWriter:
                     said = f"{key!r} is {type(value).__name__}, not a number a double holds"
                     encoded.refused.setdefault(index, []).append(said)
                 else:
-                    encoded.points.append(Point(index, self._names.name(key), number, timestamp_ms, step))
+                    encoded.points.append(MetricValue(index, self._names.name(key), number, timestamp_ms, step))
+        self._names.store()
         return encoded
 
 
 def parts(distribution: Distribution) -> list[tuple[str, float]]:
-    """Return the numbers shown of a distribution; those that are not known are left out."""
+    """Return the numbers that represent a distribution; unknown numbers are left out."""
     numbers = (
         distribution.mean,
         distribution.min,
@@ -165,13 +170,13 @@ def parts(distribution: Distribution) -> list[tuple[str, float]]:
 
 
 class Counts:
-    """Running counts per key, for rows without a step.
+    """Assigns running counts per key to rows without a step.
 
-    A call's counts are stored before it is sent: per key the next count, and for the latest calls which position got
-    which. Delivery repeats at most its last call, so that two calls are enough.
+    A call's counts are stored before its data is sent: the next count of each key, and the counts of each position for
+    the latest calls. Delivery repeats at most its last call, so that two calls are enough.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: WriterMemory) -> None:
         self._memory = memory
         stored = memory.get(_COUNT_SLOT)
         held = cast("dict[str, dict[str, object]]", json.loads(stored)) if stored else {}
@@ -222,7 +227,7 @@ def _number(value: object) -> float | None:
 
 
 def _json_number(value: float) -> float | str:
-    # protobuf's JSON: a bare NaN is taken for 0 (measured), the words are right.
+    # In protobuf's JSON a bare NaN becomes 0 (measured); the strings are correct.
     if math.isfinite(value):
         return value
     if math.isnan(value):

@@ -1,8 +1,8 @@
 """Config -> params of an MLflow run.
 
-Nested maps flatten with ``/`` under the role. Params cannot change: what differs after a resume becomes the tag
-``config/<key>``. Only what changed is sent. Params never share a batch with metrics, since one refused param would
-take the metrics with it.
+Nested maps are flattened with ``/`` under the role; a hash distinguishes entries whose names become equal. Params
+cannot change: a value that differs after a resume becomes the tag ``config/<key>``. Only changes are sent. Params never
+share a batch with metrics, because one refused param would make MLflow refuse the metrics too.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from otel_bridge.records import Json
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.keys import Names
-from otel_bridge_mlflow.runs import OpenRun
+from otel_bridge_mlflow.runs import OpenMlflowRun
 
 _log = logging.getLogger(__name__)
 _TAG_PREFIX = "config/"
@@ -33,7 +33,7 @@ class ParamWriter:
         names: Names of the keys.
     """
 
-    def __init__(self, connection: Connection, run: OpenRun, names: Names) -> None:
+    def __init__(self, connection: Connection, run: OpenMlflowRun, names: Names) -> None:
         self._connection = connection
         self._run_id = run.id
         self._names = names
@@ -41,7 +41,7 @@ class ParamWriter:
         self._tags = {key: value for key, value in run.tags.items() if key.startswith(_TAG_PREFIX)}
 
     def write(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Set the config of *role*; an entry MLflow does not take is left out and said.
+        """Set the config of *role*; an entry that MLflow does not accept is left out and logged.
 
         Raises:
             RetryableError: As `Connection.request`.
@@ -50,7 +50,7 @@ class ParamWriter:
         try:
             self._write(role, config)
         except Refused:
-            # Another bridge of this run wrote one of them meanwhile: look again, then compare anew.
+            # Another bridge of this run wrote one of these params meanwhile: read them again and compare again.
             with as_bridge_errors(f"reading the params of run {self._run_id}"):
                 self._params = dict(self._connection.client.get_run(self._run_id).data.params)
             self._write(role, config, halve=True)
@@ -58,8 +58,12 @@ class ParamWriter:
     def _write(self, role: str | None, config: Mapping[str, Json], *, halve: bool = False) -> None:
         params: dict[str, str] = {}
         tags: dict[str, str] = {}
-        for key, value in flattened(config, f"{role}/" if role else "").items():
-            name = self._names.name(key)
+        entries = {_identity(role, path): (path, value) for path, value in leaves(config)}
+        above = (role,) if role else ()
+        self._names.learn_paths({identity: "/".join((*above, *path)) for identity, (path, _) in entries.items()})
+        self._names.store()
+        for identity, (_, value) in entries.items():
+            name = self._names.name(identity)
             text = value[: self._connection.rules.param_length]
             held = self._params.get(name)
             if held is None:
@@ -73,7 +77,7 @@ class ParamWriter:
         self._send("tags", list(tags.items()), self._tags, halve=halve)
 
     def _tag(self, name: str) -> str:
-        """Return the tag for later values of a param; where it would be too long, a hash keeps it apart from others."""
+        """Return the tag for later values of a param; a tag that would be too long is cut and gets a hash."""
         tag, length = f"{_TAG_PREFIX}{name}", self._connection.rules.name_length
         if len(tag) <= length:
             return tag
@@ -105,13 +109,21 @@ class ParamWriter:
             self._connection.client.log_batch(self._run_id, synchronous=True, **batch)
 
 
-def flattened(config: Mapping[str, Json], prefix: str = "") -> dict[str, str]:
-    """Return *config* with nested maps flattened by ``/`` and its leaves as text; lists as JSON."""
-    flat: dict[str, str] = {}
+def leaves(config: Mapping[str, Json], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the path of each leaf of *config*, and the leaf as text; lists as JSON."""
     for key, value in config.items():
+        path = (*above, key)
         if isinstance(value, Mapping):
-            flat |= flattened(value, f"{prefix}{key}/")
+            yield from leaves(value, path)
         else:
             text = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
-            flat[f"{prefix}{key}"] = text.replace("\0", "�").encode("utf-8", "replace").decode()
-    return flat
+            yield path, text.replace("\0", "�").encode("utf-8", "replace").decode()
+
+
+def _identity(role: str | None, path: Sequence[str]) -> str:
+    """Return the identity of an entry: its flat key, if no other entry can have the same flat key."""
+    parts = (role, *path) if role else path
+    alone = len(path) == 1 or bool(role)  # a map in a config without a role may have the name of a role
+    if alone and not any("/" in part or part.startswith("\0") for part in parts):
+        return "/".join(parts)
+    return f"\0{json.dumps([role or None, *path])}"

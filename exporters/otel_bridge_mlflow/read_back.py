@@ -1,4 +1,4 @@
-"""What MLflow shows of a run, counted through its own client."""
+"""Counts through MLflow's own client what MLflow shows of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from otel_bridge import semconv
 from otel_bridge.errors import PermanentError
-from otel_bridge.exporter import ExporterSettings, Held, RunInfo
+from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts
 from otel_bridge_mlflow.connection import connect
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.settings import mlflow_settings
@@ -14,7 +14,7 @@ from otel_bridge_mlflow.settings import mlflow_settings
 _TRACES: Final = 500
 
 
-def held(run: RunInfo, settings: ExporterSettings) -> Held:
+def held(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """Count the points and traces of *run*; none when MLflow does not know it.
 
     Raises:
@@ -30,14 +30,14 @@ def held(run: RunInfo, settings: ExporterSettings) -> Held:
         raise PermanentError(str(exc)) from exc
 
 
-def _held(client: Any, run: RunInfo) -> Held:  # MLflow's client is untyped
+def _held(client: Any, run: RunInfo) -> TrackerCounts:  # MLflow's client is untyped
     project = run.identity.get(semconv.MLFLOW_EXPERIMENT) or run.project
     experiment = client.get_experiment_by_name(project)
     if experiment is None:
-        return Held(0, 0)
+        return TrackerCounts(0, 0)
     place = [experiment.experiment_id]
     numbers = rollouts = 0
     for one in client.search_runs(place, f"tags.`{semconv.RUN_ID}` = '{run.id}'"):
         numbers += sum(len(client.get_metric_history(one.info.run_id, key)) for key in one.data.metrics)
         rollouts += len(client.search_traces(locations=place, run_id=one.info.run_id, max_results=_TRACES))
-    return Held(numbers, rollouts)
+    return TrackerCounts(numbers, rollouts)

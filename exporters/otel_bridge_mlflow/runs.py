@@ -1,7 +1,8 @@
-"""Which MLflow run is ours: found by id, tag or name, else created; opened again when it had ended.
+"""Finds the MLflow run of a run by id, tag or name, or creates it; a run that had ended is opened again.
 
-Names are not unique in MLflow and nothing locks, so two bridges may create a run at once: after creating, the tag is
-searched again and the oldest run that has it wins in both; the other one, still empty, is deleted.
+Names are not unique in MLflow and there are no locks, so that two bridges may create a run at the same time. After
+creating a run, each bridge searches the tag again and uses the oldest run that has it. The other run, still empty, is
+deleted.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from typing import Any
 
 from otel_bridge import semconv
 from otel_bridge.errors import BlockedError, RetryableError
-from otel_bridge.exporter import NEW_RUN_HINT, Memory, RunInfo
+from otel_bridge.exporter import NEW_RUN_HINT, RunInfo, WriterMemory
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, outcome_of
 from otel_bridge_mlflow.tags import wanted
 
 _log = logging.getLogger(__name__)
 _RUN_SLOT = "run"
+_GENERATED_SLOT = "name/generated"
 _RUNNING = "RUNNING"
 _ACTIVE = "active"
 _OLDEST_FIRST = ["attributes.start_time ASC"]
@@ -30,15 +32,15 @@ _SEARCHED = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRun:
-    """An MLflow run that takes records.
+class OpenMlflowRun:
+    """Describes an open MLflow run.
 
     Attributes:
         id: MLflow's run id.
-        experiment_id: Of its experiment.
-        params: Params it has.
-        tags: Tags it has.
-        found: That the store already held it, though this destination had never written to it; else empty.
+        experiment_id: Id of its experiment.
+        params: Params that the run has.
+        tags: Tags that the run has.
+        found: Line that reports that the store held the run before this destination first wrote to it; else empty.
     """
 
     id: str
@@ -48,18 +50,19 @@ class OpenRun:
     found: str = ""
 
 
-def open_run(connection: Connection, run: RunInfo, memory: Memory) -> OpenRun:
+def open_run(connection: Connection, run: RunInfo, memory: WriterMemory) -> OpenMlflowRun:
     """Find or create the MLflow run of *run* and make it RUNNING.
 
     Raises:
         RetryableError: The store cannot be reached now.
-        BlockedError: The run or its experiment was deleted, or a run id that was asked for is not there.
+        BlockedError: The run or its experiment was deleted, or no run has the requested id.
     """
     try:
         with as_bridge_errors(f"opening run {run.name!r} in {connection.shown}"):
             ours = memory.get(_RUN_SLOT)
             found = _named(connection, run, memory) or _searched(connection, run)
             memory.put(_RUN_SLOT, str(found.info.run_id).encode())
+            _rename(connection, found, run, memory)
             opened = _reopened(connection, found, run)
             known = ours or run.identity.get(semconv.MLFLOW_RUN_ID)
             return opened if known else dataclasses.replace(opened, found=_said(found))
@@ -67,11 +70,23 @@ def open_run(connection: Connection, run: RunInfo, memory: Memory) -> OpenRun:
         raise BlockedError(str(exc), help="rename the run or its project") from exc
 
 
-def require_active(connection: Connection, run: OpenRun) -> None:
-    """Look again at an open run that MLflow no longer takes.
+def _rename(connection: Connection, found: Any, run: RunInfo, memory: WriterMemory) -> None:
+    """Rename a run that has a generated name; a name that a person gave the run in MLflow stays."""
+    name, shown = run_name(run, connection.rules.name_length), str(found.info.run_name)
+    if run.name_generated:
+        if shown == name:
+            memory.put(_GENERATED_SLOT, shown.encode())
+        return
+    # A process that knows only the id uses the id as the generated name.
+    if shown != name and shown in {run.id, (memory.get(_GENERATED_SLOT) or b"").decode()}:
+        connection.client.update_run(str(found.info.run_id), name=name)
+
+
+def require_active(connection: Connection, run: OpenMlflowRun) -> None:
+    """Check whether an open run, which MLflow no longer accepts records for, was deleted.
 
     Raises:
-        BlockedError: It or its experiment was deleted; names the command that restores it.
+        BlockedError: The run or its experiment was deleted; the error names the command that restores it.
         RetryableError: The store cannot be reached now.
     """
     with as_bridge_errors(f"looking at run {run.id} in {connection.shown}"):
@@ -81,26 +96,26 @@ def require_active(connection: Connection, run: OpenRun) -> None:
 def _said(found: Any) -> str:
     if not found.data.metrics and not found.data.params:
         return ""
-    return f"MLflow already holds this run ({found.info.run_id}), going on in it; {NEW_RUN_HINT}"
+    return f"MLflow already holds this run ({found.info.run_id}), continuing it; {NEW_RUN_HINT}"
 
 
 def experiment_name(run: RunInfo, limit: int) -> str:
-    """Return the experiment of *run*: the emitter's ``MLFLOW_EXPERIMENT_NAME``, else its project."""
+    """Return the experiment of *run*: the producer's ``MLFLOW_EXPERIMENT_NAME``, else its project."""
     name = run.identity.get(semconv.MLFLOW_EXPERIMENT) or run.project or "default"
     return name if len(name) <= limit else f"{name[: limit - 9]}-{_digits(name)}"
 
 
 def run_name(run: RunInfo, limit: int) -> str:
-    """Return the display name of *run*; MLflow would draw one for an empty name."""
+    """Return the display name of *run*, which must not be empty, because MLflow would generate one."""
     name = run.name or run.id
     return name if len(name) <= limit else f"{name[: limit - 9]}-{_digits(name)}"
 
 
 def quoted(text: str) -> tuple[str, str]:
-    """Return operator and literal that match *text* in a filter of MLflow.
+    """Return the operator and the literal that match *text* in a filter of MLflow.
 
-    Its grammar has no escapes: a literal with both kinds of quotes can only be matched by LIKE, with ``_`` for each,
-    and must be compared again.
+    The filter's grammar has no escapes. Text with both kinds of quotes can only be matched by LIKE, with ``_`` for each
+    quote, and the results must be compared with *text* again.
     """
     if "'" not in text:
         return "=", f"'{text}'"
@@ -109,8 +124,8 @@ def quoted(text: str) -> tuple[str, str]:
     return "LIKE", "'" + text.replace("'", "_").replace('"', "_") + "'"
 
 
-def _named(connection: Connection, run: RunInfo, memory: Memory) -> Any | None:
-    """Return the run whose id is known: asked for, or written to before."""
+def _named(connection: Connection, run: RunInfo, memory: WriterMemory) -> Any | None:
+    """Return the run whose id is known, because it was requested or written to before."""
     asked = run.identity.get(semconv.MLFLOW_RUN_ID)
     known = memory.get(_RUN_SLOT)
     run_id = asked or (known.decode() if known else None)
@@ -123,7 +138,7 @@ def _named(connection: Connection, run: RunInfo, memory: Memory) -> Any | None:
             raise
         if asked:
             raise BlockedError(
-                f"MLFLOW_RUN_ID={asked}: there is no such run in {connection.shown}",
+                f"MLFLOW_RUN_ID={asked}: {connection.shown} has no such run",
                 help="unset MLFLOW_RUN_ID in the training job, or name a run of this store",
             ) from exc
         _log.warning("run %s is no longer in %s: looking for it by tag and name", run_id, connection.shown)
@@ -152,7 +167,7 @@ def _by_tag(connection: Connection, run: RunInfo, experiment_id: str) -> Any | N
 
 
 def _by_name(connection: Connection, run: RunInfo, experiment_id: str) -> Any | None:
-    """Return the newest run of this name, unless it is another run of ours that only has the same name."""
+    """Return the newest run of this name, unless it belongs to another run of otel-bridge with the same name."""
     name = run_name(run, connection.rules.name_length)
     operator, literal = quoted(name)
     found = connection.client.search_runs(
@@ -180,7 +195,7 @@ def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
     return mine
 
 
-def _reopened(connection: Connection, found: Any, run: RunInfo) -> OpenRun:
+def _reopened(connection: Connection, found: Any, run: RunInfo) -> OpenMlflowRun:
     run_id, experiment_id = str(found.info.run_id), str(found.info.experiment_id)
     _require_active(connection, found)
     if found.info.status != _RUNNING:
@@ -192,11 +207,11 @@ def _reopened(connection: Connection, found: Any, run: RunInfo) -> OpenRun:
         connection.client.log_batch(run_id, tags=tags, synchronous=True)
     if found.data.metrics or found.data.params or found.info.status != _RUNNING:
         _log.warning("resuming MLflow run %s (%r) in %s", run_id, found.info.run_name, connection.shown)
-    return OpenRun(run_id, experiment_id, dict(found.data.params), held | new)
+    return OpenMlflowRun(run_id, experiment_id, dict(found.data.params), held | new)
 
 
 def _require_active(connection: Connection, found: Any) -> None:
-    # First the experiment: deleted, it takes its runs with it, and restored, it brings them back.
+    # The experiment is checked first: deleting it deletes its runs, and restoring it restores them.
     experiment = connection.client.get_experiment(found.info.experiment_id)
     if experiment.lifecycle_stage != _ACTIVE:
         raise _deleted_experiment(connection, experiment)
@@ -231,7 +246,7 @@ def _deleted_experiment(connection: Connection, experiment: Any) -> BlockedError
 
 
 def _artifacts(connection: Connection, name: str) -> str | None:
-    """Return where artifacts that others log go: beside the database, not in the bridge's working folder."""
+    """Return where artifacts of other programs are stored: beside the database, not in the bridge's working folder."""
     database = connection.settings.database
     return None if database is None else (database.parent / "mlruns" / _digits(name)).as_uri()
 

@@ -1,4 +1,4 @@
-"""Where MLflow is: its own variable ``MLFLOW_TRACKING_URI``, read without importing it, and our two settings.
+"""Reads the settings of the MLflow store: MLflow's own ``MLFLOW_TRACKING_URI``, without importing it, and two more.
 
 Source: ``get_tracking_uri`` in mlflow/tracking/_tracking_service/utils.py; ``DATABASE_ENGINES`` in
 mlflow/store/db/db_types.py.
@@ -11,33 +11,32 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import ExporterSettings, RunInfo
 from otel_bridge.settings import Setting, flag, seconds
+from otel_bridge.text.addresses import without_credentials
 
 WAL = Setting(
     "OTEL_BRIDGE_MLFLOW_WAL",
     False,
     flag,
-    "Put an SQLite store into write-ahead mode, about 1.5 times as fast; not for network file systems.",
+    "Use write-ahead mode for an SQLite store, about 1.5 times as fast; not for network file systems.",
 )
 TIMEOUT_S = Setting("OTEL_BRIDGE_MLFLOW_TIMEOUT_S", 30.0, seconds, "How long one request to a server may take.")
 
 DEFAULT_DATABASE = "mlflow.db"
 _DATABASES = frozenset({"mysql", "mssql", "postgresql"})
-_SECRET_WORDS = ("pass", "token", "secret", "key", "credential", "auth")
 
 
 @dataclass(frozen=True, slots=True)
 class MlflowSettings:
-    """One MLflow store.
+    """Holds the settings of one MLflow store.
 
     Attributes:
-        uri: ``MLFLOW_TRACKING_URI`` with an absolute path where it is an SQLite file; may hold credentials.
+        uri: ``MLFLOW_TRACKING_URI``, with an absolute path for an SQLite file; may hold credentials.
         database: The SQLite file; ``None`` for a server or another database.
-        remote: A server over HTTP.
+        remote: Whether the store is a server over HTTP.
         wal: Setting `WAL`.
         timeout_s: Setting `TIMEOUT_S`, at least 1 s.
     """
@@ -50,10 +49,10 @@ class MlflowSettings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cwd: Path) -> MlflowSettings:
-        """Read the settings; a relative SQLite path is taken from *cwd*, where MLflow's own default lies too.
+        """Read the settings; a relative SQLite path is relative to *cwd*, like MLflow's own default.
 
         Raises:
-            ConfigError: The store is one that cannot hold a run safely, or no store at all.
+            ConfigError: The address is not that of a store, or the store cannot hold a run safely.
         """
         wal, timeout_s = WAL.read(env), max(TIMEOUT_S.read(env), 1.0)
         raw = env.get("MLFLOW_TRACKING_URI", "").strip()
@@ -71,7 +70,7 @@ class MlflowSettings:
 
     @property
     def destination(self) -> Mapping[str, str]:
-        """The one variable that says where, without credentials."""
+        """Return the variable that defines the destination, without credentials."""
         return {"MLFLOW_TRACKING_URI": without_credentials(self.uri)}
 
     def view(self, run: RunInfo) -> str:  # noqa: ARG002  # the UI finds the run by its experiment
@@ -81,43 +80,30 @@ class MlflowSettings:
 
 
 def mlflow_settings(settings: ExporterSettings) -> MlflowSettings:
-    """Return *settings* as what this exporter made.
+    """Return *settings* if they are those of this exporter.
 
     Raises:
-        ConfigError: Another exporter made them.
+        ConfigError: They are those of another exporter.
     """
     if not isinstance(settings, MlflowSettings):
         raise ConfigError(f"expected MlflowSettings, got {type(settings).__name__}")
     return settings
 
 
-def without_credentials(uri: str) -> str:
-    """Return *uri* less user, password and every query value whose name sounds like a secret."""
-    if "://" not in uri:
-        return uri
-    parts = urlsplit(uri)
-    host = parts.netloc.rpartition("@")[2]
-    query = [
-        (key, value)
-        for key, value in parse_qsl(parts.query, keep_blank_values=True)
-        if not any(word in key.lower() for word in _SECRET_WORDS)
-    ]
-    # Not urlunsplit: it writes sqlite:////x as sqlite://x.
-    return f"{parts.scheme}://{host}{parts.path}" + (f"?{urlencode(query)}" if query else "")
-
-
 def _sqlite_path(raw: str, cwd: Path) -> tuple[Path, str]:
     location, _, query = raw.partition("?")
     path = location.partition(":///")[2]
     if not path or path == ":memory:":
-        raise ConfigError(f"MLFLOW_TRACKING_URI={raw!r}: a database in memory ends with the bridge; name a file")
+        raise ConfigError(
+            f"MLFLOW_TRACKING_URI={without_credentials(raw)!r}: a database in memory ends with the bridge; name a file"
+        )
     return Path(os.path.normpath(cwd / path)), f"?{query}" if query else ""
 
 
 def _refusal(scheme: str) -> str:
     if scheme in {"", "file"}:
         return (
-            "MLflow's file store keeps no traces, doubles what is delivered again, and is no longer maintained; "
+            "MLflow's file store keeps no traces, duplicates redelivered data, and is no longer maintained; "
             f"use sqlite:///{DEFAULT_DATABASE} or the address of a server"
         )
     return "expected sqlite:///FILE, http(s)://HOST, or a postgresql, mysql or mssql database"

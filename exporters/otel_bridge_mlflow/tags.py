@@ -1,7 +1,7 @@
-"""What an MLflow run is tagged with: which run of ours, what it runs, who wrote to it.
+"""Sets the tags of an MLflow run: the run of otel-bridge, its program, and the roles that wrote to it.
 
-Names of MLflow's own tags: mlflow/utils/mlflow_tags.py. What a person may change in the UI (the note) and what another
-bridge of the run has said (host, commit) is never written over.
+Names of MLflow's own tags: mlflow/utils/mlflow_tags.py. Tags that a person may change in the UI (the note) and tags
+that another bridge of the run has set (host, commit) are never overwritten.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from otel_bridge import semconv
 from otel_bridge.errors import ExporterError
 from otel_bridge.exporter import RunInfo
-from otel_bridge.records import Rollout, Row
+from otel_bridge.records import RolloutRecord, Row
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import as_bridge_errors
 
@@ -26,7 +26,7 @@ _SOURCE: Final = {
 
 
 def wanted(run: RunInfo, limit: int, held: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags to set on *run*, whose MLflow run has the tags *held*; values are cut at *limit* characters."""
+    """Return the tags to set on *run*, whose MLflow run has the tags *held*; values are cut to *limit* characters."""
     ours = {
         semconv.RUN_ID: run.id,
         semconv.RUN_GROUP: run.group,
@@ -44,7 +44,7 @@ def wanted(run: RunInfo, limit: int, held: Mapping[str, str]) -> dict[str, str]:
 
 
 class Roles:
-    """The tag that lists the roles of a run, added to as they appear; several bridges may write to one run.
+    """Maintains the tag that lists the roles of a run, to which several bridges may add.
 
     Args:
         connection: The store.
@@ -55,7 +55,7 @@ class Roles:
         self._connection, self._run_id = connection, run_id
         self._mine: set[str] = set()
 
-    def note(self, records: Sequence[Row | Rollout]) -> None:
+    def note(self, records: Sequence[Row | RolloutRecord]) -> None:
         """Add the roles of *records* to the tag.
 
         Raises:
@@ -74,7 +74,7 @@ class Roles:
             raise
 
     def confirm(self) -> None:
-        """Look whether the tag holds this bridge's roles, and add them: another one may have set it at the same time.
+        """Add this bridge's roles again if the tag lacks them, because another bridge set the tag at the same time.
 
         Raises:
             RetryableError: As `Connection.request`.

@@ -1,10 +1,11 @@
-"""The exporter ``trackio``: a run in Trackio's store, inbox or server, rollouts as ``trackio.Trace`` records."""
+"""The exporter ``trackio``: writes a run to Trackio's store, inbox or server, rollouts as ``trackio.Trace`` records."""
 
 from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
 from otel_bridge_trackio.settings import TIMEOUT_S, TrackioSettings
-from otel_bridge_trackio.writer import held, open_writer
+from otel_bridge_trackio.versions import TESTED_WITH
+from otel_bridge_trackio.writer import held, open_writer, probe
 
 __all__ = ["exporter"]
 
@@ -15,6 +16,8 @@ exporter = Exporter(
     requires=("trackio",),
     extra="trackio",
     held=held,
+    probe=probe,
+    tested_with=TESTED_WITH,
     declares=(TIMEOUT_S,),
-    window_records=4_000,  # each call of its store begins with its whole schema: 3 to 6 ms
+    window_records=4_000,  # each call of Trackio's store first runs its whole schema, which takes 3 to 6 ms
 )

@@ -1,32 +1,44 @@
 """The configs of a run's roles -> Trackio's one flat config of a run. Pure.
 
-Trackio stores a config whole. What another bridge has written of the same run (its roles live on another machine, or
-the job began in another folder) stays beside ours, as in the other trackers.
+Trackio replaces the whole config at once. Entries that another bridge has written for the same run are kept, as in the
+other trackers. Such a bridge serves roles on another machine, or the job's earlier folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import json
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
 
 from otel_bridge.records import Json
 from otel_bridge_trackio.payload import Payload, encodable
 
+_Path: TypeAlias = "tuple[str | None, ...]"
+"""A role and the keys below it."""
+_HASH_DIGITS: Final = 8
+
 
 def config_payload(configs: Mapping[str | None, Mapping[str, Json]]) -> Payload:
-    """Return all configs as one flat config, ``<role>/<key>``."""
-    flat: Payload = {}
+    """Return all configs as one flat config, ``<role>/<key>``; a hash distinguishes keys that become equal."""
+    found: dict[str, list[tuple[_Path, Json]]] = {}
     for role in sorted(configs, key=lambda name: name or ""):
-        _flatten(configs[role], f"{role}/" if role else "", flat)
-    # A config that cannot be stored would cost the row that it goes with.
+        for path, value in _leaves(configs[role], (role,)):
+            found.setdefault(_name(path), []).append((path, value))
+    flat: Payload = {name: entries[0][1] for name, entries in found.items()}
+    for name, entries in found.items():
+        for path, value in entries[1:]:
+            flat[_other_name(name, path, flat)] = value
+    # A config that cannot be stored would also prevent its row from being stored.
     return {key: _storable(value) for key, value in encodable(flat).items()}
 
 
 def beside(held: Payload, ours: Payload, *, group: str | None, created: str) -> Payload:
-    """Return *ours* with what is *held* and not ours, and with the fields that Trackio expects."""
+    """Return *ours* with the entries of *held* that *ours* lacks, and with the fields that Trackio expects."""
     above = {*_above(ours)}
     kept = {
         key: value for key, value in held.items()
-        # A map that is a number now, or the other way round, leaves nothing behind.
+        # When a map became a number, or a number a map, its old entries are not kept.
         if key not in above and ours.keys().isdisjoint(_above([key]))
     }  # fmt: skip
     own: Payload = {
@@ -44,7 +56,7 @@ def _above(keys: Iterable[str]) -> Iterable[str]:
 
 
 def _storable(value: Json) -> Json:
-    """Return *value* with integers that no 64 bits hold as text."""
+    """Return *value* with integers of more than 64 bits as text."""
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         return str(value)
     if isinstance(value, list):
@@ -52,10 +64,25 @@ def _storable(value: Json) -> Json:
     return {key: _storable(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _flatten(config: Mapping[str, Json], prefix: str, flat: Payload) -> None:
+def _leaves(config: Mapping[str, Json], above: _Path) -> Iterator[tuple[_Path, Json]]:
     for key, value in config.items():
-        name = f"{prefix}{key}"
         if isinstance(value, dict) and value:
-            _flatten(value, f"{name}/", flat)
+            yield from _leaves(value, (*above, key))
         else:
-            flat[f"config{name}" if name.startswith("_") else name] = value
+            yield (*above, key), value
+
+
+def _name(path: _Path) -> str:
+    role, *keys = path
+    name = "/".join([role, *map(str, keys)] if role else map(str, keys))
+    return f"config{name}" if name.startswith("_") else name
+
+
+def _other_name(name: str, path: _Path, taken: Container[str]) -> str:
+    """Return another name for the entry at *path*, because *name* is taken; the same at each call."""
+    text = json.dumps(path)
+    other = name
+    while other in taken:
+        digits = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:_HASH_DIGITS]
+        other, text = f"{name}-{digits}", f"{text} "
+    return other

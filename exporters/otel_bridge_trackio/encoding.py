@@ -1,7 +1,7 @@
-"""Entries -> the JSON that Trackio's server and its inbox take. Pure.
+"""Entries -> the JSON that Trackio's server and its inbox accept. Pure.
 
 Source: ``LogEntry`` in trackio/typehints.py, ``metric_record`` in trackio/fragments.py, ``serialize_values`` in
-trackio/utils.py: what JSON cannot say stands as ``NaN``, ``Infinity`` and ``-Infinity``.
+trackio/utils.py: non-finite numbers are the strings ``NaN``, ``Infinity`` and ``-Infinity``.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import orjson
 from otel_bridge.errors import PermanentError
 from otel_bridge.records import Json
 from otel_bridge_trackio.payload import Payload, encodable
-from otel_bridge_trackio.store import Entry
+from otel_bridge_trackio.store import StoreEntry
 
 _STEP_MIN: Final = -(1 << 63)
 _STEP_MAX: Final = (1 << 63) - 1
 
 
-def encoded(entry: Entry, fields: Payload) -> bytes:
+def encoded(entry: StoreEntry, fields: Payload) -> bytes:
     """Return *entry* with *fields* (project, run, …) as JSON.
 
     Raises:
         PermanentError: Trackio cannot store it: a step or number that does not fit into 64 bits.
     """
     if not _STEP_MIN <= entry.step <= _STEP_MAX:
-        # One of these stops Trackio's importer for ever (import_inbox_dir in trackio/fragments.py).
+        # One such entry stops Trackio's importer forever (import_inbox_dir in trackio/fragments.py).
         raise PermanentError(f"step {entry.step} of {entry.log_id} does not fit into 64 bits", position=entry.position)
     record: Payload = {**fields, "metrics": entry.metrics, "step": entry.step, "log_id": entry.log_id}
     try:
@@ -35,14 +35,14 @@ def encoded(entry: Entry, fields: Payload) -> bytes:
     except TypeError:
         pass
     try:
-        return _dumped(encodable(record))  # half a surrogate pair in a text
+        return _dumped(encodable(record))  # a text has a lone surrogate
     except (TypeError, ValueError, RecursionError) as exc:
         raise PermanentError(f"Trackio cannot store {entry.log_id}: {exc}", position=entry.position) from exc
 
 
 def _dumped(record: Payload) -> bytes:
     data = orjson.dumps(record)
-    # orjson writes null for what is not finite; only then is the record looked through.
+    # orjson writes null for non-finite numbers; only then is the record searched for them.
     return orjson.dumps(_said(record)) if b"null" in data else data
 
 

@@ -1,8 +1,8 @@
-"""Trackio's inbox: files that its dashboard imports, for folders where several machines may not share a database.
+"""Writes to Trackio's inbox: files that its dashboard imports, for folders where machines must not share a database.
 
-A file is one call's entries, written aside, synced and renamed; its name is the time, since files are imported in
-the order of their names and the last config counts. An entry that comes again is recognised by its id. Source:
-trackio/fragments.py.
+A file holds the entries of one call. It is written under another name, synced and renamed. Its name is the time,
+because files are imported in the order of their names and the last config counts. Trackio recognises a redelivered
+entry by its id. Source: trackio/fragments.py.
 """
 
 from __future__ import annotations
@@ -17,40 +17,56 @@ from typing import Final
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.payload import Payload
-from otel_bridge_trackio.store import Entry
+from otel_bridge_trackio.store import StoreEntry
+from otel_bridge_trackio.versions import of_inbox
 
 _TRIES: Final = 3
 
 
 class Inbox:
-    """One run of one project in the inbox of one Trackio folder; no Trackio is imported.
+    """Writes one run of one project to the inbox of one Trackio folder; Trackio is not imported.
 
     Args:
         directory: Trackio's folder.
         project: Trackio project.
         run_id: Id of the run.
         name: Display name of the run.
+
+    Attributes:
+        abilities: What the Trackio that imports the files can do.
+
+    Raises:
+        BlockedError: The installed Trackio imports no inbox.
     """
 
     def __init__(self, directory: Path, project: str, run_id: str, name: str) -> None:
+        self.abilities = of_inbox()
         self._folder = directory / "inbox" / f"otel-bridge-{run_id}"
         self._fields: Payload = {"v": 1, "kind": "metric", "project": project, "run": name, "run_id": run_id}
 
     def rows(self) -> int:
-        """Return 0: what the dashboard has imported is not looked at."""
+        """Return 0, because data that the dashboard has imported is not read."""
         return 0
 
     def config(self) -> Payload:
-        """Return nothing: what the dashboard has imported is not looked at."""
+        """Return an empty config, because data that the dashboard has imported is not read."""
         return {}
 
-    def write(self, entries: Sequence[Entry], config: Payload | None = None) -> None:
+    def name_held(self) -> str:
+        """Return an empty name, because data that the dashboard has imported is not read."""
+        return ""
+
+    def rename(self, name: str) -> bool:  # noqa: ARG002  # of the protocol
+        """Return ``False``, because files that the dashboard has imported cannot be changed."""
+        return False
+
+    def write(self, entries: Sequence[StoreEntry], config: Payload | None = None) -> None:
         """Put *entries* into one file, and *config* with them.
 
         Raises:
-            RetryableError: The file cannot be written now: nothing was.
-            BlockedError: The folder cannot be written by us.
-            PermanentError: One entry can never be stored; those before it are.
+            RetryableError: The file cannot be written now; nothing was written.
+            BlockedError: This user cannot write to the folder.
+            PermanentError: One entry can never be stored; the entries before it are stored.
         """
         lines: list[bytes] = []
         refused: PermanentError | None = None
@@ -81,7 +97,7 @@ class Inbox:
                     file.flush()
                     os.fsync(file.fileno())
                 aside.replace(path)
-            except FileNotFoundError as exc:  # noqa: PERF203  # the importer removes a folder that it has emptied
+            except FileNotFoundError as exc:  # noqa: PERF203  # the importer deletes a folder that it has emptied
                 if attempt == _TRIES - 1:
                     raise RetryableError(f"Trackio's inbox: {exc}", position=position) from exc
             except (PermissionError, NotADirectoryError) as exc:

@@ -1,4 +1,4 @@
-"""Records to what Trackio stores: rows as flat dicts, rollouts as trace payloads. Pure.
+"""Records -> Trackio's payloads: rows as flat dicts, rollouts as trace payloads. Pure.
 
 Source: ``Trace._to_dict`` in trackio/trace.py, ``Histogram._to_dict`` in trackio/histogram.py, and the keys that the
 dashboard reads (frontend/src/lib/traceUtils.js): times as ISO 8601, ``usage.input_tokens`` on generations only.
@@ -6,18 +6,19 @@ dashboard reads (frontend/src/lib/traceUtils.js): times as ISO 8601, ``usage.inp
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Final, TypeAlias, cast
 
-from otel_bridge.records import AXIS, Distribution, Json, LateValue, Rollout, Row, Span, Value
+from otel_bridge.records import AXIS, Distribution, Evaluation, Json, RolloutRecord, Row, Span, Value
 
 Payload: TypeAlias = dict[str, Json]
 
 RESERVED: Final = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
-"""Names that the dashboard overwrites when it reads; Trackio's own `Run.log` renames them in the same way."""
+"""Names that the dashboard overwrites when it reads; Trackio's own `Run.log` renames such keys in the same way."""
 
 
 def timestamp(time_unix_ns: int) -> str:
@@ -28,7 +29,7 @@ def timestamp(time_unix_ns: int) -> str:
 
 @lru_cache(maxsize=16)
 def _second(unix_s: int) -> str:
-    # Most rows of a batch share their second, and a datetime costs as much as the rest of a row.
+    # Cached: most rows of a batch share their second, and a datetime costs as much as the rest of a row.
     return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -39,7 +40,7 @@ def row_metrics(row: Row) -> Payload:
         return cast("Payload", {**steps, **values})
     metrics: Payload = {axis: step for axis, step in steps.items() if axis != AXIS}
     for key, value in values.items():
-        # A user's key of an axis' own name stands beside the axis; the others are renamed as Trackio's own log() does.
+        # A key with the name of an axis is stored beside the axis; others are renamed as Trackio's own log() does.
         taken = key in RESERVED or key.startswith("__") or key in metrics
         metrics[f"__{key}" if taken else key] = histogram(value) if isinstance(value, Distribution) else value
     return metrics
@@ -47,8 +48,8 @@ def row_metrics(row: Row) -> Payload:
 
 @lru_cache(maxsize=256)
 def _plain(axes: tuple[str, ...], keys: tuple[str, ...]) -> bool:
-    """Say whether a row of these names is stored under them as they are."""
-    # The same few sets come again and again; asking each key each time would be a fifth of a row's cost.
+    """Return whether no name of a row has to be changed."""
+    # Cached: the same few sets of names recur, and checking each key each time would be a fifth of a row's cost.
     taken = RESERVED.union(axes)
     return AXIS not in axes and not any(key in taken or key.startswith("__") for key in keys)
 
@@ -65,18 +66,18 @@ def histogram(value: Distribution) -> Payload:
     return {"_type": "trackio.histogram", "bins": [*edges], "values": [*value.counts[first : last + 1]]}
 
 
-def rollout_trace(rollout: Rollout) -> Payload:
-    """Return *rollout* as the payload of a ``trackio.Trace``."""
-    return {
-        "_type": "trackio.trace",
-        "messages": [*rollout.messages],
-        "metadata": _metadata(rollout),
-        "spans": [_span(span, timed=rollout.timed) for span in rollout.spans],
-    }
+def rollout_trace(rollout: RolloutRecord, *, spans: bool = True) -> Payload:
+    """Return *rollout* as a payload of ``trackio.Trace``; unless *spans*, its spans are JSON text in its metadata."""
+    shown: list[Json] = [_span(span, timed=rollout.timed) for span in rollout.spans]
+    trace: Payload = {"_type": "trackio.trace", "messages": [*rollout.messages]}
+    if spans:
+        return {**trace, "metadata": _metadata(rollout), "spans": shown}
+    # ASCII, because a lone surrogate in a text must not lose the whole trace.
+    return {**trace, "metadata": _metadata(rollout, spans=json.dumps(shown))}
 
 
-def late_trace(late: LateValue) -> Payload:
-    """Return *late* as a trace of its own that names the rollout: Trackio cannot change a trace once it is stored."""
+def late_trace(late: Evaluation) -> Payload:
+    """Return *late* as a separate trace that names the rollout, because Trackio cannot change a stored trace."""
     shown = late.label if late.value is None else f"{late.value:g}" + (f" ({late.label})" if late.label else "")
     text = f"{late.name} = {shown} for rollout {late.rollout_id}"
     content = f"{text}: {late.explanation}" if late.explanation else text
@@ -91,7 +92,7 @@ def late_trace(late: LateValue) -> Payload:
     }
 
 
-def _metadata(rollout: Rollout) -> Payload:
+def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:
     known: dict[str, Json] = {
         "step": rollout.step,
         "split": rollout.split,
@@ -114,13 +115,14 @@ def _metadata(rollout: Rollout) -> Payload:
         "clipped_bytes": rollout.clipped_bytes or None,
         "role": rollout.role,
         "trace_id": rollout.id,
+        **({} if spans is None else {"spans": spans}),
     }
     free = {f"metadata.{key}" if key in known else key: value for key, value in rollout.metadata.items()}
     return {**{key: value for key, value in known.items() if value is not None}, **free}
 
 
-def _staleness(rollout: Rollout) -> int | None:
-    # An evaluator counts its own steps, which say nothing about the policy's version.
+def _staleness(rollout: RolloutRecord) -> int | None:
+    # An evaluator counts its own steps, which are not comparable with the policy's version.
     if rollout.step is None or rollout.policy_version is None or rollout.split not in {None, "train"}:
         return None
     return rollout.step - rollout.policy_version
@@ -159,7 +161,7 @@ def _finite(value: Value, otherwise: float) -> float:
 
 
 def encodable(payload: Payload) -> Payload:
-    """Return *payload* with every text as UTF-8 can hold it: half a surrogate pair becomes ``?``."""
+    """Return *payload* with every text valid as UTF-8: a lone surrogate becomes ``?``."""
     return {_text(key): _encodable(value) for key, value in payload.items()}
 
 

@@ -1,8 +1,8 @@
-"""A Trackio server, or a Space that runs one, over its HTTP interface.
+"""Writes to a Trackio server, or to a Space that runs one, over its HTTP interface.
 
-``bulk_log`` takes our ids, so that the same entry again changes nothing, and no times. It answers 200 also when it has
-only put the entries into a queue that it may drop (``_flush_loop`` in trackio/server.py); so each answer is checked
-by asking which ids are there.
+``bulk_log`` accepts ids, so that a redelivered entry changes nothing, but no times. It also answers 200 when it has
+only put the entries into a queue that it may drop (``_flush_loop`` in trackio/server.py). So each answer is verified by
+a query for the stored ids.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from urllib.parse import urljoin
 import requests
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
-from otel_bridge.releases import release_of
-from otel_bridge.retry_after import retry_after_s
+from otel_bridge.exporter import WriterMemory
+from otel_bridge.request_size import RequestSize, retry_after_s
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.payload import Payload
 from otel_bridge_trackio.settings import Remote
-from otel_bridge_trackio.store import Entry
-from otel_bridge_trackio.versions import OLDEST
+from otel_bridge_trackio.store import StoreEntry
+from otel_bridge_trackio.versions import TrackioAbilities, of_server
 
 REQUEST_ENTRIES: Final = 500
 REQUEST_BYTES: Final = 4 << 20
@@ -29,38 +29,44 @@ _API_VERSION: Final = 1
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 _HEADER: Final = "X-Trackio-Write-Token"
 _PAGE: Final = 500
+_TIMED_OUT: Final = frozenset({408, 502, 504, 524})
 _TOKEN_WORDS: Final = ("write_token", "hf_token", "oauth", "provide write access")
 _REFUSED_WORDS: Final = ("too large to convert", "exceeds 64-bit", "surrogates", "recursion limit")
-"""What the server says, as an error of its own, of entries that it can never store."""
+"""Words in the server's errors about entries that it can never store."""
 
 
 class RemoteStore:
-    """One run of one project on one server.
+    """Writes one run of one project to one server.
 
     Args:
         place: The server.
         project: Trackio project.
         run_id: Id of the run.
         name: Display name of the run.
+        memory: Where the size of a request is kept.
 
     Raises:
         RetryableError: The server cannot be reached now.
-        BlockedError: It is none, or of a version we do not know, or refuses us.
+        BlockedError: The address is not a Trackio server, or the server lacks a needed call or refuses access.
+
+    Attributes:
+        abilities: What the server's Trackio can do.
     """
 
-    def __init__(self, place: Remote, project: str, run_id: str, name: str) -> None:
+    def __init__(self, place: Remote, project: str, run_id: str, name: str, memory: WriterMemory | None = None) -> None:
         self._place, self._project, self._run_id = place, project, run_id
         self._fields: Payload = {"project": project, "run": name, "run_id": run_id}
+        self._size = RequestSize(REQUEST_ENTRIES, memory=memory)
         self._session = requests.Session()
         if place.write_token:
             self._session.headers[_HEADER] = place.write_token
         if place.hf_token:
             self._session.headers["Authorization"] = f"Bearer {place.hf_token}"
-        self._check_version()
+        self.abilities = self._probe()
 
     @property
     def url(self) -> str:
-        """Address of the dashboard."""
+        """Return the address of the dashboard."""
         return self._place.url
 
     def rows(self) -> int:
@@ -68,7 +74,7 @@ class RemoteStore:
 
         Raises:
             RetryableError: The server cannot be reached now.
-            BlockedError: The server refuses us.
+            BlockedError: The server refuses access.
         """
         return self._count(f"run_id = {_quoted(self._run_id)}")
 
@@ -77,17 +83,31 @@ class RemoteStore:
 
         Raises:
             RetryableError: The server cannot be reached now.
-            BlockedError: The server refuses us.
+            BlockedError: The server refuses access.
         """
         rows = self._select(f"config FROM configs WHERE run_id = {_quoted(self._run_id)}")
-        return cast("Payload", json.loads(str(rows[0]["config"]))) if rows else {}
+        return cast("Payload", json.loads(_text(rows[0]["config"]))) if rows else {}
 
-    def numbers(self) -> int:
-        """Return how many numbers the server holds of the run, in pages: its own call for it leaves rows out.
+    def name_held(self) -> str:
+        """Return the name of the run's rows on the server, empty when it has none.
 
         Raises:
             RetryableError: The server cannot be reached now.
-            BlockedError: The server refuses us.
+            BlockedError: The server refuses access.
+        """
+        rows = self._select(f"run_name FROM metrics WHERE run_id = {_quoted(self._run_id)} ORDER BY id DESC LIMIT 1")
+        return str(rows[0]["run_name"]) if rows else ""
+
+    def rename(self, name: str) -> bool:  # noqa: ARG002  # of the protocol
+        """Return ``False``: the server's own call for this loses the ids by which a redelivery is recognised."""
+        return False
+
+    def numbers(self) -> int:
+        """Return how many numbers the server holds of the run; read in pages, as its own call leaves rows out.
+
+        Raises:
+            RetryableError: The server cannot be reached now.
+            BlockedError: The server refuses access.
         """
         numbers = last = 0
         while True:
@@ -98,17 +118,17 @@ class RemoteStore:
             if not rows:
                 return numbers
             for row in rows:
-                stored = cast("dict[str, object]", json.loads(str(row["metrics"])))
+                stored = cast("dict[str, object]", json.loads(_text(row["metrics"])))
                 numbers += sum(isinstance(value, (int, float)) or value in _NOT_FINITE for value in stored.values())
             last = int(str(rows[-1]["id"]))
 
-    def write(self, entries: Sequence[Entry], config: Payload | None = None) -> None:
+    def write(self, entries: Sequence[StoreEntry], config: Payload | None = None) -> None:
         """Store *entries*, and *config* with the first of them.
 
         Raises:
-            RetryableError: The server is down, slow or busy; those before the position are stored.
+            RetryableError: The server is down, slow or busy; the entries before the position are stored.
             BlockedError: A person must act.
-            PermanentError: One entry can never be stored; those before it are.
+            PermanentError: One entry can never be stored; the entries before it are stored.
         """
         first = 0
         for batch in self._batches(entries, config):
@@ -128,11 +148,11 @@ class RemoteStore:
         Raises:
             RetryableError: The server is down, slow or busy.
             BlockedError: A person must act.
-            PermanentError: It does not take the arguments.
+            PermanentError: The function does not accept the arguments.
         """
         return self._post(name, json.dumps({"args": [], "kwargs": arguments}).encode())
 
-    def _batches(self, entries: Sequence[Entry], config: Payload | None) -> Iterator[list[bytes]]:
+    def _batches(self, entries: Sequence[StoreEntry], config: Payload | None) -> Iterator[list[bytes]]:
         batch: list[bytes] = []
         size = 0
         for index, entry in enumerate(entries):
@@ -143,7 +163,7 @@ class RemoteStore:
                 data = encoded(entry, fields)
             except PermanentError:
                 break
-            if batch and (len(batch) == REQUEST_ENTRIES or size + len(data) > REQUEST_BYTES):
+            if batch and (len(batch) >= self._size.now or size + len(data) > REQUEST_BYTES):
                 yield batch
                 batch, size = [], 0
             batch.append(data)
@@ -151,13 +171,14 @@ class RemoteStore:
         if batch:
             yield batch
 
-    def _write_batch(self, entries: Sequence[Entry], batch: Sequence[bytes]) -> None:
+    def _write_batch(self, entries: Sequence[StoreEntry], batch: Sequence[bytes]) -> None:
         token = json.dumps(self._place.hf_token).encode()
         body = b"".join((b'{"args":[],"kwargs":{"logs":[', b",".join(batch), b'],"hf_token":', token, b"}}"))
         try:
-            self._post("bulk_log", body)
-            ids = ",".join(_quoted(entry.log_id) for entry in entries)
-            held = self._count(f"log_id IN ({ids})")
+            with self._size.request(len(entries)):
+                self._post("bulk_log", body)
+                ids = ",".join(_quoted(entry.log_id) for entry in entries)
+                held = self._count(f"log_id IN ({ids})")
         except PermanentError as exc:
             if len(entries) == 1:
                 raise PermanentError(f"{entries[0].log_id}: {exc}", position=entries[0].position) from exc
@@ -179,7 +200,7 @@ class RemoteStore:
         return int(str(rows[0]["held"])) if rows else 0
 
     def _select(self, what: str) -> list[dict[str, object]]:
-        """Ask the project's database; a project without a record has none, which is no rows."""
+        """Query the project's database; a project without records has no database, which means no rows."""
         try:
             answer = self.call("query_project", project=self._project, query=f"SELECT {what}")
         except RetryableError as exc:
@@ -188,15 +209,26 @@ class RemoteStore:
             raise
         return cast("dict[str, list[dict[str, object]]]", answer)["rows"]
 
-    def _check_version(self) -> None:
+    def _probe(self) -> TrackioAbilities:
         said = self._answer("GET", "version", None)
         known = cast("dict[str, object]", said) if isinstance(said, dict) else {}
         version = str(known.get("version") or "")
-        if known.get("api_version") != _API_VERSION or release_of(version) < OLDEST:
+        if known.get("api_version") != _API_VERSION:
             raise BlockedError(
-                f"{self.url}: version {version or 'unknown'}; expected 0.43 or newer, api_version {_API_VERSION}",
+                f"{self.url}: version {version or 'unknown'}, api_version {known.get('api_version')}; expected a "
+                f"server of api_version {_API_VERSION}",
                 help="check the address, and upgrade Trackio on the server",
             )
+        try:
+            self.call("get_traces", project=self._project, run_id=self._run_id, limit=0)
+        except BlockedError as exc:
+            if "Unknown API" not in str(exc):
+                raise
+            raise BlockedError(
+                f"{self.url}: its Trackio {version} has no get_traces, so that it cannot show a rollout",
+                help="upgrade Trackio on the server: pip install 'trackio>=0.25'",
+            ) from exc
+        return of_server(version)
 
     def _post(self, name: str, body: bytes) -> object:
         said = self._answer("POST", f"api/{name}", body)
@@ -214,7 +246,7 @@ class RemoteStore:
             )
             said = _json(response)
         except requests.RequestException as exc:
-            raise RetryableError(f"{self.url}: {_short(exc)}") from exc
+            raise RetryableError(f"{self.url}: {_short(exc)}", timed_out=isinstance(exc, requests.Timeout)) from exc
         if response.status_code == 200 and said is not None:
             return said
         raise self._error(response, said)
@@ -231,7 +263,8 @@ class RemoteStore:
             return BlockedError(message, help=self._help())
         if response.status_code in {413, 422} or any(word in lowered for word in _REFUSED_WORDS):
             return PermanentError(message)
-        return RetryableError(message, retry_after_s=retry_after_s(response.headers.get("Retry-After")))
+        asked_s = retry_after_s(response.headers.get("Retry-After"))
+        return RetryableError(message, retry_after_s=asked_s, timed_out=response.status_code in _TIMED_OUT)
 
     def _help(self) -> str:
         if self._place.space:
@@ -244,7 +277,7 @@ def count_remote(place: Remote, project: str, run_id: str, name: str) -> tuple[i
 
     Raises:
         RetryableError: The server cannot be reached now.
-        BlockedError: The server refuses us.
+        BlockedError: The server refuses access.
     """
     store = RemoteStore(place, project, run_id, name)
     try:
@@ -255,11 +288,29 @@ def count_remote(place: Remote, project: str, run_id: str, name: str) -> tuple[i
     return rows, len(traces)
 
 
+def abilities_at(place: Remote) -> TrackioAbilities:
+    """Return what the Trackio of a server can do; writes nothing.
+
+    Raises:
+        RetryableError: The server cannot be reached now.
+        BlockedError: The address is not a Trackio server, or the server lacks a needed call or refuses access.
+    """
+    store = RemoteStore(place, "otel-bridge-doctor", "none", "none")
+    store.close()
+    return store.abilities
+
+
 def _json(response: requests.Response) -> object:
     try:
         return cast("object", response.json())
     except ValueError:
         return None
+
+
+def _text(stored: object) -> str:
+    """Return a JSON column as text; servers before 0.37 return it in hex."""
+    text = str(stored)
+    return text if text.lstrip().startswith("{") else bytes.fromhex(text).decode()
 
 
 def _short(exc: Exception) -> str:

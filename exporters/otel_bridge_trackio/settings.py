@@ -1,4 +1,4 @@
-"""Where Trackio keeps its store: its own variables, read without importing it.
+"""Reads where Trackio keeps its store from Trackio's own variables, without importing it.
 
 Source: ``_get_trackio_dir``, ``resolve_space_id_and_server_url``, ``parse_trackio_server_url`` and ``get_storage_mode``
 in trackio/utils.py; ``_space_id_to_url`` in trackio/remote_client.py; ``HF_HOME`` in huggingface_hub/constants.py.
@@ -17,9 +17,10 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
-from otel_bridge.journal.netfs import network_file_system
+from otel_bridge.journal.machine import network_file_system
 from otel_bridge.semconv import TRACKIO_PROJECT
 from otel_bridge.settings import Setting, seconds
+from otel_bridge.text.addresses import without_credentials
 
 TIMEOUT_S = Setting(
     "OTEL_BRIDGE_TRACKIO_TIMEOUT_S", 30.0, seconds, "How long one request to a Trackio server or Space may take."
@@ -29,13 +30,13 @@ _MODES = ("auto", "sqlite", "jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A Trackio server, or a Space that runs one.
+    """Identifies a Trackio server, or a Space that runs one.
 
     Attributes:
         url: Its address without credentials, ending in ``/``.
-        space: Id of the Space, ``None`` for a server of one's own.
-        write_token: What a server of one's own asks for.
-        hf_token: What a Space asks for; sent to nobody else.
+        space: Id of the Space, ``None`` for a self-hosted server.
+        write_token: Token that a self-hosted server requires.
+        hf_token: Token that a Space requires; sent to Spaces only.
         timeout_s: Setting `TIMEOUT_S`.
     """
 
@@ -48,13 +49,14 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class TrackioSettings:
-    """One Trackio store.
+    """Holds the settings of one Trackio store.
 
     Attributes:
         directory: ``TRACKIO_DIR``, absolute: the local store.
-        is_default: No variable named it, so that Trackio's own commands find it without one.
-        remote: Where rows go instead of the local store.
-        inbox: Write files that the dashboard imports instead of the database: `directory` is on a network file system.
+        is_default: Whether no variable named it, so that Trackio's own commands find it without a variable.
+        remote: The server that rows are sent to instead of the local store.
+        inbox: Whether files for the dashboard are written instead of the database, because `directory` is on a network
+            file system.
     """
 
     directory: Path
@@ -64,10 +66,10 @@ class TrackioSettings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cwd: Path) -> TrackioSettings:
-        """Read the settings; a relative folder is taken from *cwd*.
+        """Read the settings; a relative folder is relative to *cwd*.
 
         Raises:
-            ConfigError: A variable does not say what it should.
+            ConfigError: The value of a variable is not valid.
         """
         chosen = env.get("TRACKIO_DIR")
         directory = _absolute(chosen, cwd) if chosen else _hugging_face_home(env, cwd) / "trackio"
@@ -76,7 +78,7 @@ class TrackioSettings:
 
     @property
     def destination(self) -> Mapping[str, str]:
-        """The one variable that says where."""
+        """Return the variable that defines the destination."""
         if self.remote is None:
             return {"TRACKIO_DIR": str(self.directory)}
         if self.remote.space:
@@ -85,7 +87,7 @@ class TrackioSettings:
 
     @property
     def caution(self) -> str:
-        """What this destination does not keep, said once at the start; empty when it keeps all."""
+        """Return what this destination does not keep, printed once at the start; empty when it keeps everything."""
         if self.remote is not None:
             return "trackio: a server keeps no event times, rows and traces get the time of their arrival"
         if self.inbox:
@@ -95,20 +97,21 @@ class TrackioSettings:
     def view(self, run: RunInfo) -> str:
         """Return the address of the dashboard, or the command that opens it on the run's project."""
         if self.remote is not None:
-            return f"{self.remote.url}?project={quote(project_of(run))}"
+            address = without_credentials(self.remote.url)
+            return f"{address}{'&' if '?' in address else '?'}project={quote(project_of(run))}"
         command = f"trackio show --project {shlex.quote(project_of(run))}"
         return command if self.is_default else f"TRACKIO_DIR={shlex.quote(str(self.directory))} {command}"
 
 
 def project_of(run: RunInfo) -> str:
-    """Return the Trackio project: the emitter's ``TRACKIO_PROJECT``, else the run's."""
+    """Return the Trackio project: the producer's ``TRACKIO_PROJECT``, else the run's project."""
     return run.identity.get(TRACKIO_PROJECT) or run.project
 
 
 def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
     space, url = env.get("TRACKIO_SPACE_ID", "").strip(), env.get("TRACKIO_SERVER_URL", "").strip()
     timeout_s = max(TIMEOUT_S.read(env), 1.0)
-    if space:  # goes before the server, as in Trackio
+    if space:  # takes precedence over the server, as in Trackio
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", space):
             raise ConfigError(f"TRACKIO_SPACE_ID={space!r}: expected OWNER/NAME, e.g. ada/trackio")
         host = re.sub(r"[_.]", "-", space.replace("/", "-").lower())
@@ -117,11 +120,13 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
         return None
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError(f"TRACKIO_SERVER_URL={url.partition('?')[0]!r}: expected http(s)://HOST[:PORT]")
+        raise ConfigError(
+            f"TRACKIO_SERVER_URL={without_credentials(url).partition('?')[0]!r}: expected http(s)://HOST[:PORT]"
+        )
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     token = query.pop("write_token", None) or env.get("TRACKIO_WRITE_TOKEN") or None
     host, path = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")
-    # A server of its own never sees the token of the Hub (trackio/remote_client.py).
+    # A self-hosted server never gets the token of the Hub (trackio/remote_client.py).
     hf_token = _hf_token(env, cwd) if host.lower().endswith(".hf.space") else None
     left = f"?{urlencode(query)}" if query else ""
     return Remote(f"{parts.scheme}://{host}{path}/{left}", None, token, hf_token, timeout_s)

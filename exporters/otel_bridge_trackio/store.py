@@ -1,7 +1,7 @@
-"""Trackio's store, through the one call of it that takes event times, ids of our own and raises on failure.
+"""Writes to Trackio's store through ``SQLiteStorage.bulk_log``, which accepts event times and ids and raises errors.
 
-``SQLiteStorage.bulk_log`` is internal to Trackio, though its server, its importers and third parties call it; its
-signature is checked when the store is opened. ``log_id`` makes a redelivery change nothing (``INSERT OR IGNORE``).
+``bulk_log`` is internal to Trackio, though its server, its importers and third parties call it. Its signature is probed
+when the store is opened. A redelivery changes nothing because of ``log_id`` (``INSERT OR IGNORE``).
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ import importlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from otel_bridge.capabilities import accepts
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.records import Position
+from otel_bridge_trackio.names import listed_name, rename_rows
 from otel_bridge_trackio.payload import Payload, encodable
-from otel_bridge_trackio.versions import INSTALL, require_calls, require_supported
+from otel_bridge_trackio.versions import INSTALL, Storage, TrackioAbilities, storage_of, unusable
 
 _BUSY: Final = ("locked", "busy", "disk i/o", "full", "interrupted")
 _import_lock = threading.Lock()
 
 
-class Entry(NamedTuple):
-    """One row of the store: its metrics or traces, with the step, ISO time and id they are kept under."""
+class StoreEntry(NamedTuple):
+    """Holds one row of the store: its metrics or traces, with their step, ISO time and id."""
 
     position: Position
     log_id: str
@@ -33,33 +35,37 @@ class Entry(NamedTuple):
     metrics: Payload
 
 
-class Store:
-    """One run of one project in one Trackio folder.
+class LocalStore:
+    """Writes one run of one project to one Trackio folder.
 
     Args:
-        directory: Trackio's folder; one for a process, since Trackio reads it once at import.
+        directory: Trackio's folder; only one per process, because Trackio reads it once at import.
         project: Trackio project.
         run_id: Id of the run.
         name: Display name of the run.
 
+    Attributes:
+        abilities: What the installed Trackio can do.
+
     Raises:
-        BlockedError: Trackio is of a version we do not know, serves another folder, or refuses the project's name.
+        BlockedError: Trackio lacks a needed call, uses another folder, or refuses the project's name.
     """
 
     def __init__(self, directory: Path, project: str, run_id: str, name: str) -> None:
-        self._bulk_log = _load(directory, project)
+        self._storage, self.abilities = _load(directory, project)
         self._project, self._run_id, self._name = project, run_id, name
 
     def rows(self) -> int:
-        """Return how many records the store holds of the run.
+        """Return how many records the store holds of the run, 0 when this Trackio does not count them.
 
         Raises:
             RetryableError: The store is locked.
             BlockedError: The store cannot be read.
         """
-        storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
+        if not accepts(self._storage, "get_log_count", "project", "run", "run_id"):
+            return 0
         try:
-            return int(storage.get_log_count(project=self._project, run=self._name, run_id=self._run_id))
+            return int(self._storage.get_log_count(project=self._project, run=self._name, run_id=self._run_id))
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, 0) from exc
 
@@ -70,20 +76,58 @@ class Store:
             RetryableError: The store is locked.
             BlockedError: The store cannot be read.
         """
-        storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
+        if not accepts(self._storage, "get_run_config", "project", "run", "run_id"):
+            return {}
         try:
-            found: Payload | None = storage.get_run_config(project=self._project, run=self._name, run_id=self._run_id)
+            found: Payload | None = self._storage.get_run_config(
+                project=self._project, run=self._name, run_id=self._run_id
+            )
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, 0) from exc
         return found or {}
 
-    def write(self, entries: Sequence[Entry], config: Payload | None = None) -> None:
+    def name_held(self) -> str:
+        """Return the name of the run's rows, empty when it has none.
+
+        Raises:
+            RetryableError: The store is locked.
+            BlockedError: The store cannot be read.
+        """
+        path = self._database()
+        try:
+            return "" if path is None else listed_name(path, self._run_id)
+        except (OSError, sqlite3.Error) as exc:
+            raise _as_bridge_error(exc, 0) from exc
+
+    def rename(self, name: str) -> bool:
+        """Give the run's rows another name.
+
+        Raises:
+            RetryableError: The store is locked; nothing was changed.
+            BlockedError: This user cannot write to the store.
+        """
+        path = self._database()
+        if path is None:
+            return False
+        try:
+            rename_rows(path, self._run_id, name)
+        except (OSError, sqlite3.Error) as exc:
+            raise _as_bridge_error(exc, 0) from exc
+        return True
+
+    def _database(self) -> Path | None:
+        """Return the project's database file, ``None`` when this Trackio does not name it; no run is renamed then."""
+        if not accepts(self._storage, "get_project_db_path", "project"):
+            return None
+        return Path(str(self._storage.get_project_db_path(project=self._project)))
+
+    def write(self, entries: Sequence[StoreEntry], config: Payload | None = None) -> None:
         """Store *entries* in one transaction, and *config* with them.
 
         Raises:
-            RetryableError: The store is locked or the disk full: nothing was written.
-            BlockedError: The store cannot be written by us.
-            PermanentError: One entry can never be stored; those before it are.
+            RetryableError: The store is locked or the disk is full; nothing was written.
+            BlockedError: This user cannot write to the store.
+            PermanentError: One entry can never be stored; the entries before it are stored.
         """
         try:
             self._write(entries, config)
@@ -92,30 +136,34 @@ class Store:
             if not isinstance(error, PermanentError):
                 raise error from exc
             self._write_one_by_one(entries, config)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError) as exc:
+            _raise_if_unusable(exc)
             self._write_one_by_one(entries, config)
+        except (ImportError, AttributeError) as exc:
+            _raise_if_unusable(exc)
+            raise
 
     def close(self) -> None:
-        """Do nothing: the store holds nothing open between calls."""
+        """Do nothing: the store keeps nothing open between calls."""
 
-    def _write_one_by_one(self, entries: Sequence[Entry], config: Payload | None) -> None:
+    def _write_one_by_one(self, entries: Sequence[StoreEntry], config: Payload | None) -> None:
         for entry in entries:
             self._write_alone(entry, config)
 
-    def _write_alone(self, entry: Entry, config: Payload | None) -> None:
+    def _write_alone(self, entry: StoreEntry, config: Payload | None) -> None:
         try:
             try:
                 self._write([entry], config)
-            except (TypeError, ValueError):  # half a surrogate pair in a text, which no JSON can hold
+            except (TypeError, ValueError):  # a text has a lone surrogate, which JSON cannot hold
                 self._write([entry._replace(metrics=encodable(entry.metrics))], config)
         except (OSError, sqlite3.Error) as exc:
             raise _as_bridge_error(exc, entry.position) from exc
         except (TypeError, ValueError, OverflowError) as exc:
             raise PermanentError(f"Trackio cannot store {entry.log_id}: {exc}", position=entry.position) from exc
 
-    def _write(self, entries: Sequence[Entry], config: Payload | None) -> None:
+    def _write(self, entries: Sequence[StoreEntry], config: Payload | None) -> None:
         _, log_ids, steps, timestamps, metrics = zip(*entries, strict=True)
-        self._bulk_log(
+        self._storage.bulk_log(
             project=self._project,
             run=self._name,
             metrics_list=[*metrics],
@@ -131,39 +179,60 @@ def count(directory: Path, project: str, run_id: str, name: str) -> tuple[int, i
     """Return how many numbers and traces the store shows of a run.
 
     Raises:
-        BlockedError: As `Store` does.
+        BlockedError: As `LocalStore` does.
     """
-    _load(directory, project)
-    storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
-    rows: list[dict[str, object]] = storage.get_logs(project, name, run_id=run_id)
-    traces: list[object] = storage.get_traces(project, run_id=run_id)
+    storage, _ = _load(directory, project)
+    if not accepts(storage, "get_logs", "project", "run", "run_id"):
+        raise BlockedError("this Trackio has no SQLiteStorage.get_logs that reads one run", help=INSTALL)
+    rows = storage.get_logs(project=project, run=name, run_id=run_id)
+    traces = storage.get_traces(project=project, run_id=run_id)
     numbers = sum(isinstance(value, (int, float)) for row in rows for key, value in row.items() if key != "step")
     return numbers, len(traces)
 
 
-def _load(directory: Path, project: str) -> Callable[..., None]:
+def abilities_in(directory: Path) -> TrackioAbilities:
+    """Import Trackio and return what it can do.
+
+    Raises:
+        BlockedError: As `LocalStore` does.
+    """
+    return _imported(directory)[1]
+
+
+def _load(directory: Path, project: str) -> tuple[Storage, TrackioAbilities]:
+    storage, abilities = _imported(directory)
+    if accepts(storage, "validate_project_name", "project"):
+        try:
+            storage.validate_project_name(project=project)
+        except ValueError as exc:
+            raise BlockedError(
+                f"Trackio refuses the project: {exc}", help="set TRACKIO_PROJECT to another name"
+            ) from exc
+    return storage, abilities
+
+
+def _imported(directory: Path) -> tuple[Storage, TrackioAbilities]:
     with _import_lock:
         os.environ["TRACKIO_DIR"] = str(directory)  # Trackio reads it once, while it is imported
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a hub that never answers must not hold the writer
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a hub that never answers must not block the writer
         try:
-            version = str(importlib.import_module("trackio").__version__)
-            require_supported(version)
-            storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
+            found = storage_of(importlib.import_module("trackio"))
             used = Path(str(importlib.import_module("trackio.utils").TRACKIO_DIR))
-        except (ImportError, AttributeError) as exc:
-            raise BlockedError(f"Trackio cannot be imported: {exc}", help=INSTALL) from exc
+        except (ImportError, AttributeError, TypeError) as exc:
+            _raise_if_unusable(exc)
+            raise
     if used != directory:
         raise BlockedError(
             f"this process writes to Trackio's folder {used} and can know but one; wanted {directory}",
             help="run `otel-bridge drain` for this run once the other one has ended",
         )
-    require_calls(storage, version)
-    try:
-        storage.validate_project_name(project=project)
-    except ValueError as exc:
-        raise BlockedError(f"Trackio refuses the project: {exc}", help="set TRACKIO_PROJECT to another name") from exc
-    bulk_log: Callable[..., None] = storage.bulk_log
-    return bulk_log
+    return found
+
+
+def _raise_if_unusable(exc: Exception) -> None:
+    blocked = unusable(exc)
+    if blocked is not None:
+        raise blocked from exc
 
 
 def _as_bridge_error(exc: OSError | sqlite3.Error, position: Position) -> ExporterError:

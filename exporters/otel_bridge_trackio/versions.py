@@ -1,47 +1,164 @@
-"""Which versions of Trackio are written through, and whether its internal calls that we use are those we know."""
+"""Determines what the installed Trackio can do, from its signatures, and what a server can do, from its answers.
+
+Needed are event times, ids and a run id in ``SQLiteStorage.bulk_log`` (0.24), traces (0.25), and for the inbox its
+importer (0.28). Trackio 0.26 added ids of traces, and 0.37 spans of traces. Before 0.37 spans are text in the trace's
+metadata.
+"""
 
 from __future__ import annotations
 
-import inspect
-import logging
-from collections.abc import Mapping, Sequence
-from typing import Final
+import ast
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Final, Protocol
 
+from otel_bridge.capabilities import Capabilities, accepts, incompatibility, release_of
 from otel_bridge.errors import BlockedError
-from otel_bridge.releases import release_of
+from otel_bridge_trackio.payload import Payload
 
-OLDEST: Final = (0, 43)
-UNTRIED: Final = (0, 44)
-INSTALL: Final = "pip install 'otel-bridge[trackio]'"
-CALLS: Final[Mapping[str, Sequence[str]]] = {
-    "bulk_log": ("project", "run", "metrics_list", "steps", "timestamps", "config", "log_ids", "run_id"),
-    "get_log_count": ("project", "run", "run_id"),
-    "get_run_config": ("project", "run", "run_id"),
-    "validate_project_name": ("project",),
+INSTALL: Final = "pip install 'trackio>=0.25,<0.44'"
+TESTED_WITH: Final = "0.25.1, 0.30.4, 0.36.0, 0.37.1, 0.40.0, 0.43.0"
+_IDS_FROM: Final = (0, 26)
+_SPANS_FROM: Final = (0, 37)
+_INSTALL_INBOX: Final = (
+    "pip install 'trackio>=0.28', or set TRACKIO_DIR to a folder of this machine, or TRACKIO_STORAGE_MODE=sqlite when "
+    "no other machine writes there"
+)
+_BULK_LOG: Final = ("project", "run", "metrics_list", "steps", "timestamps", "config", "log_ids", "run_id")
+_SAME_IDS: Final = "{} gives rollouts of one step the same Trace ID, each its own from 0.26"
+_HINTS: Final[Mapping[str, str]] = {
+    # Trackio to 0.37 with huggingface_hub from 1.32: its own import fails.
+    "CommitOperationAdd": "pip install 'huggingface_hub<1.31', or 'trackio>=0.38'"
 }
-"""What is called of ``SQLiteStorage``, and with which arguments, all by name."""
-_log: Final = logging.getLogger("otel_bridge.trackio")
 
 
-def require_supported(version: str) -> None:
-    """Raise `BlockedError` when this version of Trackio is too old; say it when it is newer than any that was tried."""
-    parts = release_of(version)
-    if parts < OLDEST:
-        raise BlockedError(f"Trackio {version or 'of an unknown version'} is too old, expected 0.43", help=INSTALL)
-    if parts >= UNTRIED:
-        _log.warning("Trackio %s is newer than the one tried (0.43); if it fails: %s", version, INSTALL)
+class Storage(Protocol):
+    """Declares the used static methods of ``SQLiteStorage``; only `bulk_log` and `get_traces` must exist."""
+
+    def bulk_log(
+        self,
+        *,
+        project: str,
+        run: str,
+        metrics_list: list[Payload],
+        steps: list[int],
+        timestamps: list[str],
+        config: Payload | None,
+        log_ids: list[str],
+        run_id: str,
+    ) -> None:
+        """Store records, each once by its id."""
+        ...
+
+    def get_log_count(self, *, project: str, run: str, run_id: str) -> int:
+        """Return how many records there are."""
+        ...
+
+    def get_run_config(self, *, project: str, run: str, run_id: str) -> Payload | None:
+        """Return the config."""
+        ...
+
+    def get_project_db_path(self, *, project: str) -> Path:
+        """Return the database file of a project."""
+        ...
+
+    def get_logs(self, *, project: str, run: str, run_id: str) -> list[dict[str, object]]:
+        """Return the rows."""
+        ...
+
+    def get_traces(self, *, project: str, run_id: str) -> list[object]:
+        """Return the traces."""
+        ...
+
+    def validate_project_name(self, *, project: str) -> None:
+        """Raise ``ValueError`` for a name that a project may not have."""
+        ...
 
 
-def require_calls(storage: object, version: str) -> None:
-    """Raise `BlockedError` unless each of `CALLS` is there and can be made with those arguments and no other."""
-    for name, arguments in CALLS.items():
-        _require_call(storage, name, arguments, version)
+class TrackioAbilities:
+    """Holds the abilities of one Trackio that not every supported version has.
+
+    Attributes:
+        spans: Whether it keeps the spans of a trace.
+        degraded: One sentence for each ability that it lacks.
+    """
+
+    def __init__(self, found: Capabilities, *, spans: bool, tracker: str) -> None:
+        self.spans = found.prefer(
+            spans, f"{tracker} shows the spans of a rollout as text in its metadata, as a tree from 0.37"
+        )
+        self.degraded = found.degraded
 
 
-def _require_call(storage: object, name: str, arguments: Sequence[str], version: str) -> None:
-    try:
-        inspect.signature(getattr(storage, name)).bind(**dict.fromkeys(arguments))
-    except (AttributeError, TypeError) as exc:
+def storage_of(trackio: ModuleType) -> tuple[Storage, TrackioAbilities]:
+    """Return ``SQLiteStorage`` of the imported package *trackio*, and what it can do.
+
+    Raises:
+        BlockedError: A call without which nothing works is missing.
+    """
+    storage: Storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
+    tracker = f"Trackio {trackio.__version__}"
+    found = Capabilities(tracker, INSTALL)
+    found.require(storage, "bulk_log", *_BULK_LOG)
+    found.require(storage, "get_traces", "project", "run_id")
+    found.prefer(
+        accepts(storage, "get_run_config", "project", "run", "run_id"),
+        f"{tracker} does not return the config of a run: what another bridge of the same run stored is replaced",
+    )
+    # The argument came with the table of traces.
+    found.prefer(accepts(storage, "get_traces", "step"), _SAME_IDS.format(tracker))
+    return storage, TrackioAbilities(found, spans=accepts(trackio.Trace, "__init__", "spans"), tracker=tracker)
+
+
+def of_inbox() -> TrackioAbilities:
+    """Return what the Trackio that imports the inbox can do, assumed to be the installed one, without importing it.
+
+    Raises:
+        BlockedError: This Trackio does not import an inbox.
+    """
+    tracker = f"Trackio {_installed()}"
+    spec = importlib.util.find_spec("trackio")
+    package = Path(spec.origin).parent if spec is not None and spec.origin else Path()
+    if not (package / "fragments.py").is_file():
         raise BlockedError(
-            f"Trackio {version} has another SQLiteStorage.{name} than 0.43 has: {exc}", help=INSTALL
-        ) from exc
+            f"TRACKIO_DIR is shared over a network, and {tracker} has no trackio.fragments, which imports an inbox",
+            help=_INSTALL_INBOX,
+        )
+    return TrackioAbilities(Capabilities(tracker, INSTALL), spans=_takes_spans(package / "trace.py"), tracker=tracker)
+
+
+def of_server(server_version: str) -> TrackioAbilities:
+    """Return what a server with *server_version*, from its ``/version``, can do.
+
+    The version decides, because before the project has a trace no other answer shows the abilities.
+    """
+    tracker = f"the server's Trackio {server_version}"
+    found, release = Capabilities(tracker, INSTALL), release_of(server_version)
+    found.prefer(release >= _IDS_FROM, _SAME_IDS.format(tracker))
+    return TrackioAbilities(found, spans=release >= _SPANS_FROM, tracker=tracker)
+
+
+def unusable(exc: Exception) -> BlockedError | None:
+    """Return the error to raise when *exc* means that the installed Trackio lacks an ability, else ``None``."""
+    return incompatibility(exc, f"Trackio {_installed()}", INSTALL, hints=_HINTS)
+
+
+def _installed() -> str:
+    try:
+        return version("trackio")
+    except PackageNotFoundError:
+        return "(no version)"
+
+
+def _takes_spans(source: Path) -> bool:
+    """Return whether a function in *source* named ``__init__`` takes ``spans``."""
+    try:
+        tree = ast.parse(source.read_bytes())
+    except (OSError, SyntaxError):
+        return False
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    return any(one.arg == "spans" for node in functions for one in (*node.args.args, *node.args.kwonlyargs))

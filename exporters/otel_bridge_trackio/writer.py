@@ -1,20 +1,22 @@
-"""The writer of Trackio: one run, exact redelivery by ``log_id``, event times, any ``<role>/step`` as x axis."""
+"""Writes one run to Trackio, with event times and any ``<role>/step`` as x axis; ``log_id`` identifies redeliveries."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from otel_bridge.errors import ExporterError
-from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, Held, Memory, RunInfo
-from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, RunInfo, TrackerCounts, WriterMemory
+from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
 from otel_bridge_trackio.config import beside, config_payload
+from otel_bridge_trackio.names import name_of
 from otel_bridge_trackio.payload import late_trace, rollout_trace, row_metrics, timestamp
 from otel_bridge_trackio.remote import count_remote
 from otel_bridge_trackio.settings import TrackioSettings, project_of
-from otel_bridge_trackio.sink import Sink, open_sink
-from otel_bridge_trackio.store import Entry, count
+from otel_bridge_trackio.sink import EntrySink, abilities_of, open_sink
+from otel_bridge_trackio.store import StoreEntry, count
 
 _log = logging.getLogger(__name__)
 _LAST: Final = "last"
@@ -22,32 +24,45 @@ _CREATED: Final = "created"
 _COUNT: Final = "count/"
 
 
-def open_writer(run: RunInfo, settings: ExporterSettings, memory: Memory) -> TrackioRunWriter:
-    """Open the run in Trackio's store; imports Trackio.
+def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> TrackioRunWriter:
+    """Import Trackio and open the run in its store.
 
     Raises:
-        BlockedError: The store cannot be used as it is.
+        BlockedError: The store cannot be used in its present state.
     """
     if not isinstance(settings, TrackioSettings):
         raise TypeError(f"expected TrackioSettings, got {type(settings).__name__}")
     return TrackioRunWriter(run, settings, memory)
 
 
-def held(run: RunInfo, settings: ExporterSettings) -> Held:
-    """Count what Trackio's own API shows of *run*."""
+def probe(settings: ExporterSettings) -> Sequence[str]:
+    """Return one sentence for each ability that Trackio, or the server's Trackio, lacks; opens no run.
+
+    Raises:
+        RetryableError: A server cannot be reached now.
+        BlockedError: Nothing can be written with this Trackio.
+    """
+    if not isinstance(settings, TrackioSettings):
+        raise TypeError(f"expected TrackioSettings, got {type(settings).__name__}")
+    return abilities_of(settings).degraded
+
+
+def held(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
+    """Return the counts of what Trackio's own API shows of *run*."""
     if not isinstance(settings, TrackioSettings):
         raise TypeError(f"expected TrackioSettings, got {type(settings).__name__}")
     if settings.remote is not None:
-        return Held(*count_remote(settings.remote, project_of(run), run.id, run.name))
-    return Held(*count(settings.directory, project_of(run), run.id, run.name))
+        return TrackerCounts(*count_remote(settings.remote, project_of(run), run.id, run.name))
+    return TrackerCounts(*count(settings.directory, project_of(run), run.id, run.name))
 
 
 class TrackioRunWriter:
-    """Writes one run to Trackio, from one delivery thread; what returned is safe."""
+    """Writes one run to Trackio, from one delivery thread; when a call returns, its data is durable."""
 
-    def __init__(self, run: RunInfo, settings: TrackioSettings, memory: Memory) -> None:
+    def __init__(self, run: RunInfo, settings: TrackioSettings, memory: WriterMemory) -> None:
         self.url = None if settings.remote is None else settings.view(run)
-        self._store = open_sink(settings, run)
+        self._store = _opened(settings, run, memory)
+        self.degraded = self._store.abilities.degraded
         if settings.caution:
             _log.warning("%s", settings.caution)
         self._memory = memory
@@ -61,11 +76,11 @@ class TrackioRunWriter:
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Store *rows* in one transaction."""
         steps = _Steps(self._counts)
-        entries: list[Entry] = []
+        entries: list[StoreEntry] = []
         for row in rows:
             step = row.step if row.step is not None else steps.next(row)
             entries.append(
-                Entry(row.position, self._log_id(row.id), step, timestamp(row.time_unix_ns), row_metrics(row))
+                StoreEntry(row.position, self._log_id(row.id), step, timestamp(row.time_unix_ns), row_metrics(row))
             )
         try:
             self._write(entries)
@@ -74,26 +89,26 @@ class TrackioRunWriter:
             raise
         self._keep_counts(rows)
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Store *rollouts*, each under its own id, so that the dashboard shows it as the Trace ID."""
         self._write(
             [
-                Entry(
+                StoreEntry(
                     rollout.position,
                     rollout.id,
                     rollout.step if rollout.step is not None else 0,
                     timestamp(rollout.start_unix_ns),
-                    {rollout.key: [rollout_trace(rollout)]},
+                    {rollout.key: [rollout_trace(rollout, spans=self._store.abilities.spans)]},
                 )
                 for rollout in rollouts
             ]
         )
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Store *values* as records that name their rollout."""
         self._write(
             [
-                Entry(
+                StoreEntry(
                     late.position,
                     self._log_id(late.id),
                     late.step if late.step is not None else 0,
@@ -105,30 +120,30 @@ class TrackioRunWriter:
         )
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Store the config; before the run's first record it is kept for that one."""
+        """Store the config; before the run's first record, keep it to be stored with that record."""
         self._configs[role] = config
         self._config_due = True
         last = self._memory.get(_LAST)
         if last is not None:
-            # Trackio stores a config only with a record: an id that it has already changes nothing but the config.
-            self._write([Entry(0, last.decode(), 0, timestamp(0), {})])
+            # Trackio stores a config only with a record. A record whose id it already has changes only the config.
+            self._write([StoreEntry(0, last.decode(), 0, timestamp(0), {})])
 
-    def safe(self) -> Position | None:
-        """Return ``None``: what a call has returned from is in the store."""
+    def durable(self) -> Position | None:
+        """Return ``None``: when a call returns, its data is in the store."""
         return None
 
     def end(self, status: Status) -> None:
-        """Trackio keeps no status."""
+        """Do nothing: Trackio keeps no status."""
 
     def close(self) -> None:
-        """Let go of the store; Trackio's own holds nothing open between calls."""
+        """Release the store; Trackio's own store keeps nothing open between calls."""
         self._store.close()
 
     def _log_id(self, record_id: str) -> str:
-        """Return an id unique in the project: Trackio's index on it spans all runs of one."""
+        """Return an id that is unique in the project, because Trackio's index covers all runs of a project."""
         return f"{self._run_id}:{record_id}"
 
-    def _write(self, entries: Sequence[Entry]) -> None:
+    def _write(self, entries: Sequence[StoreEntry]) -> None:
         if not entries:
             return
         config = None
@@ -144,7 +159,7 @@ class TrackioRunWriter:
         self._config_due = False
         self._remember(entries)
 
-    def _remember(self, entries: Sequence[Entry]) -> None:
+    def _remember(self, entries: Sequence[StoreEntry]) -> None:
         if entries and self._memory.get(_LAST) is None:
             self._memory.put(_CREATED, entries[0].timestamp.encode())
             self._memory.put(_LAST, entries[-1].log_id.encode())
@@ -159,17 +174,27 @@ class TrackioRunWriter:
             self._memory.put(_COUNT + key, str(known).encode())
 
 
-def _found(store: Sink, project: str) -> str:
-    """Say what another run folder has written of this run: the same project and name are the same run."""
+def _opened(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> EntrySink:
+    """Open the sink that *settings* name, under the one name by which Trackio lists the run."""
+    store = open_sink(settings, run, memory)
+    name = name_of(store, run, memory)
+    if name == run.name:
+        return store
+    store.close()
+    return open_sink(settings, replace(run, name=name), memory)
+
+
+def _found(store: EntrySink, project: str) -> str:
+    """Return a line about records of this run from another run folder: equal project and name mean the same run."""
     rows = store.rows()
     if not rows:
         return ""
     what = f"{rows:,} row{'' if rows == 1 else 's'}"
-    return f"the Trackio project {project} already holds this run with {what}, going on in it; {NEW_RUN_HINT}"
+    return f"the Trackio project {project} already holds this run with {what}, continuing it; {NEW_RUN_HINT}"
 
 
 class _Steps:
-    """Steps for rows without one: the running count of their keys, since Trackio knows no row without a step."""
+    """Assigns running counts of their keys as steps to rows without one, because Trackio requires a step."""
 
     def __init__(self, known: Mapping[str, int]) -> None:
         self._known = known

@@ -1,11 +1,12 @@
-"""The exporter ``wandb``: one ordinary Weights & Biases run, online or offline, rollouts as incremental tables."""
+"""The exporter ``wandb``: writes a run to Weights & Biases, online or offline, with rollouts as incremental tables."""
 
 from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
-from otel_bridge_wandb.opening import open_writer
-from otel_bridge_wandb.reading import held
+from otel_bridge_wandb.opening import open_writer, probe
+from otel_bridge_wandb.read_back import held
 from otel_bridge_wandb.settings import RESUME, SETTINGS, WandbSettings
+from otel_bridge_wandb.versions import TESTED_WITH
 
 __all__ = ["exporter"]
 
@@ -16,5 +17,7 @@ exporter = Exporter(
     requires=("wandb",),
     extra="wandb",
     held=held,
+    probe=probe,
+    tested_with=TESTED_WITH,
     declares=(*SETTINGS, RESUME),
 )

@@ -17,24 +17,24 @@ from otel_bridge_wandb.payload import shown_key
 
 
 class Definer(Protocol):
-    """What defines names in a run: `otel_bridge_wandb.definitions.Definitions`."""
+    """Defines names in a run, like `otel_bridge_wandb.definitions.Definitions`."""
 
     def __call__(self, name: str, axis: str | None) -> None:
         """Bind *name* to *axis*, or declare *name* a hidden axis."""
         ...
 
-    def tell(self, *, now: bool = False) -> None:
-        """Send what was not sent yet; without *now*, not too often."""
+    def send_definitions(self, *, now: bool = False) -> None:
+        """Send definitions that are not sent yet; without *now*, not too often."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SharedAxes:
-    """Axes that every writer of a shared run declares, whoever speaks.
+    """Holds the axes that every writer of a shared run declares, whichever writer logs.
 
     Attributes:
         roles: All roles of the job.
-        marker: Key that is drawn over no axis: it only numbers lines.
+        marker: Key without an axis, which only numbers lines.
         define_all: Binds every key that begins with a prefix to an axis.
     """
 
@@ -43,45 +43,63 @@ class SharedAxes:
     define_all: Callable[[str, str], None]
 
 
-class Axes:
-    """The keys that are bound in the run at hand.
+class WandbAxes:
+    """Binds the keys of an open run to their axes.
 
     Args:
         define: Binds a name to an axis; without an axis it declares a hidden axis.
-        shared: In shared mode, what binds a whole prefix, and the roles whose axes are declared so from the start.
+        shared: In shared mode, binds a whole prefix, for the roles whose axes are declared from the start.
     """
 
     def __init__(self, define: Definer, shared: SharedAxes | None = None) -> None:
         self._define, self._shared = define, shared
         self._bound: set[str] = {"_timestamp"}
         self._axes: set[str] = set()
-        self._declared: list[tuple[str, str | None]] = []
+        self._declared: set[str] = set()
         if shared is not None:
             self._declare_roles(shared)
 
     @property
     def count(self) -> int:
-        """How many names were declared, axes included."""
+        """Return how many names were declared, axes included."""
         return len(self._bound) - 1
 
-    def tell(self, *, now: bool = False) -> None:
-        """Send the declarations that were put off; without *now*, not too often."""
-        self._define.tell(now=now)
+    def send_definitions(self, *, now: bool = False) -> None:
+        """Send deferred declarations; without *now*, not too often."""
+        self._define.send_definitions(now=now)
 
-    def again(self) -> None:
-        """Declare everything once more: another writer's upload may have replaced it."""
-        for name, axis in self._declared:
-            self._define(name, axis)
+    @property
+    def declared(self) -> set[str]:
+        """Return the names and patterns that a shared run must define."""
+        if self._shared is None:
+            return set()
+        roles = self._shared.roles
+        patterns = {name for role in roles for name in (axis_of(role), f"{role}/*")}
+        return {self._shared.marker, *patterns, *self._declared}
+
+    def needs(self, key: str) -> bool:
+        """Return whether *key* of a shared run must be defined by its exact name."""
+        role = next((role for role in self._shared.roles if key.startswith(f"{role}/")), None) if self._shared else None
+        return role is not None and not _shallow(key, axis_of(role))
+
+    def touch(self) -> None:
+        """Make wandb upload all definitions and the whole config once more."""
         if self._shared is not None:
-            self._declare_roles(self._shared)
+            self._define(self._shared.marker, None)
 
     def adopt(self, name: str, axis: str) -> None:
-        """Take over what another writer declared."""
+        """Adopt a declaration of another writer."""
         if axis and name not in self._bound:
             self.bind((name,), axis)
 
+    def hide(self, name: str) -> None:
+        """Declare *name* hidden, because it numbers the lines of another writer."""
+        if name not in self._bound:
+            self._bound.add(name)
+            self._declare(name, None)
+
     def bind(self, keys: Iterable[str], axis: str) -> None:
-        """Bind those of *keys* (as W&B shows them) that are new."""
+        """Bind the new keys of *keys*, which are as W&B shows them."""
         bound = self._bound
         for key in keys:
             if key not in bound:
@@ -107,7 +125,7 @@ class Axes:
     def _declare(self, name: str, axis: str | None) -> None:
         self._define(name, axis)
         if self._shared is not None:
-            self._declared.append((name, axis))
+            self._declared.add(name)
 
     def _declare_roles(self, shared: SharedAxes) -> None:
         self._bound.add(shared.marker)
@@ -121,6 +139,6 @@ class Axes:
 
 
 def _shallow(key: str, axis: str) -> bool:
-    """Tell whether *key* is ``<role>/<name>`` of the axis's own role."""
+    """Return whether *key* is ``<role>/<name>`` of the axis's own role."""
     prefix = axis.removesuffix(AXIS)
     return bool(prefix) and key.startswith(prefix) and "/" not in key[len(prefix) :] and "*" not in key

@@ -1,10 +1,11 @@
-"""What wandb is told of a run's axes: each definition by itself while they are few, all in one entry when many.
+"""Sends the definitions of a run's axes to wandb: one by one while they are few, all in one entry when there are many.
 
-wandb's service goes through all definitions at each new one (``UpdateMetrics`` in runupserter.go): 10,000 of them take
-it 100 s, during which rows wait, and again at each start. What it makes of them is the entry ``m`` of its own part of
-the config. Beyond `ONE_BY_ONE` names that entry is written whole, as a config record that wandb's own entries use too:
-the server receives the same. A record of telemetry replaces the entry by what was defined by itself, so each of those
-is followed by ours. Source: ``ToRunConfigData`` in runconfigmetrics.go, ``AddInternalData`` in runconfig.go.
+wandb's service iterates over all definitions at each new one (``UpdateMetrics`` in runupserter.go). 10,000 definitions
+take it 100 s, during which rows wait, and again at each start. The service turns them into the entry ``m`` of its own
+part of the config. Beyond `ONE_BY_ONE` names this module writes that entry as a whole, in a config record as wandb uses
+it too, so that the server receives the same. A telemetry record overwrites the entry with the definitions that were
+sent one by one, so that the whole entry is sent again after each telemetry record. Source: ``ToRunConfigData`` in
+runconfigmetrics.go, ``AddInternalData`` in runconfig.go.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from typing import Any, Final
 from otel_bridge_wandb import sdk
 
 ONE_BY_ONE: Final = 500
-"""So many take wandb's service a quarter of a second."""
+"""Number of definitions that take wandb's service a quarter of a second."""
 PAUSE_S: Final = 2.0
-"""The least time between two entries, unless a quarter of all names is new: each carries all of them."""
+"""Least time between two entries, unless a quarter of all names is new, because each entry contains all names."""
 _ENTRY: Final = ("_wandb", "m")
 _HIDDEN, _SHOWN = [3, 2], [3]
 """Options of a definition: 3 it was made on purpose, 2 hidden."""
 
 
 class Definitions:
-    """The names defined in one open run. For one thread.
+    """Defines names in one open run. For one thread.
 
     Args:
         run: ``wandb.Run``.
-        one_by_one: How many are defined by themselves; ``None``: all.
+        one_by_one: How many names are defined one by one; ``None`` for all.
     """
 
     def __init__(self, run: Any, *, one_by_one: int | None = ONE_BY_ONE) -> None:
@@ -43,7 +44,7 @@ class Definitions:
         self._one_by_one = one_by_one if able else None
         self._entries: list[str] = []
         self._places: dict[str, int] = {}
-        self._untold, self._told_s = 0, 0.0
+        self._undeclared, self._declared_s = 0, 0.0
         self._whole = False
 
     def __call__(self, name: str, axis: str | None) -> None:
@@ -55,17 +56,17 @@ class Definitions:
         if len(self._entries) <= self._one_by_one:
             sdk.define(self._run, name, axis)
             return
-        self._untold += 1
+        self._undeclared += 1
         if not self._whole:
             self._whole = True
             self._interface._publish_telemetry = self._publish_telemetry
 
-    def tell(self, *, now: bool = False) -> None:
-        """Send what was not sent yet; without *now*, not too often."""
-        if not self._untold:
+    def send_definitions(self, *, now: bool = False) -> None:
+        """Send definitions that are not sent yet; without *now*, not too often."""
+        if not self._undeclared:
             return
-        since_s = time.monotonic() - self._told_s
-        if now or since_s >= PAUSE_S or self._untold * 4 >= len(self._entries):
+        since_s = time.monotonic() - self._declared_s
+        if now or since_s >= PAUSE_S or self._undeclared * 4 >= len(self._entries):
             self._send()
 
     def _note(self, name: str, axis: str | None) -> None:
@@ -87,7 +88,7 @@ class Definitions:
         record = messages.ConfigRecord()
         item = record.update.add()
         item.nested_key.extend(_ENTRY)
-        self._untold, self._told_s = 0, time.monotonic()
+        self._undeclared, self._declared_s = 0, time.monotonic()
         item.value_json = f"[{','.join(self._entries)}]"
         if self._publish is not None:
             self._publish(record)

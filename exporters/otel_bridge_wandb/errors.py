@@ -1,7 +1,7 @@
-"""What wandb raises -> the three outcomes of a write.
+"""wandb's exceptions -> the bridge's three errors.
 
-wandb names the HTTP status only in its message (``returned error 403``, ``<Response [401]>``, ``HTTP 404``); a message
-without one is a network that failed or a server that did not answer in time.
+wandb names the HTTP status only in its message (``returned error 403``, ``<Response [401]>``, ``HTTP 404``). A message
+without a status means that the network failed or the server did not answer in time.
 Source: ``ProtobufErrorHandler`` in wandb/sdk/lib and ``runupdateerror.go`` of wandb-core.
 """
 
@@ -10,9 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
+import orjson
+
+from otel_bridge.capabilities import incompatibility
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge_wandb.versions import INSTALL
 
 LOGIN_HELP: Final = "wandb login, or WANDB_MODE=offline"
 _STATUS: Final = re.compile(
@@ -36,11 +41,11 @@ _BLOCKING: Final = frozenset({400, 401, 403, 404, 405, 409, 410, 413, 422, 501})
 
 @contextmanager
 def as_bridge_errors(doing: str, position: int | None = None) -> Generator[None, None, None]:
-    """Turn whatever wandb raises into one of the three outcomes; ours pass through.
+    """Turn any exception of wandb into one of the three errors; errors of the bridge pass unchanged.
 
     Args:
-        doing: Begins the message, e.g. ``opening the run``.
-        position: The first record that was not done.
+        doing: Start of the message, e.g. ``opening the run``.
+        position: The first record that was not written.
     """
     try:
         yield
@@ -51,7 +56,11 @@ def as_bridge_errors(doing: str, position: int | None = None) -> Generator[None,
 
 
 def outcome(exc: BaseException, doing: str, position: int | None = None) -> RetryableError | BlockedError:
-    """Return what *exc* means for the caller."""
+    """Return the error for *exc*."""
+    incompatible = incompatibility(exc, f"W&B, {doing}: the installed wandb", INSTALL)
+    if incompatible is not None:
+        incompatible.position = position
+        return incompatible
     text = _text(exc)
     message = f"W&B, {doing}: {text}"
     status = status_of(text)
@@ -66,6 +75,8 @@ def outcome(exc: BaseException, doing: str, position: int | None = None) -> Retr
         mends = _HELP[409]
     elif {"UsageError", "ValidationError"} & kinds or isinstance(exc, PermissionError):
         mends = "correct the setting that the message names"
+    elif text == NO_MESSAGE:  # an outage has a message; this is a refusal
+        mends = REFUSED_HELP
     else:
         mends = None
     if mends is None:
@@ -74,7 +85,7 @@ def outcome(exc: BaseException, doing: str, position: int | None = None) -> Retr
 
 
 def refused(message: str, position: int) -> PermanentError:
-    """Return the error for one record that W&B can never take."""
+    """Return the error for one record that W&B can never accept."""
     return PermanentError(f"W&B cannot take the record at position {position}: {message}", position=position)
 
 
@@ -115,3 +126,50 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 def _text(exc: BaseException) -> str:
     text = " ".join(str(exc).split())
     return (text or type(exc).__name__)[:500]
+
+
+# The reason why W&B refused an ``init()``, when wandb's exception has no message.
+#
+# For most answers of 4xx wandb raises ``CommError('<no message>')``. The status stands in the log that its service
+# keeps
+# of the run: ``failed to init run``, ``returned error 403: …``.
+# Source: ``runupserter`` and ``stream`` of wandb-core.
+
+NO_MESSAGE: Final = "<no message>"
+REFUSED_HELP: Final = (
+    "check that the key may write to the entity and project (WANDB_ENTITY, WANDB_PROJECT); the reason may stand in "
+    "debug-internal.log below the wandb folder"
+)
+_LINE: Final = re.compile(r'^\{.*failed to init run".*\}$', re.MULTILINE)
+_TAIL_BYTES: Final = 256 << 10
+
+
+def refusal_of(error: BaseException, root: Path, run_id: str) -> str:
+    """Return the reason from the service's log for an ``init()`` that was refused without a message; else empty.
+
+    Args:
+        error: The exception of ``init()``.
+        root: The folder in which wandb creates its folder ``wandb``.
+        run_id: The run.
+    """
+    if NO_MESSAGE not in str(error):
+        return ""
+    logs = sorted((root / "wandb").glob(f"run-*-{run_id}/logs/debug-internal.log"), key=_changed_ns)
+    return _last_refusal(logs[-1]) if logs else ""
+
+
+def _last_refusal(log: Path) -> str:
+    try:
+        with log.open("rb") as opened:
+            opened.seek(max(opened.seek(0, 2) - _TAIL_BYTES, 0))
+            found = _LINE.findall(opened.read().decode("utf-8", "replace"))
+        return str(orjson.loads(found[-1]).get("error", "")) if found else ""
+    except (OSError, orjson.JSONDecodeError):
+        return ""
+
+
+def _changed_ns(log: Path) -> int:
+    try:
+        return log.stat().st_mtime_ns
+    except OSError:
+        return 0

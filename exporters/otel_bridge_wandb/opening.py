@@ -1,4 +1,4 @@
-"""Open a writer: load wandb, check the credentials, open the run, declare what it must know before the first row."""
+"""Opens a writer: loads wandb, checks credentials, opens the run, and declares its axes before the first row."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 from otel_bridge import semconv
 from otel_bridge.errors import BlockedError
-from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, Memory, RunInfo, RunWriter
+from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, RunInfo, RunWriter, WriterMemory
 from otel_bridge.records import axis_of
 from otel_bridge_wandb import sdk
-from otel_bridge_wandb.axes import Axes, SharedAxes
+from otel_bridge_wandb.axes import SharedAxes, WandbAxes
+from otel_bridge_wandb.bulk import BulkLogger
 from otel_bridge_wandb.definitions import ONE_BY_ONE, Definitions
 from otel_bridge_wandb.errors import as_bridge_errors
-from otel_bridge_wandb.lines import Lines, announced_before, held_before
-from otel_bridge_wandb.offline import OfflineStore
-from otel_bridge_wandb.online import STRANGER_HELP, OnlineStore, strangers
-from otel_bridge_wandb.patience import Patience
+from otel_bridge_wandb.offline.offline import OfflineStore
+from otel_bridge_wandb.online.line_ledger import LineLedger, held_before
+from otel_bridge_wandb.online.online import OnlineStore
+from otel_bridge_wandb.online.ownership import RunOwnership
+from otel_bridge_wandb.online.upload_timeouts import UploadTimeouts
+from otel_bridge_wandb.online.uploads import Server, Stored, Uploads
+from otel_bridge_wandb.sdk import leave_open
 from otel_bridge_wandb.settings import (
     WandbSettings,
     entity_of,
@@ -33,22 +37,19 @@ from otel_bridge_wandb.settings import (
     resume_of,
     run_id_of,
 )
-from otel_bridge_wandb.shared_run import SharedRun, definitions_count, marker_of, table_suffix_of
-from otel_bridge_wandb.shared_writer import PrefixedMemory, SharedWriter, became_primary
-from otel_bridge_wandb.sharing import Sharing, part_of_id
+from otel_bridge_wandb.shared.mode import Sharing, part_of_id
+from otel_bridge_wandb.shared.run import SharedRun, definitions_count, marker_of, table_suffix_of
+from otel_bridge_wandb.shared.writer import PrefixedMemory, SharedWriter, became_primary
 from otel_bridge_wandb.table import Tables
-from otel_bridge_wandb.together import Together
-from otel_bridge_wandb.uploads import Found, Server, Uploads
 from otel_bridge_wandb.versions import require_safe_sharing
-from otel_bridge_wandb.writer import Opened, Store, WandbRunWriter
+from otel_bridge_wandb.writer import OpenRun, RunStore, WandbRunWriter
 
-_OPENED: Final = "online/opened"
 _MISSED: Final = "online/missed"
 _MAX_MISSED: Final = 3
 _log: Final = logging.getLogger("otel_bridge.wandb")
 
 
-def open_writer(run: RunInfo, settings: ExporterSettings, memory: Memory) -> RunWriter:
+def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
     """Open *run* in W&B.
 
     Raises:
@@ -56,7 +57,7 @@ def open_writer(run: RunInfo, settings: ExporterSettings, memory: Memory) -> Run
         BlockedError: No key, no access, the run was deleted, another writer holds it, or wandb is too old.
     """
     chosen = cast("WandbSettings", settings)
-    _say_what_is_not_shared(run, chosen)
+    _notify_what_is_not_shared(run, chosen)
     _make_root(run, chosen)
     wandb = sdk.load()
     if chosen.offline:
@@ -67,7 +68,12 @@ def open_writer(run: RunInfo, settings: ExporterSettings, memory: Memory) -> Run
     return _open_shared(wandb, run, chosen, memory, chosen.sharing)
 
 
-def _say_what_is_not_shared(run: RunInfo, settings: WandbSettings) -> None:
+def probe(_settings: ExporterSettings) -> Sequence[str]:
+    """Import wandb and return one sentence for each ability that it lacks; raise the same errors as `open_writer`."""
+    return sdk.abilities(sdk.load()).degraded
+
+
+def _notify_what_is_not_shared(run: RunInfo, settings: WandbSettings) -> None:
     if settings.unshared:
         _log.warning(
             "W&B: an offline run cannot be shared: each machine writes one of its own, here %s, in the group %s",
@@ -80,7 +86,14 @@ def _say_what_is_not_shared(run: RunInfo, settings: WandbSettings) -> None:
         )  # fmt: skip
 
 
-def _open_offline(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Memory) -> WandbRunWriter:
+def _warn_of_resume(resume: str) -> None:
+    if resume in {"never", "must"}:
+        _log.warning(
+            "W&B: WANDB_RESUME=%s is ignored in shared mode, where each machine joins or creates the run", resume
+        )
+
+
+def _open_offline(wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory) -> WandbRunWriter:
     store = OfflineStore(memory, settings.root(run), run_id_of(run, settings), oldest=run.oldest)
     store.before_init()
     opened = sdk.init(wandb, run, settings, resume=None, stopped=_nothing)
@@ -88,8 +101,11 @@ def _open_offline(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Mem
     return _writer(wandb, opened, run, settings, store)
 
 
-def _open_shared(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Memory, sharing: Sharing) -> SharedWriter:
+def _open_shared(
+    wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory, sharing: Sharing
+) -> SharedWriter:
     require_safe_sharing(str(wandb.__version__))
+    _warn_of_resume(resume_of(run, settings))
     if became_primary(memory) and sharing.primary in sharing.roles:
         sharing = dataclasses.replace(sharing, primary="1")
     shared = dataclasses.replace(settings, sharing=sharing)
@@ -110,7 +126,7 @@ def _open_shared(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Memo
 
 
 def _of_one_role(run: RunInfo, role: str | None, settings: WandbSettings) -> RunInfo:
-    """Return the run of a role that is not listed: beside the shared one, in its group."""
+    """Return the run of a role that is not listed, which is beside the shared run and in its group."""
     named = run.identity.get(semconv.WANDB_RUN_ID) or run.id
     axis = axis_of(role)
     return dataclasses.replace(
@@ -122,61 +138,64 @@ def _of_one_role(run: RunInfo, role: str | None, settings: WandbSettings) -> Run
     )
 
 
-def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Memory) -> WandbRunWriter:
-    """Open a run at the server, as its one writer or, where the settings say so, as one of several."""
+def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory) -> WandbRunWriter:
+    """Open a run at the server, as its only writer or, in shared mode, as one of several."""
     run_id, alone = run_id_of(run, settings), settings.sharing is None
     marker = "" if alone else marker_of(memory)
     connect = functools.partial(_server, wandb, settings, project_of(run), run_id, marker=marker)
     with as_bridge_errors("asking for the run"):
         server = connect(entity=entity_of(run, settings))
         found = server.find()
-    stored = memory.get(_OPENED)
-    if alone and found is not None and found.state == "running":
-        _refuse_strangers(run_id, found, stored, memory)
+    ownership = RunOwnership(memory, found)
+    if alone:
+        ownership.require_allowed(run_id, resume_of(run, settings))
+        ownership.refuse_other_writer(run_id)
     folder = _own_folder(run, settings)
     _clear(folder, run_id)
-    resume = resume_of(run, settings) if alone and (found is None or stored is None) else "allow"
-    memory.put(_OPENED, str(found.lines if found else 0).encode())
-    patience = Patience(memory)
-    settings = dataclasses.replace(settings, limits=patience.stretched(settings.limits))
-    opened = sdk.init(wandb, run, settings, resume=resume, stopped=_nothing)
+    timeouts = UploadTimeouts(memory)
+    settings = dataclasses.replace(settings, limits=timeouts.stretched(settings.limits))
+    with as_bridge_errors("asking for config and keys"):  # wandb's first upload replaces the config
+        before = server.stored() if found is not None and not alone else None
+    opened = _init(wandb, run, settings, ownership, alone=alone)
     try:
         held = int(opened.starting_step) if alone else max(found.lines, held_before(memory)) if found else 0
-        memory.put(_OPENED, str(held).encode())
-        lines = Lines(memory, held)
+        ownership.opened(held)
+        lines = LineLedger(memory, held)
         _settle(lines, server)
         limits = settings.limits if alone else dataclasses.replace(settings.limits, stall_s=math.inf)
         log_file = Path(str(opened.settings.log_internal))
         uploads = Uploads(functools.partial(connect, entity=str(opened.entity)), lines.next, limits, log_file)
         copies = sdk.sync_dir(opened) if folder else None
-        store = OnlineStore(lines, uploads, limits, copies, alone=alone, patience=patience)
-        writer = _writer(wandb, opened, run, settings, store, memory=memory, server=server, marker=marker)
-        if alone and found is not None and stored is None and held:
+        store = OnlineStore(lines, uploads, limits, copies, alone=alone, timeouts=timeouts)
+        writer = _writer(
+            wandb, opened, run, settings, store, memory=memory, server=server, marker=marker, before=before
+        )
+        if alone and found is not None and ownership.first and held:
             writer.found = (
-                f"W&B already holds this run ({run_id}) with {held:,} history lines, going on in it; {NEW_RUN_HINT}"
+                f"W&B already holds this run ({run_id}) with {held:,} history lines, continuing it; {NEW_RUN_HINT}"
             )
         return writer
     except BaseException:
-        sdk.leave_open(opened)
+        leave_open(opened)
         opened.finish(0)
         raise
 
 
-def _refuse_strangers(run_id: str, found: Found, stored: bytes | None, memory: Memory) -> None:
-    """Raise `BlockedError` when the running run has a writer that is not this bridge before it was killed."""
-    if stored is None:
-        raise BlockedError(
-            f"W&B: run {run_id} is being written by another process, and two writers of one run lose rows. If that one "
-            "is dead, W&B marks the run crashed after some minutes and this one goes on",
-            help=STRANGER_HELP,
+def _init(wandb: Any, run: RunInfo, settings: WandbSettings, ownership: RunOwnership, *, alone: bool) -> Any:
+    """Open the run. WANDB_RESUME was checked; *never* goes to wandb too, in case somebody creates the run just now."""
+    never = alone and not ownership.exists and resume_of(run, settings) == "never"
+    ownership.opening()
+    try:
+        return sdk.init(
+            wandb, run, settings, resume="never" if never else "allow", stopped=_nothing, known=ownership.exists
         )
-    ours = max(int(stored), announced_before(memory))
-    if found.lines > ours:
-        raise strangers(found.lines - ours)
+    except BlockedError:
+        ownership.refused()
+        raise
 
 
-def _settle(lines: Lines, server: Server) -> None:
-    """Find out which increments of the writer before are committed; the others are sent again."""
+def _settle(lines: LineLedger, server: Server) -> None:
+    """Find out which increments of the previous writer are committed; the others are sent again."""
     if lines.pending:
         with as_bridge_errors("asking for the tables"):
             seen = {key: server.committed(key, since) for key, since in lines.awaited_tables().items()}
@@ -194,7 +213,7 @@ def _own_folder(run: RunInfo, settings: WandbSettings) -> Path | None:
 
 
 def _clear(folder: Path | None, run_id: str) -> None:
-    """Delete the copies that killed writers left: the server and the ledger hold what was in them."""
+    """Delete the copies that killed writers left, because the server and the ledger hold their data."""
     for left in folder.glob(f"run-*-{run_id}*") if folder else ():
         shutil.rmtree(left, ignore_errors=True)
 
@@ -204,25 +223,29 @@ def _writer(
     opened: Any,
     run: RunInfo,
     settings: WandbSettings,
-    store: Store,
+    store: RunStore,
     *,
-    memory: Memory | None = None,
+    memory: WriterMemory | None = None,
     server: Server | None = None,
     marker: str = "",
+    before: Stored | None = None,
 ) -> WandbRunWriter:
-    """Declare all known axes, before the first row, and put the parts together."""
+    """Declare all known axes before the first row, and return the writer."""
     sharing, shared, suffix = settings.sharing, None, ""
     common = SharedAxes(sharing.roles, marker, functools.partial(sdk.define_all, opened)) if sharing else None
     with as_bridge_errors("declaring the axes"):
-        axes = Axes(Definitions(opened, one_by_one=_one_by_one(settings, memory)), common)
+        axes = WandbAxes(Definitions(opened, one_by_one=_one_by_one(settings, memory)), common)
         axes.bind_all(_listed(run.keys, sharing))
-        axes.tell(now=True)
+        axes.send_definitions(now=True)
     if sharing is not None and server is not None and isinstance(store, OnlineStore):
         suffix = "" if sharing.is_primary(run) else table_suffix_of(marker)
         shared = SharedRun(
-            opened, axes, next_line=lambda: store.next_line, stored_config=server.config, marker=marker,
-            primary=sharing.is_primary(run),
+            opened, axes, roles=sharing.roles, next_line=lambda: store.next_line, stored=server.stored, marker=marker,
+            every_s=2 * settings.limits.poll_s,
         )  # fmt: skip
+        if before is not None:
+            with as_bridge_errors("taking over config and axes"):
+                shared.take_over(before)
 
     def histogram(counts: list[int], edges: list[float]) -> object:
         return wandb.Histogram(np_histogram=(counts, edges))
@@ -231,23 +254,25 @@ def _writer(
         return wandb.Table(columns=columns, log_mode="INCREMENTAL", allow_mixed_types=True)
 
     return WandbRunWriter(
-        Opened(
+        OpenRun(
             run=opened,
             histogram=histogram,
             axes=axes,
             tables=Tables(table, memory, settings.limits.cell_chars, suffix=suffix),
             store=store,
-            let_go=sdk.leave_open,
+            leave_open=leave_open,
             url=None if settings.offline else str(opened.url or "") or None,
             run_id=run_id_of(run, settings),
+            degraded=sdk.abilities(wandb).degraded,
+            deadline_s=None if sdk.abilities(wandb).finish_timeout else settings.limits.finish_timeout_s,
             shared=shared,
-            together=Together(opened),
-            missed=None if sharing or server is None or memory is None else functools.partial(_missed, server, memory),
+            bulk=BulkLogger(opened),
+            missed=None if server is None or memory is None else functools.partial(_missed, server, memory, shared),
         )
     )
 
 
-def _one_by_one(settings: WandbSettings, memory: Memory | None) -> int | None:
+def _one_by_one(settings: WandbSettings, memory: WriterMemory | None) -> int | None:
     """Return how many names are defined by themselves, ``None`` for all.
 
     Offline they cost nothing, in a shared run the patterns do most, and what did not arrive once is said the plain way.
@@ -257,14 +282,10 @@ def _one_by_one(settings: WandbSettings, memory: Memory | None) -> int | None:
     return ONE_BY_ONE
 
 
-def _missed(server: Server, memory: Memory, names: int, configured: bool) -> str:
-    """Return what the server lacks of the run's axes and config, ``""`` when it has them or was told often enough."""
+def _missed(server: Server, memory: WriterMemory, shared: SharedRun | None, names: int, configured: bool) -> str:
+    """Return what the server lacks of the run's axes and config, ``""`` when nothing or it was sent often enough."""
     with as_bridge_errors("asking for config and axes"):
-        stored = server.config()
-    lacking = [
-        *(["the axes"] if names and definitions_count(stored) < names else []),
-        *(["the config"] if configured and not stored.keys() - {"_wandb"} else []),
-    ]
+        lacking = _lacking(server, names, configured=configured) if shared is None else shared.lacking()
     if not lacking:
         memory.delete(_MISSED)
         return ""
@@ -274,6 +295,14 @@ def _missed(server: Server, memory: Memory, names: int, configured: bool) -> str
         return " and ".join(lacking)
     _log.warning("W&B: the server shows less than was sent of %s of the run", " and ".join(lacking))
     return ""
+
+
+def _lacking(server: Server, names: int, *, configured: bool) -> list[str]:
+    stored = server.config()
+    return [
+        *(["the axes"] if names and definitions_count(stored) < names else []),
+        *(["the config"] if configured and not stored.keys() - {"_wandb"} else []),
+    ]
 
 
 def _listed(keys: Mapping[str, str], sharing: Sharing | None) -> Mapping[str, str]:
@@ -295,4 +324,4 @@ def _make_root(run: RunInfo, settings: WandbSettings) -> None:
 
 
 def _nothing() -> None:
-    """The Stop button means the trainer, not the bridge."""
+    """Do nothing: the Stop button is meant for the trainer, not for the bridge."""

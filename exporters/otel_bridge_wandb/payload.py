@@ -1,7 +1,7 @@
-"""Rows -> what ``run.log`` is given: one flat dict a row.
+"""Rows -> arguments of ``run.log``: one flat dict per row.
 
-``_timestamp`` is the row's own time in Unix seconds, which wandb sends as given; ``_step`` is left to wandb, which
-drops any step below its last one (core/internal/stream/handler.go). Pure but for the histogram class handed in.
+``_timestamp`` is the row's own time in Unix seconds, which wandb sends unchanged. ``_step`` is left to wandb, which
+drops any step below its last one (core/internal/stream/handler.go). Pure, except for the histogram class of the caller.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from otel_bridge.records import Distribution, Row
 from otel_bridge_wandb.errors import refused
 
 Histogram: TypeAlias = Callable[[list[int], list[float]], object]
-"""From counts, shape (n,), and edges, shape (n + 1,), to ``wandb.Histogram``."""
+"""Returns the ``wandb.Histogram`` of counts, shape (n,), and edges, shape (n + 1,)."""
 
 MAX_LINE_BYTES: Final = (10 << 20) - (100 << 10) - 4096
 """wandb skips a longer line with a warning (``updatehistory.go``), less room for what it adds itself."""
@@ -28,7 +28,7 @@ def payload_of(row: Row, histogram: Histogram) -> dict[str, object] | None:
     """Return the line of *row*, ``None`` when it has no value.
 
     Raises:
-        PermanentError: A value W&B cannot take, or a line beyond its limit.
+        PermanentError: W&B does not accept a value, or the line is over its limit.
     """
     if not row.values:
         return None

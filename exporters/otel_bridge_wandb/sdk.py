@@ -1,39 +1,45 @@
-"""The one place that imports wandb: silent, never asking, with the run's identity from us alone.
+"""Imports wandb, in this module only: without output or prompts, and with the run's identity from the bridge alone.
 
-The bridge has no terminal of its own, may hold many runs (``reinit="create_new"``), and must not show itself in them:
-no console capture, system metrics, git, requirements or code. wandb stops a run by SIGINT to the main thread (the
-Stop button, ``stop_fn`` in wandb_settings.py); here that is a note, never a signal.
+The bridge has no terminal of its own, may hold many runs (``reinit="create_new"``), and must not add its own data to
+them: no console capture, system metrics, git, requirements or code. wandb stops a run by SIGINT to the main thread (the
+Stop button, ``stop_fn`` in wandb_settings.py); here a callback replaces the signal.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import logging
 import netrc
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from otel_bridge import semconv
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
-from otel_bridge_wandb.errors import LOGIN_HELP, as_bridge_errors
+from otel_bridge_wandb.errors import LOGIN_HELP, as_bridge_errors, refusal_of
 from otel_bridge_wandb.settings import WandbSettings, entity_of, group_of, project_of, run_id_of
-from otel_bridge_wandb.versions import require_supported
+from otel_bridge_wandb.versions import WandbAbilities, abilities_of, replace_what_interferes
 
 Wandb = Any
 """The module ``wandb``, whose types are not strict."""
 WandbRun = Any
 
 _LOCK: Final = threading.Lock()
+_SERVICE: Final = SimpleNamespace(pid=0)
+"""The process that started wandb's service: a child inherits its variable and must not use it."""
+_TUNING: Final = ("x_file_stream_transmit_interval", "x_server_side_derived_summary")
 _IDENTITY: Final = (
     "WANDB_ENTITY", "WANDB_JOB_TYPE", "WANDB_LAUNCH", "WANDB_MODE", "WANDB_NAME", "WANDB_NOTES", "WANDB_PROJECT",
     "WANDB_RESUME", "WANDB_RUN_GROUP", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SWEEP_ID", "WANDB_TAGS",
 )  # fmt: skip
-"""Variables that would name a run: a bridge takes that from its records, never from its own environment."""
+"""Variables that would name a run. A bridge uses its records for that, never its own environment."""
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 _THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
 _DEFAULT_HOSTS: Final = ("api.wandb.ai", "api.forge.coreweave.com")
@@ -43,20 +49,32 @@ def load() -> Wandb:
     """Import wandb and start its session, silent; once in a process, safe from any thread."""
     with _LOCK, as_bridge_errors("loading the package"), _without(_IDENTITY):
         # Inherited by a child, it leads to "run ID is in use" of the parent's service.
-        if not _own_service():
+        if _SERVICE.pid != os.getpid():
             os.environ.pop("WANDB_SERVICE", None)
         # wandb's own telemetry: a fifth of a row's cost, and offline it would still look for api.wandb.ai.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         _keep_this_machine_unproxied()
         wandb = importlib.import_module("wandb")
-        require_supported(str(wandb.__version__))
+        abilities(wandb)
+        replace_what_interferes(wandb)
         session = wandb.setup(settings=_settings(wandb, _QUIET))
+        _SERVICE.pid = os.getpid()
         wandb.termsetup(session.settings, None)  # silent also where somebody else began the session
         return wandb
 
 
+def abilities(wandb: Wandb) -> WandbAbilities:
+    """Return what this wandb can do; raise `BlockedError` when it lacks a required call or setting."""
+    return _abilities(wandb, str(wandb.__version__))
+
+
+@functools.lru_cache(maxsize=8)
+def _abilities(wandb: Wandb, _version: str) -> WandbAbilities:
+    return abilities_of(wandb, tuple(_QUIET) + _TUNING)
+
+
 def credentials_missing(wandb: Wandb, settings: WandbSettings) -> bool:
-    """Tell whether wandb would have to ask for a key; looks where wandb looks and asks nobody."""
+    """Return whether wandb finds no API key and would have to prompt for it; this function does not prompt."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return False
     known = wandb.setup().settings
@@ -73,7 +91,13 @@ def require_credentials(wandb: Wandb, settings: WandbSettings) -> None:
 
 
 def init(
-    wandb: Wandb, run: RunInfo, settings: WandbSettings, *, resume: str | None, stopped: Callable[[], None]
+    wandb: Wandb,
+    run: RunInfo,
+    settings: WandbSettings,
+    *,
+    resume: str | None,
+    stopped: Callable[[], None],
+    known: bool = False,
 ) -> WandbRun:
     """Open the run and return wandb's object for it.
 
@@ -81,20 +105,23 @@ def init(
         wandb: From `load`.
         run: The run.
         settings: Where.
+        known: Whether the server has the run, so that a generated name must not replace its name.
         resume: How an existing run is treated; ``None`` offline.
         stopped: Called from another thread when the server or a dead upload wants the run stopped.
     """
     identity = run.identity
+    name = None if known and run.name_generated else run.name
     tags = run.tags or tuple(tag.strip() for tag in identity.get(semconv.WANDB_TAGS, "").split(",") if tag.strip())
     values: dict[str, object] = {
         **_QUIET,
         "mode": "offline" if settings.offline else "online" if settings.sharing is None else "shared",
         "base_url": settings.base_url or None,
+        "api_key": None if settings.offline else _key_of_environment(),
         "root_dir": str(settings.root(run)),
         "entity": entity_of(run, settings) or None,
         "project": project_of(run),
         "run_id": run_id_of(run, settings),
-        "run_name": run.name or None,
+        "run_name": name or None,
         "run_group": group_of(run, settings),
         "run_tags": tags or None,
         "run_notes": run.notes or identity.get(semconv.WANDB_NOTES),
@@ -109,11 +136,18 @@ def init(
         **_shared(run, settings),
     }
     with as_bridge_errors("opening the run"):
-        return wandb.init(settings=_settings(wandb, values))
+        chosen = _settings(wandb, values)
+        try:
+            return wandb.init(settings=chosen)
+        except BaseException as exc:
+            close_failed_init(wandb, run_id_of(run, settings), exc)
+            if why := refusal_of(exc, settings.root(run), run_id_of(run, settings)):
+                raise RuntimeError(why) from exc
+            raise
 
 
 def _shared(run: RunInfo, settings: WandbSettings) -> Mapping[str, object]:
-    """Return what a writer of a shared run is told: a secondary neither ends it nor writes its files."""
+    """Return the settings of a writer of a shared run: a secondary neither ends it nor writes its files."""
     if settings.sharing is None:
         return {}
     primary = settings.sharing.is_primary(run)
@@ -121,7 +155,7 @@ def _shared(run: RunInfo, settings: WandbSettings) -> Mapping[str, object]:
         "x_label": f"n{run.node_rank}",
         "x_primary": primary,
         "x_update_finish_state": primary,
-        # Else each writer would send what it knows of the others' last values, long out of date.
+        # Otherwise each writer would send outdated last values of the other writers.
         "x_server_side_derived_summary": True,
     }
 
@@ -129,7 +163,14 @@ def _shared(run: RunInfo, settings: WandbSettings) -> Mapping[str, object]:
 def api(wandb: Wandb, settings: WandbSettings) -> Any:
     """Return ``wandb.Api`` for the server of *settings*."""
     overrides = {"base_url": settings.base_url} if settings.base_url else {}
-    return wandb.Api(overrides=overrides, timeout=max(1, int(settings.limits.init_timeout_s)))
+    return wandb.Api(
+        overrides=overrides, timeout=max(1, int(settings.limits.init_timeout_s)), api_key=_key_of_environment()
+    )
+
+
+def _key_of_environment() -> str | None:
+    """Return the key of this moment: up to 0.26 wandb knows only that of the moment in which its session began."""
+    return os.environ.get("WANDB_API_KEY") or None
 
 
 def define(run: WandbRun, name: str, axis: str | None) -> None:
@@ -158,24 +199,6 @@ def define_all(run: WandbRun, prefix: str, axis: str) -> None:
 def undotted(name: str) -> str:
     """Return *name* so that its dots part no nested maps (``splitEscapedDottedMetricName`` in runmetric.go)."""
     return name.replace(".", "\\.")
-
-
-def leave_open(run: WandbRun) -> None:
-    """Make the coming ``finish()`` upload all but not mark the run complete: another bridge goes on with it.
-
-    wandb has no public call for that; its exit record has the field (``not_complete``, read in sender.go).
-    """
-    interface = getattr(run, "_interface", None)
-    make: Callable[..., Any] | None = getattr(interface, "_make_exit", None)
-    if interface is None or make is None:
-        return
-
-    def make_exit(*args: object, **kwargs: object) -> object:
-        record = make(*args, **kwargs)
-        record.not_complete = True
-        return record
-
-    interface._make_exit = make_exit
 
 
 def sync_dir(run: WandbRun) -> Path:
@@ -207,7 +230,7 @@ def _settings(wandb: Wandb, values: Mapping[str, object]) -> object:
 
 
 def _keep_this_machine_unproxied() -> None:
-    """Except this machine from a proxy of the environment: wandb's service does so by itself, its Python part not."""
+    """Exclude this machine from the environment's proxy, as wandb's service does but its Python part does not."""
     if not any(os.environ.get(name) for name in _PROXIES):
         return
     # Readers differ in which of the two they look at first.
@@ -217,15 +240,10 @@ def _keep_this_machine_unproxied() -> None:
         os.environ[name] = ",".join([*excepted, *(host for host in _THIS_MACHINE if host not in excepted)])
 
 
-def _own_service() -> bool:
-    setup: Any = importlib.import_module("wandb.sdk.wandb_setup")
-    return getattr(getattr(setup, "_singleton", None), "_connection", None) is not None
-
-
 def _in_netrc(base_url: str) -> bool:
     path = os.environ.get("NETRC")
     paths = [Path(path)] if path else [Path.home() / ".netrc", Path.home() / "_netrc"]
-    host = urlsplit(base_url).netloc
+    host = urlsplit(base_url).netloc.rpartition("@")[2]
     hosts = {host, *(_DEFAULT_HOSTS if not host or host in _DEFAULT_HOSTS else ())}
     for file in paths:
         try:
@@ -257,9 +275,92 @@ def staging_in(folder: Path) -> Generator[None, None, None]:
 
 @contextmanager
 def _without(names: tuple[str, ...]) -> Generator[None, None, None]:
-    """Hide variables from wandb, which reads its environment by itself."""
+    """Hide variables from wandb, which reads its environment itself."""
     hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield
     finally:
         os.environ.update(hidden)
+
+
+# Closes a run in wandb's service: leaves it open in W&B, or removes it after an ``init()`` that failed.
+#
+# The service keeps the stream of a failed ``init()``, and refuses its id from then on: "run ID … is in use". A stream
+# is
+# closed by an exit record followed by ``inform_finish``, as ``Run.finish`` does it. Without the exit record the
+# service
+# waits for ever, and with it every later ``init()`` of the process. Source: ``RemoveStream`` in stream_mux.go.
+
+_IN_USE: Final = "is in use"
+_EXIT_S: Final = 5.0
+_UNCLOSED: Final[set[str]] = set()
+"""Run ids whose streams the service still keeps after a failed ``init()``."""
+_log: Final = logging.getLogger("otel_bridge.wandb")
+
+
+def leave_open(run: Any) -> None:
+    """Make the next ``finish()`` upload everything without marking the run complete, so that it can be continued.
+
+    wandb has no public call for that; its exit record has the field (``not_complete``, read in sender.go).
+    """
+    _mark_exit(getattr(run, "_interface", None))
+
+
+def close_failed_init(wandb: Any, run_id: str, error: BaseException) -> None:
+    """Close the stream of *run_id* after *error* of its ``init()``; a run that is open in this process is not touched.
+
+    If the service does not answer in time, this is tried again after the next failure, which is then "in use".
+    """
+    if _IN_USE in str(error) and run_id not in _UNCLOSED:
+        return
+    _UNCLOSED.add(run_id)
+    try:
+        service = wandb.setup().ensure_service()
+        sockets: Any = importlib.import_module("wandb.sdk.interface.interface_sock")
+        interface = sockets.InterfaceSock(service._asyncer, service._client, stream_id=run_id)
+        _mark_exit(interface)
+        interface.deliver_exit(1).wait_or(timeout=_EXIT_S)
+        service.inform_finish(run_id=run_id)
+        _UNCLOSED.discard(run_id)
+    except Exception as exc:  # noqa: BLE001  # a service that is slow, or parts of wandb that changed
+        _log.warning("W&B: the failed start of run %s was not cleared: %r; it is tried again", run_id, exc)
+
+
+def _mark_exit(interface: Any) -> None:
+    make: Callable[..., Any] | None = getattr(interface, "_make_exit", None)
+    if make is None:
+        return
+
+    def make_exit(*args: object, **kwargs: object) -> object:
+        record: Any = make(*args, **kwargs)
+        if "not_complete" in record.DESCRIPTOR.fields_by_name:  # else W&B shows the run as finished meanwhile
+            record.not_complete = True
+        return record
+
+    interface._make_exit = make_exit
+
+
+# Bound a call of wandb that has no timeout of its own.
+
+
+def call_within(timeout_s: float, call: Callable[[], object]) -> None:
+    """Run *call* in a separate thread and wait for it; its exception is raised here.
+
+    Raises:
+        TimeoutError: The call has not returned in time. Its thread continues.
+    """
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as exc:  # noqa: BLE001  # raised in the waiting thread
+            failures.append(exc)
+
+    thread = threading.Thread(target=run, name="wandb-finish", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        raise TimeoutError(f"wandb did not return within {timeout_s:g} s")
+    if failures:
+        raise failures[0]

@@ -1,4 +1,4 @@
-"""Where W&B is and how it is spoken to: its own variables, read without importing it. The key is never read here.
+"""Reads the settings of W&B from its own variables, without importing it. The API key is never read here.
 
 Source: ``Settings`` in wandb/sdk/wandb_settings.py; ``WANDB_MODE`` also knows ``dryrun`` and ``run``, its old names.
 """
@@ -18,9 +18,10 @@ from urllib.parse import quote
 from otel_bridge import semconv
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
-from otel_bridge.settings import Setting, one_of, positive_int, seconds
-from otel_bridge_wandb import sharing
-from otel_bridge_wandb.sharing import Sharing
+from otel_bridge.settings import Setting, one_of, positive_int, positive_seconds, seconds
+from otel_bridge.text.addresses import without_credentials
+from otel_bridge_wandb.shared import mode
+from otel_bridge_wandb.shared.mode import Sharing
 
 _log: Final = logging.getLogger("otel_bridge.wandb")
 _MODES: Final = {"": "online", "online": "online", "run": "online", "offline": "offline", "dryrun": "offline"}
@@ -35,29 +36,31 @@ FINISH_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S", 20.0, seconds, 
 STALL_S = Setting(
     "OTEL_BRIDGE_WANDB_STALL_S",
     120.0,
-    seconds,
-    "Time without a new line at a server that answers, after which the upload is taken for dead and the run reopened.",
+    positive_seconds,
+    "Time without a new line at a server that answers, after which the upload is considered dead and the run reopened.",
 )
-POLL_S = Setting("OTEL_BRIDGE_WANDB_POLL_S", 5.0, seconds, "How often the server is asked which lines it holds.")
+POLL_S = Setting(
+    "OTEL_BRIDGE_WANDB_POLL_S", 5.0, positive_seconds, "Interval at which the server is asked which lines it holds."
+)
 TRANSMIT_S = Setting("OTEL_BRIDGE_WANDB_TRANSMIT_S", 15, positive_int, "Whole seconds between two uploads of rows.")
 MAX_LINES = Setting(
     "OTEL_BRIDGE_WANDB_MAX_LINES",
     50_000,
     positive_int,
-    "Rows that may wait for the server's word before more are given.",
+    "Most rows that wait for the server's confirmation before more rows are sent.",
 )
 CELL_CHARS = Setting(
     "OTEL_BRIDGE_WANDB_CELL_CHARS", 20_000, positive_int, "Longest text in one cell of the table of rollouts."
 )
 SETTINGS: Final = (
-    INIT_TIMEOUT_S, FINISH_TIMEOUT_S, STALL_S, POLL_S, TRANSMIT_S, MAX_LINES, CELL_CHARS, *sharing.SETTINGS,
+    INIT_TIMEOUT_S, FINISH_TIMEOUT_S, STALL_S, POLL_S, TRANSMIT_S, MAX_LINES, CELL_CHARS, *mode.SETTINGS,
 )  # fmt: skip
-"""This exporter's own, for ``otel-bridge doctor``."""
+"""Settings of this exporter, for ``otel-bridge doctor``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Times and bounds; see the settings of the same names."""
+class UploadLimits:
+    """Holds times and limits of uploads; see the settings of the same names."""
 
     init_timeout_s: float = INIT_TIMEOUT_S.default
     finish_timeout_s: float = FINISH_TIMEOUT_S.default
@@ -68,8 +71,8 @@ class Limits:
     cell_chars: int = CELL_CHARS.default
 
     @classmethod
-    def read(cls, env: Mapping[str, str]) -> Limits:
-        """Read them from *env*; raises `ConfigError`."""
+    def read(cls, env: Mapping[str, str]) -> UploadLimits:
+        """Read the limits from *env*; raises `ConfigError`."""
         return cls(
             init_timeout_s=INIT_TIMEOUT_S.read(env),
             finish_timeout_s=FINISH_TIMEOUT_S.read(env),
@@ -83,16 +86,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class WandbSettings:
-    """One W&B server or a local folder.
+    """Holds the settings of one W&B server or local folder.
 
     Attributes:
-        offline: ``WANDB_MODE=offline``.
-        base_url: ``WANDB_BASE_URL``; empty: wandb's default.
-        directory: ``WANDB_DIR``, absolute; ``None``: the run's own folder.
-        entity: ``WANDB_ENTITY``; empty: the default of the key.
+        offline: Whether ``WANDB_MODE`` is ``offline``.
+        base_url: ``WANDB_BASE_URL``; empty for wandb's default.
+        directory: ``WANDB_DIR``, absolute; ``None`` for the run's own folder.
+        entity: ``WANDB_ENTITY``; empty for the default of the API key.
         resume: ``WANDB_RESUME``.
-        sharing: How a run is shared with other machines; ``None``: it has one writer.
-        unshared: Sharing was asked for and cannot be had: each machine has a run of its own, in one group.
+        sharing: How a run is shared with other machines; ``None`` when it has one writer.
+        unshared: Whether sharing was requested and is not possible, so that each machine has its own run, in one group.
     """
 
     offline: bool = False
@@ -100,13 +103,13 @@ class WandbSettings:
     directory: Path | None = None
     entity: str = ""
     resume: str = RESUME.default
-    limits: Limits = Limits()
+    limits: UploadLimits = UploadLimits()
     sharing: Sharing | None = None
     unshared: bool = False
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cwd: Path) -> WandbSettings:
-        """Read the settings; a relative folder is taken from *cwd*.
+        """Read the settings; a relative folder is relative to *cwd*.
 
         Raises:
             ConfigError: ``WANDB_MODE`` is ``disabled``, ``shared`` or unknown, or a value cannot be parsed.
@@ -119,20 +122,20 @@ class WandbSettings:
             directory=Path(os.path.normpath(cwd / Path(directory).expanduser())) if directory else None,
             entity=env.get("WANDB_ENTITY", "").strip(),
             resume=RESUME.read(env),
-            limits=Limits.read(env),
+            limits=UploadLimits.read(env),
             sharing=None if offline else shared,
             unshared=offline and shared is not None,
         )
 
     @property
     def destination(self) -> Mapping[str, str]:
-        """The variables that say where; unset ones are left out."""
+        """Return the variables that define the destination, without unset ones."""
         named = {
             "WANDB_MODE": "offline" if self.offline else "online",
             "WANDB_BASE_URL": "" if self.offline else self.base_url,
             "WANDB_DIR": str(self.directory or "") if self.offline else "",
             "WANDB_ENTITY": self.entity,
-            sharing.SHARED.name: "1" if self.sharing or self.unshared else "",
+            mode.SHARED.name: "1" if self.sharing or self.unshared else "",
         }
         return {name: value for name, value in named.items() if value}
 
@@ -141,7 +144,7 @@ class WandbSettings:
         if self.offline:
             pattern = self.root(run) / "wandb" / f"offline-run-*-{run_id_of(run, self)}*"
             return f"wandb sync {shlex.quote(str(pattern.parent))}/{pattern.name}"
-        app = self.base_url.replace("://api.", "://", 1) if self.base_url else DEFAULT_APP_URL
+        app = without_credentials(self.base_url).replace("://api.", "://", 1) if self.base_url else DEFAULT_APP_URL
         entity = entity_of(run, self)
         if not entity:  # the key's own, which only the server knows: an address without one leads nowhere
             return f"{app}/home"
@@ -162,7 +165,7 @@ def _mode(env: Mapping[str, str]) -> str:
     if raw == "shared":
         raise ConfigError(
             "WANDB_MODE=shared: the bridge is the one writer of its run; expected online or offline. "
-            f"Machines without a common bridge share a run with {sharing.SHARED.name}=1"
+            f"Machines without a common bridge share a run with {mode.SHARED.name}=1"
         )
     if raw not in _MODES:
         raise ConfigError(f"WANDB_MODE={raw!r}: expected online or offline; unset it to use the default, 'online'")
@@ -170,37 +173,37 @@ def _mode(env: Mapping[str, str]) -> str:
 
 
 def is_other_node(run: RunInfo, settings: WandbSettings) -> bool:
-    """Tell whether another machine's bridge owns the run's own id: two unshared writers of one W&B run lose rows."""
+    """Return whether another machine's bridge owns the run's own id: two unshared writers of one W&B run lose rows."""
     return settings.sharing is None and run.local and run.node_rank > 0
 
 
 def run_id_of(run: RunInfo, settings: WandbSettings) -> str:
-    """Return the W&B run id: the emitter's ``WANDB_RUN_ID``, else the run's; each further machine has its own."""
+    """Return the W&B run id: the producer's ``WANDB_RUN_ID``, else the run's id; each further machine has its own."""
     run_id = run.identity.get(semconv.WANDB_RUN_ID) or run.id
     return f"{run_id}-n{run.node_rank}" if is_other_node(run, settings) else run_id
 
 
 def group_of(run: RunInfo, settings: WandbSettings) -> str | None:
-    """Return the group: the user's, else for runs of several machines the id of the run that they make together."""
+    """Return the group: the user's, else, for the runs of several machines, the id of their common run."""
     alone = not is_other_node(run, settings) and not settings.unshared
     return run.group or run.identity.get(semconv.WANDB_GROUP) or (None if alone else run.id)
 
 
 def project_of(run: RunInfo) -> str:
-    """Return the W&B project: the emitter's ``WANDB_PROJECT``, else the run's, without what W&B refuses in a name."""
+    """Return the W&B project: the producer's ``WANDB_PROJECT``, else the run's, without characters that W&B refuses."""
     project = run.identity.get(semconv.WANDB_PROJECT) or run.project
     return _ILLEGAL_IN_PROJECT.sub("-", project)[:_PROJECT_CHARS]
 
 
 def entity_of(run: RunInfo, settings: WandbSettings) -> str:
-    """Return the entity: the argument of ``init()``, else the emitter's ``WANDB_ENTITY``, else the bridge's."""
+    """Return the entity: the argument of ``init()``, else the producer's ``WANDB_ENTITY``, else the bridge's."""
     return run.entity or run.identity.get(semconv.WANDB_ENTITY) or settings.entity
 
 
 def resume_of(run: RunInfo, settings: WandbSettings) -> str:
-    """Return how an existing run is treated: as the emitter's ``WANDB_RESUME`` says, else the bridge's."""
+    """Return how an existing run is treated: by the producer's ``WANDB_RESUME``, else by the bridge's."""
     asked = run.identity.get(semconv.WANDB_RESUME, "").strip().lower()
     if asked and asked not in RESUMES:
-        _log.warning("W&B: WANDB_RESUME=%r of the job: expected %s; not heeded", asked[:80], " or ".join(RESUMES))
+        _log.warning("W&B: WANDB_RESUME=%r of the job: expected %s; ignored", asked[:80], " or ".join(RESUMES))
         return settings.resume
     return asked or settings.resume

@@ -1,4 +1,4 @@
-"""Rollouts -> incremental tables, one a key, and late values -> a second table beside it that names the trace.
+"""Rollouts -> incremental tables, one per key; evaluations -> a second table beside it that names the trace.
 
 An increment uploads its own rows only, but its history line repeats the paths of all increments before it, so a table
 is closed after `INCREMENTS` of them and a next one begins (``<key>_2``): growth stays linear, and W&B's page shows
@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from otel_bridge.exporter import Memory
-from otel_bridge.records import Json, LateValue, Message, Rollout
+from otel_bridge.exporter import WriterMemory
+from otel_bridge.records import Evaluation, Json, Message, RolloutRecord
 
 COLUMNS: Final = (
     "step", "split", "group", "sample", "prompt", "answer", "reward", "advantage", "finish_reason", "policy_version",
-    "turns", "messages", "tools", "duration_s", "trace", "rewards", "metadata", "error",
+    "turns", "messages", "tools", "duration_s", "trace", "rewards", "metadata", "error", "staleness", "trajectory",
+    "dataset", "facts",
 )  # fmt: skip
 LATE_COLUMNS: Final = ("trace", "name", "value", "label", "explanation", "step")
 LATE_SUFFIX: Final = "_late"
@@ -29,7 +30,7 @@ Cell: TypeAlias = int | float | str | None
 
 @dataclass(slots=True)
 class _Open:
-    """The table that is being filled.
+    """Holds the table that is being filled.
 
     Attributes:
         table: ``wandb.Table``.
@@ -44,18 +45,33 @@ class _Open:
     size_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """Holds the next line of a table.
+
+    Attributes:
+        key: Key under which it is logged.
+        add: Adds the rows to the table and returns the table, to be logged.
+        undo: Removes the rows from the table again, because they were not logged.
+    """
+
+    key: str
+    add: Callable[[], Any]
+    undo: Callable[[], None]
+
+
 class Tables:
-    """The incremental tables of one open run.
+    """Manages the incremental tables of one open run.
 
     Args:
-        make: From column names to a new ``wandb.Table`` in incremental mode.
-        memory: Remembers how many increments each key has, over restarts; ``None`` when the run is written anew.
+        make: Returns a new ``wandb.Table`` in incremental mode with the given columns.
+        memory: Keeps the number of increments of each key over restarts; ``None`` when the run is written again.
         cell_chars: Longest text of a cell.
-        suffix: Ends the keys of this writer's tables, so that no two writers of a run log to one table.
+        suffix: End of the keys of this writer's tables, so that no two writers of a run log to one table.
     """
 
     def __init__(
-        self, make: Callable[[list[str]], Any], memory: Memory | None, cell_chars: int, *, suffix: str = ""
+        self, make: Callable[[list[str]], Any], memory: WriterMemory | None, cell_chars: int, *, suffix: str = ""
     ) -> None:
         self._suffix = suffix
         self._make = make
@@ -63,28 +79,34 @@ class Tables:
         self._cell_chars = cell_chars
         self._open: dict[str, _Open] = {}
 
-    def rollouts(self, key: str, rollouts: Sequence[Rollout]) -> tuple[str, Any]:
-        """Add *rollouts*, all of *key*; return the key to log under and the table to log."""
-        return self._add(key, COLUMNS, [rollout_cells(rollout, self._cell_chars) for rollout in rollouts])
+    def rollouts(self, key: str, rollouts: Sequence[RolloutRecord]) -> Increment:
+        """Return the increment of *rollouts*, all of *key*; nothing is in the table yet."""
+        return self._increment(key, COLUMNS, [rollout_cells(rollout, self._cell_chars) for rollout in rollouts])
 
-    def late(self, key: str, values: Sequence[LateValue]) -> tuple[str, Any]:
-        """Add *values* of rollouts of *key* to the table beside it."""
+    def late(self, key: str, values: Sequence[Evaluation]) -> Increment:
+        """Return the increment of *values* of rollouts of *key*, in the table beside it."""
         rows = [late_cells(value, self._cell_chars) for value in values]
-        return self._add(f"{key}{LATE_SUFFIX}", LATE_COLUMNS, rows)
+        return self._increment(f"{key}{LATE_SUFFIX}", LATE_COLUMNS, rows)
 
     def forget(self) -> None:
-        """The run was closed: tables cannot be logged to another."""
+        """Drop all tables after the run was closed, because they cannot be logged to another run."""
         self._open.clear()
 
-    def _add(self, key: str, columns: Sequence[str], rows: Sequence[list[Cell]]) -> tuple[str, Any]:
+    def _increment(self, key: str, columns: Sequence[str], rows: Sequence[list[Cell]]) -> Increment:
         key += self._suffix
         opened = self._current(key, columns)
-        for row in rows:
-            opened.table.add_data(*row)
-            opened.size_bytes += sum(len(cell) for cell in row if isinstance(cell, str))
-        opened.increments += 1
-        self._remember(key, opened)
-        return key if opened.part == 1 else f"{key}_{opened.part}", opened.table
+        before = len(opened.table.data)
+
+        def add() -> Any:
+            for row in rows:
+                opened.table.add_data(*row)
+            opened.increments += 1
+            opened.size_bytes += _text_chars(rows)
+            self._remember(key, opened)
+            return opened.table
+
+        shown = key if opened.part == 1 else f"{key}_{opened.part}"
+        return Increment(shown, add, undo=lambda: _undo(opened, before))
 
     def _current(self, key: str, columns: Sequence[str]) -> _Open:
         opened = self._open.get(key) or self._remembered(key, columns)
@@ -103,7 +125,20 @@ class Tables:
             self._memory.put(f"table/{key}", json.dumps([opened.part, opened.increments]).encode())
 
 
-def rollout_cells(rollout: Rollout, cell_chars: int) -> list[Cell]:
+def _undo(opened: _Open, before: int) -> None:
+    """Remove the rows behind the first *before*; a table that wandb takes them for logged in is closed."""
+    logged: object = getattr(opened.table, "_last_logged_idx", None)
+    if isinstance(logged, int) and logged >= before:
+        opened.increments = INCREMENTS
+    else:
+        del opened.table.data[before:]
+
+
+def _text_chars(rows: Sequence[list[Cell]]) -> int:
+    return sum(len(cell) for row in rows for cell in row if isinstance(cell, str))
+
+
+def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[Cell]:
     """Return one row of `COLUMNS`."""
     answers = [at for at, message in enumerate(rollout.messages) if message.get("role") == "assistant"]
     last = answers[-1] if answers else len(rollout.messages)
@@ -117,12 +152,34 @@ def rollout_cells(rollout: Rollout, cell_chars: int) -> list[Cell]:
         len(rollout.messages), tools if isinstance(tools, int) else None,
         (rollout.end_unix_ns - rollout.start_unix_ns) / 1e9 if rollout.timed else None, rollout.id,
         _json(rollout.rewards),
-        _json(rollout.metadata), rollout.error,
+        _json(rollout.metadata), rollout.error, _staleness(rollout), rollout.trajectory_id, rollout.dataset,
+        _json(_facts(rollout)),
     ]  # fmt: skip
     return [_cell(cell, cell_chars) for cell in cells]
 
 
-def late_cells(value: LateValue, cell_chars: int) -> list[Cell]:
+def _staleness(rollout: RolloutRecord) -> int | None:
+    """Return how many steps the policy that generated the rollout is behind the step that consumes it."""
+    # An evaluator counts its own steps, which say nothing about the policy's version.
+    if rollout.step is None or rollout.policy_version is None or rollout.split not in {None, "train"}:
+        return None
+    return rollout.step - rollout.policy_version
+
+
+def _facts(rollout: RolloutRecord) -> dict[str, Json]:
+    """Return what few readers sort by, in one column: indices, what was cut or never came, and the tools."""
+    facts: dict[str, Json] = {
+        "dataset_index": rollout.dataset_index,
+        "prompt_index": rollout.prompt_index,
+        "batch_index": rollout.batch_index,
+        "incomplete": rollout.incomplete or None,
+        "clipped_bytes": rollout.clipped_bytes or None,
+    }
+    known = {name: value for name, value in facts.items() if value is not None}
+    return {**known, **({"tools": dict(rollout.tools)} if rollout.tools else {})}
+
+
+def late_cells(value: Evaluation, cell_chars: int) -> list[Cell]:
     """Return one row of `LATE_COLUMNS`."""
     cells: list[object] = [value.rollout_id, value.name, value.value, value.label, value.explanation, value.step]
     return [_cell(cell, cell_chars) for cell in cells]

@@ -1,29 +1,106 @@
-"""Which versions of wandb are written through, and which may share a run."""
+"""Determines what the installed wandb can do, from its signatures and fields; only shared mode depends on its version.
+
+``RunExitRecord.not_complete`` and ``Settings.stop_fn`` came with 0.26.1, ``Settings.finish_timeout`` with 0.27.0.
+Before 0.30.0 ``Table.add_data`` asked the session's server for its version, without a timeout.
+"""
 
 from __future__ import annotations
 
-import logging
-from typing import Final
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
+from otel_bridge.capabilities import Capabilities, accepts, release_of
 from otel_bridge.errors import BlockedError
-from otel_bridge.releases import release_of
 
-OLDEST: Final = (0, 28)
-UNTRIED: Final = (0, 32)
-INSTALL: Final = "pip install 'otel-bridge[wandb]'"
+INSTALL: Final = "pip install 'wandb>=0.23.1,<1'"
+TESTED_WITH: Final = "0.23.1, 0.24.2, 0.25.1, 0.26.1, 0.27.2, 0.28.2, 0.30.0, 0.31.0"
 SHARING_FROM: Final = (0, 28, 2)
 SHARING_BELOW: Final = (0, 31)
 INSTALL_SHARING: Final = "pip install 'wandb>=0.28.2,<0.31'"
-_log: Final = logging.getLogger("otel_bridge.wandb")
+_CALLS: Final = (
+    ("", "setup", ("settings",)),
+    ("", "init", ("settings",)),
+    ("Run", "log", ("data",)),
+    ("Run", "finish", ("exit_code",)),
+    ("Run", "define_metric", ("name", "step_metric", "step_sync", "hidden")),
+    ("Table", "__init__", ("columns", "log_mode", "allow_mixed_types")),
+    ("Table", "add_data", ()),
+    ("Histogram", "__init__", ("np_histogram",)),
+    ("Api", "__init__", ("overrides", "timeout", "api_key")),
+    ("Api", "runs", ("path", "filters", "per_page")),
+    ("Api", "run", ("path",)),
+    ("Api", "artifacts", ("type_name", "name", "per_page")),
+)
+"""Required calls: class (empty: the module), call, arguments."""
+_REQUIRED: Final = (
+    "mode", "base_url", "root_dir", "entity", "project", "run_id", "run_name", "run_group", "run_tags", "run_notes",
+    "run_job_type", "resume", "reinit", "init_timeout", "console", "x_label", "x_primary", "x_update_finish_state",
+)  # fmt: skip
+"""Settings that decide where a run goes, or what is written there."""
+_REPLACED: Final = frozenset({"finish_timeout", "finish_timeout_raises", "stop_fn"})
+"""Settings that this exporter can replace."""
 
 
-def require_supported(version: str) -> None:
-    """Raise `BlockedError` when this version of wandb is too old; say it when it is newer than any that was tried."""
-    parts = release_of(version)
-    if parts < OLDEST:
-        raise BlockedError(f"W&B: wandb {version} is too old, expected 0.28 to 0.31", help=INSTALL)
-    if parts >= UNTRIED:
-        _log.warning("W&B: wandb %s is newer than those tried (0.28 to 0.31); if it fails: %s", version, INSTALL)
+@dataclass(frozen=True, slots=True)
+class WandbAbilities:
+    """Holds the abilities of one wandb that not every supported version has.
+
+    Attributes:
+        finish_timeout: Whether ``Run.finish`` has a timeout; otherwise this exporter sets a deadline.
+        degraded: One sentence for each ability that is missing.
+    """
+
+    finish_timeout: bool
+    degraded: tuple[str, ...] = ()
+
+
+def abilities_of(wandb: Any, used: tuple[str, ...] = ()) -> WandbAbilities:
+    """Return what the imported *wandb* can do.
+
+    Args:
+        wandb: The module.
+        used: Settings that are given to it besides the required ones.
+
+    Raises:
+        BlockedError: A call or setting that nothing works without is missing.
+    """
+    tracker = f"wandb {wandb.__version__}"
+    found, fields = Capabilities(tracker, INSTALL), _fields(wandb, tracker)
+    for owner, call, arguments in _CALLS:
+        if owner:  # asked of the class, whose calls take the object too
+            found.require(getattr(wandb, owner, None), call, "self", *arguments)
+        else:
+            found.require(wandb, call, *arguments)
+    for name in _REQUIRED:
+        if name not in fields:
+            raise BlockedError(f"{tracker} has no setting {name}", help=INSTALL)
+    _require_many_runs(wandb, tracker)
+    found.prefer(
+        can_leave_open(),
+        f"{tracker} shows a run as finished while its bridge pauses or restarts, as running from 0.26.1",
+    )
+    lacking = [name for name in used if name not in fields and name not in _REPLACED]
+    found.prefer(
+        not lacking, f"{tracker} lacks the settings {', '.join(lacking)}: the run may show data of the bridge's process"
+    )
+    return WandbAbilities(finish_timeout="finish_timeout" in fields, degraded=found.degraded)
+
+
+def replace_what_interferes(wandb: Any) -> None:
+    """Keep the Stop button of W&B's page, and a server that is down, from stopping this process.
+
+    Without ``Settings.stop_fn`` wandb sends SIGINT to its own process, here the bridge. The question for the server's
+    version is answered "new enough", which wandb's own comment assumes of every server, and 0.30 no longer asks.
+    """
+    if "stop_fn" not in _fields(wandb, "wandb"):
+        interrupt: Any = _module("wandb.sdk.lib.interrupt")
+        if interrupt is not None:
+            interrupt.interrupt_main = _nothing
+    values: Any = _module("wandb.sdk.data_types.base_types.wb_value")
+    if hasattr(values, "_server_accepts_client_ids"):
+        values._server_accepts_client_ids = _yes
 
 
 def require_safe_sharing(version: str) -> None:
@@ -36,3 +113,42 @@ def require_safe_sharing(version: str) -> None:
         else "it was never tried"
     )
     raise BlockedError(f"W&B: shared mode of wandb {version} is refused: {reason}", help=INSTALL_SHARING)
+
+
+def _fields(wandb: Any, tracker: str) -> Mapping[str, object]:
+    fields: object = getattr(getattr(wandb, "Settings", None), "model_fields", None)
+    if not isinstance(fields, Mapping):
+        raise BlockedError(f"{tracker} has no wandb.Settings.model_fields", help=INSTALL)
+    return cast("Mapping[str, object]", fields)
+
+
+def _require_many_runs(wandb: Any, tracker: str) -> None:
+    try:
+        wandb.Settings(reinit="create_new")
+    except Exception as exc:
+        reason = " ".join(str(exc).split())[:300]
+        raise BlockedError(f"{tracker} does not take Settings(reinit='create_new'): {reason}", help=INSTALL) from exc
+
+
+def can_leave_open() -> bool:
+    """Return whether a run may be closed without being marked complete."""
+    records: Any = _module("wandb.proto.wandb_internal_pb2")
+    descriptor: Any = getattr(getattr(records, "RunExitRecord", None), "DESCRIPTOR", None)
+    interface: Any = _module("wandb.sdk.interface.interface_sock")
+    known = getattr(descriptor, "fields_by_name", {})
+    return "not_complete" in known and accepts(getattr(interface, "InterfaceSock", None), "_make_exit")
+
+
+def _module(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _nothing() -> None:
+    """Do nothing: the Stop button is meant for the trainer, not for the bridge."""
+
+
+def _yes() -> bool:
+    return True

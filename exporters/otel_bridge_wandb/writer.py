@@ -1,142 +1,152 @@
-"""One run in W&B, from one delivery thread."""
+"""Writes one run to W&B, from one delivery thread."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Protocol, TypeVar
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
-from otel_bridge.records import Json, LateValue, Position, Rollout, Row, Status
-from otel_bridge_wandb.axes import Axes
+from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
+from otel_bridge_wandb.axes import WandbAxes
+from otel_bridge_wandb.bulk import AT_ONCE
 from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
 from otel_bridge_wandb.payload import Histogram, payload_of
-from otel_bridge_wandb.table import Tables
-from otel_bridge_wandb.together import AT_ONCE
+from otel_bridge_wandb.sdk import call_within
+from otel_bridge_wandb.table import Increment, Tables
 
 EXIT_CODES: Final = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}
-"""255 is what wandb itself sends for an interrupted run; its page then says killed."""
+"""Exit codes by status; wandb itself sends 255 for an interrupted run, which its page shows as killed."""
 _INT_LIMIT: Final = 1 << 63
-R = TypeVar("R", Row, Rollout, LateValue)
+R = TypeVar("R", Row, RolloutRecord, Evaluation)
 
 
-class Store(Protocol):
-    """What became of the records: offline nothing is ever safe, online the server's line count says."""
+class RunStore(Protocol):
+    """Tracks which records are durable: offline none is, online the server's line count decides."""
 
     def due(self, positions: Sequence[Position], /) -> Sequence[Position]:
-        """Return those of *positions* that are neither in the store nor on their way."""
+        """Return the positions of *positions* that are neither in the store nor being uploaded."""
         ...
 
     def passed(self, position: Position, /) -> None:
-        """The record at *position* makes no line."""
+        """Note that the record at *position* has no line."""
         ...
 
     def announce(self, positions: Sequence[Position], /) -> None:
-        """Remember that the next lines are *positions*; raises when none may be logged."""
+        """Store that the next lines are *positions*; raise when none may be logged."""
         ...
 
     def logged(self, count: int, /) -> None:
-        """So many of the lines announced were logged, and no more will be."""
+        """Note that *count* of the announced lines were logged and the rest will not be."""
         ...
 
     def announce_table(self, key: str, positions: Sequence[Position], /) -> None:
-        """Remember that the next line is an increment of the table *key* with *positions*."""
+        """Store that the next line is an increment of the table *key* with *positions*."""
         ...
 
     def log_table(self, log: Callable[[], None], /) -> None:
         """Log the increment just announced by calling *log*."""
         ...
 
-    def safe(self) -> Position | None:
-        """Return the last position up to which all is in the store; raises when no more will arrive."""
+    def durable(self) -> Position | None:
+        """Return the last position up to which all records are in the store; raise when no more will arrive."""
         ...
 
     def ran_out(self) -> None:
-        """The run was not finished in time."""
+        """Note that the run was not finished in time."""
         ...
 
     def ended(self) -> Position | None:
-        """The run was finished: return what `safe` would; raises unless all that was logged is in the store."""
+        """Return what `durable` would after the run was finished; raise unless all logged data is in the store."""
         ...
 
     def left(self) -> Position | None:
-        """The run was finished, but not marked complete: return what `safe` would."""
+        """Return what `durable` would after the run was finished without being marked complete."""
         ...
 
     def close(self) -> None:
-        """Let go."""
+        """Release everything."""
         ...
 
 
 class Shared(Protocol):
-    """What a writer of a run with several writers does more than the one writer of a run."""
+    """Adds the duties of a writer of a run with several writers."""
 
     def number(self, lines: Sequence[dict[str, object]], /) -> None:
-        """Number the lines that are about to be logged, so that this writer's own can be told at the server."""
+        """Number the lines that are about to be logged, so that this writer's own can be determined at the server."""
         ...
 
-    def gather(self, mine: Iterable[str], /) -> None:
-        """Take over what the others have said of config and axes, but entries *mine*: the next upload replaces it."""
+    def gather(self, mine: Mapping[str, object], /) -> None:
+        """Adopt what the other writers have stored, except entries *mine*, because the next upload replaces it."""
+        ...
+
+    def look(self) -> None:
+        """Check from time to time what the server stores; raise only exceptions of wandb."""
         ...
 
     def before_end(self) -> None:
-        """The run is about to be finished: what its uploads say holds for good."""
+        """Send all entries before the run is finished, because the last upload is final."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """An open wandb run and what goes with it.
+class OpenRun:
+    """Holds an open wandb run and its helpers.
 
     Attributes:
         run: ``wandb.Run``.
         histogram: ``wandb.Histogram`` of counts and edges.
         axes: Its step axes.
         tables: Its tables.
-        store: What became of its records.
-        let_go: Makes the coming ``finish()`` leave the run open.
-        url: Where a person sees it; ``None`` offline.
+        store: Tracks which records are durable.
+        leave_open: Makes the next ``finish()`` leave the run open.
+        url: Address of the run's page; ``None`` offline.
         run_id: Id of the run in W&B.
-        shared: What a writer beside others does more; ``None`` for the one writer of a run.
-        missed: From how many names were declared, and whether there is a config, to what the finished run lacks of
-            them: an upload of them that was answered 403 is never tried again, and nobody says so.
-        together: Makes a block whose rows are sent at its end, which raises `ExporterError` only.
+        degraded: One sentence for each ability that this wandb lacks.
+        deadline_s: How long ``finish()`` may take; ``None`` when wandb itself sets a limit.
+        shared: Duties of a writer in shared mode; ``None`` for the only writer of a run.
+        missed: Returns, for the number of declared names and whether there is a config, what the finished run lacks of
+            them. wandb never retries an upload that was answered 403, and does not report it.
+        bulk: Returns a block whose rows are sent at its end, which raises `ExporterError` only.
     """
 
     run: Any
     histogram: Histogram
-    axes: Axes
+    axes: WandbAxes
     tables: Tables
-    store: Store
-    let_go: Callable[[Any], None]
+    store: RunStore
+    leave_open: Callable[[Any], None]
     url: str | None = None
     run_id: str | None = None
+    degraded: tuple[str, ...] = ()
+    deadline_s: float | None = None
     shared: Shared | None = None
     missed: Callable[[int, bool], str] | None = None
-    together: Callable[[], AbstractContextManager[None]] = nullcontext
+    bulk: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class WandbRunWriter:
     """Writes one run to Weights & Biases, from one delivery thread."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened: Opened | None = opened
+    def __init__(self, opened: OpenRun) -> None:
+        self._opened: OpenRun | None = opened
         self._url = opened.url
-        self.tracker_run_id, self.found = opened.run_id, ""
-        self._safe: Position | None = opened.store.safe()
+        self.tracker_run_id, self.found, self.degraded = opened.run_id, "", opened.degraded
+        self._durable: Position | None = opened.store.durable()
         self._ended = False
+        self._configs: dict[str, dict[str, object]] = {}
 
     @property
     def url(self) -> str | None:
-        """The run's page; ``None`` offline."""
+        """Return the address of the run's page; ``None`` offline."""
         return self._url
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """Log *rows*, one call a row; raises `RetryableError`, `BlockedError` or `PermanentError` only."""
+        """Log *rows*, one call per row; raise only `RetryableError`, `BlockedError` or `PermanentError`."""
         opened = self._open()
         lines: list[tuple[Row, dict[str, object]]] = []
         bad: PermanentError | None = None
@@ -155,48 +165,53 @@ class WandbRunWriter:
         if rows:
             opened.store.passed(rows[-1].position)
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Log one increment for each key among *rollouts*."""
         opened = self._open()
         for key, grouped in groupby(_due(rollouts, opened.store), _rollout_key):
             group = list(grouped)
             with as_bridge_errors("logging rollouts", group[0].position):
-                shown, table = opened.tables.rollouts(key, group)
-                _log_table(opened, shown, table, [rollout.position for rollout in group], group[-1].end_unix_ns)
+                increment = opened.tables.rollouts(key, group)
+                _log_table(opened, increment, [rollout.position for rollout in group], group[-1].end_unix_ns)
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
-        """Log one increment of the table of late values for each rollout key among *values*."""
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
+        """Log one increment of the table of evaluations for each rollout key among *values*."""
         opened = self._open()
         for key, grouped in groupby(_due(values, opened.store), _late_key):
             group = list(grouped)
             with as_bridge_errors("logging late values", group[0].position):
-                shown, table = opened.tables.late(key, group)
-                _log_table(opened, shown, table, [value.position for value in group], group[-1].time_unix_ns)
+                increment = opened.tables.late(key, group)
+                _log_table(opened, increment, [value.position for value in group], group[-1].time_unix_ns)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Set the config of *role*: under the role's name, without a role at the top."""
+        """Set the config of *role*: under the role's name, without a role at the top.
+
+        An entry at the top that is called like a role is shown as ``<role>_value``, as a key like an axis is.
+        """
         opened = self._open()
-        clean = _clean_map(config)
-        entries: dict[str, object] = {_clean_text(role): clean} if role else clean
+        self._configs[_clean_text(role or "")] = _clean_map(config)
+        entries = _beside_roles(self._configs, _clean_text(role or ""))
         with as_bridge_errors("writing the config"):
             if opened.shared is not None:
                 opened.shared.gather(entries)
             opened.run.config.update(entries, allow_val_change=True)
 
     def passed(self, position: Position) -> None:
-        """The records up to *position* that were not given to this writer are another's."""
+        """Note that records up to *position* that this writer did not get belong to another writer."""
         self._open().store.passed(position)
 
-    def safe(self) -> Position | None:
-        """Return the last position W&B is known to hold; offline 0."""
+    def durable(self) -> Position | None:
+        """Return the last position that W&B is known to hold; offline 0."""
         if self._opened is not None:
-            self._safe = self._opened.store.safe()
+            self._durable = self._opened.store.durable()
             with as_bridge_errors("declaring the axes"):
-                self._opened.axes.tell()
-        return self._safe
+                if self._opened.shared is not None:
+                    self._opened.shared.look()
+                self._opened.axes.send_definitions()
+        return self._durable
 
     def end(self, status: Status) -> None:
-        """Upload all and end the run with the exit code of *status*, within the finish timeout."""
+        """Upload everything and end the run with the exit code of *status*, within the finish timeout."""
         if self._opened is None and self._ended:
             return
         opened = self._open()
@@ -211,7 +226,7 @@ class WandbRunWriter:
         if self._opened is None:
             return
         with as_bridge_errors("closing the run"):
-            self._opened.let_go(self._opened.run)
+            self._opened.leave_open(self._opened.run)
         self._finish("closing the run", 0, self._opened.store.left)
 
     def _finish(self, doing: str, exit_code: int, check: Callable[[], Position | None]) -> None:
@@ -219,34 +234,41 @@ class WandbRunWriter:
         self._opened = None
         try:
             with as_bridge_errors(doing):
-                opened.axes.tell(now=True)
+                opened.axes.send_definitions(now=True)
                 try:
-                    opened.run.finish(exit_code)
+                    _finish_run(opened, exit_code)
                 except TimeoutError:
                     opened.store.ran_out()
                     raise
-            self._safe = check()
+            self._durable = check()
         finally:
             opened.tables.forget()
             opened.store.close()
 
-    def _open(self) -> Opened:
+    def _open(self) -> OpenRun:
         if self._opened is None:
             raise RetryableError("W&B: this writer was closed; open another one")
         return self._opened
 
 
-def _ended(opened: Opened) -> Position | None:
+def _finish_run(opened: OpenRun, exit_code: int) -> None:
+    if opened.deadline_s is None:
+        opened.run.finish(exit_code)
+    else:
+        call_within(opened.deadline_s, functools.partial(opened.run.finish, exit_code))
+
+
+def _ended(opened: OpenRun) -> Position | None:
     position = opened.store.ended()
     lacking = opened.missed(opened.axes.count, bool(opened.run.config.keys())) if opened.missed is not None else ""
     if lacking:
         raise RetryableError(
-            f"W&B did not take {lacking} of the run; it is opened anew and told again", retry_after_s=0.0
+            f"W&B did not take {lacking} of the run; it is opened anew and sent again", retry_after_s=0.0
         )
     return position
 
 
-def _log_rows(opened: Opened, lines: Sequence[tuple[Row, dict[str, object]]]) -> None:
+def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -> None:
     if not lines:
         return
     if opened.shared is not None:
@@ -255,14 +277,14 @@ def _log_rows(opened: Opened, lines: Sequence[tuple[Row, dict[str, object]]]) ->
     log, bind, at, done = opened.run.log, opened.axes.bind, 0, 0
     try:
         for at in range(0, len(lines), AT_ONCE):
-            with opened.together():
+            with opened.bulk():
                 for row, line in lines[at : at + AT_ONCE]:
                     if row.axis is not None:
                         bind(line, row.axis)
                     # No step=: W&B drops any step below its last (core/internal/stream/handler.go).
                     log(line)
                     done += 1
-                opened.axes.tell()
+                opened.axes.send_definitions()
     except (TypeError, ValueError) as exc:  # raised before anything of the row is sent
         raise refused(str(exc), lines[done][0].position) from exc
     except ExporterError as exc:  # of what was handed over together; some of it may have arrived
@@ -274,29 +296,54 @@ def _log_rows(opened: Opened, lines: Sequence[tuple[Row, dict[str, object]]]) ->
         opened.store.logged(done)
 
 
-def _log_table(opened: Opened, key: str, table: Any, positions: Sequence[Position], time_unix_ns: int) -> None:
-    opened.store.announce_table(key, positions)
-    line: dict[str, object] = {key: table, "_timestamp": time_unix_ns / 1e9}
-    if opened.shared is not None:
-        opened.shared.number([line])
-    opened.store.log_table(lambda: opened.run.log(line))
+def _log_table(opened: OpenRun, increment: Increment, positions: Sequence[Position], time_unix_ns: int) -> None:
+    """Log *increment*; its rows go into the table once there is room, for a later try gives all of them again."""
+    opened.store.announce_table(increment.key, positions)
+
+    def log() -> None:
+        line: dict[str, object] = {increment.key: increment.add(), "_timestamp": time_unix_ns / 1e9}
+        if opened.shared is not None:
+            opened.shared.number([line])
+        opened.run.log(line)
+
+    try:
+        opened.store.log_table(log)
+    except BaseException:
+        increment.undo()
+        raise
 
 
-def _rollout_key(rollout: Rollout) -> str:
+def _rollout_key(rollout: RolloutRecord) -> str:
     return rollout.key
 
 
-def _late_key(value: LateValue) -> str:
+def _late_key(value: Evaluation) -> str:
     return value.rollout_key
 
 
-def _due(records: Sequence[R], store: Store) -> Sequence[R]:
+def _due(records: Sequence[R], store: RunStore) -> Sequence[R]:
     positions = [record.position for record in records]
     due = store.due(positions)
     if len(due) == len(positions):
         return records
     wanted = set(due)
     return [record for record in records if record.position in wanted]
+
+
+def _beside_roles(configs: Mapping[str, dict[str, object]], role: str) -> dict[str, object]:
+    """Return the entries that W&B is to show when the config of *role*, empty without one, has changed."""
+    top = configs.get("", {})
+    if not role:
+        return {_beside(key, top, configs): value for key, value in top.items()}
+    moved = {_beside(role, top, configs): top[role]} if role in top else {}
+    return {role: configs[role], **moved}
+
+
+def _beside(key: str, top: Mapping[str, object], configs: Mapping[str, object]) -> str:
+    name = key
+    while (name and name in configs) or (name != key and name in top):
+        name += "_value"
+    return name
 
 
 def _clean_map(config: Mapping[str, Json]) -> dict[str, object]:

@@ -51,7 +51,7 @@ def places_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str]]:
 
 
 def other_traces(names: Names) -> OtherTraces:
-    """Return what becomes of traces that are no rollouts; `OTLP` forwards them with the segments."""
+    """Return what becomes of traces that are not rollouts; `OTLP` forwards them with the segments."""
     takes = {_takes_traces(name) for name, signals in names.items() if "traces" in signals and name != OTLP}
     if takes == {True}:
         return OtherTraces.SHOWN
@@ -83,7 +83,7 @@ def chosen(given: Mapping[str, Iterable[str]] | None, living: Iterable[SegmentHe
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ExporterEnvironment:
     """Where exporters deliver.
 
     Attributes:

@@ -14,15 +14,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from otel_bridge.bridge.garbage import collect_less_often
-from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.serving.process_limits import collect_less_often
+from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.settings import environment
 
 LOG_BYTES: Final = 4 << 20
 STOP_S: Final = 5.0
+LONGEST_STOP_S: Final = 60
+"""After a signal the kernel ends the process then, whatever it waits for; what is committed stays."""
 
 
 def main(argv: list[str]) -> int:
@@ -36,11 +38,13 @@ def main(argv: list[str]) -> int:
         say(f"{path.name}: {exc}")
         return 2
     folders = [folder for folder in run_folders(path.parent) if folder.path == path]
-    host = Host(path.parent, options, folders=lambda: folders, until_done=True, say=say)
+    host = BridgeSupervisor(path.parent, options, folders=lambda: folders, until_done=True, say=say)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
+        signal.alarm(LONGEST_STOP_S)  # this thread may stand in a call of a disk that hangs, and notice nothing
         host.request_stop(STOP_S)
 
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     say(f"{path.name}: the bridge {os.getpid()} begins")

@@ -7,21 +7,25 @@ machines of node rank n > 0 ``system/node<n>/<what>``.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
+import psutil
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge import semconv
-from otel_bridge.bridge.measures import Measures
-from otel_bridge.bridge.own_segment import OwnSegment
+from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.life import this_host
+from otel_bridge.journal.liveness import this_host
 
 FIRST_S = 1.0
 """After the first asks: a short job has a measurement too."""
@@ -35,14 +39,14 @@ class SystemMetrics:
         own: The bridge's own segment.
     """
 
-    def __init__(self, own: OwnSegment) -> None:
+    def __init__(self, own: BridgeSegment) -> None:
         self._own = own
         self._taken: deque[tuple[int, Mapping[str, float]]] = deque(maxlen=_MAX_WAITING)
         self._asked: tuple[float, Mapping[int, str]] = (0.0, {})
         self._stop: threading.Event | None = None
 
     def look(self, living: Iterable[SegmentHeader]) -> bool:
-        """Begin or stop as the *living* processes ask; append what was measured, and say whether anything was.
+        """Begin or stop as the *living* processes ask; append what was measured, and return whether anything was.
 
         Raises:
             JournalError: It cannot be appended now.
@@ -58,8 +62,9 @@ class SystemMetrics:
             {one.pid: one.role or "main" for one in here},
         )
         if self._stop is None:
-            self._stop = threading.Event()
-            threading.Thread(target=self._measure, args=(self._stop,), name="system-metrics", daemon=True).start()
+            stop = threading.Event()
+            threading.Thread(target=self._measure, args=(stop,), name="system-metrics", daemon=True).start()
+            self._stop = stop  # behind the start, which fails where no more threads may be
         appended = False
         while self._taken:
             time_unix_ns, values = self._taken[0]
@@ -76,12 +81,14 @@ class SystemMetrics:
         self._taken.clear()
 
     def _measure(self, stop: threading.Event) -> None:
-        measures = Measures()
-        measures.take(self._asked[1])
+        measures = SystemSampler()
+        with contextlib.suppress(Exception):  # the first only sets the counters that later ones are compared with
+            measures.take(self._asked[1])
         wait_s = min(FIRST_S, self._asked[0])
         while not stop.wait(wait_s):
             interval_s, processes = self._asked
-            self._taken.append((time.time_ns(), measures.take(processes)))
+            with contextlib.suppress(Exception):  # a driver that fails once may answer at the next interval
+                self._taken.append((time.time_ns(), measures.take(processes)))
             wait_s = interval_s
 
 
@@ -101,3 +108,138 @@ def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -
     scope = pb.ScopeMetrics(scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.system"), metrics=metrics)
     part = pb.ResourceMetrics(resource=resource, scope_metrics=[scope])
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
+
+
+# What a machine and the processes of a job use, measured here and now.
+#
+# The machine by OpenTelemetry's system-metrics instrumentation where the extra ``system`` is installed, else by psutil
+# with fewer values; GPUs by NVML where there are any; processes by psutil. Utilizations are shares (0 to 1) since the
+# measurement before, mean over all CPUs; sizes are bytes; I/O is counted since the machine's start, all devices
+# together.
+
+Measure: TypeAlias = Callable[[], dict[str, float]]
+
+_CONFIG: Final[dict[str, list[str] | None]] = {
+    "system.cpu.utilization": ["idle", "user", "system", "iowait"],
+    "system.memory.usage": ["used", "free", "cached"],
+    "system.memory.utilization": ["used"],
+    "system.swap.usage": ["used"],
+    "system.disk.io": ["read", "write"],
+    "system.network.io": ["transmit", "receive"],
+}
+_LOOPBACK: Final = frozenset({"lo", "lo0"})
+_lock = threading.Lock()
+
+
+class SystemSampler:
+    """Everything that is measured on one machine for one run; one thread."""
+
+    def __init__(self) -> None:
+        self._machine, self._gpus = _machine(), _gpus()
+        self._processes: dict[int, psutil.Process] = {}
+
+    def take(self, processes: Mapping[int, str]) -> dict[str, float]:
+        """Return the values by key, without the prefix ``system/``.
+
+        Args:
+            processes: Process id to the name it is shown under; those of one name are added up.
+        """
+        values: dict[str, float] = {}
+        for measure in (self._machine, self._gpus):
+            # A system's or a driver's own error: what it does not tell is not shown. Both are shared by all runs here.
+            with _lock, contextlib.suppress(Exception):
+                values |= measure()
+        return values | self._of_processes(processes)
+
+    def _of_processes(self, wanted: Mapping[int, str]) -> dict[str, float]:
+        self._processes = {pid: process for pid, process in self._processes.items() if pid in wanted}
+        values: dict[str, float] = {}
+        for pid, name in wanted.items():
+            with contextlib.suppress(psutil.Error, OSError):
+                process = self._processes.get(pid)
+                if process is None:
+                    process = self._processes[pid] = psutil.Process(pid)
+                    process.cpu_percent()  # begins the measurement
+                with process.oneshot():
+                    used = {
+                        f"process.cpu.utilization/{name}": process.cpu_percent() / 100,
+                        f"process.memory.usage/{name}": float(process.memory_info().rss),
+                    }
+                for key, value in used.items():
+                    values[key] = values.get(key, 0.0) + value
+        return values
+
+
+@functools.cache
+def _machine() -> Measure:
+    try:
+        instrumentation: Any = importlib.import_module("opentelemetry.instrumentation.system_metrics")
+        export: Any = importlib.import_module("opentelemetry.sdk.metrics.export")
+        sdk: Any = importlib.import_module("opentelemetry.sdk.metrics")
+    except ImportError:
+        psutil.cpu_times_percent()
+        return _bare
+    reader = export.InMemoryMetricReader()
+    provider = sdk.MeterProvider([reader])
+    instrumentation.SystemMetricsInstrumentor(config=_CONFIG).instrument(meter_provider=provider)
+    reader.get_metrics_data()
+    return lambda: _summed(_points(reader.get_metrics_data()))
+
+
+def _points(data: Any) -> Iterable[tuple[str, Mapping[str, object], float]]:
+    for resource in data.resource_metrics if data is not None else ():
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                for point in metric.data.data_points:
+                    yield metric.name, point.attributes, float(point.value)
+
+
+def _summed(points: Iterable[tuple[str, Mapping[str, object], float]]) -> dict[str, float]:
+    """Add up what is given of each device, and take the mean of what is given of each CPU."""
+    found: dict[str, list[float]] = {}
+    for name, attributes, value in points:
+        if attributes.get("device") in _LOOPBACK:
+            continue
+        kind = attributes.get("state") or attributes.get("direction")
+        found.setdefault(f"{name.removeprefix('system.')}/{kind}", []).append(value)
+    return {key: sum(all_) / (len(all_) if "utilization" in key else 1) for key, all_ in found.items()}
+
+
+def _bare() -> dict[str, float]:
+    cpu, memory = psutil.cpu_times_percent(), psutil.virtual_memory()
+    shares = {state: getattr(cpu, state, 0.0) / 100 for state in ("idle", "user", "system")}
+    return {
+        **{f"cpu.utilization/{state}": share for state, share in shares.items()},
+        "memory.usage/used": float(memory.used),
+        "memory.usage/free": float(memory.free),
+        "memory.utilization/used": memory.percent / 100,
+    }
+
+
+@functools.cache
+def _gpus() -> Measure:
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+    except Exception:  # noqa: BLE001  # no package, no driver, no GPU: each says so in its own way
+        return dict[str, float]
+    return lambda: _of_gpus(nvml, handles)
+
+
+def _of_gpus(nvml: Any, handles: Sequence[Any]) -> dict[str, float]:
+    """Ask every GPU; what one of them refuses costs that one alone."""
+    values: dict[str, float] = {}
+    for number, handle in enumerate(handles):
+        with contextlib.suppress(Exception):
+            values.update(_gpu(nvml, number, handle))  # one by one: what came before a refusal stays
+    return values
+
+
+def _gpu(nvml: Any, number: int, handle: Any) -> Iterable[tuple[str, float]]:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    yield f"gpu.utilization/{number}", nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+    yield f"gpu.memory.usage/{number}", float(memory.used)
+    yield f"gpu.memory.utilization/{number}", memory.used / memory.total
+    yield f"gpu.temperature/{number}", float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+    yield f"gpu.power/{number}", nvml.nvmlDeviceGetPowerUsage(handle) / 1000  # watts

@@ -1,4 +1,4 @@
-"""``otel-bridge doctor --send``: one row and one rollout through the whole road, read back from each tracker."""
+"""``otel-bridge doctor --send``: deliver one row and one rollout, and read them back from each tracker."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 import otel_bridge
 from otel_bridge import exporter
+from otel_bridge.cli.terminal import Terminal
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.folder import RunFolder, base_dir
@@ -23,12 +22,12 @@ _OF_A_JOB: Final = (
     "WANDB_RUN_ID", "WANDB_PROJECT", "WANDB_RUN_GROUP", "WANDB_RESUME", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME",
     "TRACKIO_PROJECT", "OTEL_BRIDGE_RUN_ID", "OTEL_RESOURCE_ATTRIBUTES",
 )  # fmt: skip
-"""Where a job's own run lies: the test run must not be written into it."""
+"""Variables that name a job's own run. They are removed, so that the test run is not written into that run."""
 _NOTHING_CHOSEN: Final = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"
 
 
-def send(console: Console, env: Mapping[str, str]) -> list[str]:
-    """Send to the exporters that *env* chooses; returns one line for each thing that did not come back."""
+def send(console: Terminal, env: Mapping[str, str]) -> list[str]:
+    """Send a test run to the exporters that *env* chooses; return one line for each exporter that failed."""
     for variable in _OF_A_JOB:
         os.environ.pop(variable, None)
     name = f"check-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
@@ -49,13 +48,13 @@ def send(console: Console, env: Mapping[str, str]) -> list[str]:
     wrong: list[str] = []
     for chosen, state in report.exporters.items():
         problem = _problem(chosen, state, info, env)
-        console.print(f"{chosen}: {problem or 'the row and the rollout came back'}", soft_wrap=True)
+        console.print_line(f"{chosen}: {problem or 'the row and the rollout were read back'}")
         wrong += [f"{chosen}: {problem}"] if problem else []
     return wrong
 
 
 def _ended(folder: RunFolder) -> Report | None:
-    """Wait until every tracker has ended the run, or is stuck; return the last report."""
+    """Wait until every tracker has ended the run or is blocked, then return the last report."""
     deadline = time.monotonic() + _WAIT_S
     report = read_report(folder)
     while time.monotonic() < deadline:

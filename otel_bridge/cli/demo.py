@@ -1,4 +1,4 @@
-"""``otel-bridge demo``: a real small RL job, its rows and rollouts in every tracker, on embedded defaults."""
+"""``otel-bridge demo``: run a small real RL job and deliver its rows and rollouts to local trackers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from otel_bridge import exporter, settings
 from otel_bridge.cli.directory import made
-from otel_bridge.cli.tables import complaints, show
-from otel_bridge.cli.unread import last_line
+from otel_bridge.cli.status.unread import last_line
+from otel_bridge.cli.tables import show, warnings
+from otel_bridge.cli.terminal import Terminal
 from otel_bridge.errors import ConfigError, JournalError, MissingExtraError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
@@ -30,15 +30,15 @@ PROJECT: Final = "otel-bridge-demo"
 _FOREIGN: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
 _PAUSE_S: Final = 0.1
 _OPEN_ENDED: Final = "evaluator"
-"""The role that evaluates as often as it gets to it."""
+"""The role whose number of steps is not known in advance."""
 _DELIVERY_S: Final = 300.0
 _START_S: Final = 10.0
-"""How long a run folder may be without a bridge and without a report, before the bridge is said not to start."""
+"""Seconds that a run folder may have neither a bridge nor a report, before the demo reports that none starts."""
 
 
 @click.command("demo")
 @click.option("--steps", type=click.IntRange(min=1), default=100, show_default=True, help="Training steps.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of all random numbers of the job.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers of the job.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), default=Path("otel-bridge-demo"))
 @click.option("--exporters", default="wandb,mlflow,trackio", show_default=True, help="Where to show the run.")
 def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
@@ -61,21 +61,21 @@ def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
     name = f"arithmetic-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     env = demo_environment(directory, name, chosen)
     folder = RunFolder(directory / "runs", run_id_of(PROJECT, name))
-    console = Console(highlight=False)
-    console.print(f"[bold]{PROJECT}/{name}[/bold] → {', '.join(chosen)}", soft_wrap=True)
+    console = Terminal()
+    console.print_line(f"{PROJECT}/{name} → {', '.join(chosen)}", "bold")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
         failures = _run(console, folder, steps=steps, seed=seed, env=env)
     except _Interrupted as exc:
-        line = "interrupted; what was logged is delivered on its own, as this shows: otel-bridge status"
-        console.print(f"{line} {folder.base}", soft_wrap=True)
+        line = "interrupted; the bridge delivers what was logged, to watch it: otel-bridge status"
+        console.print_line(f"{line} {folder.base}")
         sys.exit(128 + exc.number)
     sys.exit(_closing(console, folder, failures))
 
 
 class _Interrupted(KeyboardInterrupt):
-    """A person, or the system, wants the demo to end."""
+    """Raised in the main thread when SIGINT or SIGTERM arrives."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -87,7 +87,10 @@ def _interrupt(number: int, _frame: object) -> None:
 
 
 def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> dict[str, str]:
-    """Return the roles' environment: this one without the user's own trackers and schedulers, all below *directory*."""
+    """Return the roles' environment, in which everything is stored below *directory*.
+
+    It is this process's environment without the variables of the user's own trackers and schedulers.
+    """
     inherited = settings.environment().items()
     return {
         **{key: value for key, value in inherited if not key.startswith(_FOREIGN)},
@@ -99,13 +102,13 @@ def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> 
         "MLFLOW_TRACKING_URI": f"sqlite:///{directory / 'mlflow.db'}",
         "TRACKIO_DIR": str(directory / "trackio"),
         "WANDB_DIR": str(directory),
-        "WANDB_CACHE_DIR": str(directory / "wandb" / "cache"),  # else its log of itself goes to the home folder
+        "WANDB_CACHE_DIR": str(directory / "wandb" / "cache"),  # else wandb writes its own log to the home folder
         "WANDB_MODE": "offline",
     }
 
 
-def _run(console: Console, folder: RunFolder, *, steps: int, seed: int, env: Mapping[str, str]) -> Mapping[str, str]:
-    """Run the job and wait for its delivery, with progress; returns the roles that failed."""
+def _run(console: Terminal, folder: RunFolder, *, steps: int, seed: int, env: Mapping[str, str]) -> Mapping[str, str]:
+    """Run the job and wait for its delivery, with progress; return the roles that failed, with their ends."""
     from otel_bridge.demo.job import ROLES, Job  # noqa: PLC0415  # needs numpy
 
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -125,14 +128,14 @@ def _run(console: Console, folder: RunFolder, *, steps: int, seed: int, env: Map
 
 
 class _Started:
-    """Reads the report, and looks whether anybody will ever write one."""
+    """Reads the run's report, and raises when no bridge starts that would write one."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._alone_s: float | None = None
 
     def report(self) -> Report | None:
-        """Return the report; ``None``: not yet.
+        """Return the report, or ``None`` while there is none yet.
 
         Raises:
             JournalError: The folder has data, and no bridge has held it for `_START_S`.
@@ -155,7 +158,7 @@ def _advance(bar: Progress, tasks: Mapping[str, TaskID], report: Report | None, 
 
 
 def _deliver(bar: Progress, tasks: Mapping[str, TaskID], started: _Started) -> None:
-    """Wait until every tracker has it all, or one is blocked, or the time is over."""
+    """Wait until each tracker has all records or is blocked, for at most `_DELIVERY_S`."""
     deadline = time.monotonic() + _DELIVERY_S
     delivery = bar.add_task("records in the trackers", total=None)
     while time.monotonic() < deadline:
@@ -170,16 +173,16 @@ def _deliver(bar: Progress, tasks: Mapping[str, TaskID], started: _Started) -> N
         time.sleep(_PAUSE_S)
 
 
-def _closing(console: Console, folder: RunFolder, failures: Mapping[str, str]) -> int:
-    """Print the table and say whether all is well: 0, else 1."""
+def _closing(console: Terminal, folder: RunFolder, failures: Mapping[str, str]) -> int:
+    """Print the table and return the exit code: 0 when everything is delivered and no role failed, else 1."""
     report = read_report(folder)
     if report is None:
-        console.print(f"nothing was delivered; look at {folder.log_path}", soft_wrap=True, style="red")
+        console.print_line(f"nothing was delivered; look at {folder.log_path}", "red")
         return 1
     show(console, folder.run_id, report)
     for role, end in failures.items():
-        console.print(f"{role} ended badly: {end}", style="red")
+        console.print_line(f"{role} failed: {end}", "red")
     if not report.ended:
-        console.print(f"not all is delivered yet; go on with: otel-bridge drain {folder.path}", soft_wrap=True)
-    lost = [line for line in complaints(report) if line]
+        console.print_line(f"not everything is delivered yet; to continue: otel-bridge drain {folder.path}")
+    lost = [line for line in warnings(report) if line]
     return 0 if report.ended and not failures and not lost else 1

@@ -1,4 +1,4 @@
-"""The directory that a command writes to: made, or a line that says why not."""
+"""Creates the directory that a command writes to, or reports why it cannot be used."""
 
 from __future__ import annotations
 
@@ -6,22 +6,30 @@ import os
 from pathlib import Path
 
 from otel_bridge.errors import ConfigError
+from otel_bridge.journal.base_dir import why_not_ours
 
 
 def made(path: Path, *, help_text: str = "set --dir or OTEL_BRIDGE_DIR") -> Path:
-    """Make *path*, with what is above it, and return it.
+    """Create the directory *path*, with its parents, and return it.
 
     Args:
         path: The directory.
-        help_text: What to do where it cannot be used.
+        help_text: What to do when *path* cannot be used.
 
     Raises:
-        ConfigError: It cannot be made or written.
+        ConfigError: *path* cannot be created or written, or another user owns it.
     """
+    _refuse_foreign(path, help_text)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
-        raise ConfigError(f"{path} cannot be made: {exc.strerror}; {help_text}") from exc
+        raise ConfigError(f"{path} cannot be created: {exc.strerror}; {help_text}") from exc
+    _refuse_foreign(path, help_text)  # another user may have created it between the check and mkdir
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(f"{path} is not writable; make it yours, or {help_text}")
     return path
+
+
+def _refuse_foreign(path: Path, help_text: str) -> None:
+    if why := why_not_ours(path, may_be_link=True):
+        raise ConfigError(f"{why}; {help_text}")

@@ -1,4 +1,4 @@
-"""``otel-bridge drain``: deliver what run folders hold, each in a process of its own, four at a time."""
+"""``otel-bridge drain``: deliver what run folders hold, one process per folder, four at a time."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
 
 from otel_bridge import settings
-from otel_bridge.bridge.garbage import collect_less_often
-from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.rest import Remaining, Rest
-from otel_bridge.cli.closing import remains
-from otel_bridge.cli.status_source import folders_of, no_run_folder, runs_below
+from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
+from otel_bridge.bridge.serving.process_limits import collect_less_often
+from otel_bridge.bridge.supervisor import BridgeSupervisor
+from otel_bridge.cli.delivery_summary import remains
+from otel_bridge.cli.serve.directory_lock import service_of
+from otel_bridge.cli.status.source import folders_of, no_run_folder, runs_below
 from otel_bridge.cli.tables import show
-from otel_bridge.emit.exporters import choose
-from otel_bridge.emit.launch import bridge_environment
+from otel_bridge.cli.terminal import Terminal, echo
+from otel_bridge.emit.bridge_process.spawn import bridge_environment
+from otel_bridge.emit.config.exporters import choose
 from otel_bridge.exporter import NONE, OTLP, SIGNALS, load
 from otel_bridge.journal.folder import RunFolder, base_dir
-from otel_bridge.journal.life import this_host
+from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.report import read_report
 
 AT_A_TIME: Final = 4
@@ -39,31 +40,43 @@ _STOP_S: Final = 10.0
 
 @click.command("drain")
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path, exists=True))
-@click.option("--exporters", default="", help="Deliver to these instead of those that the folders name.")
+@click.option("--exporters", default="", help="Deliver to these exporters instead of those that the folders name.")
+@click.option(
+    "--discard",
+    multiple=True,
+    metavar="NAME",
+    help="Give up the records that the exporter NAME still lacks; may be given several times.",
+)
 @click.option("--folder", "single", type=click.Path(path_type=Path), hidden=True)
-def command(directories: tuple[Path, ...], exporters: str, single: Path | None) -> None:
-    """Deliver what run folders hold; exits 0 when all of it is written and ended.
+def command(directories: tuple[Path, ...], exporters: str, discard: tuple[str, ...], single: Path | None) -> None:
+    """Deliver what run folders hold; exits 0 when everything is written and every run is ended.
 
-    DIRECTORIES hold run folders or are run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here). Each is
-    delivered to where its programs wanted it, unless --exporters or the trackers' own variables say otherwise;
-    credentials are those of this command.
+    DIRECTORIES hold run folders or are run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here). Each folder is
+    delivered to the exporters that its programs named. --exporters and the trackers' own variables override them.
+    Credentials are taken from the environment of this command. Records stay until every exporter that the programs
+    named has them, or until --discard gives them up for an exporter. While an exporter lacks records, the exit code
+    is 1.
     """
+    discarded = settings.names(",".join(discard))
     if single is not None:
-        sys.exit(_drain_one(single, settings.names(exporters)))
+        sys.exit(_drain_one(single, settings.names(exporters), discarded))
+    both = sorted({*settings.names(exporters)} & {*discarded})
+    if both:
+        raise click.ClickException(f"{', '.join(both)}: in --exporters and in --discard; name each in one of them")
     for name in settings.names(exporters):
         if name not in {OTLP, NONE}:
             load(name)
     named = directories or (base_dir(settings.environment(), Path.cwd()),)
     found = {directory: folders_of(directory) for directory in named}
-    console = Console(highlight=False)
+    console = Terminal()
     for directory in (directory for directory, folders in found.items() if not folders):
         if runs_below(directory) is not None:
             raise click.ClickException(no_run_folder(directory))
-        console.print(f"{directory}: no run folder here, nothing to deliver", soft_wrap=True)
+        console.print_line(f"{directory}: no run folder here, nothing to deliver")
     folders = [folder for of_one in found.values() for folder in of_one]
     if not folders:
         return
-    drains = Drains(console, exporters)
+    drains = Drains(console, exporters, discarded)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, drains.stop)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
@@ -72,58 +85,65 @@ def command(directories: tuple[Path, ...], exporters: str, single: Path | None) 
 
 
 class Drains:
-    """Drains folders, each in a process of its own: a tracker's folder and credentials are a process's.
+    """Drains each folder in a process of its own, because trackers keep folder and credentials per process.
 
     Args:
         console: Where each run is shown when its process has ended.
         exporters: Deliver to these, separated by commas; empty: to those that the folder names.
+        discard: Exporters whose undelivered records are given up.
     """
 
-    def __init__(self, console: Console, exporters: str = "") -> None:
+    def __init__(self, console: Terminal, exporters: str = "", discard: Sequence[str] = ()) -> None:
         self._console = console
         self._options = ["--exporters", exporters] if exporters else []
+        self._options += [argument for name in discard for argument in ("--discard", name)]
         self._running: list[subprocess.Popen[str]] = []
         self._stopped = threading.Event()
 
     def drain(self, folder: RunFolder) -> int:
-        """Drain one folder; returns the exit code of its process. From any thread."""
+        """Drain one folder; return the exit code of its process. May be called from any thread."""
         code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
         command = [sys.executable, "-c", code, "drain", "--folder", str(folder.path), *self._options]
         done = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
         self._running.append(done)
         if self._stopped.is_set():
             done.terminate()
-        said = done.communicate()[0].strip()
+        printed = done.communicate()[0].strip()
         self._running.remove(done)
         report = read_report(folder)
         if report is not None:
             show(self._console, folder.run_id, report)
         if done.returncode:
-            why = said.splitlines()[-1] if said else f"exit code {done.returncode}"
-            self._console.print(f"{folder.path}: not all is delivered: {why}", soft_wrap=True)
+            why = printed.splitlines()[-1] if printed else f"exit code {done.returncode}"
+            self._console.print_line(f"{folder.path}: not everything is delivered: {why}")
         return done.returncode
 
     def stop(self, _number: int, _frame: object) -> None:
-        """SIGTERM, SIGINT: no process of ours goes on alone; each commits and closes its writers, the rest remains."""
+        """Handle SIGTERM and SIGINT: stop every process, which commits and closes its writers first."""
         self._stopped.set()
         for process in self._running.copy():
             process.terminate()
 
 
-def _drain_one(path: Path, exporters: Sequence[str]) -> int:
-    """Deliver one folder in this process; prints why something remains; returns 0 when nothing does."""
+def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str] = ()) -> int:
+    """Deliver one folder in this process; print why something remains; return 0 when nothing remains, else 1."""
     path = path.resolve()
     found = [folder for folder in folders_of(path) if folder.path == path]
     if not found:
-        click.echo(f"{path} is no run folder")
+        echo(f"{path} is not a run folder")
         return 1
     folder = found[0]
     foreign = _foreign_holder(folder)
     if foreign:
-        click.echo(f"a bridge on {foreign} serves it; run drain there, or wait until that bridge has ended")
+        echo(f"a bridge on {foreign} serves this folder; run drain there, or wait until that bridge has exited")
+        return 1
+    service = service_of(folder.base)
+    if service:
+        echo(f"the service of {folder.base} ({service}) delivers this run; watch `status`, or stop the service first")
         return 1
     collect_less_often()
-    host = Host(path.parent, _options(folder, exporters), folders=lambda: found, until_done=True, say=_say)
+    how = dataclasses.replace(_options(folder, exporters), discard=tuple(discard))
+    host = BridgeSupervisor(path.parent, how, folders=lambda: found, until_done=True, say=_notify)
 
     def stop(_number: int, _frame: object) -> None:
         host.request_stop(_STOP_S)
@@ -134,13 +154,13 @@ def _drain_one(path: Path, exporters: Sequence[str]) -> int:
     remaining = _waited(host, folder)
     host.stop(_STOP_S)
     now = host.progress().get(folder.run_id, remaining)
-    why = remains(read_report(folder), now, host.hanging)
+    why = remains(read_report(folder), now, host.hanging, asked=exporters)
     if why:
-        click.echo(why)
+        echo(why)
     sys.stdout.flush()
     code = 1 if why else 0
-    if host.hanging:
-        os._exit(code)  # a writer that hangs must not keep us
+    if host.hanging or host.alive:
+        os._exit(code)  # a writer or a disk that hangs must not keep this process from exiting
     return code
 
 
@@ -160,30 +180,26 @@ def _options(folder: RunFolder, exporters: Sequence[str]) -> BridgeOptions:
 
 
 def _given(exporters: Sequence[str], env: Mapping[str, str], cwd: Path) -> Mapping[str, tuple[str, ...]] | None:
-    """Return the exporters that the call or its environment names; ``None``: the folder decides."""
+    """Return the exporters that the call or its environment names; ``None`` when the folder decides."""
     if exporters:
         return dict.fromkeys(SIGNALS, tuple(exporters))
     by_signal = choose(None, env, cwd).by_signal
     return by_signal if any(by_signal.values()) else None
 
 
-def _waited(host: Host, folder: RunFolder) -> Remaining | None:
-    """Wait until all is delivered, or what is not cannot be now, or only living processes keep the run open."""
+def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
+    """Wait until delivery is complete, or cannot go on now, or only live processes keep the run open."""
     while not host.wait(1.0):
         remaining = host.progress().get(folder.run_id)
-        if remaining is None or remaining.rest is not Rest.BUSY or remaining.unread or not remaining.living:
+        if remaining is None or remaining.rest is not Outcome.BUSY or remaining.unread or not remaining.living:
             continue
-        if all(_settled(one.state, one.written, remaining.position) for one in remaining.exporters.values()):
+        if all(one.state == "blocked" or one.has_all(remaining.position) for one in remaining.exporters.values()):
             return remaining
     return host.progress().get(folder.run_id)
 
 
-def _settled(state: str, written: int, position: int) -> bool:
-    return state == "blocked" or written >= position
-
-
 def _foreign_holder(folder: RunFolder) -> str:
-    """Return the other machine whose bridge has the folder and gave a sign of life within a minute."""
+    """Return the other machine whose bridge holds the folder's lease; empty without a heartbeat within a minute."""
     holder = folder.holder()
     if holder is None or holder.boot_id == this_host().boot_id:
         return ""
@@ -195,5 +211,5 @@ def _is_shared(folder: RunFolder) -> bool:
     return holder is not None and holder.boot_id != this_host().boot_id
 
 
-def _say(line: str) -> None:
-    click.echo(line, err=True)
+def _notify(line: str) -> None:
+    echo(line, err=True)

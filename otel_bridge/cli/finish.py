@@ -1,4 +1,4 @@
-"""``otel-bridge finish``: a person's word on how a run ended whose processes cannot say it."""
+"""``otel-bridge finish``: mark a run as ended whose processes cannot report their end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
 
 from otel_bridge.cli.drain import Drains
-from otel_bridge.cli.rollouts import chosen_folders
-from otel_bridge.cli.status_source import folders_of
-from otel_bridge.journal.ask import ask, is_asked
+from otel_bridge.cli.rollouts.command import chosen_folders
+from otel_bridge.cli.status.source import folders_of
+from otel_bridge.cli.terminal import Terminal
+from otel_bridge.journal.control import is_asked, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report, read_report
@@ -29,10 +29,11 @@ _PAUSE_S: Final = 0.1
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
 @click.option("--status", type=click.Choice([one.value for one in Status]), default="finished", show_default=True)
 def command(run: str, directory: Path | None, status: str) -> None:
-    """End RUN in its trackers: its name, its id, the beginning of that, or its folder.
+    """Mark RUN as ended in its trackers. RUN is its name, its id, the beginning of its id, or its folder.
 
-    For a run whose processes are gone without a word, or on machines that no longer answer. What a process said itself
-    holds. Data that comes later opens the run again. Where no bridge runs, this one delivers what is left first.
+    Use it for a run whose processes crashed without reporting an end, or whose machines no longer answer. A status
+    that a process reported itself is kept. Data that arrives later opens the run again. Where no bridge runs, this
+    command first delivers what is left.
     """
     own = folders_of(Path(run)) if directory is None and os.path.isdir(os.path.join(run, "segments")) else []
     folders = own or chosen_folders(directory, run)
@@ -40,19 +41,19 @@ def command(run: str, directory: Path | None, status: str) -> None:
         names = ", ".join(folder.run_id for folder in folders)
         raise click.ClickException(f"{run!r} may be {names}; write more of the id")
     folder = folders[0]
-    console = Console(highlight=False)
+    console = Terminal()
     before = time.time_ns()
-    ask(folder, "finish", status=status)
+    send_control(folder, "finish", status=status)
     if not _answered(folder, before):
         sys.exit(Drains(console).drain(folder))
     report = read_report(folder)
     if report is None or report.status == "running":
-        raise click.ClickException(f"{folder.run_id}: its bridge did not end the run yet; look at otel-bridge status")
-    console.print(_said(folder, report, status), soft_wrap=True)
+        raise click.ClickException(f"{folder.run_id}: its bridge has not ended the run yet; look at otel-bridge status")
+    console.print_line(_result_line(folder, report, status))
 
 
 def _answered(folder: RunFolder, since_unix_ns: int) -> bool:
-    """Wait for the bridge that holds the folder; ``False``: there is none, and nobody took what was asked."""
+    """Wait until the folder's bridge has ended the run; return ``False`` when there is no bridge to do it."""
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
         taken, report = not is_asked(folder), read_report(folder)
@@ -64,9 +65,9 @@ def _answered(folder: RunFolder, since_unix_ns: int) -> bool:
     return True
 
 
-def _said(folder: RunFolder, report: Report, status: str) -> str:
+def _result_line(folder: RunFolder, report: Report, status: str) -> str:
     line = f"{report.project}/{report.name} ({folder.run_id}) {report.status}"
     if report.status != status:
-        line += ": its processes said so themselves, and that holds"
+        line += ": its processes reported this status themselves, and it is kept"
     waiting = [name for name, one in report.exporters.items() if one.written < report.position]
     return line + (f"; still to be delivered to {', '.join(waiting)}" if waiting else "")

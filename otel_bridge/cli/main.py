@@ -8,23 +8,29 @@ from typing import Final
 
 import click
 
+from otel_bridge.cli.terminal import echo
 from otel_bridge.errors import OtelBridgeError
 
 _COMMANDS: Final = {
     "demo": "run a small real RL job into W&B (offline), MLflow and Trackio",
-    "run": "run a command, bring what it emits to the trackers",
-    "serve": "receive OTLP, bring every run to the trackers",
+    "run": "run a command and deliver what it emits to the trackers",
+    "serve": "receive OTLP and deliver every run to the trackers",
     "drain": "deliver what run folders hold",
-    "status": "show runs, their last steps, and what waits for which tracker",
+    "status": "show runs, their last steps, and how many records wait for each tracker",
     "rollouts": "show rollouts: messages, tool calls, rewards",
-    "dead-letters": "show what trackers refused for good, try it again, discard it",
-    "finish": "say the end of a run whose processes cannot",
+    "dead-letters": "list, retry or discard rejected records",
+    "finish": "mark a run as ended whose processes cannot report it",
     "doctor": "show every setting, what is installed, and whether it works",
 }
 
+_PACKAGES = frozenset({"run", "serve", "status", "rollouts", "doctor"})
+
 
 class _Commands(click.Group):
-    """A group whose command ``name`` is the attribute ``command`` of ``otel_bridge.cli.<name>`` (``-`` as ``_``)."""
+    """Loads the command ``name`` from the attribute ``command`` of ``otel_bridge.cli.<name>`` (``-`` as ``_``).
+
+    A command with a package of its own is in ``otel_bridge.cli.<name>.command``.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -34,7 +40,10 @@ class _Commands(click.Group):
         del ctx
         if cmd_name not in _COMMANDS:
             return None
-        command: object = importlib.import_module(f"otel_bridge.cli.{cmd_name.replace('-', '_')}").command
+        module = f"otel_bridge.cli.{cmd_name.replace('-', '_')}"
+        if cmd_name in _PACKAGES:
+            module = f"{module}.command"
+        command: object = importlib.import_module(module).command
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -45,8 +54,11 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except OtelBridgeError as exc:
-            raise click.ClickException(str(exc)) from exc
+        except click.UsageError:  # what was typed
+            raise
+        except (OtelBridgeError, click.ClickException) as exc:  # its text may hold names of runs and servers' answers
+            echo(f"Error: {exc}", err=True)
+            ctx.exit(exc.exit_code if isinstance(exc, click.ClickException) else 1)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,6 +66,6 @@ class _Commands(click.Group):
 def main() -> None:
     """Emit OpenTelemetry once from an RL or LLM job; see one run in W&B, MLflow and Trackio.
 
-    Exit codes: 0 done, 1 something remains or failed (said in one line), 2 the call itself is wrong.
+    Exit codes: 0 done, 1 something remains or failed (reported in one line), 2 the call itself is wrong.
     `run` returns the exit code of the command it ran.
     """

@@ -1,4 +1,4 @@
-"""How a run is shown on the terminal: roles with their last step, trackers with what they hold and how to open it."""
+"""Shows a run on the terminal: its roles with their last step, and its trackers with what they hold."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from otel_bridge.cli.run_state import Held, RunState
+from otel_bridge.cli.status.run_state import KeptRecords, RunState
+from otel_bridge.cli.terminal import Terminal
+from otel_bridge.emit.console import first_key, without_messages
 from otel_bridge.emit.drops import MEANING
 from otel_bridge.exporter import OTLP
-from otel_bridge.journal.places import places
-from otel_bridge.journal.report import ExporterReport, Report
+from otel_bridge.journal.report import ExporterReport, Report, places, sampled_out_lines
 from otel_bridge.records import AXIS, axis_of
+from otel_bridge.text.printable import printable
 
 _OLD_NS: Final = 10_000_000_000
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
@@ -25,26 +27,28 @@ _STYLES: Final = {"blocked": "bold red", "retrying": "yellow", "ended": "green"}
 def run_table(
     run_id: str, report: Report, *, live: bool, state: RunState | None = None, now_unix_ns: int | None = None
 ) -> RenderableType:
-    """Return *report* as a heading, one table of roles and one of trackers, and a line for each thing that is wrong.
+    """Return *report* as a heading, a table of roles, a table of trackers, and a line for each problem.
 
     Args:
         run_id: The run.
         report: Its report.
-        live: A bridge holds its folder.
-        state: What the folder holds: adds speeds, lags and the space.
+        live: Whether a bridge serves its folder.
+        state: What the folder holds: adds speeds, lags and disk space.
         now_unix_ns: When *state* was read.
     """
-    heading = Text.assemble((f"{report.project}/{report.name}", "bold"), f" ({run_id}) ", _status(report, live=live))
+    heading = Text.assemble(
+        (f"{report.project}/{report.name}", "bold"), f" ({printable(run_id)}) ", _status(report, live=live)
+    )
     now_ns = time.time_ns() if now_unix_ns is None else now_unix_ns
     parts: list[RenderableType] = [heading]
     if state is not None:
         parts.append(Text(_pace(report, state, now_ns), style="dim"))
     parts += [_roles(report, now_ns if state is not None else None), _trackers(report, state, now_ns)]
-    parts += [Text(line, style="dim") for line in (*_put_off(report), *_former(report))]
-    return Group(*parts, *(Text(line, style="yellow") for line in complaints(report)))
+    parts += [Text(line, style="dim") for line in (*_backlogs(report), *_degraded(report), *_former(report))]
+    return Group(*parts, *(Text(line, style="yellow") for line in warnings(report)))
 
 
-def complaints(report: Report) -> Sequence[str]:
+def warnings(report: Report) -> Sequence[str]:
     """Return one line for each blocked or retrying tracker, each reason of drops, and missing rows."""
     lines: list[str] = []
     for name, exporter in report.exporters.items():
@@ -52,58 +56,84 @@ def complaints(report: Report) -> Sequence[str]:
             help_text = f"; {exporter.help}" if exporter.help else ""
             lines.append(f"{name} is {exporter.state}: {exporter.reason}{help_text}")
         if exporter.missed:
-            lines.append(
-                f"{name} was named later: {exporter.missed} records had been deleted by then, they are not in it"
-            )
+            lines.append(missed(name, exporter.missed))
         if exporter.dead_letters:
             lines.append(f"{name} refused {exporter.dead_letters} records for good: otel-bridge dead-letters list")
-    lines += [f"dropped {count}: {_meaning(reason)}" for reason, count in sorted(report.drops.items()) if count]
+    lines += sampled_out_lines(report)
+    lines += [owed(name, count) for name, count in report.owed.items()]
+    lines += [
+        f"{name}: {_records(name, count)} were discarded with --discard" for name, count in report.discarded.items()
+    ]
+    lines += [
+        f"{name}: {_records(name, count)} were deleted to free space before they were delivered"
+        for name, count in report.evicted.items()
+    ]
+    lines += [
+        f"dropped {count}: {_meaning(reason)}{first_key(report.drop_keys.get(reason, ''))}"
+        for reason, count in sorted(report.drops.items())
+        if count
+    ]
     if report.missing_rows:
         lines.append(f"{report.missing_rows} rows are missing: their numbers were never received")
-    return lines
+    return [*lines, *without_messages(report)]
+
+
+def owed(name: str, count: int) -> str:
+    """Return the line about records that an exporter, which the run asked for, did not get."""
+    return f"{name}, which the run asked for, did not get {_records(name, count)}"
+
+
+def missed(name: str, count: int) -> str:
+    """Return the line about an exporter that was named after records had been deleted."""
+    return f"{name} was named later: it lacks {count} records that had been deleted by then"
+
+
+def _records(name: str, count: int) -> str:
+    what = "segment" if name == OTLP else "record"
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _meaning(reason: str) -> str:
-    """Return a reason in words, with its name: "none" alone would read as if nothing was dropped."""
+    """Return a reason in words, with its name; "none" alone would look as if nothing was dropped."""
     return f"{MEANING[reason]} [{reason}]" if reason in MEANING else reason
 
 
 def place_commands(report: Report) -> Sequence[str]:
-    """Return one line a tracker: its name and the command or address that opens the run; ``otlp`` has none."""
+    """Return one line per tracker: its name and the command or address that opens the run; ``otlp`` has none."""
     found = places(report)
     width = max(map(len, (*report.exporters, *found)), default=0)
     return [f"{name:<{width}}  {place}" for name, place in found.items()]
 
 
-def show(console: Console, run_id: str, report: Report, *, live: bool = False) -> None:
-    """Print the run; commands stand on lines of their own, unwrapped, so that they can be copied."""
+def show(console: Terminal, run_id: str, report: Report, *, live: bool = False) -> None:
+    """Print the run. Commands are printed on lines of their own, unwrapped, so that they can be copied."""
     console.print(run_table(run_id, report, live=live))
     for line in place_commands(report):
-        console.print(Text(f"  {line}"), soft_wrap=True)
+        console.print_line(f"  {line}")
 
 
 def _status(report: Report, *, live: bool) -> Text:
     if report.ended:
         return Text(report.status, style="green" if report.status == "finished" else "red")
     if live:
-        # A process that died without a word may be started again; until then its run is neither running nor over.
-        speaking = any(process.alive for process in report.processes.values())
-        return Text("running" if speaking or not report.processes else "ending, no process of it lives", style="cyan")
+        # A process that crashed may be restarted; until then its run is neither running nor over.
+        alive = any(process.alive for process in report.processes.values())
+        return Text("running" if alive or not report.processes else "ending, none of its processes runs", style="cyan")
     since_s = max(time.time() - report.time_unix_ns / 1e9, 0)
     return Text(f"{report.status}, no bridge, last seen {age(since_s)} ago", style="yellow")
 
 
 def _pace(report: Report, state: RunState, now_ns: int) -> str:
-    """Return how fast rows come in, what waits for its rest, and what lies here, one line."""
+    """Return in one line the rate of rows, what waits for missing data, and the disk space used."""
     waiting = [f"{count} {name}" for name, count in report.waiting.items() if count]
     here = ", ".join(f"{name} {size(count)}" for name, count in state.bytes.items() if count)
     parts = [] if report.ended else [f"{_current(report.rows_per_s, report, now_ns):g} rows/s in"]
-    parts += [f"waiting for their rest: {', '.join(waiting)}"] if waiting else []
+    parts += [f"incomplete: {', '.join(waiting)}"] if waiting else []
     return "; ".join([*parts, f"{size(state.total_bytes)} here ({here or 'nothing'})"])
 
 
 def _current(rate: float, report: Report, now_ns: int) -> float:
-    """Return a rate of the report, 0 when that is old: a bridge with nothing to do writes none."""
+    """Return a rate of the report, or 0 when the report is old: an idle bridge writes no report."""
     return rate if now_ns - report.time_unix_ns < _OLD_NS else 0.0
 
 
@@ -121,8 +151,8 @@ def _roles(report: Report, now_ns: int | None) -> Table:
         own = [process for process in processes if (process.role or "-") == role]
         alive = sum(process.alive for process in own)
         axis = axis_of(None if role == "-" else role)
-        processes_said = f"{alive} of {len(own)} alive" if own and report.status == "running" else ""
-        cells = [role, str(step), str(report.rows_by_axis.get(axis, 0)), processes_said]
+        alive_text = f"{alive} of {len(own)} alive" if own and report.status == "running" else ""
+        cells = [role, str(step), str(report.rows_by_axis.get(axis, 0)), alive_text]
         if timed and now_ns is not None:
             time_ns = report.row_times.get(axis)
             cells.append("" if time_ns is None else f"{age((now_ns - time_ns) / 1e9)} ago")
@@ -137,34 +167,39 @@ def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
         table.add_column(column, justify="left" if column in {"tracker", "state"} else "right")
     for name, exporter in report.exporters.items():
         shown = Text(exporter.state, style=_STYLES.get(exporter.state, ""))
-        # What is forwarded is neither rows nor rollouts, but the bytes that hold them.
+        # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
         counts = ("", "") if name == OTLP else (str(exporter.rows), str(exporter.rollouts))
         cells = [*counts, str(_waiting(report, exporter))]
         if more and state is not None:
-            held = state.held.get(name, Held())
+            held = state.held.get(name, KeptRecords())
             lag_s = 0.0 if held.unwritten_unix_ns is None else (now_ns - held.unwritten_unix_ns) / 1e9
             cells += [f"{_current(exporter.rows_per_s, report, now_ns):g}", age(lag_s), size(held.bytes)]
         table.add_row(name, shown, *cells)
     return table
 
 
-def _put_off(report: Report) -> Sequence[str]:
-    """Return one line for each tracker that gets values of what it has when nothing else waits."""
+def _backlogs(report: Report) -> Sequence[str]:
+    """Return one line for each tracker with a backlog: rewards that it gets once nothing else waits."""
     return [
-        f"{name}: {exporter.put_off:,} rewards wait until no row and no rollout does"
+        f"{name}: {exporter.backlog:,} rewards wait until all rows and rollouts are delivered"
         for name, exporter in report.exporters.items()
-        if exporter.put_off
+        if exporter.backlog
     ]
 
 
+def _degraded(report: Report) -> Sequence[str]:
+    """Return one line for each ability that an installed tracker lacks."""
+    return [f"{name}: {sentence}" for name, one in report.exporters.items() for sentence in one.degraded]
+
+
 def _former(report: Report) -> Sequence[str]:
-    """Return one line for each tracker that the run had before and has no longer: what it holds."""
+    """Return one line for each tracker that the run no longer names, with what that tracker holds."""
     lines: list[str] = []
     for name, exporter in report.former.items():
         never = _waiting(report, exporter)
         rest = f"; {never:,} records did not reach it" if never else ""
         has = f"{exporter.rows:,} rows and {exporter.rollouts:,} rollouts"
-        has = "what was forwarded" if name == OTLP else has  # bytes, in which nobody counts rows
+        has = "what was forwarded" if name == OTLP else has  # otlp forwards bytes, in which rows are not counted
         lines.append(f"{name}, no longer named, has {has}{rest}")
     return lines
 
@@ -174,7 +209,7 @@ def _waiting(report: Report, exporter: ExporterReport) -> int:
 
 
 def age(seconds: float) -> str:
-    """Return a duration as people say it."""
+    """Return a duration as text, in its largest fitting unit."""
     if seconds < 120:
         return f"{max(seconds, 0):.0f} s"
     if seconds < 7200:
@@ -183,7 +218,7 @@ def age(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Return bytes as people say them."""
+    """Return a number of bytes as text, in its largest fitting unit."""
     if count < 1024:
         return f"{count} B"
     power = min(max(count.bit_length() - 1, 0) // 10, len(_UNITS))

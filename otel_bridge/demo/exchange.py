@@ -65,7 +65,7 @@ class Exchange:
             if self.stopped:
                 return None
             time.sleep(_PAUSE_S)
-        # Our own explorer wrote it, in a folder of ours.
+        # Our own explorer wrote it, in an otel-bridge folder.
         episodes: tuple[Episode, ...] = pickle.loads(path.read_bytes())  # noqa: S301
         path.unlink()
         return episodes

@@ -65,7 +65,7 @@ class Job:
         return {role: process.pid for role, process in self._roles.items()}
 
     def running(self) -> bool:
-        """Say whether a role still runs; one that failed ends the job for the others too."""
+        """Return whether a role still runs; one that failed ends the job for the others too."""
         codes = [process.poll() for process in self._roles.values()]
         if any(code not in {None, 0} for code in codes):
             self._exchange.stop()

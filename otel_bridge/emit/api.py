@@ -1,4 +1,4 @@
-"""The process's run, and the functions of the package that act on it."""
+"""Holds the process's run, and provides the functions of the package that act on it."""
 
 from __future__ import annotations
 
@@ -8,33 +8,39 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from otel_bridge.emit.handover import Handover
-from otel_bridge.emit.identity import Asked, tags_of
-from otel_bridge.emit.lines import say
-from otel_bridge.emit.run import EndStatus, Run
-from otel_bridge.emit.start import begin, nothing_recorded, with_dir
+from otel_bridge.emit.arguments import DEFAULT_FINISH_S, DEFAULT_FLUSH_S, EndStatus
+from otel_bridge.emit.config.child_env import ChildEnvironment
+from otel_bridge.emit.config.identity import InitArguments, tags_of
+from otel_bridge.emit.console import say
+from otel_bridge.emit.run import Run
+from otel_bridge.emit.startup import begin, not_taken_up, nothing_recorded, with_dir
 from otel_bridge.errors import ConfigError
-from otel_bridge.settings import environment
+from otel_bridge.settings import DIR, environment
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.live import LiveRollout
-    from otel_bridge.emit.rollout import Rollout
+    from otel_bridge.emit.rollouts.live import LiveRollout
+    from otel_bridge.emit.rollouts.rollout import Rollout
+
+_REMEMBERED_RUNS: Final = 64
+"""Number of runs whose last steps are kept, for a later ``init()`` of the same run."""
 
 
-class _Process:
-    """What this process has begun."""
+class _CurrentRun:
+    """Holds the run that this process has begun, and its state across runs."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.run: Run | None = None
         self.no_run: Run | None = None
-        self.handover = Handover()
+        self.connected: Run | None = None
+        self.steps: dict[tuple[str, str], dict[str | None, int]] = {}
+        self.handover = ChildEnvironment()
         self.registered = False
 
 
-_process = _Process()
+_process = _CurrentRun()
 
 
 def init(
@@ -55,48 +61,54 @@ def init(
     otel: bool = False,
     system_metrics: bool = False,
 ) -> Run:
-    """Begin this process's part of a run, or return the one begun.
+    """Begin this process's part of a run, or return the run that it has already begun.
 
     Args:
         project: Project (MLflow: experiment); default: environment, else the working folder's name.
-        name: Run name, the same in every process of the job; default: environment, else made anew.
-        role: Who speaks: ``trainer``, ``explorer``, …; its keys and its step axis are its own; default: environment.
+        name: Run name, the same in every process of the job; default: environment, else generated.
+        role: Role of this process: ``trainer``, ``explorer``, …; each role has its own keys and step axis; default:
+            environment.
         config: Hyperparameters, as for `Run.log_config`.
         exporters: Names, e.g. ``"trackio"`` or ``["wandb", "mlflow"]``; default: environment.
-        id: Run id; default: environment, else made of project and name.
+        id: Run id; default: environment, else derived from project and name.
         group: Group of runs.
         tags: Tags of the run.
         notes: Notes on the run.
         entity: W&B entity.
         job_type: Kind of job.
         rank: Rank of this process; default: ``RANK``, else 0.
-        dir: Where run folders are; default: ``OTEL_BRIDGE_DIR``, else ``.otel-bridge`` in the working folder, or in a
-            folder of this machine where that is on a network file system.
-        otel: Append what stock OpenTelemetry instruments and spans of this process make, too.
-        system_metrics: Let the bridge measure this machine and its processes of the run, every 15 s
-            (``OTEL_BRIDGE_SYSTEM_METRICS_S``), as long as this process lives.
+        dir: Directory of run folders; default: ``OTEL_BRIDGE_DIR``, else ``.otel-bridge`` in the working folder. If
+            that is on a network file system, a folder of this machine is used instead.
+        otel: Also record the metrics and spans of this process's stock OpenTelemetry instruments.
+        system_metrics: Let the bridge measure this machine and its processes of the run every 15 s
+            (``OTEL_BRIDGE_SYSTEM_METRICS_S``), as long as this process runs.
 
     Raises:
         ConfigError: A setting or an argument cannot be used.
         MissingExtraError: An exporter's package is not installed.
     """
-    asked = Asked(project, name, role, id, group, tags_of(tags), notes, entity, job_type, rank, bool(system_metrics))
+    asked = InitArguments(
+        project, name, role, id, group, tags_of(tags), notes, entity, job_type, rank, bool(system_metrics)
+    )
     with _process.lock:
         current = _process.run
         if current is not None and _same(current, asked, exporters):
+            if current.recording and (said := not_taken_up(current, asked, exporters, dir)):
+                say(said, always=True)
+            if otel and current.recording:
+                _connect(current)
             if config is not None:
                 current.log_config(config)
             return current
         if current is not None:
             _leave(current)
         run = begin(asked, exporters, with_dir(environment(), dir), _working_folder(), _process.handover)
+        run.go_on_from(_process.steps.get(_place(run), {}))
         _register()
         run.on_end = _forget
         _process.run = run
     if otel and run.recording:
-        from otel_bridge.emit.otel_connect import connect  # noqa: PLC0415  # brings the OTel SDK
-
-        connect(run)
+        _connect(run)
     if config is not None:
         run.log_config(config)
     return run
@@ -107,79 +119,98 @@ def current_run() -> Run | None:
     return _process.run
 
 
-def log(values: Mapping[str, object], step: int | None = None, *, role: str | None = None) -> None:
+def log(
+    values: Mapping[str, object] | None = None,
+    step: int | None = None,
+    *extra: object,
+    role: str | None = None,
+    **named: object,
+) -> None:
     """Record one row in the process's run; see `Run.log`."""
-    (_process.run or _missing("log")).log(values, step, role=role)
+    (_process.run or _missing("log")).log(values, step, *extra, role=role, **named)
 
 
-def log_config(config: object) -> None:
+def log_config(config: object = None, *extra: object, **named: object) -> None:
     """Record hyperparameters in the process's run; see `Run.log_config`."""
-    (_process.run or _missing("log_config")).log_config(config)
+    (_process.run or _missing("log_config")).log_config(config, *extra, **named)
 
 
-def rollout(**fields: object) -> AbstractContextManager[LiveRollout]:
+def rollout(*extra: object, **fields: object) -> AbstractContextManager[LiveRollout]:
     """Open a live rollout in the process's run; see `Run.rollout`."""
-    return (_process.run or _missing("rollout")).rollout(**fields)
+    return (_process.run or _missing("rollout")).rollout(*extra, **fields)
 
 
 def log_rollouts(
-    finished: Iterable[Rollout | Mapping[str, Any]] | None,
-    *,
+    finished: Iterable[Rollout | Mapping[str, Any]] | None = None,
+    *extra: object,
     step: int | None = None,
     split: str | None = None,
     role: str | None = None,
+    **named: object,
 ) -> None:
     """Record finished rollouts in the process's run; see `Run.log_rollouts`."""
-    (_process.run or _missing("log_rollouts")).log_rollouts(finished, step=step, split=split, role=role)
+    run = _process.run or _missing("log_rollouts")
+    run.log_rollouts(finished, *extra, step=step, split=split, role=role, **named)
 
 
-def log_generations(**columns: Any) -> None:
+def log_generations(*extra: Any, **columns: Any) -> None:
     """Record parallel lists in the process's run; see `Run.log_generations`."""
-    (_process.run or _missing("log_generations")).log_generations(**columns)
+    (_process.run or _missing("log_generations")).log_generations(*extra, **columns)
 
 
 def log_reward(
-    rollout_id: str,
-    value: object,
+    rollout_id: str | None = None,
+    value: object = None,
     name: str = "reward",
     explanation: str | None = None,
-    *,
+    *extra: object,
     role: str | None = None,
     step: int | None = None,
+    **named: object,
 ) -> None:
     """Record a late reward in the process's run; see `Run.log_reward`."""
     run = _process.run or _missing("log_reward")
-    run.log_reward(rollout_id, value, name, explanation, role=role, step=step)
+    run.log_reward(rollout_id, value, name, explanation, *extra, role=role, step=step, **named)
 
 
 def log_rewards(
-    values: Mapping[str, object], name: str = "reward", *, role: str | None = None, step: int | None = None
+    values: Mapping[str, object] | None = None,
+    name: str = "reward",
+    *extra: object,
+    role: str | None = None,
+    step: int | None = None,
+    **named: object,
 ) -> None:
     """Record late rewards in the process's run; see `Run.log_rewards`."""
-    (_process.run or _missing("log_rewards")).log_rewards(values, name, role=role, step=step)
+    (_process.run or _missing("log_rewards")).log_rewards(values, name, *extra, role=role, step=step, **named)
 
 
 def env(role: str | None = None) -> dict[str, str]:
-    """Return the variables that put a worker elsewhere into the process's run; see `Run.env`."""
+    """Return the environment variables that let a worker on another machine join the process's run; see `Run.env`."""
     return (_process.run or _missing("env")).env(role)
 
 
-def flush(timeout_s: float = 10.0) -> bool:
-    """Wait until the process's run is written so far; see `Run.flush`."""
-    return (_process.run or _missing("flush")).flush(timeout_s)
+def flush(timeout_s: float = DEFAULT_FLUSH_S, *extra: object, **named: object) -> bool:
+    """Wait until everything logged so far in the process's run is written; see `Run.flush`."""
+    return (_process.run or _missing("flush")).flush(timeout_s, *extra, **named)
 
 
-def finish(status: EndStatus = "finished", timeout_s: float = 30.0) -> None:
-    """End the process's run; see `Run.finish`. Without one nothing happens."""
+def finish(
+    status: EndStatus | str | int | None = None,
+    timeout_s: float = DEFAULT_FINISH_S,
+    *extra: object,
+    **named: object,
+) -> None:
+    """End the process's run; see `Run.finish`. Without a run nothing happens."""
     run = _process.run
     if run is not None:
-        run.finish(status, timeout_s)
+        run.finish(status, timeout_s, *extra, **named)
 
 
-def _same(current: Run, asked: Asked, exporters: object) -> bool:
-    """Tell whether ``init()`` asks for the run that there is; what it leaves open is the same."""
+def _same(current: Run, asked: InitArguments, exporters: object) -> bool:
+    """Return whether the arguments of ``init()`` name the current run; arguments that are not given match."""
     if not current.recording:
-        return exporters is None and asked == Asked()
+        return exporters is None and asked == InitArguments()
     pairs = (
         (asked.project, current.project),
         (asked.name, current.name),
@@ -189,6 +220,15 @@ def _same(current: Run, asked: Asked, exporters: object) -> bool:
     return all(given is None or given == is_now for given, is_now in pairs)
 
 
+def _connect(run: Run) -> None:
+    """Connect the process's OpenTelemetry SDK, once for each run."""
+    if _process.connected is not run:
+        _process.connected = run
+        from otel_bridge.emit.sdk.connect import connect  # noqa: PLC0415  # brings the OTel SDK
+
+        connect(run)
+
+
 def _leave(current: Run) -> None:
     if current.recording:
         say(f"init() of another run: {current.project}/{current.name} as {current.role or 'no role'} is finished")
@@ -196,10 +236,18 @@ def _leave(current: Run) -> None:
 
 
 def _forget(run: Run) -> None:
-    """Let go of *run*, which has ended: the next ``init()`` begins another."""
+    """Release *run*, which has ended, so that the next ``init()`` begins another run."""
     if _process.run is run:
+        _process.steps.pop(_place(run), None)  # inserted again below, so that the latest run is evicted last
+        _process.steps[_place(run)] = run.last_steps()
+        if len(_process.steps) > _REMEMBERED_RUNS:
+            del _process.steps[next(iter(_process.steps))]
         _process.run = None
         _process.handover.take_back()
+
+
+def _place(run: Run) -> tuple[str, str]:
+    return run.id, run.facts.child_environment.get(DIR.name, "")
 
 
 def _missing(what: str) -> Run:
@@ -217,7 +265,7 @@ def _working_folder() -> Path:
 
 
 def _register() -> None:
-    """Ask for the ends of this process and the beginnings of forked ones, once."""
+    """Register the handlers for the exit of this process and for forked children, once."""
     if not _process.registered:
         _process.registered = True
         atexit.register(_at_exit)
@@ -230,7 +278,7 @@ def _at_exit() -> None:
         try:
             run.finish_at_exit()
         except KeyboardInterrupt:
-            say("not waited for; what is not written yet is kept", always=True)
+            say("interrupted; records that are not written yet are kept", always=True)
 
 
 def _after_fork() -> None:

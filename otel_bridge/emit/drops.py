@@ -5,17 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from otel_bridge.emit.lines import say
+from otel_bridge.emit.console import first_key, say, shown_key
+from otel_bridge.errors import JournalError, JournalFullError
+from otel_bridge.journal.frames import MAX_RECORD_BYTES
 
 _SAY_EVERY_S = 60.0
 
 MEANING: Mapping[str, str] = {
     "bad_key": "keys whose str() raised",
-    "bad_step": "steps that are no number: the row got the next step",
+    "bad_step": "steps that are not numbers: the row got the next step",
     "complex": "complex numbers",
-    "config_not_a_mapping": "configs that are no mapping",
+    "config_not_a_mapping": "configs that are not mappings",
+    "config_clipped": "configs beyond 10,000 entries, 1 MiB of text or 16 levels: the rest of them",
+    "config_unreadable": "entries of configs that raised when they were read: shown as text",
     "cyclic": "dicts that hold themselves",
-    "directory_full": "records beyond OTEL_BRIDGE_MAX_BYTES; free space, or let a tracker catch up",
+    "directory_full": "records beyond OTEL_BRIDGE_MAX_BYTES; `otel-bridge status` shows what uses the space",
+    "disk_half_full": "records beyond half of the free disk; free space on it, or let a tracker catch up",
     "disk_full": "records that the disk had no room for",
     "empty_distribution": "distributions without a finite number",
     "empty_key": "empty keys",
@@ -32,22 +37,23 @@ MEANING: Mapping[str, str] = {
     "not_a_mapping": "calls of log() with something else than a dict",
     "not_finite_in_distribution": "nan and inf within a distribution",
     "not_written": "records that could not be appended",
-    "object": "values that are no number: log media with the tracker's own call",
+    "object": "values that are not numbers: log media with the tracker's own call",
     "late_not_a_mapping": "calls of log_rewards() with something else than a dict",
-    "late_value": "rewards that are no number",
+    "late_value": "rewards that are not numbers",
     "reentered": "records of a signal handler beyond 10,000",
     "reserved_key": "keys named rl.row",
     "rollout_decode": "texts whose decode function raised: the rollout goes without them",
     "rollout_empty_prompt": "rollouts without a prompt",
-    "rollout_message": "entries that are no message",
+    "rollout_message": "entries that are not messages",
     "rollout_no_mapping": "rollouts that are neither Rollout nor a dict",
     "rollout_redaction": "texts that the redaction function failed on: they are left out",
-    "rollout_reward": "rewards that are no number: the rollout goes without them",
+    "rollout_reward": "rewards that are not numbers: the rollout goes without them",
     "rollout_short_list": "entries that a parallel list was too short for",
     "rollout_span": "spans of a rollout that could not be encoded",
-    "rollout_step": "steps of rollouts that are no number",
+    "rollout_step": "steps of rollouts that are not numbers",
     "rollout_unknown_column": "columns of log_generations() that are not known",
     "rollout_unreadable": "rollouts that raised when they were read",
+    "rollout_unfinished": "live rollouts that had not closed",
     "same_key": "values whose flattened key came twice: the last one holds",
     "text": "texts: put them into log_config(), or messages into a rollout",
     "too_deep": "values nested deeper than 32",
@@ -58,45 +64,75 @@ MEANING: Mapping[str, str] = {
         "Trackio objects: trackio.init(project=…, name=…) and trackio.log(…) take them in a run beside this one;"
         " of a histogram give the numbers"
     ),
-    "unreadable_mapping": "mappings that could not be read",
+    "unknown_argument": "arguments that an otel-bridge call does not know",
+    "unknown_text": "texts of attributes that no convention names: with less than full content they do not leave whole",
     "unreadable_value": "values that raised when they were read",
     "wandb_media": (
         "wandb objects: wandb.init(id=…, group=…).log(…) takes them in a run beside this one, never on this one's id;"
         " of a histogram give the numbers"
     ),
 }
-"""Reason to what the user is told."""
+"""Reason to what the user is given."""
 
 
 class Drops:
-    """Counts of one process. Its owner locks."""
+    """Counts of one process. Its owner locks.
+
+    Attributes:
+        counts: Reason to how many.
+        first_keys: Reason to the first key that was dropped for it, as it may be printed.
+    """
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
-        self._said: dict[str, int] = {}
-        self._told: dict[str, int] = {}
+        self.first_keys: dict[str, str] = {}
+        self._printed: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._say_again = 0.0
 
-    def count(self, reason: str, number: int = 1) -> None:
-        """Count *number* drops for *reason*."""
+    def count(self, reason: str, number: int = 1, key: str = "") -> None:
+        """Count *number* drops for *reason*; *key* is the first that they are about."""
+        if key and reason not in self.first_keys:
+            self.first_keys[reason] = shown_key(key)
         self.counts[reason] = self.counts.get(reason, 0) + number
 
+    def count_after_end(self) -> None:
+        """Count a record that came after `finish()`; the first is printed."""
+        self.count("ended")
+        if self.counts["ended"] == 1:
+            say("a record came after finish(): it is not recorded, nor are those after it", always=True)
+
+    def count_failure(self, exc: Exception, payload: bytes | None = None) -> None:
+        """Count a record that could not be appended; the first that an error of our own costs is printed."""
+        if isinstance(exc, JournalFullError):
+            self.count("disk_full")
+        elif isinstance(exc, JournalError):
+            self.count("too_large" if payload and len(payload) > MAX_RECORD_BYTES else "not_written")
+        else:
+            self.count("internal_error")
+            if self.counts["internal_error"] == 1:
+                say(f"a record was dropped: {type(exc).__name__}: {exc}", always=True)
+
     def due(self) -> bool:
-        """Tell whether something new was counted and a minute has gone since it was last said."""
-        return self.counts != self._said and time.monotonic() >= self._say_again
+        """Return whether something new was counted and a minute has gone since it was last said."""
+        return self.counts != self._printed and time.monotonic() >= self._say_again
 
     def say(self) -> None:
         """Say what was counted since the last time."""
-        new = {reason: number - self._said.get(reason, 0) for reason, number in self.counts.items()}
-        self._said = dict(self.counts)
+        new = {reason: number - self._printed.get(reason, 0) for reason, number in self.counts.items()}
+        self._printed = dict(self.counts)
         self._say_again = time.monotonic() + _SAY_EVERY_S
-        parts = [f"{number} {MEANING.get(reason, reason)} [{reason}]" for reason, number in new.items() if number]
+        parts = [
+            f"{number} {MEANING.get(reason, reason)} [{reason}]{first_key(self.first_keys.get(reason, ''))}"
+            for reason, number in new.items()
+            if number
+        ]
         if parts:
             say(f"dropped: {'; '.join(parts)}", always=True)
 
-    def untold(self) -> dict[str, int] | None:
+    def unreported(self) -> dict[str, int] | None:
         """Return all counts when they changed since this was last asked, for the event ``rl.dropped``."""
-        if self.counts == self._told:
+        if self.counts == self._reported:
             return None
-        self._told = dict(self.counts)
+        self._reported = dict(self.counts)
         return dict(self.counts)

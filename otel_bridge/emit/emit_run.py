@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Protocol, cast
 
 from otel_bridge import settings
-from otel_bridge.emit.content import count_refused_with
-from otel_bridge.emit.rollout_options import RolloutOptions
+from otel_bridge.emit.config.snapshot import RolloutOptions
+from otel_bridge.emit.content.policy import count_refused_with
 from otel_bridge.errors import ConfigError
 
 
@@ -33,8 +33,8 @@ class EmitRun(Protocol):
         """Return the last step of *role* in this process."""
         ...
 
-    def count_drop(self, reason: str, n: int = 1) -> None:
-        """Count what could not be taken."""
+    def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
+        """Count what could not be taken; *key* is the first that it is about."""
         ...
 
     def next_event_seq(self) -> int:

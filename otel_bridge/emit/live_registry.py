@@ -1,13 +1,108 @@
-"""Trace id to the live rollout that is open in this process: foreign spans tell it that they are there."""
+"""The live rollouts of this process: by trace id while they are open, and those that never closed.
+
+Foreign spans tell an open rollout that they are there. One that has not closed when its run ends is counted.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import count
+from threading import RLock
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.live import LiveRollout
+    from otel_bridge.emit.emit_run import EmitRun
+    from otel_bridge.emit.rollouts.live import LiveRollout
+
+UNFINISHED: Final = "rollout_unfinished"
+_MAX_UNCLOSED: Final = 100_000
+_MAX_STEPS: Final = 64
+"""Steps of one role and split that are named as open: the highest."""
+Track: TypeAlias = tuple[str, str]
+"""Role, empty without one, and split, empty where none is named."""
+
+
+class _Unclosed(NamedTuple):
+    run: EmitRun
+    rollout_id: str
+    track: Track
+    step: int | None
+
 
 _open: dict[str, LiveRollout] = {}
+_unclosed: dict[int, _Unclosed] = {}
+_steps: Final[dict[Track, dict[int, int]]] = {}
+_said: Final[set[Track]] = set()
+_lock = RLock()
+"""Re-entrant: a signal handler may open a rollout inside a call on its own thread."""
+_numbers: Final = count()
+
+
+def opened(run: EmitRun, rollout_id: str, track: Track, step: int | None, known: int = -1) -> int:
+    """Note a rollout, unless it is noted under the number *known*; return the number under which `closed` knows it."""
+    if known in _unclosed:
+        return known
+    number = next(_numbers)
+    with _lock:
+        _unclosed[number] = _Unclosed(run, rollout_id, track, step)
+        if step is not None:
+            counts = _steps.setdefault(track, {})
+            counts[step] = counts.get(step, 0) + 1
+    if len(_unclosed) > _MAX_UNCLOSED:
+        _count(min(_unclosed, default=number))
+    return number
+
+
+def closed(number: int) -> bool:
+    """Note that a rollout closed; return false when it was counted as one that never does."""
+    return _pop(number) is not None
+
+
+def open_steps(track: Track) -> tuple[int, ...] | None:
+    """Return the steps of which live rollouts are open; ``None`` when there are none and none were named before."""
+    if not _steps and not _said:
+        return None
+    with _lock:
+        steps = tuple(sorted(_steps.get(track, ()))[-_MAX_STEPS:])
+        if steps:
+            _said.add(track)
+        elif track in _said:
+            _said.discard(track)
+        else:
+            return None
+    return steps
+
+
+def _pop(number: int) -> _Unclosed | None:
+    with _lock:
+        found = _unclosed.pop(number, None)
+        if found is not None and found.step is not None and (counts := _steps.get(found.track)):
+            counts[found.step] = counts.get(found.step, 1) - 1
+            if counts[found.step] <= 0:
+                del counts[found.step]
+            if not counts:
+                del _steps[found.track]
+    return found
+
+
+def count_unclosed() -> None:
+    """Count the rollouts that have not closed: their run ends, and nothing is recorded of them."""
+    for number in list(_unclosed):
+        _count(number)
+
+
+def forget_unclosed() -> None:
+    """Leave the rollouts that were open at a fork to the parent."""
+    global _lock  # noqa: PLW0603  # another thread may have held it at the fork
+    _lock = RLock()
+    _unclosed.clear()
+    _steps.clear()
+    _said.clear()
+
+
+def _count(number: int) -> None:
+    found = _pop(number)
+    if found is not None:
+        found.run.count_drop(UNFINISHED, 1, found.rollout_id)
 
 
 def remember(rollout: LiveRollout) -> None:
@@ -21,7 +116,7 @@ def forget(rollout: LiveRollout) -> None:
         del _open[rollout.trace_id]
 
 
-def foreign_span(trace_id: int) -> None:
+def mark_instrumented(trace_id: int) -> None:
     """Say that an instrumentation started a span in the trace *trace_id*."""
     if _open and (rollout := _open.get(f"{trace_id:032x}")) is not None:
         rollout.foreign = True

@@ -1,75 +1,63 @@
-"""`Run`: what ``otel_bridge.init()`` returns. No method raises; only `flush` and `finish` wait for trackers."""
+"""Defines `Run`, which ``otel_bridge.init()`` returns. No method raises; only `flush` and `finish` wait."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_bridge import semconv
-from otel_bridge.emit import lines
-from otel_bridge.emit.config_values import config_of
-from otel_bridge.emit.elsewhere import endpoint_for_others
-from otel_bridge.emit.exporters import Choice
-from otel_bridge.emit.identity import Identity
-from otel_bridge.emit.run_settings import RunSettings
-from otel_bridge.emit.sink import Mark, Sink
-from otel_bridge.emit.tracker_ids import tracker_run_id
-from otel_bridge.emit.waiting import Outcome, Waiting
+from otel_bridge.emit import console
+from otel_bridge.emit.arguments import (
+    CONFIGS,
+    DEFAULT_FINISH_S,
+    DEFAULT_FLUSH_S,
+    REWARDS,
+    ROLLOUTS,
+    STEPS,
+    EndStatus,
+    ExtraArguments,
+    role_of,
+    seconds_of,
+    status_of,
+)
+from otel_bridge.emit.config.child_env import endpoint_for_others
+from otel_bridge.emit.config.hyperparameters import config_of
+from otel_bridge.emit.config.snapshot import RunSettings, RunStart
+from otel_bridge.emit.config.tracker_ids import tracker_run_id
+from otel_bridge.emit.flush import DeliveryWaiter, FlushOutcome
+from otel_bridge.emit.process_segment import Checkpoint
+from otel_bridge.emit.recorder import Recorder
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.settings import RANKS
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.live import LiveRollout
-    from otel_bridge.emit.rollout import Rollout
+    from otel_bridge.emit.rollouts.live import LiveRollout
+    from otel_bridge.emit.rollouts.rollout import Rollout
 
-EndStatus: TypeAlias = Literal["finished", "failed", "killed"]
-_STATUSES: Final = ("finished", "failed", "killed")
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What a run was begun with.
-
-    Attributes:
-        identity: Which run, and who speaks.
-        choice: The exporters.
-        settings: Every setting, read once.
-        env: Environment it was begun in.
-        cwd: Working folder it was begun in.
-        child_environment: What children and workers elsewhere are told.
-    """
-
-    identity: Identity
-    choice: Choice
-    settings: RunSettings
-    env: Mapping[str, str]
-    cwd: Path
-    child_environment: Mapping[str, str]
+_TIMEOUTS: Final = ("timeout", "timeout_seconds")
 
 
 class Run:
-    """One training job, as this process sees it. Thread-safe; a forked child may go on using it.
+    """Records this process's part of a training job. Thread-safe; a forked child may continue to use it.
 
     Args:
-        facts: What it was begun with.
-        sink: Where its records go; ``None``: nothing is recorded and everything works.
+        facts: How the run was begun.
+        recorder: Appends the records; ``None`` when nothing is recorded, and every method still works.
     """
 
-    def __init__(self, facts: RunFacts, sink: Sink | None) -> None:
+    def __init__(self, facts: RunStart, recorder: Recorder | None) -> None:
         self.facts = facts
-        self._sink = sink
+        self._recorder = recorder
         self._ended = False
         self.on_end: Callable[[Run], None] | None = None
-        # Rows of rank 0 only, unless all are asked for: means over one rank are not shown as if over all.
+        # Rows of rank 0 only, unless all are requested: a mean over one rank must not look like one over all.
         all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) == "all"
-        if sink is not None:
-            # One call less for each row; `log` below stands for runs that record nothing, and for the reader.
-            self.log = sink.row if all_ranks else sink.pass_row  # type: ignore[method-assign]
+        if recorder is not None:
+            # Saves one call per row. The method `log` below is used by runs that record nothing, and documents it.
+            self.log = recorder.row if all_ranks else recorder.track_step_only  # type: ignore[assignment, method-assign]
 
     def __repr__(self) -> str:
         return f"<otel_bridge.Run {self.project}/{self.name} id={self.id} role={self.role}>"
@@ -78,216 +66,312 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Run id, the same in every process and after a restart."""
+        """Return the run id, the same in every process and after a restart."""
         return self.facts.identity.id
 
     @property
     def name(self) -> str:
-        """Display name."""
+        """Return the display name."""
         return self.facts.identity.name
 
     @property
     def project(self) -> str:
-        """Project (MLflow: experiment)."""
+        """Return the project (MLflow: experiment)."""
         return self.facts.identity.project
 
     @property
     def role(self) -> str | None:
-        """Who speaks in this process."""
+        """Return the role of this process."""
         return self.facts.identity.role
 
     @property
     def settings(self) -> RunSettings:
-        """Every setting as it stood at ``init()``."""
+        """Return every setting as it was at ``init()``."""
         return self.facts.settings
 
     @property
     def recording(self) -> bool:
-        """False when no exporter was chosen, or the run has ended."""
-        return self._sink is not None and not self._ended
+        """Return whether the run records; ``False`` without an exporter and after the end of the run."""
+        return self._recorder is not None and not self._ended
 
     @property
     def urls(self) -> dict[str, str]:
-        """Exporter to the address of the run, as far as they are known by now."""
+        """Return the address of the run by exporter, for the addresses that are known so far."""
         report = self._report()
         return {} if report is None else {name: one.url for name, one in report.exporters.items() if one.url}
 
     def id_in(self, exporter: str) -> str | None:
-        """Return the id that the run has in a tracker, e.g. ``"mlflow"``; ``None`` while it is not known.
+        """Return the id that the run has in a tracker, e.g. ``"mlflow"``; ``None`` while the id is not known.
 
-        Waits for nothing: MLflow names its runs itself, and it opens one when the first row or rollout is written, so
-        that it is known after `flush`.
+        The call does not wait. MLflow assigns the id when the first row or rollout is written, so that the id is known
+        after `flush`.
         """
         identity = self.facts.identity
         return tracker_run_id(exporter, self.id, self.facts.env, self._report(), node_rank=identity.node_rank)
 
     def env(self, role: str | None = None) -> dict[str, str]:
-        """Return the variables that put a worker elsewhere into this run, e.g. for Ray's ``runtime_env``.
+        """Return the environment variables that let a worker on another machine join this run.
 
-        With an endpoint they hold its address and token: do not print them.
+        Pass them e.g. to Ray's ``runtime_env``. With an endpoint they contain its address and token: do not print them.
         """
-        told = dict(self.facts.child_environment)
-        if told:
-            told |= endpoint_for_others(self.facts.env, self.facts.choice.names)
-        if role is not None:
-            told["OTEL_BRIDGE_ROLE"] = role
-        return told
+        variables = dict(self.facts.child_environment)
+        if variables:
+            variables |= endpoint_for_others(self.facts.env, self.facts.choice.names)
+        named = role_of(role)
+        if named is not None:
+            variables["OTEL_BRIDGE_ROLE"] = named
+        return variables
 
     # --- rows and config ----------------------------------------------------------------------------------------------
 
-    def log(self, values: Mapping[str, object], step: int | None = None, *, role: str | None = None) -> None:
-        """Record one row; when this returns, a kill of this process loses it no more.
+    def log(
+        self,
+        values: Mapping[str, object] | None = None,
+        step: int | None = None,
+        *extra: object,
+        role: str | None = None,
+        **named: object,
+    ) -> None:
+        """Record one row. Once this returns, the row survives a kill of this process.
 
-        Of ranks above 0 rows are taken with ``OTEL_BRIDGE_RANKS=all`` only.
+        Rows of ranks above 0 are ignored unless ``OTEL_BRIDGE_RANKS=all``.
 
         Args:
-            values: Numbers by key. Nested dicts are flattened with ``/``; arrays and lists of numbers become
-                distributions; anything else is left out and counted.
-            step: Step of the role; ``None``: its last one in this process + 1, from 0.
+            values: Numbers by key. Nested dicts are flattened with ``/``. Arrays and lists of numbers become
+                distributions. Any other value is dropped and counted.
+            step: Step of the role; ``None`` for its last step in this process + 1, from 0.
+            extra: ``commit``, as in W&B. After ``False``, the next call without a step has the same step.
             role: Another role than the run's own.
+            named: Names that other loggers use for *values* (``data``, ``metrics``, …) and *step*
+                (``global_step``, …). Any other argument is counted as a drop.
         """
 
-    def log_config(self, config: object) -> None:
-        """Record hyperparameters, of rank 0: a nested mapping, dataclass or namespace. Secrets are struck out."""
-        if self._sink is None or self.facts.identity.rank:
+    def log_config(self, config: object = None, *extra: object, **named: object) -> None:
+        """Record hyperparameters: a nested mapping, dataclass or namespace. Secrets are redacted.
+
+        Keywords are entries: ``log_config(lr=1e-6)``. Only rank 0 records them.
+        """
+        if self._recorder is None or self.facts.identity.rank:
             return
+        if config is None:  # an entry may have any name, so that only a single mapping is treated as the whole config
+            lone = named.get(next(iter(named), "")) if len(named) == 1 and next(iter(named)) in CONFIGS else None
+            config = named if named and not _holds_entries(lone) else lone
+        elif named:
+            self.log_config(named)
+        if extra:
+            ExtraArguments(extra, {}, self.count_drop).count_rest()
         try:
             body = config_of(config, self.count_drop)
         except Exception:  # noqa: BLE001  # code of the user's own objects
             self.count_drop("internal_error")
             return
         if body:
-            self._sink.event(semconv.EVENT_CONFIG, {}, body)
+            self._recorder.event(semconv.EVENT_CONFIG, {}, body)
 
     # --- rollouts -----------------------------------------------------------------------------------------------------
 
-    def rollout(self, **fields: object) -> AbstractContextManager[LiveRollout]:
-        """Open a live rollout: what is called inside becomes its children.
+    def rollout(self, *extra: object, **fields: object) -> AbstractContextManager[LiveRollout]:
+        """Open a live rollout: model and tool calls within the ``with`` block become its children.
 
         Args:
+            extra: No positional argument is accepted; each is counted as a drop.
             fields: Any field of `Rollout` (``step``, ``group``, ``sample``, ``split``, ``policy_version``, …), and
                 ``role``; other keys become metadata.
         """
-        from otel_bridge.emit import rollouts  # noqa: PLC0415  # only programs with rollouts pay for it
+        from otel_bridge.emit.rollouts import calls  # noqa: PLC0415  # only programs with rollouts pay for it
 
-        return rollouts.open_rollout(self, **fields)
+        ExtraArguments(extra, {}, self.count_drop).count_rest()
+        return calls.open_rollout(self, **fields)
 
     def log_rollouts(
         self,
-        finished: Iterable[Rollout | Mapping[str, Any]] | None,
-        *,
+        finished: Iterable[Rollout | Mapping[str, Any]] | None = None,
+        *extra: object,
         step: int | None = None,
         split: str | None = None,
         role: str | None = None,
+        **named: object,
     ) -> None:
-        """Record finished rollouts; at most the cap of a step leaves the process.
+        """Record finished rollouts; only those that are kept for their step leave the process.
 
         Args:
             finished: `Rollout` objects, or mappings with its fields; other keys become metadata.
-            step: The consuming step of those that name none; ``None``: the role's last.
-            split: Split of those that name none.
+            step: The consuming step of rollouts that name none; ``None`` for the role's last step.
+            split: Split of rollouts that name none.
             role: Another role than the run's own.
+            extra: The step; any other positional argument is counted as a drop.
+            named: Other names of *finished* and *step*; any other argument is counted as a drop.
         """
-        from otel_bridge.emit import rollouts  # noqa: PLC0415
+        from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
-        rollouts.log_rollouts(self, finished, step=step, split=split, role=role)
+        given = ExtraArguments(extra, named, self.count_drop)
+        found: Any = given.named(ROLLOUTS, finished)
+        at: Any = given.next(given.named(STEPS, step))
+        given.count_rest()
+        calls.log_rollouts(self, found, step=at, split=split, role=role)
 
-    def log_generations(self, **columns: Any) -> None:
-        """Record finished rollouts given as parallel lists (``prompts=``, ``responses=``, ``rewards=``, …)."""
-        from otel_bridge.emit import rollouts  # noqa: PLC0415
+    def log_generations(self, *extra: Any, **columns: Any) -> None:
+        """Record finished rollouts from parallel lists (``prompts=``, ``responses=``, ``rewards=``, …).
 
-        rollouts.log_generations(self, **columns)
+        Positional arguments are prompts, responses and rewards.
+        """
+        from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
+
+        given = ExtraArguments(extra, {}, self.count_drop)
+        for name in ("prompts", "responses", "rewards"):
+            columns[name] = given.next(columns.get(name))
+        given.count_rest()
+        calls.log_generations(self, **{name: column for name, column in columns.items() if column is not None})
 
     def log_reward(
         self,
-        rollout_id: str,
-        value: object,
+        rollout_id: str | None = None,
+        value: object = None,
         name: str = "reward",
         explanation: str | None = None,
-        *,
+        *extra: object,
         role: str | None = None,
         step: int | None = None,
+        **named: object,
     ) -> None:
-        """Record a value of a rollout that is finished or will come, from any process.
+        """Record an evaluation of a rollout, before or after that rollout is recorded, from any process.
 
         Args:
-            rollout_id: The user's id of the rollout, or its trace id.
+            rollout_id: Your own id of the rollout, or its trace id.
             value: A number; a text is a label.
             name: ``reward``, ``advantage``, or a part's name.
-            explanation: Why.
+            explanation: Reason for the value.
             role: Role of the rollout, when it is not this run's.
-            step: Step of the rollout, where known.
+            step: Step of the rollout, when known.
+            extra: Any further positional argument is counted as a drop.
+            named: Other names of *rollout_id* (``id``) and *value* (``reward``, ``score``); any other argument is
+                counted as a drop.
         """
-        from otel_bridge.emit import rollouts  # noqa: PLC0415
+        from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
-        rollouts.log_reward(self, rollout_id, value, name=name, explanation=explanation, role=role, step=step)
+        given = ExtraArguments(extra, named, self.count_drop)
+        of, found = given.named(("id", "rollout", "trace_id"), rollout_id), given.named(("reward", "score"), value)
+        given.count_rest()
+        calls.log_reward(self, of, found, name=name, explanation=explanation, role=role, step=step)
 
     def log_rewards(
-        self, values: Mapping[str, object], name: str = "reward", *, role: str | None = None, step: int | None = None
+        self,
+        values: Mapping[str, object] | None = None,
+        name: str = "reward",
+        *extra: object,
+        role: str | None = None,
+        step: int | None = None,
+        **named: object,
     ) -> None:
-        """Record one value for each of many rollouts, by rollout id; as `log_reward`."""
-        from otel_bridge.emit import rollouts  # noqa: PLC0415
+        """Record one evaluation for each of many rollouts, by rollout id; see `log_reward`."""
+        from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
-        rollouts.log_rewards(self, values, name=name, role=role, step=step)
+        given = ExtraArguments(extra, named, self.count_drop)
+        found = given.named(REWARDS, values)
+        given.count_rest()
+        calls.log_rewards(self, found, name=name, role=role, step=step)
 
     # --- for the modules of emission ----------------------------------------------------------------------------------
 
     def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False) -> None:
-        """Append one encoded record (a *whole* one: a request with its own resources). Thread-safe, never raises."""
-        if self._sink is not None:
-            self._sink.append(signal, payload, time_unix_ns, whole=whole)
+        """Append one encoded record; a *whole* one is a request with its own resources. Thread-safe, never raises."""
+        if self._recorder is not None:
+            self._recorder.append(signal, payload, time_unix_ns, whole=whole)
 
-    def count_drop(self, reason: str, n: int = 1) -> None:
-        """Count *n* drops by *reason*; said at most once a minute."""
-        if self._sink is not None:
-            self._sink.count(reason, n)
+    def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
+        """Count *n* drops by *reason*, of which *key* is the first; drops are printed at most once a minute."""
+        if self._recorder is not None:
+            self._recorder.count(reason, n, key)
 
     def next_event_seq(self) -> int:
         """Return the number of this process's next event."""
-        return 0 if self._sink is None else self._sink.next_event_seq()
+        return 0 if self._recorder is None else self._recorder.next_event_seq()
 
     def last_step(self, role: str | None = None) -> int | None:
         """Return the last step of *role* (default: the run's own) in this process."""
-        return None if self._sink is None else self._sink.last_step(role or self.role)
+        return None if self._recorder is None else self._recorder.last_step(role or self.role)
+
+    def last_steps(self) -> dict[str | None, int]:
+        """Return the last step of every role in this process."""
+        return {} if self._recorder is None else self._recorder.last_steps()
+
+    def go_on_from(self, steps: Mapping[str | None, int]) -> None:
+        """Set the last steps to *steps*, because this process has been in the run before."""
+        if self._recorder is not None:
+            self._recorder.go_on_from(steps)
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child."""
-        if self._sink is not None:
-            self._sink.after_fork()
+        """Begin the child's own part of the run in a forked child."""
+        if self._recorder is not None:
+            self._recorder.after_fork()
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
-    def flush(self, timeout_s: float = 10.0) -> bool:
-        """Wait until all so far is written; true when it is, in every tracker that is neither blocked nor failing."""
-        sink = self._sink
-        if sink is None:
-            return True
-        mark = sink.flush()
-        return mark is None or self._wait(sink, mark, timeout_s, end=False).written
+    def flush(self, timeout_s: float = DEFAULT_FLUSH_S, *extra: object, **named: object) -> bool:
+        """Wait until everything logged so far is written; return whether it is.
 
-    def finish(self, status: EndStatus = "finished", timeout_s: float = 30.0) -> None:
-        """End this process's part of the run, once; wait at most *timeout_s* and say what remains.
+        Trackers that are blocked or failing are not waited for.
+        """
+        given = ExtraArguments(extra, named, self.count_drop)
+        named_s = given.named(_TIMEOUTS)
+        timeout_s = seconds_of(timeout_s if named_s is None else named_s, DEFAULT_FLUSH_S)
+        given.count_rest()
+        recorder = self._recorder
+        if recorder is None:
+            return True
+        mark = recorder.flush()
+        return mark is None or self._wait(recorder, mark, timeout_s, end=False).written
+
+    def finish(
+        self,
+        status: EndStatus | str | int | None = None,
+        timeout_s: float = DEFAULT_FINISH_S,
+        *extra: object,
+        **named: object,
+    ) -> None:
+        """End this process's part of the run, once; wait at most *timeout_s* and report what remains.
 
         Args:
-            status: ``finished``, ``failed`` or ``killed``.
+            status: ``finished`` (the default), ``failed`` or ``killed``, or an exit code.
             timeout_s: How long to wait for delivery.
+            extra: Any further positional argument is counted as a drop.
+            named: ``exit_code``, as in W&B, for *status*; ``timeout`` for *timeout_s*; any other argument is counted
+                as a drop.
         """
-        sink = self._sink
+        given = ExtraArguments(extra, named, self.count_drop)
+        end = status_of(given.named(("exit_code",), status))
+        named_s = given.named(_TIMEOUTS)
+        timeout_s = seconds_of(timeout_s if named_s is None else named_s, DEFAULT_FINISH_S)
+        given.count_rest()
+        self._finish(end, timeout_s)
+
+    def _finish(self, status: EndStatus, timeout_s: float) -> None:
+        recorder = self._recorder
         if self._ended:
             return
         self._ended = True
         if self.on_end is not None:
             self.on_end(self)
-        if sink is None:
+        if recorder is None:
             return
-        mark = sink.end(status if status in _STATUSES else "failed")
-        if mark is None or sink.forked:
+        mark = recorder.end(status)
+        if mark is None or recorder.forked:
             return
-        outcome = self._wait(sink, mark, timeout_s, end=True)
-        remains = outcome.remains
-        if not outcome.written:
-            remains = (*remains, f"the rest is kept; deliver it with: otel-bridge drain {sink.folder.base}")
-        lines.say(lines.ended(self.facts.identity, status, mark.rows, outcome.report, remains))
+        outcome = self._wait(recorder, mark, timeout_s, end=True)
+        remains = (*outcome.remains, *self._what_next(recorder, outcome))
+        console.say(console.ended(self.facts.identity, status, mark.rows, outcome.report, remains))
+
+    def _what_next(self, recorder: Recorder, outcome: FlushOutcome) -> list[str]:
+        """Return lines on what happens to records that are not delivered, and what to do."""
+        base, lines = recorder.folder.base, list[str]()
+        if not outcome.written or outcome.retrying:
+            delivered_by = recorder.starter.goes_on()
+            lines.append(console.rest_is_kept(base, delivered_by, self.facts.choice.names))
+            if delivered_by is None:
+                return lines
+        if outcome.blocked:
+            lines.append(console.blocked_is_kept(base, outcome.blocked))
+        return lines
 
     def __enter__(self) -> Run:
         return self
@@ -299,13 +383,17 @@ class Run:
         self.finish("finished" if good else "failed")
 
     def finish_at_exit(self) -> None:
-        """End the run when the interpreter ends: failed after an uncaught exception, else finished."""
+        """End the run when the interpreter exits: ``failed`` after an uncaught exception, else ``finished``."""
         interactive = hasattr(sys, "ps1")
         failed = getattr(sys, "last_value", None) is not None and not interactive
         self.finish("failed" if failed else "finished")
 
     def _report(self) -> Report | None:
-        return None if self._sink is None else read_report(self._sink.folder)
+        return None if self._recorder is None else read_report(self._recorder.folder)
 
-    def _wait(self, sink: Sink, mark: Mark, timeout_s: float, *, end: bool) -> Outcome:
-        return Waiting(sink.folder, sink.keeper, self.facts.choice.names, mark, end=end).wait(timeout_s)
+    def _wait(self, recorder: Recorder, mark: Checkpoint, timeout_s: float, *, end: bool) -> FlushOutcome:
+        return DeliveryWaiter(recorder.folder, recorder.starter, self.facts.choice.names, mark, end=end).wait(timeout_s)
+
+
+def _holds_entries(value: object) -> bool:
+    return isinstance(value, Mapping) or hasattr(value, "__dict__")

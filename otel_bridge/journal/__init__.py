@@ -1,1 +1,1 @@
-"""Run folders and segments: what lies on disk between the trainer and the bridge."""
+"""Run folders and segments: the files on disk between the trainer and the bridge."""

@@ -1,18 +1,20 @@
-"""The run folder ``<base>/<run id>/``: what of one run lies on this machine, and where the base is.
+"""Names and creates the files of the run folder ``<base>/<run id>/``.
 
 .. code-block:: text
 
     folder.json     format and run id            report.json     what the bridge has read and written
-    segments/       frames, by process           ledger.sqlite   the bridge's
-    processes/      one life file a process      bridge.lock     held by the bridge, says who it is
-    ask/            what the bridge is asked     bridge.log      its stdout and stderr
+    segments/       frames, by process           ledger.sqlite   the bridge's ledger
+    processes/      one life file per process    bridge.lock     held by the bridge, names its process
+    ask/            control requests             bridge.log      the bridge's stdout and stderr
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import stat
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -20,15 +22,19 @@ from typing import Final, cast
 
 import orjson
 
-from otel_bridge.errors import FormatVersionError, JournalError
-from otel_bridge.journal.base import DEFAULT_NAME, base_dir
-from otel_bridge.journal.host import this_host
+from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError
+from otel_bridge.journal.base_dir import DEFAULT_NAME, base_dir, why_not_ours
+from otel_bridge.journal.files import create_regular, read_regular
 from otel_bridge.journal.locks import RecordLock, content
-from otel_bridge.journal.segment import SUFFIX, SegmentFile, segment_name
+from otel_bridge.journal.machine import this_host
+from otel_bridge.journal.segment import SUFFIX, SegmentFile, parsed_segment_name, segment_name
 
 __all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
 
 FORMAT: Final = 1
+SEGMENTS: Final = "segments"
+REPORT: Final = "report.json"
+LEDGER: Final = "ledger.sqlite"
 _LIFE: Final = ".life"
 _LOCK: Final = ".lock"
 _LONGEST_NAME: Final = 160
@@ -38,7 +44,7 @@ _ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The bridge that holds, or held last, a run folder's lock, in its own words."""
+    """Describes the bridge that holds, or last held, a run folder's lock, as that bridge wrote it."""
 
     pid: int
     host: str
@@ -47,11 +53,11 @@ class LockHolder:
 
 
 class RunFolder:
-    """Paths and listing of one run folder. Constructing it touches nothing.
+    """Gives the paths of one run folder and lists its files. Its constructor does not access the disk.
 
     Args:
-        base: The folder of run folders, see `base_dir`.
-        run_id: Any text; what a file name cannot hold is escaped.
+        base: The base directory, see `base_dir`.
+        run_id: Any text; characters that a file name cannot hold are escaped.
     """
 
     def __init__(self, base: Path, run_id: str) -> None:
@@ -60,36 +66,74 @@ class RunFolder:
 
     @classmethod
     def at(cls, path: Path) -> RunFolder:
-        """Return the run folder that lies at *path*."""
-        folder = cls(path.parent, _run_id_of(path))
+        """Return the run folder at *path*."""
+        folder = cls.__new__(cls)
+        folder.run_id = _run_id_of(path)
         folder._place(path)
         return folder
 
     def _place(self, path: Path) -> None:
         self.base = path.parent
         self.path = path
-        self.segments_dir = self.path / "segments"
-        self.processes_dir = self.path / "processes"
-        self.ask_dir = self.path / "ask"
-        self.report_path = self.path / "report.json"
-        self.ledger_path = self.path / "ledger.sqlite"
-        self.log_path = self.path / "bridge.log"
-        self.lock_path = self.path / "bridge.lock"
-        self.format_path = self.path / "folder.json"
+
+    # Computed on demand: a service lists thousands of folders and needs two paths of each.
+    @property
+    def segments_dir(self) -> Path:
+        """Return the path of the folder of segments."""
+        return self.path / SEGMENTS
+
+    @property
+    def processes_dir(self) -> Path:
+        """Return the path of the folder of life files."""
+        return self.path / "processes"
+
+    @property
+    def control_dir(self) -> Path:
+        """Return the path of the folder of control requests."""
+        return self.path / "ask"
+
+    @property
+    def report_path(self) -> Path:
+        """Return the path of the bridge's report."""
+        return self.path / REPORT
+
+    @property
+    def ledger_path(self) -> Path:
+        """Return the path of the ledger."""
+        return self.path / LEDGER
+
+    @property
+    def log_path(self) -> Path:
+        """Return the path of the bridge's log."""
+        return self.path / "bridge.log"
+
+    @property
+    def lock_path(self) -> Path:
+        """Return the path of the bridge's lock."""
+        return self.path / "bridge.lock"
+
+    @property
+    def format_path(self) -> Path:
+        """Return the path of the file with the format and the run id."""
+        return self.path / "folder.json"
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
 
     def create(self) -> None:
-        """Make the folder and what is above it, readable by its owner only; a base made here ignores itself in git.
+        """Create the folder and its parents, readable by their owner only.
+
+        A base directory that is created here gets a ``.gitignore`` that excludes it.
 
         Raises:
-            FormatVersionError: A newer version made it.
-            JournalError: It cannot be made or is not writable.
+            FormatVersionError: A newer version created the folder.
+            JournalError: The folder cannot be created, is not writable, or belongs to another user.
         """
+        self.check_owner()
         try:
             _make_base(self.base)
-            for path in (self.path, self.segments_dir, self.processes_dir, self.ask_dir):
+            self.check_owner()  # another user may have created it between the check and mkdir
+            for path in (self.path, self.segments_dir, self.processes_dir, self.control_dir):
                 path.mkdir(mode=0o700, exist_ok=True)
             self.check_format()
             if not self.format_path.exists():
@@ -102,8 +146,14 @@ class RunFolder:
                 f"{self.segments_dir} is not writable; make it yours or set OTEL_BRIDGE_DIR to a writable folder"
             )
 
+    def check_owner(self) -> None:
+        """Raise `JournalError` when the folder or its base belongs to another user, or the folder is a link."""
+        for path, may_be_link in ((self.base, True), (self.path, False)):
+            if why := why_not_ours(path, may_be_link=may_be_link):
+                raise JournalError(f"{why}; see OTEL_BRIDGE_DIR")
+
     def check_format(self) -> None:
-        """Raise `FormatVersionError` when a newer version made the folder."""
+        """Raise `FormatVersionError` when a newer version created the folder."""
         version = _facts_of(self.path).get("format")
         if isinstance(version, int) and version > FORMAT:
             raise FormatVersionError(
@@ -111,28 +161,15 @@ class RunFolder:
             )
 
     def exists(self) -> bool:
-        """Say whether there is such a run folder."""
+        """Return whether the run folder exists."""
         return self.segments_dir.is_dir()
 
     def segments(self) -> list[SegmentFile]:
-        """Return the segments there are, by process and number."""
-        found: list[SegmentFile] = []
-        with contextlib.suppress(OSError), os.scandir(self.segments_dir) as entries:
-            for entry in entries:
-                stem, suffix = os.path.splitext(entry.name)
-                instance_id, dash, number = stem.rpartition("-")
-                if suffix != SUFFIX or not dash or not number.isdecimal():
-                    continue
-                with contextlib.suppress(OSError):  # deleted meanwhile
-                    status = entry.stat()
-                    found.append(
-                        SegmentFile(Path(entry.path), instance_id, int(number), status.st_size, status.st_mtime_ns)
-                    )
-        found.sort(key=lambda file: (file.instance_id, file.number))
-        return found
+        """Return the existing segments, ordered by process and number."""
+        return list_segments(str(self.segments_dir))[0]
 
     def segment_path(self, instance_id: str, number: int) -> Path:
-        """Return the file of a segment."""
+        """Return the path of a segment."""
         return self.segments_dir / f"{segment_name(instance_id, number)}{SUFFIX}"
 
     def processes(self) -> list[str]:
@@ -144,21 +181,24 @@ class RunFolder:
         return sorted(name.removesuffix(_LIFE) for name in names if name.endswith(_LIFE))
 
     def life_path(self, instance_id: str) -> Path:
-        """Return the life file of a process."""
+        """Return the path of the life file of a process."""
         return self.processes_dir / f"{instance_id}{_LIFE}"
 
     def lock(self) -> RecordLock:
-        """Return the bridge's lock, not yet taken."""
+        """Return the bridge's lock, not yet acquired."""
         return RecordLock(self.lock_path)
 
     def beat(self, lock: RecordLock, now_unix_ns: int) -> None:
-        """Write into the held *lock* who holds it, and that it lives now."""
+        """Write this process and a heartbeat into the held *lock*."""
         host = this_host()
         holder = LockHolder(os.getpid(), host.name, host.boot_id, now_unix_ns)
         lock.write(orjson.dumps(holder))
 
     def holder(self) -> LockHolder | None:
-        """Return who holds, or held last, the bridge's lock; whether it is held, `probe` of `lock_path` says."""
+        """Return which process holds, or last held, the bridge's lock; `probe` returns whether the lock is held.
+
+        ``None`` means that the lock file is missing or not readable.
+        """
         try:
             facts = cast("dict[str, object]", orjson.loads(content(self.lock_path)))
             return LockHolder(
@@ -171,24 +211,43 @@ class RunFolder:
             return None
 
 
+def list_segments(directory: str) -> tuple[list[SegmentFile], list[str]]:
+    """Return the segments in *directory*, ordered by process and number, and the paths of all other entries."""
+    found, others = list[SegmentFile](), list[str]()
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            named = parsed_segment_name(entry.name)
+            if named is None:
+                others.append(entry.path)
+                continue
+            with contextlib.suppress(OSError):  # deleted meanwhile
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    found.append(SegmentFile(Path(entry.path), *named, status.st_size, status.st_mtime_ns))
+                else:
+                    others.append(entry.path)
+    found.sort(key=lambda file: (file.instance_id, file.number))
+    return found, others
+
+
 def run_folders(base: Path) -> list[RunFolder]:
-    """Return every run folder below *base*, sorted by name; none when there is no such folder."""
+    """Return every run folder in *base*, sorted by name; none when *base* does not exist."""
     try:
         names = sorted(os.listdir(base))
     except OSError:
         return []
-    return [RunFolder.at(base / name) for name in names if (base / name / "segments").is_dir()]
+    return [RunFolder.at(base / name) for name in names if os.path.isdir(f"{base}/{name}/segments")]  # of thousands
 
 
 def put_file(path: Path, data: bytes) -> None:
-    """Put a file in place at once, 0600; a reader sees the old one or the new one, never a part.
+    """Replace a file atomically, with mode 0600; a reader sees the old content or the new one, never a part.
 
     Raises:
-        OSError: It cannot be written; the old one stands.
+        OSError: The file cannot be written; the old content stays.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = create_regular(unfinished)
         with open(fd, "wb") as file:
             file.write(data)
         unfinished.replace(path)
@@ -203,7 +262,7 @@ def _make_base(base: Path) -> None:
     try:
         base.mkdir(mode=0o700)
     except FileExistsError:
-        # Not in a folder that somebody chose and that holds other things.
+        # No .gitignore in a directory that a person chose, which may hold other files.
         if base.name != DEFAULT_NAME:
             return
     ignore = base / ".gitignore"
@@ -212,18 +271,20 @@ def _make_base(base: Path) -> None:
 
 
 def _unusable(path: Path, exc: OSError) -> JournalError:
+    if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return JournalFullError(f"{path} cannot be created: {exc.strerror}; free space, or inodes, on that disk")
     return JournalError(
         f"{path} cannot be used as a run folder: {exc.strerror or exc}; set OTEL_BRIDGE_DIR to a writable folder"
     )
 
 
 def _folder_name(run_id: str) -> str:
-    """Escape a run id, which anybody may send, into one harmless file name."""
+    """Return a safe file name for a run id, which any client may send."""
     raw = run_id.encode("utf-8", "surrogatepass")
     name = _UNSAFE.sub(lambda found: b"%%%02X" % found[0][0], raw).decode()
     if name.startswith("."):
         name = f"%2E{name[1:]}"
-    if name.endswith(_LOCK):  # files of the base itself, as the one that a service holds
+    if name.endswith(_LOCK):  # reserved for files of the base directory, e.g. the lock of a service
         name = f"{name.removesuffix(_LOCK)}%2E{_LOCK[1:]}"
     if not name or len(name) > _LONGEST_NAME:
         name = f"{name[:_LONGEST_NAME]}%~{sha256(raw).hexdigest()[:16]}"
@@ -242,7 +303,7 @@ def _run_id_of(path: Path) -> str:
 
 def _facts_of(path: Path) -> dict[str, object]:
     try:
-        facts: object = orjson.loads((path / "folder.json").read_bytes())
+        facts: object = orjson.loads(read_regular(path / "folder.json"))
     except (OSError, orjson.JSONDecodeError):
         return {}
     return cast("dict[str, object]", facts) if isinstance(facts, dict) else {}

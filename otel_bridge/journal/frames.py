@@ -1,8 +1,8 @@
-"""Records <-> the bytes of a segment. Pure: no I/O.
+"""Frames <-> the bytes of a segment. Pure: no I/O.
 
-A frame is a head of 30 bytes and the payload. The head has a CRC-32 of its own, so that a frame whose payload has not
-arrived yet can be told from one whose length is damaged, and it names its *stream* (one per segment), so that a payload
-holding whole frames of another segment is never taken for frames.
+A frame is a head of 30 bytes and the payload. The head has its own CRC-32, so that an unfinished payload can be
+distinguished from a damaged length. The head also names its *stream* (one per segment), so that a payload that contains
+frames of another segment is never read as frames.
 
 ===========  =====  ===============================================================
 bytes        type   meaning
@@ -33,7 +33,7 @@ from otel_bridge.journal.header import header_end
 
 MAX_RECORD_BYTES: Final = 64 << 20
 MAGIC: Final = b"\xffOBF"
-"""0xFF is in no UTF-8 text, so no string of a record can hold it."""
+"""First bytes of a frame. 0xFF does not occur in UTF-8, so that no string of a record contains them."""
 
 _HEAD: Final = struct.Struct("<8sIHqI")
 _FULL_HEAD: Final = struct.Struct("<4sIIBBqII")
@@ -41,17 +41,17 @@ _CHECKED_HEAD: Final = struct.Struct(f"<{_HEAD.size}sI")
 HEAD_BYTES: Final = _FULL_HEAD.size
 _CRC: Final = struct.Struct("<I").pack
 pack_head: Final = _HEAD.pack
-"""From `start_of` the stream, length, kind, append time and CRC-32 of the payload to the checked bytes of a head."""
+"""Packs `start_of` the stream, length, kind, append time and CRC-32 of the payload into the checked bytes of a head."""
 seal_head: Final = _CHECKED_HEAD.pack
-"""From the checked bytes and their CRC-32 to the head."""
+"""Packs the checked bytes and their CRC-32 into the head."""
 _CHECKED_BYTES: Final = _HEAD.size
 _WHOLE: Final = 1
 WHOLE: Final = _WHOLE << 8
-"""Flag of a whole export request, beside a signal as one number: signal and flags are neighbours in the head."""
+"""Flag of a whole export request, to be combined with a signal: both are packed as one number of 16 bits."""
 
 
 class Signal(IntEnum):
-    """What a frame holds."""
+    """Names the kind of data that a frame holds."""
 
     CONTROL = 0
     METRICS = 1
@@ -63,14 +63,14 @@ _SIGNALS: Final = tuple(Signal)
 
 
 class Frame(NamedTuple):
-    """One record of a segment.
+    """Holds one frame of a segment.
 
     Attributes:
-        signal: What the payload is; ``CONTROL`` with an empty payload asks to write and retry now.
-        whole: The payload is a whole ``Export…ServiceRequest`` with its own resources; else it is one ``ScopeMetrics``,
-            ``ScopeSpans`` or ``ScopeLogs``, and the resource stands in the segment's header.
-        offset: Where the frame begins in the segment.
-        end: Where the next frame begins.
+        signal: Kind of the payload; ``CONTROL`` with an empty payload requests to write and retry now.
+        whole: Whether the payload is a whole ``Export…ServiceRequest`` with its own resources. Otherwise it is one
+            ``ScopeMetrics``, ``ScopeSpans`` or ``ScopeLogs``, and the resource is in the segment's header.
+        offset: Offset of the frame in the segment.
+        end: Offset of the next frame.
     """
 
     signal: Signal
@@ -81,19 +81,19 @@ class Frame(NamedTuple):
     end: int
 
     def __repr__(self) -> str:
-        """Show it without its payload, which may be large."""
+        """Return the frame as text without its payload, which may be large."""
         return f"<Frame {self.signal.name} of {len(self.payload)} bytes at {self.offset}>"
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """What a stretch of a segment holds.
+class ScanResult:
+    """Holds the frames that were read from a part of a segment.
 
     Attributes:
         frames: The readable frames, in order.
-        end: Offset at which reading goes on.
+        end: Offset at which reading continues.
         gap_bytes: Bytes before `end` that belong to no readable frame.
-        gaps: How many stretches those are.
+        gaps: Number of contiguous gaps that those bytes form.
     """
 
     frames: list[Frame]
@@ -117,12 +117,12 @@ def encode_frame(signal: int, payload: bytes, append_unix_ns: int, *, whole: boo
 
 
 def too_long(length: int) -> JournalError:
-    """Return what is raised for a payload above `MAX_RECORD_BYTES`."""
+    """Return the error for a payload above `MAX_RECORD_BYTES`."""
     return JournalError(f"record of {length} bytes, at most {MAX_RECORD_BYTES} fit; cut it or split it")
 
 
 def start_of(stream: int) -> bytes:
-    """Return the bytes with which each frame of a stream begins."""
+    """Return the first bytes of every frame of a stream."""
     return MAGIC + _CRC(stream)
 
 
@@ -131,27 +131,27 @@ def stream_of(segment_name: str) -> int:
     return crc32(segment_name.encode())
 
 
-def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) -> Scan:
-    """Read the frames in *buffer*; behind bad bytes the next valid frame is searched.
+def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) -> ScanResult:
+    """Read the frames in *buffer*; after damaged bytes, the next valid frame is searched.
 
     Args:
-        buffer: Bytes of a segment; from offset 0 on they may begin with its header, which is passed over.
+        buffer: Bytes of a segment. At offset 0 they may begin with its header, which is skipped.
         base: Offset of the buffer in the segment.
-        final: Nothing more will be appended: an unfinished tail is a gap. Otherwise bad bytes at the very end are left
-            for later, and `Scan.end` stands before them.
-        stream: Stream of the segment; ``None``: that of the first valid frame.
+        final: Whether nothing more will be appended, so that an unfinished tail is a gap. Otherwise damaged bytes at
+            the very end are left for the next call, and `ScanResult.end` is before them.
+        stream: Stream of the segment; ``None`` for that of the first valid frame.
 
     Returns:
-        The frames with their offsets in the segment, and where to go on.
+        The frames with their offsets in the segment, and where to continue.
     """
     frames: list[Frame] = []
     skipped: list[int] = []
     size = len(buffer)
     at = (header_end(buffer) or 0) if base == 0 else 0
-    start = at  # of the bad bytes, when at is beyond it
+    start = at  # start of damaged bytes, while at is beyond it
     while at < size:
         if at == start and stream is not None:
-            start = at = _take_sound(buffer, at, frames, base=base, begin=start_of(stream))
+            start = at = _scan_intact(buffer, at, frames, base=base, begin=start_of(stream))
             if at == size:
                 break
         head = _head(buffer, at, stream)
@@ -172,12 +172,12 @@ def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) ->
     if final and start < size:
         skipped.append(size - start)
         start = size
-    return Scan(frames, base + start, sum(skipped), len(skipped))
+    return ScanResult(frames, base + start, sum(skipped), len(skipped))
 
 
-def _take_sound(buffer: bytes, at: int, frames: list[Frame], *, base: int, begin: bytes) -> int:
-    """Take the whole and undamaged frames from *at* on; return where the first that is not one of them stands."""
-    # Nearly all of every segment, so nothing is done here but what each frame needs.
+def _scan_intact(buffer: bytes, at: int, frames: list[Frame], *, base: int, begin: bytes) -> int:
+    """Append the intact frames from *at* on to *frames*; return the offset of the first byte after them."""
+    # Reads nearly all of every segment: only what each frame needs is done here.
     add, unpack, known = frames.append, _CHECKED_HEAD.unpack_from, len(_SIGNALS)
     last = len(buffer) - HEAD_BYTES
     while at <= last:
@@ -195,7 +195,7 @@ def _take_sound(buffer: bytes, at: int, frames: list[Frame], *, base: int, begin
 
 
 def pending_end(buffer: bytes, base: int, *, stream: int | None = None) -> int | None:
-    """Return where the frame at the start of *buffer* ends, should it reach beyond the buffer; else ``None``."""
+    """Return the end of the frame at the start of *buffer*, if it is beyond the buffer; else ``None``."""
     head = _head(buffer, 0, stream)
     end = 0 if head is None else HEAD_BYTES + head[_LENGTH]
     return base + end if end > len(buffer) else None
@@ -207,7 +207,7 @@ _PAYLOAD_CRC: Final = 6
 
 
 def _head(buffer: bytes, at: int, stream: int | None) -> _Head | None:
-    """Return the fields of the head at *at* when it is whole and undamaged."""
+    """Return the fields of the head at *at*, or ``None`` when it is unfinished or damaged."""
     if len(buffer) - at < HEAD_BYTES:
         return None
     head = cast("_Head", _FULL_HEAD.unpack_from(buffer, at))
@@ -220,13 +220,13 @@ def _head(buffer: bytes, at: int, stream: int | None) -> _Head | None:
 
 
 def _next_candidate(buffer: bytes, at: int, stream: int | None) -> int:
-    """Return the next place from *at* on that may be a head, else the end of the buffer."""
+    """Return the next offset from *at* on that may be a head, else the end of the buffer."""
     found = _candidates(stream).search(buffer, at)
     return len(buffer) if found is None else found.start()
 
 
 @lru_cache(maxsize=256)
 def _candidates(stream: int | None) -> re.Pattern[bytes]:
-    # All that is known of a head without its checksum: bytes full of the magic are passed over in C.
+    # All that is known of a head without its checksum, so that the search skips other bytes in C.
     start = re.escape(MAGIC) + (b".{4}" if stream is None else re.escape(_CRC(stream)))
     return re.compile(start + rb".{3}[\x00-\x04][\x00-\x03][\x00-\x01]", re.DOTALL)

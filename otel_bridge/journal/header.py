@@ -1,7 +1,7 @@
-"""The first frame of every segment: who writes it, for which run, and where its records are to go.
+"""Segment header <-> bytes: the first frame of every segment, with its process, its run and its destinations.
 
-The prefix (magic, format, length, CRC-32) is the same in all formats, so that an older reader can tell a newer segment
-from a damaged one. The body is JSON; fields that this version does not know are passed over.
+The prefix (magic, format, length, CRC-32) is the same in all formats, so that an older reader can distinguish a newer
+segment from a damaged one. The body is JSON; fields that this version does not know are ignored.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from zlib import crc32
 import orjson
 
 from otel_bridge.errors import FormatVersionError, InvalidRecordError
-from otel_bridge.journal.host import start_ticks, this_host
+from otel_bridge.journal.machine import start_ticks, this_host
 
 FORMAT: Final = 1
 HEADER_MAGIC: Final = b"\xffOBSEG\r\n"
-"""0xFF is in no UTF-8 text; the line end shows a copy made in text mode."""
+"""First bytes of a segment. 0xFF does not occur in UTF-8; the line end reveals a copy made in text mode."""
 MAX_HEADER_BYTES: Final = 16 << 20
 
 _PREFIX: Final = struct.Struct("<8sIII")
@@ -33,20 +33,23 @@ _NO_DESTINATIONS: Final[Mapping[str, Mapping[str, str]]] = {}
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment says of itself.
+    """Describes a segment and the process that writes it.
 
     Attributes:
         instance_id: The writing process (a forked child has its own).
-        kind: ``process`` (emission), ``receiver``, ``bridge`` (what the bridge itself says) or ``launcher``.
+        kind: ``process`` (emission), ``receiver``, ``bridge`` (the bridge's own records) or ``launcher``.
         resource: Serialised ``opentelemetry.proto.resource.v1.Resource`` of the records; empty for receivers.
-        exporters: Signal (``metrics``, ``traces``, ``logs``) to the names asked for.
-        destinations: Exporter to the variables that say where it delivers: absolute, no credentials.
-        start_ticks: Start of the process as `otel_bridge.journal.life.start_ticks` gives it.
-        number: Place among the segments of its process, from 0.
-        hold: No bridge is to be started for it; ``otel-bridge drain`` delivers.
-        system_metrics_s: How often the bridge of this machine is to measure it, in seconds; 0: not asked for.
-        message_content: Exporter to how much message text it may get, where that is less than all:
-            ``{"wandb": "off"}``.
+        exporters: Signal (``metrics``, ``traces``, ``logs``) to the requested exporters.
+        destinations: Exporter to the variables that define where it delivers: absolute, no credentials.
+        start_ticks: Start of the process, as `otel_bridge.journal.liveness.start_ticks` returns it.
+        started_unix_ns: When the process joined the run, by the wall clock; the same in all of its segments.
+        started_monotonic_ns: The same time by the machine's monotonic clock, comparable under one *boot_id* only; 0 in
+            segments of older versions.
+        number: Number among the segments of its process, from 0.
+        hold: Whether no bridge shall be started for it; ``otel-bridge drain`` delivers.
+        system_metrics_s: Interval at which the bridge of this machine measures the system, in seconds; 0 for never.
+        message_content: Exporter to its content policy, where that is less than all text: ``{"wandb": "off"}``.
+        generated: Which of ``project`` and ``run_name`` were generated.
         launcher: Mark of the ``otel-bridge run`` whose child the process is; empty without one.
     """
 
@@ -63,6 +66,8 @@ class SegmentHeader:
     pid: int
     start_ticks: int
     created_unix_ns: int
+    started_unix_ns: int = 0
+    started_monotonic_ns: int = 0
     number: int = 0
     format: int = FORMAT
     role: str | None = None
@@ -70,13 +75,22 @@ class SegmentHeader:
     launcher: str = ""
     system_metrics_s: float = 0.0
     message_content: Mapping[str, str] = field(default_factory=dict[str, str])
+    generated: tuple[str, ...] = ()
 
     @classmethod
     def of_this_process(
-        cls, kind: str, instance_id: str, *, run_id: str, project: str, run_name: str, resource: bytes = b""
+        cls,
+        kind: str,
+        instance_id: str,
+        *,
+        run_id: str,
+        project: str,
+        run_name: str,
+        resource: bytes = b"",
+        generated: tuple[str, ...] = (),
     ) -> SegmentHeader:
-        """Return the header of what this process itself writes into a run: it asks for no exporter."""
-        host, pid = this_host(), os.getpid()
+        """Return the header of a segment that this process writes for itself; it requests no exporter."""
+        host, pid, started_ns = this_host(), os.getpid(), time.time_ns()
         return cls(
             instance_id=instance_id,
             run_id=run_id,
@@ -90,7 +104,10 @@ class SegmentHeader:
             boot_id=host.boot_id,
             pid=pid,
             start_ticks=start_ticks(pid),
-            created_unix_ns=time.time_ns(),
+            created_unix_ns=started_ns,
+            started_unix_ns=started_ns,
+            started_monotonic_ns=time.monotonic_ns(),
+            generated=generated,
         )
 
     def to_bytes(self) -> bytes:
@@ -113,12 +130,15 @@ class SegmentHeader:
                 "pid": self.pid,
                 "start_ticks": self.start_ticks,
                 "created_unix_ns": self.created_unix_ns,
+                "started_unix_ns": self.started_unix_ns,
+                "started_monotonic_ns": self.started_monotonic_ns,
                 "number": self.number,
                 "role": None if self.role is None else _plain(self.role),
                 "hold": self.hold,
                 "launcher": self.launcher,
                 "system_metrics_s": self.system_metrics_s,
                 "message_content": dict(self.message_content),
+                "generated": list(self.generated),
             }
         )
         crc = crc32(body, crc32(_CHECKED.pack(self.format, len(body))))
@@ -126,11 +146,11 @@ class SegmentHeader:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SegmentHeader:
-        """Read the header at the start of *data*; what stands behind it is not looked at.
+        """Return the header at the start of *data*; the bytes after it are not read.
 
         Raises:
             InvalidRecordError: The header is unfinished or damaged.
-            FormatVersionError: A newer version wrote it.
+            FormatVersionError: A newer version wrote the header.
         """
         end = header_end(data)
         if end is None:
@@ -148,8 +168,16 @@ class SegmentHeader:
             raise InvalidRecordError(f"segment header with a field missing or of the wrong type: {exc!r}") from exc
 
 
+def announced_bytes(data: bytes) -> int:
+    """Return the length that the header at the start of *data* announces; 0 when there is no header."""
+    if len(data) < _PREFIX.size:
+        return 0
+    magic, _, length, _ = cast("tuple[bytes, int, int, int]", _PREFIX.unpack_from(data))
+    return _PREFIX.size + length if magic == HEADER_MAGIC and length <= MAX_HEADER_BYTES else 0
+
+
 def header_end(data: bytes) -> int | None:
-    """Return where the header frame at the start of *data* ends; ``None``: unfinished, damaged, or no header."""
+    """Return the end of the header at the start of *data*; ``None`` when it is missing, unfinished or damaged."""
     if len(data) < _PREFIX.size:
         return None
     magic, version, length, crc = cast("tuple[bytes, int, int, int]", _PREFIX.unpack_from(data))
@@ -178,6 +206,8 @@ def _from_json(body: dict[str, object], version: int) -> SegmentHeader:
         pid=int(cast("int", body["pid"])),
         start_ticks=int(cast("int", body["start_ticks"])),
         created_unix_ns=int(cast("int", body["created_unix_ns"])),
+        started_unix_ns=int(cast("int", body.get("started_unix_ns", 0))),
+        started_monotonic_ns=int(cast("int", body.get("started_monotonic_ns", 0))),
         number=int(cast("int", body["number"])),
         format=version,
         role=None if role is None else str(role),
@@ -185,6 +215,7 @@ def _from_json(body: dict[str, object], version: int) -> SegmentHeader:
         launcher=str(body.get("launcher", "")),
         system_metrics_s=float(cast("float", body.get("system_metrics_s", 0.0))),
         message_content=dict(cast("dict[str, str]", body.get("message_content", {}))),
+        generated=tuple(cast("list[str]", body.get("generated", []))),
     )
 
 

@@ -1,8 +1,9 @@
-"""POSIX record locks on files of their own: who lives, who is the bridge.
+"""Provides POSIX record locks, which show that a process is alive and which process is the bridge.
 
-``fcntl.lockf``, not ``flock``: a forked child does not inherit it, exec and SIGKILL free it at once, and it is seen
-from other pid namespaces. Its trap: it belongs to the process, so that a second open and close of the file *anywhere in
-the owner* drops it, and a second holder in the same process is let in. Hence the registry of what this process holds.
+``fcntl.lockf``, not ``flock``: a forked child does not inherit the lock, SIGKILL frees it at once, exec frees it too,
+and other pid namespaces see it. Its trap is that it belongs to the process. Opening and closing the file a second time
+*anywhere in the process* drops the lock, and a second holder in the same process is admitted. Hence the registry of
+the locks that this process holds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from otel_bridge.errors import JournalError
+from otel_bridge.journal.files import open_regular
 
 CONTENT_BYTES: Final = 512
 _BUSY: Final = frozenset({errno.EACCES, errno.EAGAIN})
@@ -32,11 +34,11 @@ _mutex = threading.RLock()
 
 
 class LockUnsupportedError(JournalError):
-    """The file system has no record locks: see `otel_bridge.journal.life` for what is asked instead."""
+    """Raised when the file system has no record locks; `otel_bridge.journal.liveness` describes the fallback."""
 
 
 class RecordLock:
-    """An exclusive lock on one file, held by this process until released, exec or death. Thread-safe.
+    """Locks one file exclusively for this process, until `release`, exec or the end of the process. Thread-safe.
 
     Args:
         path: File of the lock alone; created when missing, never deleted here.
@@ -49,10 +51,10 @@ class RecordLock:
         self._pid = 0
 
     def acquire(self, blocking: bool = False) -> bool:
-        """Take the lock; ``False``: somebody else has it. Taken already by this object: ``True``.
+        """Take the lock; return ``False`` when another holder has it, ``True`` also when this object already had it.
 
         Args:
-            blocking: Wait for it.
+            blocking: Whether to wait for the lock.
 
         Raises:
             LockUnsupportedError: The file system has no record locks.
@@ -60,19 +62,19 @@ class RecordLock:
         """
         taken = self._take()
         while blocking and not taken:
-            time.sleep(_WAIT_S)  # not in lockf: that would keep every other lock of this process waiting
+            time.sleep(_WAIT_S)  # not in lockf, which would block every other lock of this process
             taken = self._take()
         return taken
 
     def held(self) -> bool:
-        """Say whether this process holds the lock and the file at the path is still the locked one."""
+        """Return whether this process holds the lock and the file at the path is still the locked one."""
         return self._identity is not None and self._pid == os.getpid() and _identity_at(self.path) == self._identity
 
     def write(self, content: bytes) -> None:
-        """Replace what the file says, at most `CONTENT_BYTES`; only while held.
+        """Replace the file's content, at most `CONTENT_BYTES`; only while the lock is held.
 
         Raises:
-            JournalError: It cannot be written.
+            JournalError: The file cannot be written.
         """
         try:
             # One write of one length: a reader never sees a part of it.
@@ -81,31 +83,31 @@ class RecordLock:
             raise JournalError(f"{self.path} cannot be written: {exc.strerror}; is the disk full?") from exc
 
     def read(self) -> bytes:
-        """Return what was written; only while held, when the file must not be opened again."""
+        """Return the file's content; only while the lock is held, when the file must not be opened again."""
         return os.pread(self._fd, CONTENT_BYTES, 0).strip()
 
     def release(self) -> None:
         """Free the lock; the file stays. May be called twice."""
         with _mutex:
-            self._let_go()
+            self._unlock()
 
     def renew(self) -> None:
-        """Forget the lock in a forked child, which owns nothing. The parent's lock stays held."""
+        """Drop the lock in a forked child, which does not own it. The parent's lock stays held."""
         self.release()
 
     def _take(self) -> bool:
         with _mutex:
             if self.held():
                 return True
-            self._let_go()
+            self._unlock()
             for _ in range(_REPLACED_TRIES):
                 taken = self._try()
                 if taken is not None:
                     return taken
-        raise JournalError(f"{self.path}: replaced again and again while it was being locked; who deletes it?")
+        raise JournalError(f"{self.path}: replaced repeatedly while it was being locked; which process deletes it?")
 
     def _try(self) -> bool | None:
-        """Lock the file once; ``None``: it was replaced meanwhile."""
+        """Try once to lock the file; return ``None`` when the file was replaced meanwhile."""
         seen = _identity_at(self.path)
         if seen is not None and seen in _registry:
             return False
@@ -126,19 +128,19 @@ class RecordLock:
         _registry[identity] = self
         return True
 
-    def _let_go(self) -> None:
+    def _unlock(self) -> None:
         identity, self._identity = self._identity, None
         if identity is not None and _registry.get(identity) is self:
             del _registry[identity]
         fd, self._fd = self._fd, -1
         with contextlib.suppress(OSError):
-            status = os.fstat(fd)  # a program that closes all descriptors may have given the number away
+            status = os.fstat(fd)  # after a program closed all descriptors, the number may belong to another file
             if (status.st_dev, status.st_ino) == identity:
                 os.close(fd)
 
 
 def probe(path: Path) -> bool:
-    """Say whether anybody, this process included, holds the lock on *path*. Takes nothing, about 5 us.
+    """Return whether any process, this one included, holds the lock on *path*, without locking it. Takes about 5 us.
 
     Raises:
         LockUnsupportedError: The file system has no record locks.
@@ -160,16 +162,22 @@ def probe(path: Path) -> bool:
 
 
 def content(path: Path) -> bytes:
-    """Return what a lock's holder wrote into it; empty when there is no such file."""
+    """Return the content that a lock's holder wrote; empty when there is no such file."""
     with _mutex:
         seen = _identity_at(path)
         holder = None if seen is None else _registry.get(seen)
         if holder is not None:
             return holder.read()
         try:
-            return path.read_bytes()[:CONTENT_BYTES].strip()
+            fd = open_regular(path)
         except OSError:
             return b""
+        try:
+            return os.pread(fd, CONTENT_BYTES, 0).strip()
+        except OSError:
+            return b""
+        finally:
+            os.close(fd)
 
 
 def _identity_at(path: Path) -> _Identity | None:
@@ -182,7 +190,7 @@ def _identity_at(path: Path) -> _Identity | None:
 
 def _open(path: Path, flags: int) -> int:
     try:
-        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+        return open_regular(path, flags)
     except OSError as exc:
         raise JournalError(f"{path} cannot be opened: {exc.strerror}; expected a folder of your own") from exc
 
@@ -196,7 +204,7 @@ def _lock_error(exc: OSError, path: Path) -> JournalError:
     return JournalError(f"{path} cannot be locked: {exc.strerror}")
 
 
-# struct flock; asking with F_GETLK takes nothing, where trying and unlocking would shut out another for a moment.
+# struct flock. F_GETLK only queries the lock; locking and unlocking would shut out another process for a moment.
 _FLOCK: Final = struct.Struct("@qqihh" if sys.platform == "darwin" else "@hhqqi4x")
 
 
@@ -212,7 +220,7 @@ def _is_locked(fd: int) -> bool:
 
 
 def _forget_all() -> None:
-    global _mutex  # noqa: PLW0603  # the parent's may be held by a thread that does not exist here
+    global _mutex  # noqa: PLW0603  # a thread that does not exist in this child may hold the parent's mutex
     _mutex = threading.RLock()
     for lock in list(_registry.values()):
         lock.renew()

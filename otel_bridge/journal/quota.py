@@ -1,71 +1,119 @@
-"""How full a base folder is. Counting is cheap and seldom: it happens on the trainer's thread."""
+"""Measures how full a base directory is. Counting must be cheap and rare, because it runs on the trainer's thread."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 _AGAIN_S: Final = 1.0
 _SELDOM_S: Final = 10.0
 _PLENTY_BYTES: Final = 4 << 30
-"""While there is as much room, and nobody fills it within `_SELDOM_S`, it is counted that seldom."""
+"""Room above which the next count is `_SELDOM_S` away, because no process fills it within that time."""
 _COST_FACTOR: Final = 2000
-"""Counting takes at most this part of the time: every process of a job does it."""
-_LONGEST_S: Final = 30.0
+"""Least ratio of pause to duration of a count: every process of a job counts."""
+_EARLY_COST_FACTOR: Final = 20
+"""The same ratio for an early count, made because this process has used up the room of the last count."""
+_LONGEST_S: Final = 300.0
+"""Longest pause, so that growth is noticed even where a count of ten thousand run folders takes a second."""
+FREE_SPACE: Final = (
+    "`otel-bridge status` shows what uses the space: let a tracker catch up, delete folders of ended runs "
+    "(files of the exporter `file` stay until then), or raise the limit"
+)
+"""Advice for a full directory, used in messages."""
+_NOTHING_MEASURED: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Quota:
-    """Says when nothing more may be appended below *base*. Not thread-safe: its owner locks.
+    """Limits the size of a base directory. Not thread-safe: its owner locks.
+
+    Between two counts, `took` adds what the owner appends. So the owner exceeds the limit by at most one record,
+    however fast it appends. Bytes that other processes append are included at the next count.
 
     Args:
-        base: The folder of run folders.
-        max_bytes: Limit of what lies there; half of what would be free without it is the limit too.
+        base: The base directory.
+        max_bytes: Limit of its size. Half of the disk that would be free without it is a limit too.
+
+    Attributes:
+        of_disk: Whether the free disk was the limit at the last count, not *max_bytes*.
     """
 
     def __init__(self, base: Path, max_bytes: int) -> None:
         self._base = base
         self._max_bytes = max_bytes
-        self._full = False
-        self._count_again = float("-inf")
+        self._taken = 0
+        self._full_at = 0  # not counted yet: the first call of `took` returns True
+        self.of_disk = False
+        self._count_again = self._count_early = float("-inf")
 
     def used_bytes(self) -> int:
         """Return the bytes of all files below the base, counted now."""
-        return _bytes_below(str(self._base))
+        return bytes_below(str(self._base))
 
     def limit_bytes(self, used_bytes: int) -> int:
-        """Return the limit as it is now, given what is used."""
+        """Return the present limit, given the used bytes."""
         try:
             disk = os.statvfs(self._base)
         except OSError:
             return self._max_bytes
         return min(self._max_bytes, (disk.f_bavail * disk.f_frsize + used_bytes) // 2)
 
-    def full(self) -> bool:
-        """Say whether the limit is reached.
+    @property
+    def was_full(self) -> bool:
+        """Return whether the limit was reached at the last count, or by what was appended since."""
+        return self._taken >= self._full_at
 
-        Counted at most once a second, more seldom where counting takes long or the limit is far.
-        """
+    def took(self, size_bytes: int) -> bool:
+        """Add *size_bytes* that the owner appended; return whether the room of the last count is used up."""
+        self._taken += size_bytes
+        return self._taken >= self._full_at
+
+    def is_due(self) -> bool:
+        """Return whether `full` would count now, which takes long with thousands of run folders."""
         now = time.monotonic()
-        if now >= self._count_again:
+        return now >= self._count_again or (self.was_full and now >= self._count_early)
+
+    def full(self) -> bool:
+        """Return whether the limit is reached.
+
+        It counts at most once a second, and less often when counting takes long or the limit is far. It counts early
+        when the owner has used up the room of the last count.
+        """
+        if self.is_due():
+            now, before = time.monotonic(), self._taken
             used = self.used_bytes()
-            room = self.limit_bytes(used) - used
-            self._full = room <= 0
+            limit = self.limit_bytes(used)
+            room = limit - used
+            # Another thread may append during the count: what it appends counts twice until the next one.
+            self._full_at, self.of_disk = before + room, limit < self._max_bytes
             after = time.monotonic()
             pause_s = max(_SELDOM_S if room > _PLENTY_BYTES else _AGAIN_S, _COST_FACTOR * (after - now))
             self._count_again = after + min(pause_s, _LONGEST_S)
-        return self._full
+            early_s = pause_s if room <= 0 else _EARLY_COST_FACTOR * (after - now)
+            self._count_early = after + min(early_s, _LONGEST_S)
+        return self.was_full
 
 
-def _bytes_below(path: str) -> int:
+def bytes_below(path: str, measured: Mapping[str, int] = _NOTHING_MEASURED) -> int:
+    """Return the bytes of all files below *path*.
+
+    Args:
+        path: A folder.
+        measured: Names of folders in it to their bytes, where those are known already.
+    """
     total = 0
     with contextlib.suppress(OSError), os.scandir(path) as entries:
         for entry in entries:
-            with contextlib.suppress(OSError):
+            try:
                 if entry.is_dir(follow_symlinks=False):
-                    total += _bytes_below(entry.path)
+                    known = measured.get(entry.name)
+                    total += bytes_below(entry.path) if known is None else known
                 else:
                     total += entry.stat(follow_symlinks=False).st_size
+            except OSError:  # noqa: PERF203  # deleted meanwhile; the others count
+                continue
     return total

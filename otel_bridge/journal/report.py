@@ -1,26 +1,38 @@
-"""``report.json``: what the bridge has read, written and dropped, one moment of the ledger.
+"""Reads and writes ``report.json``: what the bridge has read, written and dropped, at one moment of the ledger.
 
-Replaced by rename; read by ``init``, ``flush``, ``finish`` and ``status``.
+The file is replaced by rename, and read by ``init``, ``flush``, ``finish`` and ``status``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import orjson
 
 from otel_bridge.errors import JournalError
+from otel_bridge.journal.files import read_regular
 from otel_bridge.journal.folder import put_file
+from otel_bridge.text.printable import all_printable, is_printable_json
 
 if TYPE_CHECKING:
     from otel_bridge.journal.folder import RunFolder
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from otel_bridge.journal.files import Stamp, StampedCache, stamp_of
+from otel_bridge.journal.folder import RunFolder
+
+_REPORT_BYTES: Final = 256 << 20
 
 
 @dataclass(slots=True)
 class BridgeReport:
-    """The process that wrote the report."""
+    """Identifies the process that wrote the report."""
 
     pid: int = 0
     host: str = ""
@@ -29,16 +41,17 @@ class BridgeReport:
 
 @dataclass(slots=True)
 class ProcessReport:
-    """How far one process's segments were read.
+    """Reports how far one process's segments were read.
 
     Attributes:
         segment: Number of the segment read last.
-        offset: Offset in it behind the last frame read.
-        forwarded_segment: The same for what ``otlp`` has forwarded.
+        offset: Offset in it after the last frame read.
+        forwarded_segment: Number of the segment that ``otlp`` forwarded last.
         forwarded_offset: Offset in that segment.
-        role: Who speaks in it.
-        alive: It may say more.
-        bridge: It is the bridge's own, which speaks for others; it is not counted.
+        role: Role of the sender in it.
+        alive: Whether the process may append more.
+        bridge: Whether it is the bridge itself, which sends for others and is not counted.
+        waiting_rows: Rows that the bridge has read and holds back, so that they have no position yet.
     """
 
     segment: int = 0
@@ -48,29 +61,32 @@ class ProcessReport:
     role: str | None = None
     alive: bool = True
     bridge: bool = False
+    waiting_rows: int = 0
 
 
 @dataclass(slots=True)
 class ExporterReport:
-    """How far one exporter is.
+    """Reports the delivery of one exporter.
 
     Attributes:
-        written: Last position that the tracker took.
-        safe: Last position that its store holds.
+        written: Last position that the tracker's calls accepted.
+        durable: Last position that its store holds.
         state: ``idle``, ``writing``, ``retrying``, ``blocked`` or ``ended``.
         reason: Why it retries or is blocked, one line.
-        help: The command or step that mends it.
-        destination: The variables that say where it delivers.
+        help: The command or step that fixes it.
+        destination: The variables that define where it delivers.
         view: Command or address that shows the run.
-        tracker_run_id: The tracker's own id of the run, once its writer has said it.
-        missed: Records that were deleted before this exporter was first named: it never gets them.
+        tracker_run_id: The tracker's own id of the run, once its writer has reported it.
+        missed: Records that were deleted before this exporter was first named, which it never gets.
         found: What the tracker already held of the run when this bridge first opened it, one line.
-        rows_per_s: Rows written in a second, over the last half minute.
-        put_off: Values of what is written that the tracker gets when no record waits: MLflow's assessments.
+        rows_per_s: Rows written per second, over the last half minute.
+        backlog: Size of the backlog, e.g. MLflow's assessments, which the tracker gets when no record waits.
+        degraded: One sentence for each ability that the installed version of the tracker lacks.
+        left_out: What was not written because the tracker lacks an ability, reason to count.
     """
 
     written: int = 0
-    safe: int = 0
+    durable: int = 0
     state: str = "idle"
     reason: str = ""
     help: str = ""
@@ -84,37 +100,50 @@ class ExporterReport:
     missed: int = 0
     found: str = ""
     rows_per_s: float = 0.0
-    put_off: int = 0
+    backlog: int = 0
+    degraded: list[str] = field(default_factory=list[str])
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(slots=True)
 class Report:
-    """One moment of a run's bridge.
+    """Reports the state of a run's bridge at one moment.
 
     Attributes:
-        position: Last position given.
-        former: Exporters that are no longer named, as they were last; what the run's address there was stays known.
+        generated: Which of ``project`` and ``name`` were generated, separated by commas.
+        position: Last position of the ledger.
+        former: Last report of each exporter that is no longer named, so that the run's address there stays known.
         drops: Reason to count.
-        missing_rows: Rows that the sequence numbers say are missing.
-        steps: Axis to the last step.
-        rows_by_axis: Axis to the rows so far; those without a step under an empty one.
+        drop_keys: Reason to the first key that was dropped for it.
+        bare_scopes: Instrumentation whose rollouts have no messages, to the setting that makes it record some.
+        missing_rows: Number of rows that are missing by their sequence numbers.
+        steps: Axis to the highest step of its role's current attempt; a row that arrives late does not lower it.
+        rows_by_axis: Axis to the number of rows so far; an empty axis for rows without a step.
         row_times: Axis to the time of its last row, in ns.
-        rows_per_s: Rows read in a second, over the last half minute.
-        waiting: ``rows``, ``traces`` and ``rollouts`` that wait for their rest or their step.
+        rows_per_s: Rows read per second, over the last half minute.
+        waiting: Numbers of ``rows``, ``traces`` and ``rollouts`` that are incomplete or wait for their step.
         status: ``running``, ``finished``, ``failed`` or ``killed``.
-        ended: Everything of the run is delivered and ended in every tracker.
-        launcher: The bridge is ``otel-bridge run``.
+        ended: Whether everything of the run is delivered and the run is ended in every tracker.
+        owed: Exporters that the run's processes requested and this bridge was not given, to the number of records that
+            they lack; for ``otlp``, of segments.
+        destinations: Number of destinations in the ledger, including those of exporters that are no longer named.
+        discarded: Exporter to the number of records that a person gave up with ``drain --discard``.
+        evicted: Exporter to the number of records that were deleted to free space before it had them.
+        launcher: Whether the bridge is ``otel-bridge run``.
     """
 
     time_unix_ns: int = 0
     project: str = ""
     name: str = ""
+    generated: str = ""
     bridge: BridgeReport = field(default_factory=BridgeReport)
     processes: dict[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
     position: int = 0
     exporters: dict[str, ExporterReport] = field(default_factory=dict[str, ExporterReport])
     former: dict[str, ExporterReport] = field(default_factory=dict[str, ExporterReport])
     drops: dict[str, int] = field(default_factory=dict[str, int])
+    drop_keys: dict[str, str] = field(default_factory=dict[str, str])
+    bare_scopes: dict[str, str] = field(default_factory=dict[str, str])
     missing_rows: int = 0
     steps: dict[str, int] = field(default_factory=dict[str, int])
     rows_by_axis: dict[str, int] = field(default_factory=dict[str, int])
@@ -125,6 +154,10 @@ class Report:
     waiting: dict[str, int] = field(default_factory=dict[str, int])
     status: str = "running"
     ended: bool = False
+    owed: dict[str, int] = field(default_factory=dict[str, int])
+    destinations: int = 0
+    discarded: dict[str, int] = field(default_factory=dict[str, int])
+    evicted: dict[str, int] = field(default_factory=dict[str, int])
     launcher: bool = False
 
 
@@ -132,7 +165,7 @@ def write_report(folder: RunFolder, report: Report) -> None:
     """Replace the report of *folder*, 0600.
 
     Raises:
-        JournalError: It cannot be written; the last one stands.
+        JournalError: The report cannot be written; the last one stays.
     """
     try:
         put_file(folder.report_path, orjson.dumps(report))
@@ -141,20 +174,34 @@ def write_report(folder: RunFolder, report: Report) -> None:
 
 
 def read_report(folder: RunFolder) -> Report | None:
-    """Return the last report; ``None`` when there is none or it cannot be understood."""
+    """Return the last report, or ``None`` when there is none or it is not valid."""
     try:
-        raw: object = orjson.loads(folder.report_path.read_bytes())
+        data = read_regular(folder.report_path, _REPORT_BYTES)
+        raw: object = orjson.loads(data)
     except (OSError, orjson.JSONDecodeError):
         return None
-    return report_from(raw)
+    return _understood(raw if is_printable_json(data) else all_printable(raw))
 
 
 def report_from(raw: object) -> Report | None:
-    """Return the report that JSON says; ``None`` when it cannot be understood."""
+    """Return the report that the JSON value *raw* describes, or ``None`` when *raw* is not valid."""
+    return _understood(all_printable(raw))
+
+
+def _understood(raw: object) -> Report | None:
     try:
         return _report(_table(raw))
     except TypeError:
         return None
+
+
+def sampled_out_lines(report: Report) -> list[str]:
+    """Return one line for each reason for which an exporter left something out."""
+    return [
+        f"{name} left out {count:,} {reason}"
+        for name, one in report.exporters.items()
+        for reason, count in sorted(one.left_out.items())
+    ]
 
 
 _T = TypeVar("_T", BridgeReport, ProcessReport, ExporterReport, Report)
@@ -176,7 +223,7 @@ def _exporters(raw: object) -> dict[str, ExporterReport]:
 
 
 def _filled(kind: type[_T], raw: Mapping[str, object]) -> _T:
-    """Make a *kind* of *raw*: fields unknown here are passed over, missing ones keep their default.
+    """Return a *kind* with the values of *raw*: unknown fields are ignored, missing ones keep their default.
 
     Raises:
         TypeError: A value has another type than its field.
@@ -202,3 +249,86 @@ def _table(raw: object) -> Mapping[str, object]:
     if not isinstance(raw, dict):
         raise TypeError(f"expected an object, got {type(raw).__name__}")
     return cast("dict[str, object]", raw)
+
+
+# Reports of many run folders, read repeatedly: a report that was not replaced is parsed once.
+
+_LIMIT_BYTES: Final = 32 << 20
+"""Size of the report files whose content is kept: 30,000 runs of a few processes each. Parsed they take more."""
+
+
+class ReportCache:
+    """Reads reports and caches those that do not change. Thread-safe; a returned report is shared: do not change it.
+
+    Args:
+        limit_bytes: Sizes of the report files whose content is kept.
+    """
+
+    def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
+        self._kept = StampedCache[Path, Report | None](limit_bytes)
+
+    def read(self, folder: RunFolder) -> Report | None:
+        """Return the report of *folder* as `read_report` does."""
+        return self.read_stamped(folder, stamp_of(folder.report_path))
+
+    def read_stamped(self, folder: RunFolder, stamp: Stamp | None) -> Report | None:
+        """Return the report of *folder*, whose file had *stamp* a moment ago."""
+        if stamp is None:
+            return None
+        path = folder.report_path
+        return self._kept.get(path, (stamp,), lambda: read_report(folder), cost_bytes=stamp.size_bytes)
+
+
+# Addresses and commands that show a run; the commands are adapted to the shell of this process.
+#
+# The bridge writes a tracker's bare command into the report (``trackio show …``). A program that was started by its
+# path (``.venv/bin/python train.py``) has no activated environment, in which a shell would not find that command.
+
+# Assignments before the program (their values as `shlex.quote` writes them), the program, its arguments; no address.
+_COMMAND = re.compile(r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*\s+)*)([\w-]+)(\s.*)?", re.DOTALL)
+
+
+def places(report: Report) -> Mapping[str, str]:
+    """Return the address or command that shows the run, by exporter; exporters without one are left out."""
+    known = {**report.former, **report.exporters}
+    return {name: one.url or runnable(one.view) for name, one in known.items() if one.url or one.view}
+
+
+def runnable(command: str) -> str:
+    """Return *command*, with the path of its program if only the folder of this Python has it."""
+    found = _COMMAND.fullmatch(command)
+    if found is None:
+        return command
+    assignments, program, arguments = found.groups(default="")
+    beside = Path(sys.executable or "-").parent / program
+    if not _runs(beside) or any(_runs(Path(folder, program)) for folder in os.get_exec_path()):
+        return command
+    return f"{assignments}{shlex.quote(str(beside))}{arguments}"
+
+
+def _runs(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+# The part of a run folder's segments that its bridge has not read yet. Read-only: a bridge may serve the run meanwhile.
+
+
+def unread_bytes(folder: RunFolder, report: Report | None) -> int:
+    """Return the bytes after the offsets that *report* names, in all segments that *folder* has now.
+
+    Bytes that were read since the report was written still count. A torn frame of a crashed process counts until its
+    segment is deleted.
+
+    Args:
+        folder: The run folder.
+        report: Its last report; ``None`` when nothing was read yet.
+    """
+    places = {} if report is None else report.processes
+    total = 0
+    for file in folder.segments():
+        at = places.get(file.instance_id)
+        if at is None or file.number > at.segment:
+            total += file.size_bytes
+        elif file.number == at.segment:
+            total += max(file.size_bytes - at.offset, 0)
+    return total

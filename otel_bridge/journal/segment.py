@@ -1,7 +1,8 @@
-"""Append-only files of frames: one writer, any number of readers, at the same time.
+"""Writes and reads segments: append-only files of frames, with one writer and any number of concurrent readers.
 
-A frame is written by one ``os.write`` to a file opened with ``O_APPEND``: once it returned, the record is in the kernel
-and no death of the process can lose it. A reader sees whole frames and at most one unfinished frame at the end.
+A frame is written by one ``os.write`` to a file opened with ``O_APPEND``. Once the call has returned, the kernel has
+the frame, and no crash of the process can lose it. A reader sees whole frames and at most one unfinished frame at the
+end.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from dataclasses import dataclass, replace
 from os import write
 from pathlib import Path
@@ -16,11 +18,12 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from otel_bridge.errors import InvalidRecordError, JournalError, JournalFullError
+from otel_bridge.journal.files import create_regular, open_regular
 from otel_bridge.journal.frames import (
     HEAD_BYTES,
     MAX_RECORD_BYTES,
     WHOLE,
-    Scan,
+    ScanResult,
     pack_head,
     pending_end,
     scan,
@@ -29,20 +32,23 @@ from otel_bridge.journal.frames import (
     stream_of,
     too_long,
 )
-from otel_bridge.journal.header import MAX_HEADER_BYTES, SegmentHeader, header_end
+from otel_bridge.journal.header import MAX_HEADER_BYTES, SegmentHeader, announced_bytes, header_end
 from otel_bridge.settings import SEGMENT_BYTES
 
 if TYPE_CHECKING:
     from otel_bridge.journal.folder import RunFolder
 
 SUFFIX: Final = ".seg"
+PASS_BYTES: Final = 8 << 20
+"""Most bytes without a frame that are held in memory at a time; a sparse file may have any number of them."""
+_NAME: Final = re.compile(r"(.+)-([0-9]{6,9})\.seg", re.ASCII | re.DOTALL)
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _sync = getattr(os, "fdatasync", os.fsync)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A segment in its folder, as it was when listed."""
+    """Describes a segment file as it was when listed."""
 
     path: Path
     instance_id: str
@@ -54,6 +60,18 @@ class SegmentFile:
 def segment_name(instance_id: str, number: int) -> str:
     """Return the file name of a segment, without the suffix."""
     return f"{instance_id}-{number:06d}"
+
+
+def parsed_segment_name(name: str) -> tuple[str, int] | None:
+    """Return the process and the number in a segment's file name, ``None`` when *name* is not such a name.
+
+    Only a number as `segment_name` writes it is accepted: ASCII digits, no additional zeros.
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    instance_id, number = found[1], int(found[2])
+    return (instance_id, number) if f"{segment_name(instance_id, number)}{SUFFIX}" == name else None
 
 
 class SegmentWriter:
@@ -78,37 +96,37 @@ class SegmentWriter:
 
     @property
     def instance_id(self) -> str:
-        """The process whose segments these are."""
+        """Return the instance id of the process whose segments these are."""
         return self._header.instance_id
 
     @property
     def number(self) -> int:
-        """Number of the open segment."""
+        """Return the number of the open segment."""
         return self._header.number
 
     @property
     def offset(self) -> int:
-        """Where the next frame goes, if it does not begin a new segment."""
-        # Asked of the kernel: a signal handler that raises right after the write cannot make it wrong.
+        """Return the offset of the next frame, if it does not begin a new segment."""
+        # The kernel keeps it, so that a signal handler that raises right after the write cannot make it wrong.
         return os.lseek(self._fd, 0, os.SEEK_CUR) if self._fd >= 0 else self._closed_at
 
     @property
     def path(self) -> Path:
-        """File of the open segment."""
+        """Return the path of the open segment."""
         return self._path
 
     def fileno(self) -> int:
-        """Return the descriptor of the open segment; another one after each roll, told by `number`."""
+        """Return the descriptor of the open segment; it changes whenever `number` does."""
         return self._fd
 
     def append(self, signal: int, payload: bytes, append_unix_ns: int, *, whole: bool = False) -> None:
-        """Append one frame; it is in the kernel when this returns, or nothing of it is in a segment's readable part.
+        """Append one frame. When this returns, the kernel has the frame; on an error, no reader sees any of it.
 
         Raises:
             JournalFullError: Disk, quota or file size limit; the frame was not written.
             JournalError: Anything else; the frame was not written.
         """
-        # Each row comes through here, so a frame is put together as `encode_frame` does it, with no call of Python's.
+        # Each row passes here, so the code of `encode_frame` is repeated instead of called.
         length = len(payload)
         size = HEAD_BYTES + length
         if self._size + size > self._limit and (self._size > self._first or self._limit < 0):
@@ -124,27 +142,27 @@ class SegmentWriter:
             if written != size:
                 self._write_rest(frame, written)
         except OSError as exc:
-            # A segment at the limit of a file's size (ulimit -f) is left for a new one.
+            # A segment that has reached the limit of a file's size (ulimit -f) is replaced by a new one.
             if exc.errno != errno.EFBIG or self._size <= self._first:
                 raise _error(exc, self._path, "cannot be appended to") from exc
             self._roll(append_unix_ns)
             self.append(signal, payload, append_unix_ns, whole=whole)
 
     def linked(self) -> bool:
-        """Say whether the open segment still stands in a folder: writes into a deleted file succeed."""
+        """Return whether the open segment still exists in a folder, because writes into a deleted file succeed."""
         try:
             status = os.fstat(self._fd)
         except OSError:
             return False
-        # A program that closes all descriptors may have given the number away.
+        # After a program closed all descriptors, the number may belong to another file.
         return status.st_nlink > 0 and (status.st_dev, status.st_ino) == self._identity
 
     def sync(self) -> None:
-        """Wait until all that was appended to the open segment is on the disk.
+        """Wait until everything appended to the open segment is on the disk.
 
         Raises:
-            JournalFullError: The disk turned out to be full.
-            JournalError: The disk refused.
+            JournalFullError: The disk is full.
+            JournalError: The segment cannot be synced.
         """
         try:
             _sync(self._fd)
@@ -159,7 +177,7 @@ class SegmentWriter:
             os.close(fd)
 
     def _open(self, header: SegmentHeader) -> None:
-        """Create the segment of *header* and make it the open one; on an error nothing has changed."""
+        """Create the segment of *header* and make it the open one; on an error nothing is changed."""
         name = segment_name(header.instance_id, header.number)
         path, unfinished = self._segments_dir / f"{name}{SUFFIX}", self._segments_dir / f".{name}.tmp"
         data = header.to_bytes()
@@ -168,10 +186,9 @@ class SegmentWriter:
         fd = -1
         try:
             if path.exists():
-                raise FileExistsError(errno.EEXIST, "there is one of this name")
-            # Under another name until its header stands in it, so that no reader sees half of one.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-            fd = os.open(unfinished, flags, 0o600)
+                raise FileExistsError(errno.EEXIST, "a segment of this name exists")
+            # Under another name until it has its header, so that no reader sees half of a header.
+            fd = create_regular(unfinished, os.O_WRONLY | os.O_APPEND)
             if os.write(fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             unfinished.rename(path)
@@ -195,10 +212,10 @@ class SegmentWriter:
         self._open(replace(self._header, number=self._header.number + 1, created_unix_ns=append_unix_ns))
 
     def _write_rest(self, frame: bytes, written: int) -> None:
-        """Write the rest of a frame of which *written* bytes were; take those back when it does not fit.
+        """Write the rest of a frame after its first *written* bytes; remove those bytes when the rest does not fit.
 
         Raises:
-            OSError: It does not fit.
+            OSError: The rest does not fit.
         """
         begin = os.lseek(self._fd, 0, os.SEEK_CUR) - written
         try:
@@ -221,18 +238,18 @@ class SegmentWriter:
             self._limit = -1  # the torn frame stays: the next frame begins a new segment
 
 
-def read_segment(path: Path, offset: int, *, limit_bytes: int, final: bool) -> tuple[SegmentHeader | None, Scan]:
+def read_segment(path: Path, offset: int, *, limit_bytes: int, final: bool) -> tuple[SegmentHeader | None, ScanResult]:
     """Read the frames of a segment from *offset* on.
 
     Args:
         path: The segment.
-        offset: 0, or `Scan.end` of the call before.
-        limit_bytes: How much to read at about; more when one frame, or one stretch of bad bytes, is larger.
-        final: Nothing more will be appended (its process was seen dead *before* this call, or its next segment was
-            there): an unfinished tail counts as a gap.
+        offset: 0, or `ScanResult.end` of the call before.
+        limit_bytes: Approximate number of bytes to read; more when one frame, or one gap, is larger.
+        final: Whether nothing more will be appended, because *before* this call its process was dead or its next
+            segment existed. An unfinished tail then counts as a gap.
 
     Returns:
-        The header when *offset* is 0 and it can be read, else ``None``; and what was read.
+        The header when *offset* is 0 and the header can be read, else ``None``; and the result of the scan.
 
     Raises:
         FormatVersionError: A newer version wrote the segment.
@@ -240,7 +257,7 @@ def read_segment(path: Path, offset: int, *, limit_bytes: int, final: bool) -> t
     """
     stream = stream_of(path.name.removesuffix(SUFFIX))
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(path)
     except OSError as exc:
         raise _error(exc, path, "cannot be opened") from exc
     try:
@@ -251,19 +268,39 @@ def read_segment(path: Path, offset: int, *, limit_bytes: int, final: bool) -> t
         os.close(fd)
 
 
-def _read(fd: int, offset: int, limit: int, final: bool, stream: int) -> tuple[SegmentHeader | None, Scan]:
+def _read(fd: int, offset: int, limit: int, final: bool, stream: int) -> tuple[SegmentHeader | None, ScanResult]:
     while True:
         size = os.fstat(fd).st_size
         data = _pread(fd, min(limit, max(size - offset, 0)), offset)
         at_end = offset + len(data) >= size
         header = _header(data) if offset == 0 else None
+        if header is None and offset == 0 and len(data) < (head_bytes := announced_bytes(data)) <= size:
+            limit = head_bytes + HEAD_BYTES
+            continue
         found = scan(data, offset, final=final and at_end, stream=stream)
         if found.end > offset or at_end:
             return header, found
         needed = pending_end(data, offset, stream=stream)
         if needed is not None and needed > size and not final:
             return header, found
-        limit = (needed - offset) if needed is not None and needed <= size else limit * 2
+        if needed is not None and needed <= size:
+            limit = needed - offset
+        elif limit < PASS_BYTES:
+            limit *= 2
+        else:  # no frame begins here, except perhaps one whose head continues beyond the bytes read
+            return header, _passed_over(fd, offset, len(data) - HEAD_BYTES + 1)
+
+
+def _passed_over(fd: int, offset: int, count: int) -> ScanResult:
+    """Return the result for *count* bytes without a frame: a gap up to their end, or to the end of a hole there."""
+    end = offset + count
+    if hasattr(os, "SEEK_DATA"):
+        try:
+            end = max(end, os.lseek(fd, end, os.SEEK_DATA))
+        except OSError as exc:
+            if exc.errno == errno.ENXIO:  # only a hole up to the end of the file
+                end = os.fstat(fd).st_size
+    return ScanResult([], end, end - offset, 1)
 
 
 def _pread(fd: int, count: int, offset: int) -> bytes:
@@ -291,3 +328,59 @@ def _error(exc: OSError, path: Path, what: str) -> JournalError:
             f"{path} {what}: {exc.strerror}; free space on that disk, or set OTEL_BRIDGE_DIR to another"
         )
     return JournalError(f"{path} {what}: {exc.strerror or exc}; expected a writable folder, see OTEL_BRIDGE_DIR")
+
+
+# Disk space reserved for the last records of a process, released when the disk has no room for them.
+#
+# The file has no name, so that its space is free as soon as the process has ended, however it ends.
+
+PORTION_BYTES: Final = 8 << 10
+"""Bytes that one call of `Spare.give_up` frees: room for one record, in whole pages of any file system."""
+_PORTIONS: Final = 4
+
+
+class Spare:
+    """Reserves space on the disk of a folder. Not thread-safe: its owner locks.
+
+    On a disk without enough room it reserves nothing.
+
+    Args:
+        directory: The folder.
+        name: A file name that does not exist in the folder.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._fd, self._size, self._identity = -1, 0, (-1, -1)
+        path = directory / name
+        with contextlib.suppress(OSError):
+            self._fd = create_regular(path, os.O_RDWR)
+            path.unlink()
+            status = os.fstat(self._fd)
+            self._identity = (status.st_dev, status.st_ino)
+            self._size = os.write(self._fd, bytes(_PORTIONS * PORTION_BYTES))  # macOS has no posix_fallocate
+
+    def give_up(self) -> bool:
+        """Free one portion; return ``False`` when there is none left."""
+        if not self._size or not self._is_ours():
+            return False
+        self._size = max(self._size - PORTION_BYTES, 0)
+        try:
+            os.ftruncate(self._fd, self._size)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Release the space; in a forked child, close only the child's descriptor."""
+        fd, ours = self._fd, self._is_ours()
+        self._fd, self._size = -1, 0
+        if ours:
+            os.close(fd)
+
+    def _is_ours(self) -> bool:
+        """Return whether the descriptor is still the reserved file: a program may have closed it and reused it."""
+        try:
+            status = os.fstat(self._fd)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._identity

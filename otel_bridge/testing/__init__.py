@@ -1,6 +1,6 @@
 """Public test doubles and the contract every writer must pass.
 
-* `Recorder`, `MemoryTable`: a tracker in memory with faults to order, and a writer's memory.
+* `RecordingTracker`, `MemoryTable`: a tracker in memory with faults to order, and a writer's memory.
 * `samples`: deterministic records of every kind.
 * `Contents`: what a tracker holds of one run, in one shape for all.
 * `otel_bridge.testing.contract.WriterContract`: the tests; imports pytest, hence not from here.
@@ -11,17 +11,17 @@ from __future__ import annotations
 from otel_bridge.testing import samples
 from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_config, flat_configs
 from otel_bridge.testing.delivery import deliver, open_writer
-from otel_bridge.testing.memory import Call, MemoryTable, RecordedRun, Recorder, RecordingWriter
+from otel_bridge.testing.memory import MemoryTable, RecordedCall, RecordedRun, RecordingTracker, RecordingWriter
 
 __all__ = [
-    "Call",
     "Contents",
     "HeldDistribution",
     "HeldRollout",
     "HeldScalar",
     "MemoryTable",
+    "RecordedCall",
     "RecordedRun",
-    "Recorder",
+    "RecordingTracker",
     "RecordingWriter",
     "deliver",
     "flat_config",

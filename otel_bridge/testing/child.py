@@ -106,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
     exporter = load_target(job.target)
     settings = exporter.settings(job.environment, job.cwd)
     writer = open_writer(exporter, job.run, settings, FileMemory(job.memory))
-    held = writer.safe()
+    held = writer.durable()
     for call in job.calls:
         deliver(writer, call, held=held)
     if job.kill:

@@ -58,12 +58,14 @@ class HeldRollout:
         reward: As the tracker has it.
         messages: Number of messages of the conversation.
         spans: Number of spans, the root included.
+        parts: Named parts of the reward; values that arrived before the rollout was written are among them.
     """
 
     id: str
     reward: float | None = None
     messages: int | None = None
     spans: int | None = None
+    parts: Mapping[str, float] = field(default_factory=dict[str, float], compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Contents:
 
     Attributes:
         scalars: In the tracker's own order of each key (by step where it orders by step, else by time).
-        late: Late values, ``(rollout id, name, value)``.
+        late: Evaluations, ``(rollout id, name, value)``.
         config: As `flat_config` makes it, e.g. ``{"trainer/actor/lr": "0.1"}``.
         status: How the run ended; ``None`` while it is running, or when the tracker keeps no status.
     """
@@ -95,7 +97,7 @@ def value_text(value: float) -> str:
 
 
 def flat_config(config: Mapping[str, Json], prefix: str = "") -> dict[str, str]:
-    """Flatten nested maps with ``/`` and turn leaves into text, ``str(leaf)``; an empty map is no leaf."""
+    """Flatten nested maps with ``/`` and turn leaves into text, ``str(leaf)``; an empty map is not a leaf."""
     flat: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):

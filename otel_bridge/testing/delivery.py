@@ -2,7 +2,7 @@
 
 Consecutive records of one kind go in one call; a permanent error costs the record it names and the rest goes on; a
 retryable one is tried again; configs of `RunInfo` come right after open; what the writer says it holds is not sent;
-what it put off is done when nothing else waits.
+what it deferred is done when nothing else waits.
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ from itertools import groupby
 from typing import cast
 
 from otel_bridge.errors import PermanentError, RetryableError
-from otel_bridge.exporter import CatchesUp, Exporter, ExporterSettings, Memory, RunInfo, RunWriter, TakesTraces
-from otel_bridge.records import Config, End, LateValue, OtherTrace, Record, Rollout, Row
+from otel_bridge.exporter import (
+    Exporter,
+    ExporterSettings,
+    HasBacklog,
+    RunInfo,
+    RunWriter,
+    WriterMemory,
+    WritesPlainTraces,
+)
+from otel_bridge.records import Config, End, Evaluation, PlainTrace, Record, RolloutRecord, Row
 
 CALL_RECORDS = 1000
 """Most records of one call."""
@@ -23,7 +31,7 @@ PAUSE_S = 0.2
 """Between two tries, where the tracker does not say how long to wait."""
 
 
-def open_writer(exporter: Exporter, run: RunInfo, settings: ExporterSettings, memory: Memory) -> RunWriter:
+def open_writer(exporter: Exporter, run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
     """Open a writer and give it the run's configs, as the bridge does after every open."""
     failures = 0
     while True:
@@ -48,7 +56,7 @@ def deliver(writer: RunWriter, records: Sequence[Record], *, held: int | None = 
     Args:
         writer: An open writer.
         records: With positions, increasing.
-        held: What `RunWriter.safe` said right after open: records up to it are left out; ``None``: none are.
+        held: What `RunWriter.durable` said right after open: records up to it are left out; ``None``: none are.
         tries: How often a call that may be repeated is made before its error is raised.
 
     Returns:
@@ -65,21 +73,21 @@ def deliver(writer: RunWriter, records: Sequence[Record], *, held: int | None = 
         batch = list(group)
         for start in range(0, len(batch), CALL_RECORDS):
             refused += _deliver_call(writer, batch[start : start + CALL_RECORDS], tries)
-    catch_up(writer, tries=tries)
+    process_backlog(writer, tries=tries)
     return refused
 
 
-def catch_up(writer: RunWriter, *, tries: int = 3) -> None:
-    """Let *writer* do what it put off.
+def process_backlog(writer: RunWriter, *, tries: int = 3) -> None:
+    """Let *writer* do what it deferred.
 
     Raises:
         RetryableError: *tries* calls failed.
         BlockedError: As the writer raised it.
     """
     failures = 0
-    while isinstance(writer, CatchesUp):
+    while isinstance(writer, HasBacklog):
         try:
-            if writer.catch_up():
+            if writer.process_backlog():
                 return
         except RetryableError as exc:  # noqa: PERF203  # a few tries
             failures += 1
@@ -114,13 +122,13 @@ def write(writer: RunWriter, batch: Sequence[Record]) -> None:
     match batch[0]:
         case Row():
             writer.write_rows(cast("Sequence[Row]", batch))
-        case Rollout():
-            writer.write_rollouts(cast("Sequence[Rollout]", batch))
-        case OtherTrace():
-            if isinstance(writer, TakesTraces):  # others are not given any
-                writer.write_traces(cast("Sequence[OtherTrace]", batch))
-        case LateValue():
-            writer.write_late(cast("Sequence[LateValue]", batch))
+        case RolloutRecord():
+            writer.write_rollouts(cast("Sequence[RolloutRecord]", batch))
+        case PlainTrace():
+            if isinstance(writer, WritesPlainTraces):  # others are not given any
+                writer.write_traces(cast("Sequence[PlainTrace]", batch))
+        case Evaluation():
+            writer.write_evaluations(cast("Sequence[Evaluation]", batch))
         case Config():
             for config in cast("Sequence[Config]", batch):
                 writer.write_config(config.role, config.config)

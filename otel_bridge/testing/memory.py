@@ -1,13 +1,13 @@
 """Doubles that are real parts: a memory table, and a tracker in memory with faults to order.
 
-`Recorder` is a whole tracker: it keeps what writers write, once per record id, remembers every call, and fails or
-hangs where it was told to. ``recorder.exporter`` goes wherever an `Exporter` goes, with no entry point::
+`RecordingTracker` is a whole tracker: it keeps what writers write, once per record id, remembers every call, and fails
+or hangs where it was asked to. ``recorder.exporter`` goes wherever an `Exporter` goes, with no entry point::
 
     recorder = Recorder()
     recorder.fail(RetryableError("down"), position=5, times=2)
     writer = recorder.exporter.open(run, recorder.exporter.settings({}, Path()), MemoryTable())
 
-Thread-safe: a delivery thread writes while a test waits with `Recorder.wait_for`.
+Thread-safe: a delivery thread writes while a test waits with `RecordingTracker.wait_for`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from otel_bridge.errors import ExporterError, PermanentError
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo
-from otel_bridge.records import Distribution, Json, LateValue, Position, Rollout, Row, Status
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.records import Distribution, Evaluation, Json, Position, RolloutRecord, Row, Status
 from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
 
 WAIT_S = 30.0
-_R = TypeVar("_R", Row, Rollout, LateValue)
+_R = TypeVar("_R", Row, RolloutRecord, Evaluation)
 
 
 class MemoryTable:
@@ -57,7 +57,7 @@ class MemoryTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RecordedCall:
     """One call of a writer.
 
     Attributes:
@@ -82,8 +82,8 @@ class RecordedRun:
 
     infos: list[RunInfo] = field(default_factory=list[RunInfo])
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
-    rollouts: dict[str, Rollout] = field(default_factory=dict[str, Rollout])
-    late: dict[str, LateValue] = field(default_factory=dict[str, LateValue])
+    rollouts: dict[str, RolloutRecord] = field(default_factory=dict[str, RolloutRecord])
+    late: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
     configs: dict[str | None, Mapping[str, Json]] = field(default_factory=dict[str | None, Mapping[str, Json]])
     status: Status | None = None
     repeated: int = 0
@@ -91,7 +91,7 @@ class RecordedRun:
 
 
 @dataclass(slots=True)
-class _Fault:
+class _InjectedFault:
     error: ExporterError | None
     hang: threading.Event | None
     kind: str | None
@@ -103,13 +103,13 @@ class _Fault:
         return self.times != 0 and right_kind and (self.position is None or self.position in positions)
 
 
-class Recorder:
+class RecordingTracker:
     """A tracker in memory.
 
     Args:
         ordered: As in `Exporter`.
-        tells_safe: Writers report `safe`: the last position written, less *lag* records; else ``None``.
-        lag: Records that are written and not yet safe; lost when a writer is opened again, as after a kill.
+        reports_durable: Writers report `durable`: the last position written, less *lag* records; else ``None``.
+        lag: Records that are written and not yet durable; lost when a writer is opened again, as after a kill.
 
     Attributes:
         calls: Every call that ended, in order.
@@ -117,13 +117,13 @@ class Recorder:
         runs: What is held, by run id.
     """
 
-    def __init__(self, *, ordered: bool = True, tells_safe: bool = False, lag: int = 0) -> None:
-        self.tells_safe, self.lag = tells_safe, lag
-        self.calls: list[Call] = []
-        self.waiting: list[Call] = []
+    def __init__(self, *, ordered: bool = True, reports_durable: bool = False, lag: int = 0) -> None:
+        self.reports_durable, self.lag = reports_durable, lag
+        self.calls: list[RecordedCall] = []
+        self.waiting: list[RecordedCall] = []
         self.runs: dict[str, RecordedRun] = {}
         self.exporter = Exporter(settings=RecorderSettings.read, ordered=ordered, open=self._open)
-        self._faults: list[_Fault] = []
+        self._faults: list[_InjectedFault] = []
         self._changed = threading.Condition(threading.RLock())
 
     def fail(
@@ -133,17 +133,17 @@ class Recorder:
 
         Args:
             error: What is raised; its own position is kept, else it names *position*.
-            kind: Only calls of this kind (see `Call`); ``None``: of every kind.
+            kind: Only calls of this kind (see `RecordedCall`); ``None``: of every kind.
             position: Only calls that hold this record; those before it are written first. ``None``: every call.
             times: How often; ``None``: until `heal`.
         """
         with self._changed:
-            self._faults.append(_Fault(error, None, kind, position, times))
+            self._faults.append(_InjectedFault(error, None, kind, position, times))
 
     def hang(self, until: threading.Event, *, kind: str | None = None, position: Position | None = None) -> None:
         """Make the next call of *kind* that holds *position* wait for *until*, then go on."""
         with self._changed:
-            self._faults.append(_Fault(None, until, kind, position, 1))
+            self._faults.append(_InjectedFault(None, until, kind, position, 1))
 
     def heal(self) -> None:
         """Take all faults back."""
@@ -160,7 +160,7 @@ class Recorder:
         with self._changed:
             return _contents(self.run(run_id))
 
-    def wait_for(self, condition: Callable[[Recorder], bool], timeout_s: float = WAIT_S) -> None:
+    def wait_for(self, condition: Callable[[RecordingTracker], bool], timeout_s: float = WAIT_S) -> None:
         """Wait until *condition* holds; it is looked at after every call.
 
         Raises:
@@ -170,24 +170,24 @@ class Recorder:
             if not self._changed.wait_for(lambda: condition(self), timeout_s):
                 raise AssertionError(f"not so within {timeout_s} s; the last calls: {self.calls[-5:]}")
 
-    def _open(self, run: RunInfo, _settings: ExporterSettings, _memory: Memory) -> RecordingWriter:
+    def _open(self, run: RunInfo, _settings: ExporterSettings, _memory: WriterMemory) -> RecordingWriter:
         held = self.run(run.id)
-        self.enter(Call(run.id, "open"))
+        self.enter(RecordedCall(run.id, "open"))
         with self._changed:
             held.infos.append(run)
             held.status = None
-            self._lose_what_was_not_safe(held)
+            self._lose_what_was_not_durable(held)
         return RecordingWriter(self, run.id)
 
-    def _lose_what_was_not_safe(self, held: RecordedRun) -> None:
-        if not self.tells_safe or not self.lag:
+    def _lose_what_was_not_durable(self, held: RecordedRun) -> None:
+        if not self.reports_durable or not self.lag:
             return
         lost = set(_positions(held)[-self.lag :])
         held.rows = {key: record for key, record in held.rows.items() if record.position not in lost}
         held.rollouts = {key: record for key, record in held.rollouts.items() if record.position not in lost}
         held.late = {key: record for key, record in held.late.items() if record.position not in lost}
 
-    def enter(self, call: Call, keep: Callable[[Position | None], None] = lambda _: None) -> None:
+    def enter(self, call: RecordedCall, keep: Callable[[Position | None], None] = lambda _: None) -> None:
         """Note one call, act on the faults it meets, else keep its records: for writers.
 
         Args:
@@ -218,27 +218,27 @@ class Recorder:
 
 
 class RecordingWriter:
-    """Writer of a `Recorder`; made by ``recorder.exporter.open``."""
+    """Writer of a `RecordingTracker`; made by ``recorder.exporter.open``."""
 
-    def __init__(self, recorder: Recorder, run_id: str) -> None:
+    def __init__(self, recorder: RecordingTracker, run_id: str) -> None:
         self.url: str | None = f"memory://{run_id}"
         self._recorder = recorder
         self._run_id = run_id
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """Keep *rows*; one with a value that is no number is refused by its position."""
+        """Keep *rows*; one with a value that is not a number is refused by its position."""
         held = self._recorder.run(self._run_id)
         bad = next((n for n, row in enumerate(rows) if not all(map(_is_value, row.values.values()))), None)
         self._write("rows", rows[:bad], held.rows)
         if bad is not None:
-            raise PermanentError(f"row {rows[bad].id} has a value that is no number", position=rows[bad].position)
+            raise PermanentError(f"row {rows[bad].id} has a value that is not a number", position=rows[bad].position)
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Keep *rollouts*."""
         held = self._recorder.run(self._run_id)
         self._write("rollouts", rollouts, held.rollouts)
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Keep *values*."""
         held = self._recorder.run(self._run_id)
         self._write("late", values, held.late)
@@ -246,11 +246,13 @@ class RecordingWriter:
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Replace the config of *role*."""
         held = self._recorder.run(self._run_id)
-        self._recorder.enter(Call(self._run_id, "config", role=role), lambda _: held.configs.update({role: config}))
+        self._recorder.enter(
+            RecordedCall(self._run_id, "config", role=role), lambda _: held.configs.update({role: config})
+        )
 
-    def safe(self) -> Position | None:
+    def durable(self) -> Position | None:
         """Return the last position less the lag, ``None`` where the recorder does not tell."""
-        if not self._recorder.tells_safe:
+        if not self._recorder.reports_durable:
             return None
         positions = _positions(self._recorder.run(self._run_id))
         return 0 if len(positions) <= self._recorder.lag else positions[-1 - self._recorder.lag]
@@ -258,11 +260,13 @@ class RecordingWriter:
     def end(self, status: Status) -> None:
         """Note the status."""
         held = self._recorder.run(self._run_id)
-        self._recorder.enter(Call(self._run_id, "end", status=status), lambda _: setattr(held, "status", status))
+        self._recorder.enter(
+            RecordedCall(self._run_id, "end", status=status), lambda _: setattr(held, "status", status)
+        )
 
     def close(self) -> None:
         """Note the call."""
-        self._recorder.enter(Call(self._run_id, "close"))
+        self._recorder.enter(RecordedCall(self._run_id, "close"))
 
     def _write(self, kind: str, records: Sequence[_R], table: dict[str, _R]) -> None:
         held = self._recorder.run(self._run_id)
@@ -274,7 +278,7 @@ class RecordingWriter:
                 held.repeated += record.id in table
                 table.setdefault(record.id, record)
 
-        self._recorder.enter(Call(self._run_id, kind, tuple(record.position for record in records)), keep)
+        self._recorder.enter(RecordedCall(self._run_id, kind, tuple(record.position for record in records)), keep)
 
 
 @dataclass(frozen=True, slots=True)

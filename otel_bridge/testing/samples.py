@@ -1,4 +1,4 @@
-"""Deterministic sample records: rows of several roles, odd values, rollouts with tools, config, late values, an end.
+"""Deterministic sample records: rows of several roles, odd values, rollouts with tools, config, evaluations, an end.
 
 Equal arguments give equal records. Times are fixed: step n happens n seconds after `START_UNIX_NS`.
 """
@@ -22,11 +22,11 @@ from otel_bridge.records import (
     Config,
     Distribution,
     End,
+    Evaluation,
     Json,
-    LateValue,
     Message,
     Record,
-    Rollout,
+    RolloutRecord,
     Row,
     Span,
     Status,
@@ -38,7 +38,7 @@ from otel_bridge.records import (
 
 START_UNIX_NS = 1_760_000_000_000_000_000
 SECOND_NS = 1_000_000_000
-R = TypeVar("R", Row, Rollout, Config, LateValue, End, Record)
+R = TypeVar("R", Row, RolloutRecord, Config, Evaluation, End, Record)
 
 ODD_KEYS = (
     "plain",
@@ -159,14 +159,14 @@ def rollout(
     rewards: Mapping[str, float] | None = None,
     error: str | None = None,
     seed: str = "",
-) -> Rollout:
+) -> RolloutRecord:
     """Return rollout *n*: two chat turns and a tool call under a root; ids are made of *n*, *step*, *role*, *seed*."""
     trace_id = _hex(f"trace {n} {step} {role} {seed}", 32)
     start = START_UNIX_NS + step * SECOND_NS + n * 1_000_000
     messages = conversation(n)
     spans = _spans(trace_id, start, messages, reward=reward, step=step, error=error)
     axis = axis_of(role)
-    return Rollout(
+    return RolloutRecord(
         id=trace_id,
         role=role,
         key=key_of(role, "rollouts"),
@@ -195,9 +195,11 @@ def rollout(
     )
 
 
-def late_value(of: Rollout, value: float | None = 0.5, *, name: str = "judge", label: str | None = None) -> LateValue:
+def late_value(
+    of: RolloutRecord, value: float | None = 0.5, *, name: str = "judge", label: str | None = None
+) -> Evaluation:
     """Return a value for the rollout *of* that came after it was written."""
-    return LateValue(
+    return Evaluation(
         id=f"l:verifier:{of.id[:8]}-{name}",
         rollout_id=of.id,
         rollout_key=of.key,
@@ -224,7 +226,7 @@ def end(status: Status = Status.FINISHED) -> End:
 
 
 def job(steps: int = 3, *, seed: str = "") -> list[Record]:
-    """Return a small whole job, placed: configs, rows of two roles and of none, rollouts, a late value, the end.
+    """Return a small whole job, placed: configs, rows of two roles and of none, rollouts, an evaluation, the end.
 
     *seed* goes into the trace ids: they are unique in a whole tracker, not only in a run.
     """

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import Json
-from otel_bridge_wandb.log_file import MAGIC, LogReader
+from otel_bridge_wandb.offline.log_file import MAGIC, LogReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class _Reading:
             case "metric":
                 self._take_metric(record.metric)
             case "exit":
-                left_open = bool(record.exit.not_complete)
+                left_open = bool(getattr(record.exit, "not_complete", False))  # from wandb 0.26.1 on
                 self._exit = (None if left_open else int(record.exit.exit_code), left_open)
             case _:
                 pass

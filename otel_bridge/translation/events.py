@@ -1,6 +1,6 @@
-"""Log events of ours and of the GenAI conventions -> configs, ends, life signs, late values. Pure.
+"""Log events of otel-bridge and of the GenAI conventions -> configs, ends, heartbeats, evaluations. Pure.
 
-An event of ours is known by (instance, ``rl.event.seq``) and acted on once; one without a number by its content.
+An event of otel-bridge is known by (instance, ``rl.event.seq``) and acted on once; one without a number by its content.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
 from otel_bridge.records import Json, Record, Status
-from otel_bridge.redaction import scrubbed
-from otel_bridge.translation.attributes import int_in, mapping_of, text_in
-from otel_bridge.translation.configs import ConfigEvent, Configs
-from otel_bridge.translation.identity import Speaker
-from otel_bridge.translation.life import EndEvent, Life
-from otel_bridge.translation.process import Process
-from otel_bridge.translation.seen import Seen, identity
-from otel_bridge.translation.state import State, count
+from otel_bridge.text.redaction import scrubbed
+from otel_bridge.translation.decode import content_events
+from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
+from otel_bridge.translation.decode.resources import Producer
+from otel_bridge.translation.metrics.configs import ConfigEvent, Configs
+from otel_bridge.translation.metrics.dedup import Deduplicator, identity
+from otel_bridge.translation.processes.lifecycle import EndEvent, RunLifecycle
+from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.state import TranslationState, count, name_first
 
 _MAX_REASONS = 100
 """Drop reasons counted of one process."""
 
 
 class RolloutEvents(Protocol):
-    """Whoever takes the events that are about rollouts."""
+    """The one that takes the events that are about rollouts."""
 
     def evaluation(
         self,
@@ -39,7 +40,17 @@ class RolloutEvents(Protocol):
         """Take a ``gen_ai.evaluation.result``."""
         ...
 
-    def left_out(
+    def content(
+        self,
+        resource_attributes: Mapping[str, object],
+        instance_id: str,
+        log_record: LogRecord,
+        now_unix_ns: int,
+    ) -> list[Record]:
+        """Take an event that holds messages of a span."""
+        ...
+
+    def sampled_out(
         self,
         resource_attributes: Mapping[str, object],
         instance_id: str,
@@ -52,7 +63,7 @@ class RolloutEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    speaker: Speaker
+    producer: Producer
     process: Process
     record: LogRecord
     attributes: Mapping[str, object]
@@ -63,20 +74,27 @@ class _Event:
 class Events:
     """The events of one run."""
 
-    def __init__(self, state: State, life: Life, seen: Seen, rollouts: RolloutEvents) -> None:
-        self._state, self._life, self._seen, self._rollouts = state, life, seen, rollouts
+    def __init__(
+        self, state: TranslationState, lifecycle: RunLifecycle, seen: Deduplicator, rollouts: RolloutEvents
+    ) -> None:
+        self._state, self._lifecycle, self._seen, self._rollouts = state, lifecycle, seen, rollouts
         self._configs = Configs(state)
         self.redelivered = 0
 
-    def take(self, speaker: Speaker, process: Process, record: LogRecord, now_unix_ns: int) -> list[Record]:
-        """Act on one log record; records that are no event of these are passed over."""
+    def take(self, producer: Producer, process: Process, record: LogRecord, now_unix_ns: int) -> list[Record]:
+        """Act on one log record; records that are not events of these are passed over."""
         attributes: dict[str, object] = dict(mapping_of(record.attributes))
         name = record.event_name or text_in(attributes, semconv.EVENT_NAME)
+        if name in content_events.NAMES:
+            self._lifecycle.data(process, now_unix_ns)
+            return self._rollouts.content(producer.attributes, process.instance, record, now_unix_ns)
         if name not in _NAMES:
+            if name.startswith("gen_ai."):
+                count(self._state, "event/other")
             return []
         seq = max(int_in(attributes, semconv.EVENT_SEQ) or 0, 0)
         time_ns = record.time_unix_nano or record.observed_time_unix_nano or now_unix_ns
-        event = _Event(speaker, process, record, attributes, seq, time_ns)
+        event = _Event(producer, process, record, attributes, seq, time_ns)
         if not self._new(event, name):
             self.redelivered += 1
             return []
@@ -88,11 +106,11 @@ class Events:
 
     def _act(self, name: str, event: _Event, now_unix_ns: int) -> list[Record]:
         if name in _DATA:
-            self._life.data(event.process, now_unix_ns, event=event.seq)
+            self._lifecycle.data(event.process, now_unix_ns, event=event.seq)
             if name == semconv.EVENT_CONFIG:
                 return self._config(event)
-            take = self._rollouts.evaluation if name == semconv.EVENT_EVALUATION else self._rollouts.left_out
-            return take(event.speaker.attributes, event.process.instance, event.record, now_unix_ns)
+            take = self._rollouts.evaluation if name == semconv.EVENT_EVALUATION else self._rollouts.sampled_out
+            return take(event.producer.attributes, event.process.instance, event.record, now_unix_ns)
         if name == semconv.EVENT_END:
             self._end(event, now_unix_ns)
         elif name == semconv.EVENT_DROPPED:
@@ -103,11 +121,11 @@ class Events:
         process, seq = event.process, event.seq
         if name == semconv.EVENT_ALIVE:
             return True
-        if seq and not event.speaker.foreign:
+        if seq and not event.producer.foreign:
             if process.events.seen(seq):
                 return False
             process.events.add(seq, 0)
-            process.dirty = True
+            process.mark_changed()
             return True
         if name == semconv.EVENT_END:
             return True  # ending twice changes nothing
@@ -117,7 +135,7 @@ class Events:
         said = text_in(event.attributes, semconv.RUN_STATUS)
         status = Status(said) if said in _STATUSES else Status.FINISHED
         last_row = max(int_in(event.attributes, semconv.SEQ) or 0, 0)
-        self._life.end(event.process, EndEvent(status, event.seq, last_row, event.time_unix_ns), now_unix_ns)
+        self._lifecycle.end(event.process, EndEvent(status, event.seq, last_row, event.time_unix_ns), now_unix_ns)
 
     def _dropped(self, event: _Event) -> None:
         """Add what the process has dropped since it last said so; its counts only grow."""
@@ -129,7 +147,15 @@ class Events:
             if number > before and (reason in known or len(known) < _MAX_REASONS):
                 known[reason] = number
                 count(self._state, reason, number - before)
-        event.process.dirty = True
+                self._name_first(reason, event)
+        event.process.mark_changed()
+
+    def _name_first(self, reason: str, event: _Event) -> None:
+        """Keep the first key that any process dropped for *reason*."""
+        keys = event.attributes.get(semconv.DROPPED_KEYS)
+        key = cast("Mapping[str, object]", keys).get(reason) if isinstance(keys, Mapping) else None
+        if isinstance(key, str):
+            name_first(self._state, reason, key)
 
     def _config(self, event: _Event) -> list[Record]:
         # Ours come scrubbed; who does not know us may send anything.

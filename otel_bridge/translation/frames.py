@@ -1,4 +1,4 @@
-"""Frames of segments -> who speaks in them, and what was said; nothing of it has an effect yet. Pure, one thread.
+"""Frames of segments -> their producers, and what those sent; nothing of it has an effect yet. Pure, one thread.
 
 What names another run, and a segment whose header cannot be read, is counted here and left out.
 """
@@ -18,11 +18,11 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge.translation.own_rows import Learned, Piece
-from otel_bridge.translation.requests import resource_parts
-from otel_bridge.translation.state import State, count
-from otel_bridge.translation.template import Read
-from otel_bridge.translation.voices import Source, Voice, Voices
+from otel_bridge.translation.decode.requests import resource_parts
+from otel_bridge.translation.decode.row_template import Read
+from otel_bridge.translation.decode.rows import RowFragment, RowSchema
+from otel_bridge.translation.processes.producers import ProducerContext, ProducerRegistry, SegmentInfo
+from otel_bridge.translation.state import TranslationState, count
 
 UNDECODABLE: Final = "undecodable"
 OTHER_RUN: Final = "other_run"
@@ -32,7 +32,7 @@ _ByResource: TypeAlias = "Sequence[tuple[Resource, Iterable[_T]]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class DecodedFrame:
     """One frame of a signal.
 
     Attributes:
@@ -43,7 +43,7 @@ class Frame:
         now_unix_ns: When it is read.
     """
 
-    source: Source
+    source: SegmentInfo
     payload: bytes
     whole: bool
     append_unix_ns: int
@@ -58,17 +58,17 @@ class Frame:
 class FastRow(NamedTuple):
     """A row read by its learned shape, and the bytes it was read from."""
 
-    learned: Learned
+    learned: RowSchema
     read: Read
     scope: bytes
 
 
 @dataclass(slots=True)
-class Said:
-    """What one resource brought: rows of ours, scope by scope, and all other metrics."""
+class ResourceMetricsInput:
+    """What one resource brought: rows of otel-bridge, scope by scope, and all other metrics."""
 
-    voice: Voice
-    rows: list[FastRow | Sequence[Piece]]
+    context: ProducerContext
+    rows: list[FastRow | Sequence[RowFragment]]
     others: list[Metric]
 
 
@@ -77,22 +77,22 @@ class FrameReader:
 
     Args:
         state: Where drops are counted.
-        voices: Everyone who speaks in the run; who is new is noted there.
+        contexts: The producers of the run; new ones are added.
     """
 
-    def __init__(self, state: State, voices: Voices) -> None:
-        self._state, self._voices = state, voices
+    def __init__(self, state: TranslationState, contexts: ProducerRegistry) -> None:
+        self._state, self._registry = state, contexts
 
-    def of_segment(self, source: Source, now_unix_ns: int) -> Voice | None:
+    def of_segment(self, source: SegmentInfo, now_unix_ns: int) -> ProducerContext | None:
         """Return who writes a segment; ``None``, counted: it is another run's, or its resource cannot be read."""
         try:
-            voice = self._voices.of_segment(source, now_unix_ns)
+            context = self._registry.of_segment(source, now_unix_ns)
         except InvalidRecordError:
             count(self._state, UNDECODABLE)
             return None
-        return self._of_this_run(voice)
+        return self._of_this_run(context)
 
-    def metrics(self, frame: Frame) -> list[Said]:
+    def metrics(self, frame: DecodedFrame) -> list[ResourceMetricsInput]:
         """Return what a frame of metrics says, all of it.
 
         Raises:
@@ -103,55 +103,55 @@ class FrameReader:
             if writer is None:
                 return []
             pieces, others = writer.decoder.slow(frame.payload)
-            return [Said(writer, [pieces], [*others])]
+            return [ResourceMetricsInput(writer, [pieces], [*others])]
         parts = resource_parts(frame.payload)
         if parts is not None:
-            voices = [(self._of_bytes(frame, resource), scopes) for resource, scopes in parts]
-            return [_said(voice, scopes) for voice, scopes in voices if voice is not None]
-        found: list[Said] = []
+            contexts = [(self._of_bytes(frame, resource), scopes) for resource, scopes in parts]
+            return [_said(context, scopes) for context, scopes in contexts if context is not None]
+        found: list[ResourceMetricsInput] = []
         for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
-            voice = self._of_resource(frame, message.resource)
-            if voice is not None:
-                found.append(_said(voice, [scope.SerializeToString() for scope in message.scope_metrics]))
+            context = self._of_resource(frame, message.resource)
+            if context is not None:
+                found.append(_said(context, [scope.SerializeToString() for scope in message.scope_metrics]))
         return found
 
-    def spans(self, frame: Frame) -> Iterator[tuple[Voice, Iterable[ScopeSpans]]]:
-        """Yield the spans of a frame of traces, voice by voice: each is looked up when those before it were taken.
+    def spans(self, frame: DecodedFrame) -> Iterator[tuple[ProducerContext, Iterable[ScopeSpans]]]:
+        """Yield the spans of a frame of traces, one producer after the other.
 
         Raises:
             google.protobuf.message.DecodeError: It cannot be decoded; nothing was yielded.
         """
-        return self._heard(frame, _spans_by_resource, ScopeSpans.FromString)
+        return self._received(frame, _spans_by_resource, ScopeSpans.FromString)
 
-    def logs(self, frame: Frame) -> Iterator[tuple[Voice, Iterable[ScopeLogs]]]:
+    def logs(self, frame: DecodedFrame) -> Iterator[tuple[ProducerContext, Iterable[ScopeLogs]]]:
         """Yield the events of a frame of logs, as `spans` does.
 
         Raises:
             google.protobuf.message.DecodeError: It cannot be decoded; nothing was yielded.
         """
-        return self._heard(frame, _logs_by_resource, ScopeLogs.FromString)
+        return self._received(frame, _logs_by_resource, ScopeLogs.FromString)
 
-    def _heard(
-        self, frame: Frame, by_resource: Callable[[bytes], _ByResource[_T]], alone: Callable[[bytes], _T]
-    ) -> Iterator[tuple[Voice, Iterable[_T]]]:
+    def _received(
+        self, frame: DecodedFrame, by_resource: Callable[[bytes], _ByResource[_T]], alone: Callable[[bytes], _T]
+    ) -> Iterator[tuple[ProducerContext, Iterable[_T]]]:
         if frame.whole:
             for resource, scopes in by_resource(frame.payload):
-                voice = self._of_resource(frame, resource)
-                if voice is not None:
-                    yield voice, scopes
-        elif (voice := self.of_segment(frame.source, frame.now_unix_ns)) is not None:
-            yield voice, (alone(frame.payload),)
+                context = self._of_resource(frame, resource)
+                if context is not None:
+                    yield context, scopes
+        elif (context := self.of_segment(frame.source, frame.now_unix_ns)) is not None:
+            yield context, (alone(frame.payload),)
 
-    def _of_bytes(self, frame: Frame, resource: bytes) -> Voice | None:
-        return self._of_this_run(self._voices.of_resource_bytes(frame.source, resource, frame.now_unix_ns))
+    def _of_bytes(self, frame: DecodedFrame, resource: bytes) -> ProducerContext | None:
+        return self._of_this_run(self._registry.of_resource_bytes(frame.source, resource, frame.now_unix_ns))
 
-    def _of_resource(self, frame: Frame, resource: Resource) -> Voice | None:
-        return self._of_this_run(self._voices.of_resource(frame.source, resource, frame.now_unix_ns))
+    def _of_resource(self, frame: DecodedFrame, resource: Resource) -> ProducerContext | None:
+        return self._of_this_run(self._registry.of_resource(frame.source, resource, frame.now_unix_ns))
 
-    def _of_this_run(self, voice: Voice | None) -> Voice | None:
-        if voice is None:
+    def _of_this_run(self, context: ProducerContext | None) -> ProducerContext | None:
+        if context is None:
             count(self._state, OTHER_RUN)
-        return voice
+        return context
 
 
 def _spans_by_resource(request: bytes) -> _ByResource[ScopeSpans]:
@@ -164,18 +164,18 @@ def _logs_by_resource(request: bytes) -> _ByResource[ScopeLogs]:
     return [(message.resource, message.scope_logs) for message in found]
 
 
-def _said(voice: Voice, scopes: Sequence[bytes]) -> Said:
-    """Part the metrics of one resource into rows of ours, by their learned shape where it is known, and the rest."""
-    said = Said(voice, [], [])
+def _said(context: ProducerContext, scopes: Sequence[bytes]) -> ResourceMetricsInput:
+    """Split the metrics of one resource into native rows, by their learned schema where it is known, and the rest."""
+    said = ResourceMetricsInput(context, [], [])
     for scope in scopes:
-        if voice.speaker.foreign:
+        if context.producer.foreign:
             said.others += ScopeMetrics.FromString(scope).metrics
             continue
-        fast = voice.decoder.fast(scope)
+        fast = context.decoder.fast(scope)
         if fast is not None:
             said.rows.append(FastRow(*fast, scope))
             continue
-        pieces, others = voice.decoder.slow(scope)
+        pieces, others = context.decoder.slow(scope)
         said.rows.append(pieces)
         said.others += others
     return said

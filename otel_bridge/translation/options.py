@@ -1,4 +1,4 @@
-"""What translation is told from outside: waiting times, bounds, selection. It reads no setting itself.
+"""What translation gets from outside: waiting times, bounds, selection. It reads no setting itself.
 
 Times are nanoseconds. The defaults are those of the settings of the same names.
 """
@@ -12,7 +12,7 @@ SECOND_NS = 1_000_000_000
 
 
 class OtherTraces(Enum):
-    """What becomes of traces that are no rollouts."""
+    """What becomes of traces that are not rollouts."""
 
     COUNTED = "no exporter shows them"
     SHOWN = "every exporter of traces shows them"
@@ -25,19 +25,20 @@ def counted() -> OtherTraces:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TranslationOptions:
     """Options of one `Translator`; pure values.
 
     Attributes:
         run_id: The run that this translator is for; empty: the first resource says.
         row_wait_ns: How long a row waits for its missing pieces, and a row behind a gap for the rows before it.
-        tail_wait_ns: How long the end of a forwarded process waits for the rows it tells of, when none comes. A
+        end_of_stream_wait_ns: How long the end of a forwarded process waits for the rows it reports, when none comes. A
             Collector carries rows and ends over connections of their own, and one that lost its bridge tries again
             after up to two minutes (grpc, connection-backoff.md), whatever the others do.
         trace_grace_ns: How long a rollout waits for spans after its root ended.
         trace_timeout_ns: When a rollout whose root never came is taken as it is.
-        step_wait_ns: When the rollouts of a step are chosen though no later step came.
-        silence_ns: Silence after which a forwarded or foreign process is taken for ended.
+        step_watermark_ns: How long a step that every worker has reached waits for more rollouts.
+        step_timeout_ns: How long a step waits for a worker that is behind and sends nothing, and at most in all.
+        liveness_timeout_ns: Silence after which a forwarded or foreign process is considered ended.
         end_grace_ns: How long the run stays open after its last process died without a word.
         max_rollouts: Rollouts kept of a role's step; 0 or less: none.
         max_rollouts_eval: The same for split ``eval``; ``None``: as `max_rollouts`.
@@ -48,19 +49,23 @@ class Options:
         max_open_trace_bytes: Bytes that waiting traces may take.
         rollout_bytes: Largest rollout; longer content is clipped and marked.
         message_content: ``full``, ``off`` or ``truncate:N``; applied to foreign producers here.
+        hash_metric_texts: Replace texts among the attributes of third-party metrics by hashes: some exporter may have
+            less text, and keys are the same for all.
         redact_secrets: Strike secrets out of the spans of foreign producers.
-        redact_email: Strike e-mail addresses out of their spans and late values.
+        redact_email: Redact e-mail addresses in their spans and evaluations.
         seen_limit: Foreign points whose identity is remembered, so that a point sent again is dropped.
-        max_waiting_bytes: Bytes that incomplete rows and rows behind a gap may take; beyond it the oldest is let go.
-        max_keys: Keys and axes remembered; beyond it rows still arrive, but `Row.steps` and ``key/`` stop growing.
+        max_waiting_bytes: Bytes that incomplete rows and rows behind a gap may take; beyond it the oldest is released.
+        cumulative_histograms: Show cumulative histograms of third-party producers as sent, not what each point adds.
+        max_keys: Distinct keys of metrics; values of further ones are left out of their rows and counted.
     """
 
     row_wait_ns: int = 10 * SECOND_NS
-    tail_wait_ns: int = 150 * SECOND_NS
+    end_of_stream_wait_ns: int = 150 * SECOND_NS
     trace_grace_ns: int = 2 * SECOND_NS
     trace_timeout_ns: int = 600 * SECOND_NS
-    step_wait_ns: int = 30 * SECOND_NS
-    silence_ns: int = 600 * SECOND_NS
+    step_watermark_ns: int = 30 * SECOND_NS
+    step_timeout_ns: int = 1_800 * SECOND_NS
+    liveness_timeout_ns: int = 600 * SECOND_NS
     end_grace_ns: int = 30 * SECOND_NS
     max_rollouts: int = 16
     max_rollouts_eval: int | None = None
@@ -71,9 +76,11 @@ class Options:
     max_open_trace_bytes: int = 1 << 30
     rollout_bytes: int = 4 << 20
     message_content: str = "full"
+    hash_metric_texts: bool = False
     redact_secrets: bool = True
     redact_email: bool = False
     seen_limit: int = 200_000
     max_waiting_bytes: int = 64 << 20
+    cumulative_histograms: bool = False
     max_keys: int = 100_000
     run_id: str = ""

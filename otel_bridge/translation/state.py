@@ -1,20 +1,25 @@
 """What translation remembers: a read-through key-value state that the bridge commits together with the records.
 
 Every module of translation owns one key space (``drop/``, ``axis/``, ``key/``, ``config/``, ``proc/``, ``row/``,
-``seen/``, ``trace/``, ``step/``, ``late/``, ``run``). No I/O here: the bridge gives an implementation that keeps the
-changes in its ledger.
+``seen/``, ``trace/``, ``step/``, ``stepless/``, ``late/``, ``run``). No I/O here: the bridge gives an
+implementation that keeps the changes in its ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 StateValue: TypeAlias = object
 """A JSON-able value (``None``, bool, int, float with non-finite ones, str, list, dict with str keys) or bytes."""
 
 
-class State(Protocol):
+FIRST_KEY: Final = "dropkey/"
+"""Key space of the state: drop reason to the first key that was dropped for it."""
+_MAX_KEY_CHARS: Final = 256
+
+
+class TranslationState(Protocol):
     """Key to value, as it stands after the last change; never waits and never raises."""
 
     def get(self, key: str) -> StateValue | None:
@@ -38,7 +43,7 @@ class State(Protocol):
 
 
 class MemoryState:
-    """A `State` in memory: for tests, and for a bridge that keeps no ledger."""
+    """A `TranslationState` in memory: for tests, and for a bridge that keeps no ledger."""
 
     def __init__(self, values: dict[str, StateValue] | None = None) -> None:
         self._values: dict[str, StateValue] = dict(values or {})
@@ -64,14 +69,20 @@ class MemoryState:
         return dict(self._values)
 
 
-def count(state: State, reason: str, number: int = 1) -> None:
+def count(state: TranslationState, reason: str, number: int = 1) -> None:
     """Add *number* to the drop counter ``drop/<reason>``."""
     key = f"drop/{reason}"
     before = state.get(key)
     state.set(key, (before if isinstance(before, int) else 0) + number)
 
 
-def axes_in(state: State) -> dict[str, int]:
+def name_first(state: TranslationState, reason: str, key: str) -> None:
+    """Keep *key* as the first one that was dropped for *reason*, unless one is known."""
+    if key and state.get(f"{FIRST_KEY}{reason}") is None:
+        state.set(f"{FIRST_KEY}{reason}", key[:_MAX_KEY_CHARS])
+
+
+def axes_in(state: TranslationState) -> dict[str, int]:
     """Return every axis to its last step."""
     pairs = ((key.removeprefix("axis/"), value) for key, value in state.items("axis/"))
     return {axis: step for axis, step in pairs if isinstance(step, int)}

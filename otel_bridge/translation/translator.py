@@ -13,25 +13,26 @@ from typing import Final, cast
 
 from google.protobuf.message import DecodeError
 
+from otel_bridge import semconv
 from otel_bridge.records import Record, Row, Status
+from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.events import Events
-from otel_bridge.translation.frames import UNDECODABLE, FastRow, Frame, FrameReader
-from otel_bridge.translation.hearing import Hearing
-from otel_bridge.translation.keys import Axes
-from otel_bridge.translation.life import Life
-from otel_bridge.translation.options import Options, OtherTraces, counted
-from otel_bridge.translation.own_rows import Piece
-from otel_bridge.translation.points import Found, Points
-from otel_bridge.translation.process import Process
-from otel_bridge.translation.rollouts import Rollouts
-from otel_bridge.translation.rows import Rows
-from otel_bridge.translation.run_facts import RunFacts
-from otel_bridge.translation.seen import Seen
-from otel_bridge.translation.starts import Starts
-from otel_bridge.translation.state import State, count
-from otel_bridge.translation.voices import PROCESS_KINDS, Source, Voice, Voices
+from otel_bridge.translation.frames import UNDECODABLE, DecodedFrame, FastRow, FrameReader
+from otel_bridge.translation.metrics.assembler import RowAssembler
+from otel_bridge.translation.metrics.attempts import AttemptDetector
+from otel_bridge.translation.metrics.dedup import Deduplicator
+from otel_bridge.translation.metrics.keys import StepAxes
+from otel_bridge.translation.metrics.third_party_points import Found, ThirdPartyPoints
+from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
+from otel_bridge.translation.processes.lifecycle import RunLifecycle
+from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.processes.producers import PROCESS_KINDS, ProducerContext, ProducerRegistry, SegmentInfo
+from otel_bridge.translation.processes.receive_clock import ReceiveClock
+from otel_bridge.translation.processes.run_metadata import RunMetadata
+from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
+from otel_bridge.translation.state import TranslationState, count
 
-__all__ = ["Options", "Source", "Translator", "Waiting"]
+__all__ = ["PendingCounts", "SegmentInfo", "TranslationOptions", "Translator"]
 
 _METRICS, _TRACES, _LOGS = 1, 2, 3  # as the journal numbers the signals of its frames
 _REDELIVERED: Final = "redelivered"
@@ -39,7 +40,7 @@ _MISSING: Final = "missing"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingCounts:
     """What waits: rows for their pieces or their order, traces for spans, rollouts for their step."""
 
     rows: int
@@ -53,50 +54,59 @@ class Translator:
     Args:
         state: Where everything is kept; this object reads it here, and relies on being its only writer.
         options: Waiting times, bounds, selection.
-        others: Asked what becomes of a trace that is no rollout.
+        others: Asked what becomes of a trace that is not a rollout.
         opened_unix_ns: Since when it listens; what waits for producers elsewhere does not age before. 0: all along.
     """
 
     def __init__(
         self,
-        state: State,
-        options: Options,
+        state: TranslationState,
+        options: TranslationOptions,
         *,
         others: Callable[[], OtherTraces] = counted,
         opened_unix_ns: int = 0,
     ) -> None:
         self._state = state
-        self._hearing = Hearing(opened_unix_ns, options.tail_wait_ns)
-        self._life = Life(state, options, self._hearing)
-        self._voices = Voices(RunFacts(state, options.run_id), self._life)
-        self._reader = FrameReader(state, self._voices)
-        self._axes = Axes(state, options.max_keys, self._life.processes)
-        self._rows = Rows(state, options, self._axes, self._life.processes, self._hearing)
-        self._seen = Seen(state, options.seen_limit)
-        self._points = Points(state, self._axes, self._seen, options.max_keys)
-        self._rollouts = Rollouts(state, options, self._axes.steps, others=others, attempt_of=self._axes.current)
+        self._receive_clock = ReceiveClock(opened_unix_ns, options.end_of_stream_wait_ns)
+        self._lifecycle = RunLifecycle(state, options, self._receive_clock)
+        self._registry = ProducerRegistry(RunMetadata(state, options.run_id), self._lifecycle)
+        self._reader = FrameReader(state, self._registry)
+        self._axes = StepAxes(state, options.max_keys, self._lifecycle.processes)
+        self._rows = RowAssembler(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
+        self._seen = Deduplicator(state, options.seen_limit)
+        self._points = ThirdPartyPoints(state, self._axes, self._seen, options)
+        self._rollouts = RolloutPipeline(
+            state,
+            options,
+            self._axes.steps,
+            others=others,
+            attempt_of=self._axes.current,
+            processes=self._lifecycle.processes,
+            reached=self._axes.reached,
+            admit=self._axes.admit_statistics,
+        )
         self._rollouts.listen(opened_unix_ns)
-        self._events = Events(state, self._life, self._seen, self._rollouts)
-        self._starts = Starts(self._axes, self._events)
+        self._events = Events(state, self._lifecycle, self._seen, self._rollouts)
+        self._starts = AttemptDetector(self._axes, self._events)
         self._redelivered_before = _number(state, _REDELIVERED)
 
     # --- what the reader calls ----------------------------------------------------------------------------------------
-    def opened(self, source: Source, now_unix_ns: int) -> list[Record]:
+    def opened(self, source: SegmentInfo, now_unix_ns: int) -> list[Record]:
         """Take the header of a segment: its process is open from here on."""
         if source.kind in PROCESS_KINDS:
-            voice = self._reader.of_segment(source, now_unix_ns)
-            if voice is not None:
-                self._life.heard(voice.process, now_unix_ns)
+            context = self._reader.of_segment(source, now_unix_ns)
+            if context is not None:
+                self._lifecycle.on_data(context.process, now_unix_ns)
         return []
 
     def gone(self, instances: Iterable[str]) -> None:
-        """Take these processes for dead and wholly read: whoever comes after them goes on from them."""
+        """Take these processes for dead and wholly read: the one that comes after them goes on from them."""
         for instance in instances:
-            if instance in self._life.processes:
-                self._life.processes[instance].gone = True
+            if instance in self._lifecycle.processes:
+                self._lifecycle.processes[instance].all_read()
 
     def frame(  # noqa: PLR0917  # called for every row: keywords would cost
-        self, source: Source, signal: int, payload: bytes, whole: bool, append_unix_ns: int, now_unix_ns: int
+        self, source: SegmentInfo, signal: int, payload: bytes, whole: bool, append_unix_ns: int, now_unix_ns: int
     ) -> list[Record]:
         """Take one frame.
 
@@ -112,27 +122,27 @@ class Translator:
             The records that are complete by it. Bytes that cannot be decoded are counted, never an exception.
         """
         if signal == _METRICS and not whole:
-            voice = self._voices.known(source)
-            found = voice.decoder.fast(payload) if voice is not None else None
-            if voice is not None and found is not None and self._rows.expected(voice.process, found[1][2]):
-                process = voice.process
-                process.seen_ns = now_unix_ns
+            context = self._registry.known(source)
+            found = context.decoder.fast(payload) if context is not None else None
+            if context is not None and found is not None and self._rows.expected(context.process, found[1][2]):
+                process = context.process
+                process.touch(now_unix_ns)
                 record = self._rows.next(process, *found)
-                if process.status is not None or self._life.ended:
-                    self._life.row(process, now_unix_ns)
-                return self._told([record]) if self._axes.restarted else [record]
-        records = self._slow(signal, Frame(source, payload, whole, append_unix_ns, now_unix_ns))
-        return self._told(records + self._end_if_due(now_unix_ns))
+                if process.status is not None or self._lifecycle.ended:
+                    self._lifecycle.row(process, now_unix_ns)
+                return self._with_restarts([record]) if self._axes.restarted else [record]
+        records = self._slow(signal, DecodedFrame(source, payload, whole, append_unix_ns, now_unix_ns))
+        return self._with_restarts(records + self._end_if_due(now_unix_ns))
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Let time pass: rows, traces, steps, silence, the end of the run."""
         records: list[Record] = [*self._rows.tick(now_unix_ns), *self._rollouts.tick(now_unix_ns)]
-        if records and self._life.ended:
-            self._life.more(now_unix_ns)
-        self._life.silence(now_unix_ns)
-        for process in self._life.excess(now_unix_ns):
+        if records and self._lifecycle.ended:
+            self._lifecycle.more(now_unix_ns)
+        self._lifecycle.expire_silent(now_unix_ns)
+        for process in self._lifecycle.over_limit(now_unix_ns):
             records += self._forget(process)
-        return self._told(records + self._end_if_due(now_unix_ns))
+        return self._with_restarts(records + self._end_if_due(now_unix_ns))
 
     def close(self, now_unix_ns: int, status: Status | None = None) -> list[Record]:
         """Nothing more will come: release all that waits; remote processes end, and the run, if none is open then.
@@ -141,13 +151,18 @@ class Translator:
             now_unix_ns: Now.
             status: A person's word on how those ended that did not say it themselves; ``None``: as it looks.
         """
-        records = self._let_go(now_unix_ns)
-        self._life.close(now_unix_ns, status)
-        return self._told(records + self._end_if_due(now_unix_ns, closing=True))
+        records = self._pause(now_unix_ns)
+        self._lifecycle.close(now_unix_ns, status)
+        return self._with_restarts(records + self._end_if_due(now_unix_ns, closing=True))
 
-    def let_go(self, now_unix_ns: int) -> list[Record]:
-        """Release all that waits; who speaks may go on later, to us or to the next one, and the run with them."""
-        return self._told(self._let_go(now_unix_ns) + self._end_if_due(now_unix_ns, closing=True))
+    def pause(self, now_unix_ns: int) -> list[Record]:
+        """Release all that waits as a bridge drains; processes may go on later, here or at the next bridge.
+
+        A run of third-party producers alone ends: nothing but silence would ever end it.
+        """
+        records = self._pause(now_unix_ns)
+        self._lifecycle.end_third_party(now_unix_ns)
+        return self._with_restarts(records + self._end_if_due(now_unix_ns, closing=True))
 
     def flush(self) -> None:
         """Write all that is kept hot to the state; call it before the state is committed with the records."""
@@ -155,19 +170,24 @@ class Translator:
         self._rows.flush()
         self._points.flush()
         self._seen.flush()
-        self._life.flush()
+        self._rollouts.flush()
+        self._lifecycle.flush()
         for key, number in ((_REDELIVERED, self.redelivered()), (_MISSING, self.missing_rows())):
             if number != _number(self._state, key):
                 self._state.set(key, number)
 
     # --- what the report shows ----------------------------------------------------------------------------------------
-    def waiting(self) -> Waiting:
+    def waiting(self) -> PendingCounts:
         """Return what waits."""
-        return Waiting(self._rows.waiting, *self._rollouts.waiting())
+        return PendingCounts(self._rows.waiting, *self._rollouts.waiting())
+
+    def waiting_rows_of(self) -> dict[str, int]:
+        """Return how many rows of each process wait, by instance; processes without any are left out."""
+        return self._rows.waiting_of()
 
     def missing_rows(self) -> int:
         """Return how many rows are known to be missing: gaps in ``rl.seq``."""
-        return self._life.missing_rows()
+        return self._lifecycle.missing_rows()
 
     def redelivered(self) -> int:
         """Return how many rows, parts of rows and events came again and were passed over."""
@@ -175,10 +195,10 @@ class Translator:
 
     def status(self) -> str:
         """Return ``running``, or, once the run has ended, its status."""
-        return self._life.status().value if self._life.ended else "running"
+        return self._lifecycle.status().value if self._lifecycle.ended else "running"
 
     # --- one frame ----------------------------------------------------------------------------------------------------
-    def _slow(self, signal: int, frame: Frame) -> list[Record]:
+    def _slow(self, signal: int, frame: DecodedFrame) -> list[Record]:
         try:
             if signal == _METRICS:
                 return self._metrics(frame)
@@ -190,100 +210,103 @@ class Translator:
             count(self._state, UNDECODABLE)
         return []
 
-    def _metrics(self, frame: Frame) -> list[Record]:
-        heard = self._reader.metrics(frame)  # all of it, before anything has an effect: it may be undecodable
+    def _metrics(self, frame: DecodedFrame) -> list[Record]:
+        inputs = self._reader.metrics(frame)  # all of it, before anything has an effect: it may be undecodable
         if frame.held:
-            self._hearing.heard(frame.now_unix_ns)
+            self._receive_clock.receive(frame.now_unix_ns)
         records: list[Record] = []
-        for said in heard:
-            process = said.voice.process
-            if said.voice.speaker.system:
+        for said in inputs:
+            process = said.context.process
+            if said.context.producer.system:
                 continue  # no word of the process itself
-            self._life.heard(process, frame.now_unix_ns)
+            self._lifecycle.on_data(process, frame.now_unix_ns)
             for row in said.rows:
-                records += self._row(frame, said.voice, row)
+                records += self._row(frame, said.context, row)
         # Measured while a process ended: that must not open it, or the run, again.
-        counted = [said for said in heard if not said.voice.speaker.system or said.voice.process.status is None]
-        foreign: list[Found] = [(said.voice.speaker, said.voice.process, said.others) for said in counted]
+        counted = [said for said in inputs if not said.context.producer.system or said.context.process.status is None]
+        foreign: list[Found] = [(said.context.producer, said.context.process, said.others) for said in counted]
         points = self._points.rows(foreign, frame.append_unix_ns)
-        for speaker, process, _ in foreign if points else ():
-            if not speaker.system:
-                self._life.data(process, frame.now_unix_ns)
+        for producer, process, _ in foreign if points else ():
+            if not producer.system:
+                self._lifecycle.data(process, frame.now_unix_ns)
         return [*records, *points]
 
-    def _row(self, frame: Frame, voice: Voice, row: FastRow | Sequence[Piece]) -> list[Record]:
+    def _row(self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]) -> list[Record]:
         """Take what one scope holds of rows."""
-        process, pieces = voice.process, row
+        process, pieces = context.process, row
         if isinstance(row, FastRow):
             if self._rows.expected(process, row.read[2]):
                 record = self._rows.next(process, row.learned, row.read)
-                self._life.row(process, frame.now_unix_ns)
+                self._lifecycle.row(process, frame.now_unix_ns)
                 return [record]
-            pieces, _ = voice.decoder.slow(row.scope)
+            pieces, _ = context.decoder.slow(row.scope)
         records: list[Record] = []
-        for piece in cast("Sequence[Piece]", pieces):
+        for piece in cast("Sequence[RowFragment]", pieces):
             known = self._rows.redelivered
             records += self._rows.take(process, piece, frame.now_unix_ns, hold=frame.held)
             if self._rows.redelivered == known:
-                self._life.row(process, frame.now_unix_ns)
+                self._lifecycle.row(process, frame.now_unix_ns)
         return records
 
-    def _traces(self, frame: Frame) -> list[Record]:
+    def _traces(self, frame: DecodedFrame) -> list[Record]:
         records: list[Record] = []
-        for voice, scopes in self._reader.spans(frame):
+        for context, scopes in self._reader.spans(frame):
             if frame.held:
                 self._rollouts.received(frame.now_unix_ns)
-            self._life.heard(voice.process, frame.now_unix_ns)
-            records += self._starts.of_spans(voice, scopes, frame.now_unix_ns)
+            self._lifecycle.on_data(context.process, frame.now_unix_ns)
+            records += self._starts.of_spans(context, scopes, frame.now_unix_ns)
             for scope in scopes:
-                self._life.data(voice.process, frame.now_unix_ns)
-                who = voice.speaker.attributes, voice.process.instance
+                self._lifecycle.data(context.process, frame.now_unix_ns)
+                who = context.producer.attributes, context.process.instance
+                if scope.scope.name != semconv.SCOPE_NAME:
+                    records += self._points.of_spans(context.producer, context.process, scope)
                 records += self._rollouts.spans(*who, scope, frame.now_unix_ns)
         return records
 
-    def _logs(self, frame: Frame) -> list[Record]:
+    def _logs(self, frame: DecodedFrame) -> list[Record]:
         records: list[Record] = []
-        for voice, scopes in self._reader.logs(frame):
-            if frame.source.kind != "bridge":  # what a bridge says of a dead process is no life sign
-                self._life.heard(voice.process, frame.now_unix_ns)
-                records += self._starts.of_logs(voice, scopes, frame.now_unix_ns)
+        for context, scopes in self._reader.logs(frame):
+            if frame.source.kind != "bridge":  # what a bridge says of a dead process is not a heartbeat
+                self._lifecycle.on_data(context.process, frame.now_unix_ns)
+                records += self._starts.of_logs(context, scopes, frame.now_unix_ns)
             for scope in scopes:
                 for record in scope.log_records:
-                    records += self._events.take(voice.speaker, voice.process, record, frame.now_unix_ns)
+                    records += self._events.take(context.producer, context.process, record, frame.now_unix_ns)
         return records
 
-    def _told(self, records: list[Record]) -> list[Record]:
+    def _with_restarts(self, records: list[Record]) -> list[Record]:
         """Put before the first row of a role's further attempt the config that names it."""
         if not self._axes.restarted:
             return records
-        told: list[Record] = []
+        with_restarts: list[Record] = []
         for record in records:
             if isinstance(record, Row) and record.axis in self._axes.restarted:
                 del self._axes.restarted[record.axis]
-                told += self._events.restarted(record.role, record.attempt, record.time_unix_ns)
-            told.append(record)
+                with_restarts += self._events.restarted(record.role, record.attempt, record.time_unix_ns)
+            with_restarts.append(record)
         self._axes.restarted.clear()
-        return told
+        return with_restarts
 
     # --- the end ------------------------------------------------------------------------------------------------------
-    def _let_go(self, now_unix_ns: int) -> list[Record]:
+    def _pause(self, now_unix_ns: int) -> list[Record]:
         records: list[Record] = [*self._rows.close(), *self._rollouts.close(now_unix_ns)]
-        if records and self._life.ended:
-            self._life.more(now_unix_ns)
+        if records and self._lifecycle.ended:
+            self._lifecycle.more(now_unix_ns)
         return records
 
     def _end_if_due(self, now_unix_ns: int, *, closing: bool = False) -> list[Record]:
-        if not self._life.due(now_unix_ns, closing=closing):
+        if not self._lifecycle.due(now_unix_ns, closing=closing):
             return []
-        return [*self._rows.close(), *self._rollouts.close(now_unix_ns), self._life.run_end()]
+        return [*self._rows.close(), *self._rollouts.close(now_unix_ns), self._lifecycle.run_end()]
 
     def _forget(self, process: Process) -> list[Record]:
         rows = self._rows.forget(process)
-        self._life.forget(process)
-        self._voices.clear()
+        self._lifecycle.forget(process)
+        self._rollouts.forget(process.instance)
+        self._registry.clear()
         return [*rows]
 
 
-def _number(state: State, key: str) -> int:
+def _number(state: TranslationState, key: str) -> int:
     value = state.get(key)
     return value if isinstance(value, int) else 0

@@ -1,14 +1,28 @@
 from __future__ import annotations
 
+import json
 import math
+import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.bridge import codec
+from otel_bridge.bridge.ledger import codec
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge.records import Config, Distribution, End, LateValue, OtherTrace, Record, Rollout, Row, Span, Status
+from otel_bridge.records import (
+    Config,
+    Distribution,
+    End,
+    Evaluation,
+    PlainTrace,
+    Record,
+    RolloutRecord,
+    Row,
+    Span,
+    Status,
+)
 
 NUMBERS = st.one_of(st.floats(), st.integers(-(2**70), 2**70))
 TEXTS = st.text(st.characters())
@@ -31,18 +45,19 @@ SPANS = st.builds(
     attributes=st.dictionaries(TEXTS, JSON, max_size=2), input=JSON, output=JSON, otlp=st.binary(max_size=20),
 )  # fmt: skip
 ROLLOUTS = st.builds(
-    Rollout, TEXTS, st.none() | TEXTS, TEXTS, st.none() | st.integers(0, 9), st.none() | TEXTS, st.integers(0, 9),
+    RolloutRecord, TEXTS, st.none() | TEXTS, TEXTS, st.none() | st.integers(0, 9), st.none() | TEXTS, st.integers(0, 9),
     st.integers(0, 9), messages=st.lists(st.dictionaries(TEXTS, JSON, max_size=2), max_size=2),
     spans=st.lists(SPANS, max_size=3), reward=st.none() | st.floats(),
     rewards=st.dictionaries(TEXTS, st.floats(), max_size=2), metadata=st.dictionaries(TEXTS, JSON, max_size=2),
+    remarks=st.dictionaries(TEXTS, st.lists(st.none() | TEXTS, min_size=2, max_size=2), max_size=2),
     position=st.just(7),
 )  # fmt: skip
 OTHERS = st.builds(
-    OtherTrace, TEXTS, st.none() | TEXTS, TEXTS, st.integers(0, 9), st.integers(0, 9), st.lists(SPANS, max_size=3),
+    PlainTrace, TEXTS, st.none() | TEXTS, TEXTS, st.integers(0, 9), st.integers(0, 9), st.lists(SPANS, max_size=3),
     st.just(7),
 )  # fmt: skip
 LATE = st.builds(
-    LateValue, TEXTS, TEXTS, TEXTS, TEXTS, st.none() | st.floats(), st.none() | TEXTS, st.none() | TEXTS,
+    Evaluation, TEXTS, TEXTS, TEXTS, TEXTS, st.none() | st.floats(), st.none() | TEXTS, st.none() | TEXTS,
     st.none() | TEXTS, st.none() | st.integers(0, 9), st.none() | TEXTS, st.integers(0, 9), st.just(7),
 )  # fmt: skip
 CONFIGS = st.builds(
@@ -79,6 +94,16 @@ def test_a_value_key_that_looks_like_the_marker_of_a_distribution_is_a_number() 
 
 @pytest.mark.parametrize("kind", [codec.ROW, codec.ROLLOUT, codec.LATE, codec.CONFIG, codec.END])
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff\x00\x00\x00\x00", b"Jnot"])
-def test_bytes_that_are_no_record_are_said_to_be_none(kind: int, data: bytes) -> None:
+def test_bytes_that_are_not_record_are_said_to_be_none(kind: int, data: bytes) -> None:
     with pytest.raises(InvalidRecordError):
         codec.decode(kind, data, 1)
+
+
+def test_a_rollout_of_an_earlier_version_has_no_remarks() -> None:
+    rollout = RolloutRecord("ab" * 16, "t", "t/rollouts", 1, "t/step", 1, 2, steps={"t/step": 1})
+    kind, data = codec.encode(rollout)
+    fields = json.loads(data[4:])[:-1]
+    head = json.dumps(fields).encode()
+
+    restored = codec.decode(kind, struct.pack("<I", len(head)) + head, 7)
+    assert restored == replace(rollout, messages=[], spans=[], position=7)

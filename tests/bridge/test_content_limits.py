@@ -10,13 +10,13 @@ from bridge_doubles import Process, Trackers, options, run_folder, served
 from otlp_samples import RUN
 from trace_samples import rollout_spans, scope_spans
 
-from otel_bridge.bridge.content_limits import ContentLimits
-from otel_bridge.bridge.database import open_for_reading
-from otel_bridge.bridge.exporters import Places
+from otel_bridge.bridge.delivery.content_limits import ContentLimits
+from otel_bridge.bridge.exporters import ExporterEnvironment
+from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.errors import PermanentError
 from otel_bridge.journal.frames import Signal
-from otel_bridge.records import Rollout
-from otel_bridge.testing.memory import Recorder
+from otel_bridge.records import RolloutRecord
+from otel_bridge.testing.memory import RecordingTracker
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ def test_the_strictest_of_what_the_bridge_and_the_processes_say_holds(
     limits = ContentLimits({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": own})
 
     for one in said:
-        limits.tell(one)
+        limits.apply(one)
 
     assert limits.of("cloud") == limit
-    assert ContentLimits({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": own}, limits.told).of("cloud") == limit
+    assert ContentLimits({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": own}, limits.requested).of("cloud") == limit
 
 
 def ended_run(base: Path, *exporters: str, message_content: Mapping[str, str] | None = None) -> None:
@@ -52,18 +52,18 @@ def ended_run(base: Path, *exporters: str, message_content: Mapping[str, str] | 
     process.end()
 
 
-def rollout_of(recorder: Recorder) -> Rollout:
+def rollout_of(recorder: RecordingTracker) -> RolloutRecord:
     (rollout,) = recorder.run(RUN).rollouts.values()
     return rollout
 
 
 def test_text_goes_to_one_tracker_and_numbers_to_the_other(tmp_path: Path) -> None:
-    local, cloud = Recorder(), Recorder()
+    local, cloud = RecordingTracker(), RecordingTracker()
     ended_run(tmp_path, "local", "cloud")
     how = options(("local", local), ("cloud", cloud))
     env = {"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": "off"}
 
-    served(tmp_path, options(places=Places(env, Path(), how.places.load)))
+    served(tmp_path, options(places=ExporterEnvironment(env, Path(), how.places.load)))
 
     whole, bare = rollout_of(local), rollout_of(cloud)
     assert [message["role"] for message in whole.messages] == ["user", "assistant", "tool", "assistant"]
@@ -74,7 +74,7 @@ def test_text_goes_to_one_tracker_and_numbers_to_the_other(tmp_path: Path) -> No
 
 
 def test_what_a_process_asked_for_holds_when_another_environment_delivers(tmp_path: Path) -> None:
-    cloud = Recorder()
+    cloud = RecordingTracker()
     ended_run(tmp_path, "cloud", message_content={"cloud": "off"})
 
     served(tmp_path, options(("cloud", cloud)))
@@ -85,42 +85,43 @@ def test_what_a_process_asked_for_holds_when_another_environment_delivers(tmp_pa
 def test_it_holds_after_the_bridge_began_anew_and_the_segments_are_gone(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     ended_run(tmp_path, "away", message_content={"cloud": "off"})
-    served(tmp_path, options(park_s=0.05))  # the exporter named is not known here: its records wait
+    served(tmp_path, options(retry_after_exit_s=0.05))  # the exporter named is not known here: its records wait
     for segment in folder.segments():
         segment.path.unlink(missing_ok=True)
 
-    cloud = Recorder()
+    cloud = RecordingTracker()
     served(tmp_path, options(("cloud", cloud), exporters={"traces": ("cloud",), "metrics": ("cloud",)}))
 
     assert rollout_of(cloud).messages == []
 
 
 def test_a_dead_letter_holds_no_more_text_than_its_tracker_might_have(tmp_path: Path) -> None:
-    cloud = Recorder()
+    cloud = RecordingTracker()
     cloud.fail(PermanentError("too odd: token=abcdefgh12345678"), kind="rollouts", times=None)
     ended_run(tmp_path, "cloud", message_content={"cloud": "off"})
 
     served(tmp_path, options(("cloud", cloud)))
 
     with open_for_reading(run_folder(tmp_path).ledger_path).snapshot() as sql:
-        letters = [
+        dead_letters = [
             (bytes(data), str(reason))
             for data, reason in sql.execute("SELECT data, reason FROM dead_letters WHERE kind = 1")
         ]
-    assert [reason for _, reason in letters] == ["too odd: token=[redacted]"]
-    assert b"what? one" not in letters[0][0]
+    assert [reason for _, reason in dead_letters] == ["too odd: token=[redacted]"]
+    assert b"what? one" not in dead_letters[0][0]
 
 
 def test_a_setting_that_cannot_be_read_blocks_its_exporter_and_no_other(tmp_path: Path) -> None:
-    local, cloud = Recorder(), Recorder()
+    local, cloud = RecordingTracker(), RecordingTracker()
     ended_run(tmp_path, "local", "cloud")
     trackers = Trackers({"local": local.exporter, "cloud": cloud.exporter})
 
     host = served(
-        tmp_path, options(places=Places({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": "some"}, Path(), trackers.load))
+        tmp_path,
+        options(places=ExporterEnvironment({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": "some"}, Path(), trackers.load)),
     )
 
     assert len(rollout_of(local).messages) == 4
     assert cloud.calls == []
-    expected = "expected full, off or truncate:N with N characters a message part"
+    expected = "expected full, off or truncate:N with N characters per message part"
     assert any(f"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT='some': {expected}" in line for line in host.lines)  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from delivery_bench import Bench, Tracker, end, late, rollout, row
 
+from otel_bridge.bridge.ledger.codec import encode_value
 from otel_bridge.errors import RetryableError
 
 
@@ -61,4 +62,18 @@ def test_an_exporter_of_metrics_gets_no_rollouts_but_all_else(tmp_path: Path) ->
 
     assert bench.tracker.calls == [
         ("open", (False,)), ("rows", (2,)), ("late", (4,)), ("end", ("finished",)), ("close", ())
+    ]  # fmt: skip
+
+
+def test_a_run_that_gets_its_name_right_before_its_end_ends_under_that_name(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Tracker())
+    bench.ledger.commit([row(1)], [("run", encode_value({"id": "r1", "project": "p", "name": "r1"}))])
+    bench.run()
+
+    bench.ledger.commit([row(2), end()], [("run", encode_value({"id": "r1", "project": "p", "name": "nice"}))])
+    bench.run()
+
+    assert [info.name for info in bench.tracker.infos] == ["r1", "nice"]
+    assert bench.tracker.calls[2:] == [
+        ("close", ()), ("open", (False,)), ("rows", (2,)), ("end", ("finished",)), ("close", ()),
     ]  # fmt: skip

@@ -113,7 +113,7 @@ def test_what_was_lost_behind_the_last_row_is_written_again_though_no_row_follow
     bench.delivery.step()
     bench.run()
 
-    assert (blocked.state, blocked.written, blocked.safe) == ("blocked", 0, 0)
+    assert (blocked.state, blocked.written, blocked.durable) == ("blocked", 0, 0)
     assert tracker.calls == [
         ("open", (False,)), ("rows", (1, 2, 3)), ("close", ()), ("open", (False,)), ("rows", (2, 3)),
     ]  # fmt: skip
@@ -131,7 +131,7 @@ def test_what_is_in_doubt_when_closing_fails_is_not_said_to_be_written(
     bench.delivery.close()
 
     (at,) = bench.ledger.view().destinations()
-    assert (bench.delivery.progress.written, at.written, at.safe) == (written, written, 0)
+    assert (bench.delivery.progress.written, at.written, at.durable) == (written, written, 0)
 
 
 def test_an_upload_that_stands_still_is_opened_anew_though_no_row_follows_and_is_not_idle_till_then(

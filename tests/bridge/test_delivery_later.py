@@ -20,14 +20,14 @@ class Later(Tracker):
     broken: bool = False
 
     @property
-    def put_off(self) -> int:
+    def backlog(self) -> int:
         return self.left
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         super().write_rows(rows)
         self.left += len(rows)
 
-    def catch_up(self) -> bool:
+    def process_backlog(self) -> bool:
         if self.broken:
             raise RetryableError("down")
         if self.left:
@@ -113,7 +113,7 @@ def test_how_much_waits_is_noted_in_the_ledger_until_none_does(tmp_path: Path) -
     noted = []
     while not noted or noted[-1]:
         bench.delivery.step()
-        noted.append(bench.ledger.destination("memory", {}).put_off)
+        noted.append(bench.ledger.destination("memory", {}).backlog)
 
     assert noted == [2, 1, 0]
 

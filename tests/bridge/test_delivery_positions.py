@@ -71,7 +71,7 @@ def test_what_a_tracker_holds_beyond_the_note_is_not_sent_again(tmp_path: Path) 
     assert (bench.delivery.progress.rows, bench.delivery.progress.written) == (6, 6)
 
 
-def test_the_trackers_own_id_and_what_it_held_are_told(tmp_path: Path) -> None:
+def test_the_trackers_own_id_and_what_it_held_are_reported(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Tracker(tracker_run_id="m1", found="it holds 3 rows already"))
     bench.ledger.commit([row(1)])
 
@@ -92,7 +92,7 @@ def test_what_is_written_counts_as_safe_only_when_the_tracker_says_so(tmp_path: 
     tracker.holds = 3
     bench.delivery.close()
 
-    assert [(item.written, item.safe) for item in (before, bench.delivery.progress)] == [(3, 0), (3, 3)]
+    assert [(item.written, item.durable) for item in (before, bench.delivery.progress)] == [(3, 0), (3, 3)]
 
 
 def test_what_was_in_doubt_when_the_run_ended_stays_in_doubt(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_what_was_in_doubt_when_the_run_ended_stays_in_doubt(tmp_path: Path) -> 
 
     bench.run()
 
-    assert (bench.delivery.progress.written, bench.delivery.progress.safe) == (3, 0)
+    assert (bench.delivery.progress.written, bench.delivery.progress.durable) == (3, 0)
 
 
 def test_a_run_that_ended_is_opened_again_by_later_data_alone(tmp_path: Path) -> None:
@@ -150,13 +150,13 @@ def test_room_for_others_is_made_by_taking_what_is_written_for_safe(tmp_path: Pa
     bench.ledger.commit([row(number) for number in range(1, 7)])
     bench.run()
 
-    bench.delivery.let_go(4)
+    bench.delivery.skip_through(4)
     bench.ledger.prune(4)
     tracker.calls.clear()
     bench.ledger.commit([row(7)])
     bench.run()
 
-    # The store holds nothing: what is still there is written anew, and the writer is told that it is not all.
+    # The store holds nothing: what is still there is written anew, and the writer is notified that it is not all.
     assert tracker.calls == [("open", (False,)), ("rows", (5, 6, 7))]
     assert tracker.infos[-1].oldest == 5
 

@@ -10,11 +10,12 @@ from bridge_doubles import Process, options, report_when, run_folder, serving
 from delivery_bench import Bench, Tracker, end, row
 from otlp_samples import RUN
 
-from otel_bridge.bridge import duty, reader, writing
-from otel_bridge.bridge.duty import Duty
+from otel_bridge.bridge.delivery import throttle, writing
+from otel_bridge.bridge.delivery.throttle import Throttle
+from otel_bridge.bridge.ingest import reader
 from otel_bridge.errors import RetryableError
 from otel_bridge.records import Record
-from otel_bridge.testing.memory import Recorder
+from otel_bridge.testing.memory import RecordingTracker
 
 
 class Clock:
@@ -54,7 +55,7 @@ def _steps(bench: Bench, count: int) -> list[tuple[float | None, bool]]:
 def test_a_rest_is_twenty_times_the_writing_and_half_a_second_at_most(
     wrote_s: float, wanted: bool, rest_s: float
 ) -> None:
-    once = Duty()
+    once = Throttle()
     once.wrote(wrote_s / 2)
     once.wrote(wrote_s / 2)
 
@@ -76,7 +77,7 @@ def test_what_comes_during_a_rest_goes_in_one_call(bench: Bench) -> None:
     assert _steps(bench, 1) == [(None, False)]
 
 
-def test_there_is_no_rest_while_more_waits_than_one_window_takes(bench: Bench) -> None:
+def test_there_is_not_a_rest_while_more_waits_than_one_window_takes(bench: Bench) -> None:
     bench.tracker.window_records = 2
     bench.ledger.commit([row(number) for number in range(1, 6)])
 
@@ -91,7 +92,7 @@ def test_there_is_no_rest_while_more_waits_than_one_window_takes(bench: Bench) -
     ]
 
 
-def test_there_is_no_rest_while_the_reader_has_more(bench: Bench) -> None:
+def test_there_is_not_a_rest_while_the_reader_has_more(bench: Bench) -> None:
     bench.more_comes = True
     bench.ledger.commit([row(1)])
 
@@ -99,17 +100,17 @@ def test_there_is_no_rest_while_the_reader_has_more(bench: Bench) -> None:
 
 
 def test_a_backlog_is_written_without_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duty, "LONGEST_S", 3600.0)
-    monkeypatch.setattr(duty, "RESTS_FOR", 1e12)
+    monkeypatch.setattr(throttle, "LONGEST_S", 3600.0)
+    monkeypatch.setattr(throttle, "RESTS_FOR", 1e12)
     monkeypatch.setattr(reader, "BATCH_FRAMES", 10)
-    recorder = Recorder()
+    recorder = RecordingTracker()
     process = Process.start(run_folder(tmp_path), "memory")
     process.log(500)
     with serving(tmp_path, options(("memory", recorder))):
         recorder.wait_for(lambda held: len(held.run(RUN).rows) == 500)
 
 
-def test_there_is_no_rest_before_or_after_the_end(bench: Bench) -> None:
+def test_there_is_not_a_rest_before_or_after_the_end(bench: Bench) -> None:
     bench.ledger.commit([row(1), end()])
 
     assert not any(resting for _, resting in _steps(bench, 3))
@@ -126,9 +127,9 @@ def test_a_failure_is_not_waited_for_as_a_rest(tmp_path: Path, clock: Clock) -> 
 def test_what_is_new_does_not_cut_a_rest_short_and_a_flush_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duty, "LONGEST_S", 3600.0)
-    monkeypatch.setattr(duty, "RESTS_FOR", 1e12)
-    recorder, folder = Recorder(), run_folder(tmp_path)
+    monkeypatch.setattr(throttle, "LONGEST_S", 3600.0)
+    monkeypatch.setattr(throttle, "RESTS_FOR", 1e12)
+    recorder, folder = RecordingTracker(), run_folder(tmp_path)
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
         for position in (1, 2, 3):

@@ -9,11 +9,11 @@ from bridge_file_tracker import Nowhere
 from journal_samples import header
 from otlp_samples import RUN
 
-from otel_bridge.bridge.exporters import Places, chosen, other_traces
+from otel_bridge.bridge.exporters import ExporterEnvironment, chosen, other_traces
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import Exporter
-from otel_bridge.testing.memory import Recorder
+from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge.translation.options import OtherTraces
 
 BOTH = header(exporters={"metrics": ("trackio", "none"), "traces": ("mlflow", "trackio"), "logs": ()})
@@ -42,8 +42,8 @@ def test_places_of_the_segments_count_only_where_the_own_environment_is_silent()
     exporter = Exporter(settings=settings, ordered=True, open=lambda run, settings, memory: pytest.fail("opened"))
     own, named = {"A": "own", "KEY": "secret"}, {"A": "named", "B": "named"}
 
-    Places(own, Path(), lambda name: exporter).resolve("x", named)
-    Places(own, Path(), lambda name: exporter, from_segments=True).resolve("x", named)
+    ExporterEnvironment(own, Path(), lambda name: exporter).resolve("x", named)
+    ExporterEnvironment(own, Path(), lambda name: exporter, from_segments=True).resolve("x", named)
 
     assert seen == [own, {"A": "own", "B": "named", "KEY": "secret"}]
 
@@ -71,7 +71,7 @@ def test_a_setting_that_cannot_be_used_is_an_error_at_the_start() -> None:
 
 
 def test_an_exporter_no_longer_named_keeps_its_records_for_the_day_it_is_named_again(tmp_path: Path) -> None:
-    folder, first, second = run_folder(tmp_path), Recorder(), Recorder()
+    folder, first, second = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     how = options(("first", first), ("second", second))
     process = Process.start(folder, "first")
     process.log(2)
@@ -92,7 +92,7 @@ def test_an_exporter_no_longer_named_keeps_its_records_for_the_day_it_is_named_a
 
 
 def test_near_the_limit_goes_first_what_only_an_exporter_no_longer_named_has_not_got(tmp_path: Path) -> None:
-    folder, gone, stays = run_folder(tmp_path), Recorder(tells_safe=True, lag=10**9), Recorder()
+    folder, gone, stays = run_folder(tmp_path), RecordingTracker(reports_durable=True, lag=10**9), RecordingTracker()
     how = options(("gone", gone), ("stays", stays))
     process = Process.start(folder, "gone")
     process.log(1)
@@ -109,7 +109,7 @@ def test_near_the_limit_goes_first_what_only_an_exporter_no_longer_named_has_not
 
 
 def test_near_the_limit_a_store_that_vouches_for_nothing_is_taken_at_its_word_when_written(tmp_path: Path) -> None:
-    folder, offline = run_folder(tmp_path), Recorder(tells_safe=True, lag=10**9)
+    folder, offline = run_folder(tmp_path), RecordingTracker(reports_durable=True, lag=10**9)
     process = Process.start(folder, "offline")
     process.log(3000)
 
@@ -134,7 +134,7 @@ def test_near_the_limit_a_store_that_vouches_for_nothing_is_taken_at_its_word_wh
         ({"console": ("traces",), "unknown": ("traces",)}, OtherTraces.SHOWN_AND_COUNTED),
     ],
 )
-def test_traces_that_are_no_rollouts_are_shown_by_console_and_file(
+def test_traces_that_are_not_rollouts_are_shown_by_console_and_file(
     names: dict[str, tuple[str, ...]], expected: OtherTraces
 ) -> None:
     assert other_traces(names) is expected

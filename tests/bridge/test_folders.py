@@ -15,20 +15,20 @@ import pytest
 from bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
 from otlp_samples import RUN
 
-from otel_bridge.bridge import host as host_module
-from otel_bridge.bridge.host import Host
-from otel_bridge.bridge.rest import Remaining, Rest
 from otel_bridge.bridge.run_bridge import RunBridge
+from otel_bridge.bridge.serving import active_runs
+from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
+from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import BlockedError, JournalFullError
-from otel_bridge.journal.ask import ask
+from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.records import Status
-from otel_bridge.testing.memory import Recorder
+from otel_bridge.testing.memory import RecordingTracker
 
 
 def test_a_full_ledger_keeps_everything_in_the_segments_until_there_is_room(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     bridge = RunBridge(folder, options(("memory", recorder)), wake=lambda: None, say=lambda line: None)
     bridge.open()
     process = Process.start(folder, "memory")
@@ -43,13 +43,13 @@ def test_a_full_ledger_keeps_everything_in_the_segments_until_there_is_room(tmp_
         sql.execute("PRAGMA max_page_count = 1000000")
     _read_all(bridge)
 
-    until(lambda: bridge.turn() or len(recorder.run(RUN).rows) == 2000)
+    until(lambda: bridge.poll() or len(recorder.run(RUN).rows) == 2000)
     bridge.close(time.monotonic() + 5)
     assert [written(recorder), recorder.run(RUN).repeated] == [process.row_ids, 0]
 
 
 def test_a_damaged_ledger_is_set_aside_and_made_anew_from_the_segments_that_remain(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
         process.log(3)
@@ -66,7 +66,7 @@ def test_a_damaged_ledger_is_set_aside_and_made_anew_from_the_segments_that_rema
 
 
 def test_damage_that_an_exporter_finds_is_mended_in_the_same_way(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     recorder.fail(BlockedError("no key"), kind="open", times=None)
     process = Process.start(folder, "memory")
     process.log(5000)
@@ -89,7 +89,7 @@ def test_damage_that_an_exporter_finds_is_mended_in_the_same_way(tmp_path: Path)
 
 
 def test_a_ledger_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(1)
     with sqlite3.connect(folder.ledger_path) as sql:
@@ -104,7 +104,7 @@ def test_a_ledger_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_a_newer_version_is_left_and_the_others_are_delivered(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     newer, process = Process.start(folder, "memory", format=99), Process.start(folder, "memory")
     newer.log(1)
     newer.die()
@@ -118,7 +118,7 @@ def test_a_segment_of_a_newer_version_is_left_and_the_others_are_delivered(tmp_p
 
 
 def test_a_bridge_whose_folder_is_deleted_ends(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder)), until_done=True) as host:
         process.log(3)
@@ -127,11 +127,11 @@ def test_a_bridge_whose_folder_is_deleted_ends(tmp_path: Path) -> None:
         shutil.rmtree(folder.path.rename(tmp_path / "going"))
 
         assert host.wait(10.0)
-    assert host.progress()[RUN].rest is Rest.GONE
+    assert host.progress()[RUN].rest is Outcome.GONE
 
 
 def test_a_second_bridge_of_a_folder_ends_at_once(tmp_path: Path) -> None:
-    folder, recorder, second = run_folder(tmp_path), Recorder(), Recorder()
+    folder, recorder, second = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
         process.log(1)
@@ -139,30 +139,30 @@ def test_a_second_bridge_of_a_folder_ends_at_once(tmp_path: Path) -> None:
 
         other = served(tmp_path, options(("memory", second)))
 
-    assert (other.progress()[RUN].rest, second.calls) == (Rest.GONE, [])
+    assert (other.progress()[RUN].rest, second.calls) == (Outcome.GONE, [])
 
 
 def _read_all(bridge: RunBridge) -> None:
-    while bridge.turn():
+    while bridge.poll():
         pass
 
 
-def _forked(base: Path, recorder: Recorder) -> int:
+def _forked(base: Path, recorder: RecordingTracker) -> int:
     pid = os.fork()
     if pid:
         return pid
     try:
-        Host(base, options(("memory", recorder)), until_done=True).serve()
+        BridgeSupervisor(base, options(("memory", recorder)), until_done=True).serve()
     finally:
         os._exit(0)
 
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_bridge_hands_over_when_asked_and_is_killed_when_it_does_not(tmp_path: Path, hangs: bool) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(3)
-    pid = _forked(tmp_path, Recorder())
+    pid = _forked(tmp_path, RecordingTracker())
     report_when(folder, lambda report: "memory" in report.exporters and report.exporters["memory"].written == 3)
     if hangs:
         os.kill(pid, signal.SIGSTOP)
@@ -177,13 +177,13 @@ def test_a_bridge_hands_over_when_asked_and_is_killed_when_it_does_not(tmp_path:
 
 
 def test_asked_to_finish_the_run_ends_although_its_process_lives(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
         process.log(2)
         recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 2)
 
-        ask(folder, "finish", status="failed")
+        send_control(folder, "finish", status="failed")
 
         recorder.wait_for(lambda recorder: recorder.run(RUN).status is Status.FAILED)
 
@@ -191,7 +191,7 @@ def test_asked_to_finish_the_run_ends_although_its_process_lives(tmp_path: Path)
 def test_what_comes_between_the_last_look_and_the_unlocking_is_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     late: list[Process] = []
 
     class LateProcess(RunBridge):
@@ -202,7 +202,7 @@ def test_what_comes_between_the_last_look_and_the_unlocking_is_delivered(
                 late[0].end()
             return super().close(deadline_s)
 
-    monkeypatch.setattr(host_module, "RunBridge", LateProcess)
+    monkeypatch.setattr(active_runs, "RunBridge", LateProcess)
     first = Process.start(folder, "memory")
     first.log(1)
     first.end()
@@ -215,7 +215,7 @@ def test_what_comes_between_the_last_look_and_the_unlocking_is_delivered(
 def test_what_comes_after_the_unlocking_finds_the_lock_free_and_only_one_bridge_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, recorder, next_recorder = run_folder(tmp_path), Recorder(), Recorder()
+    folder, recorder, next_recorder = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     found_free: list[bool] = []
     second = threading.Thread(target=lambda: served(tmp_path, options(("memory", next_recorder))))
 
@@ -225,14 +225,14 @@ def test_what_comes_after_the_unlocking_finds_the_lock_free_and_only_one_bridge_
             if not found_free:
                 late = Process.start(folder, "memory")
                 found_free.append(not probe(folder.lock_path))
-                monkeypatch.setattr(host_module, "RunBridge", RunBridge)
+                monkeypatch.setattr(active_runs, "RunBridge", RunBridge)
                 second.start()
                 until(lambda: probe(folder.lock_path))
                 late.log(2)
                 late.end()
             return hanging
 
-    monkeypatch.setattr(host_module, "RunBridge", NextBridge)
+    monkeypatch.setattr(active_runs, "RunBridge", NextBridge)
     first = Process.start(folder, "memory")
     first.log(1)
     first.end()
@@ -245,7 +245,7 @@ def test_what_comes_after_the_unlocking_finds_the_lock_free_and_only_one_bridge_
 
 
 def test_a_torn_tail_of_a_dead_process_is_cut_and_the_rows_before_it_arrive(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(3)
     path, size = process.writer.path, process.writer.offset
@@ -255,14 +255,14 @@ def test_a_torn_tail_of_a_dead_process_is_cut_and_the_rows_before_it_arrive(tmp_
 
     bridge = RunBridge(folder, options(("memory", recorder)), wake=lambda: None, say=lambda line: None)
     bridge.open()
-    until(lambda: bridge.turn() or (len(recorder.run(RUN).rows) == 3 and path.stat().st_size == size))
+    until(lambda: bridge.poll() or (len(recorder.run(RUN).rows) == 3 and path.stat().st_size == size))
 
     assert bridge.reader.state.get("drop/segment_gaps") is None
     bridge.close(time.monotonic() + 5)
 
 
 def test_frames_behind_a_bad_stretch_arrive_and_the_gap_is_counted(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(1)
     start = process.writer.offset
@@ -280,7 +280,7 @@ def test_frames_behind_a_bad_stretch_arrive_and_the_gap_is_counted(tmp_path: Pat
 
 
 def test_a_host_finds_folders_as_they_come_and_one_bad_run_harms_no_other(tmp_path: Path) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     bad = run_folder(tmp_path, "bad")
     with sqlite3.connect(bad.ledger_path) as sql:
         sql.execute("PRAGMA user_version = 99")
@@ -292,20 +292,20 @@ def test_a_host_finds_folders_as_they_come_and_one_bad_run_harms_no_other(tmp_pa
         process.end()
 
         recorder.wait_for(lambda recorder: recorder.run("late").status is Status.FINISHED)
-        until(lambda: host.progress().get("late", Remaining("late", Rest.BUSY)).rest is Rest.DONE)
+        until(lambda: host.progress().get("late", RunStatus("late", Outcome.BUSY)).rest is Outcome.DONE)
 
-    assert [list(recorder.run("late").rows), host.progress()["bad"].rest] == [process.row_ids, Rest.GONE]
+    assert [list(recorder.run("late").rows), host.progress()["bad"].rest] == [process.row_ids, Outcome.GONE]
     assert not probe(RunFolder(tmp_path, "late").lock_path)
 
 
 def test_a_folder_that_could_not_be_opened_is_tried_once_more_before_a_drain_is_over(tmp_path: Path) -> None:
-    recorder, folder = Recorder(), run_folder(tmp_path)
+    recorder, folder = RecordingTracker(), run_folder(tmp_path)
     folder.ledger_path.mkdir()  # as on a disk that was full
     process = Process.start(folder, "memory")
     process.log(2)
     process.end()
     with serving(tmp_path, options(("memory", recorder))) as host:
-        until(lambda: host.progress().get(RUN, Remaining(RUN, Rest.BUSY)).rest is Rest.GONE)
+        until(lambda: host.progress().get(RUN, RunStatus(RUN, Outcome.BUSY)).rest is Outcome.GONE)
         folder.ledger_path.rmdir()
 
         host.drain()
@@ -315,7 +315,7 @@ def test_a_folder_that_could_not_be_opened_is_tried_once_more_before_a_drain_is_
 
 
 def test_a_folder_read_late_is_read_in_the_order_of_its_append_times(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     first, second = Process.start(folder, "memory"), Process.start(folder, "memory", role="explorer")
     hour_ago = time.time_ns() - 3600 * 10**9
     for number in range(200):
@@ -330,7 +330,7 @@ def test_a_folder_read_late_is_read_in_the_order_of_its_append_times(tmp_path: P
 
 
 def test_a_folder_is_drained_without_waiting(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(2)
     process.die()
@@ -342,7 +342,7 @@ def test_a_folder_is_drained_without_waiting(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_another_host_serves_is_left_to_it_while_its_heart_beats(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(1)
     process.end()
@@ -358,7 +358,7 @@ def test_a_folder_that_another_host_serves_is_left_to_it_while_its_heart_beats(t
 
 
 def test_segments_that_a_killed_bridge_had_read_and_not_yet_deleted_go_with_the_rest(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory", segment_bytes=2_000)
     with serving(tmp_path, options(("memory", recorder))):
         process.log(5)

@@ -5,10 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
+from mlflow_server import FaultProxy
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
@@ -16,10 +18,10 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.bridge.forwarding.client import client_for
 from otel_bridge.bridge.forwarding.endpoint import endpoint_for
-from otel_bridge.bridge.forwarding.lane import ForwardLane
+from otel_bridge.bridge.forwarding.forwarder import Forwarder
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies, parts_of
-from otel_bridge.bridge.ledger import Ledger
-from otel_bridge.bridge.tables import Source
+from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.rows import SegmentPosition
 from otel_bridge.errors import BlockedError, ConfigError, PermanentError, RetryableError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Frame, Signal
@@ -59,13 +61,13 @@ class Sender:
         self.folder = RunFolder(base, "9f2c")
         self.folder.create()
         self.ledger = Ledger(self.folder.ledger_path)
-        header = SegmentHeader(
+        self.header = header = SegmentHeader(
             instance_id="a1", run_id="9f2c", project="maths", run_name="ppo", kind="process", resource=RESOURCE,
             exporters={"metrics": ("otlp",)}, destinations={}, host="h", boot_id="b", pid=1, start_ticks=1,
             created_unix_ns=1,
         )  # fmt: skip
         self.writer = SegmentWriter(self.folder, header, segment_bytes=4096)
-        self.ledger.commit([], sources=[Source("a1", 0, 0, header.to_bytes())])
+        self.ledger.commit([], sources=[SegmentPosition("a1", 0, 0, header.to_bytes())])
         self.lines: list[str] = []
         self.progressed = threading.Event()
 
@@ -73,16 +75,16 @@ class Sender:
         for value in values:
             self.writer.append(Signal.METRICS, scope(value), time.time_ns())
 
-    def lane(self, endpoint: str, **env: str) -> ForwardLane:
-        return ForwardLane(
+    def worker(self, endpoint: str, **env: str) -> Forwarder:
+        return Forwarder(
             self.folder, self.ledger, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **env},
             every_process=False, say=self.lines.append, progressed=self.progressed.set,
         )  # fmt: skip
 
-    def wait(self, lane: ForwardLane, holds: Callable[[], bool]) -> None:
+    def wait(self, worker: Forwarder, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 20
         while not holds():
-            assert time.monotonic() < deadline, lane.progress
+            assert time.monotonic() < deadline, worker.progress
             self.progressed.wait(0.5)
             self.progressed.clear()
 
@@ -113,21 +115,21 @@ def test_what_stands_in_the_segments_goes_on_over_both_protocols(sender: Sender,
     there = receiver(tmp_path / "there", OTEL_BRIDGE_TOKEN="secret")
     endpoint = there.grpc_endpoint if protocol == "grpc" else there.http_endpoint
     sender.log(*range(200))
-    lane = sender.lane(
+    worker = sender.worker(
         endpoint,
         OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
         OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
         OTEL_BRIDGE_TOKEN="secret",
     )
 
-    lane.start()
-    sender.wait(lane, lambda: lane.progress.state == "idle" and len(received(tmp_path / "there")) == 200)
+    worker.start()
+    sender.wait(worker, lambda: worker.progress.state == "idle" and len(received(tmp_path / "there")) == 200)
     sender.log(200, 201)
-    lane.poke()
-    sender.wait(lane, lambda: len(received(tmp_path / "there")) == 202)
-    lane.stop()
+    worker.notify()
+    sender.wait(worker, lambda: len(received(tmp_path / "there")) == 202)
+    worker.stop()
 
-    assert lane.join(10)
+    assert worker.join(10)
     assert received(tmp_path / "there") == [float(n) for n in range(202)]
     assert sender.lines == []
     there.stop()
@@ -138,22 +140,22 @@ def test_an_endpoint_that_comes_late_and_goes_away_loses_nothing(sender: Sender,
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     sender.log(1, 2, 3)
-    lane = sender.lane(f"http://127.0.0.1:{port}", OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf")
+    worker = sender.worker(f"http://127.0.0.1:{port}", OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf")
 
-    lane.start()
-    sender.wait(lane, lambda: lane.progress.state == "retrying")
+    worker.start()
+    sender.wait(worker, lambda: worker.progress.state == "retrying")
     there = receiver(tmp_path / "there", http_port=port)
-    lane.poke(retry=True)
-    sender.wait(lane, lambda: lane.progress.state == "idle")
+    worker.notify(retry=True)
+    sender.wait(worker, lambda: worker.progress.state == "idle")
     there.stop()
     sender.log(4)
-    lane.poke()
-    sender.wait(lane, lambda: lane.progress.state == "retrying")
+    worker.notify()
+    sender.wait(worker, lambda: worker.progress.state == "retrying")
     again = receiver(tmp_path / "there", http_port=port)
-    lane.poke(retry=True)
-    sender.wait(lane, lambda: lane.progress.state == "idle")
-    lane.stop()
-    lane.join(10)
+    worker.notify(retry=True)
+    sender.wait(worker, lambda: worker.progress.state == "idle")
+    worker.stop()
+    worker.join(10)
     again.stop()
 
     assert sorted(received(tmp_path / "there")) == [1.0, 2.0, 3.0, 4.0]
@@ -162,14 +164,14 @@ def test_an_endpoint_that_comes_late_and_goes_away_loses_nothing(sender: Sender,
 def test_a_new_lane_goes_on_where_the_last_one_was(sender: Sender, tmp_path: Path) -> None:
     there = receiver(tmp_path / "there")
     sender.log(*range(50))
-    first = sender.lane(there.grpc_endpoint)
+    first = sender.worker(there.grpc_endpoint)
     first.start()
     sender.wait(first, lambda: first.progress.state == "idle")
     first.stop()
     first.join(10)
     sender.log(50)
 
-    second = sender.lane(there.grpc_endpoint)
+    second = sender.worker(there.grpc_endpoint)
     second.start()
     sender.wait(second, lambda: len(received(tmp_path / "there")) == 51)
     second.stop()
@@ -179,32 +181,73 @@ def test_a_new_lane_goes_on_where_the_last_one_was(sender: Sender, tmp_path: Pat
     assert received(tmp_path / "there") == [float(n) for n in range(51)]
 
 
+def test_an_endpoint_that_is_too_slow_for_a_full_request_gets_smaller_ones(sender: Sender, tmp_path: Path) -> None:
+    there = receiver(tmp_path / "there")
+    proxy = FaultProxy(there.http_endpoint)
+    proxy.hang, proxy.hang_above = True, 100_000
+    sender.writer.append(Signal.METRICS, scope(*range(15_000)), time.time_ns())
+    worker = sender.worker(proxy.url, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", OTEL_EXPORTER_OTLP_TIMEOUT="0.5")
+
+    worker.start()
+    sender.wait(worker, lambda: len(set(received(tmp_path / "there"))) == 15_000)
+    worker.stop()
+
+    assert worker.join(10)
+    assert sorted(set(received(tmp_path / "there"))) == [float(n) for n in range(15_000)]
+    proxy.close()
+    there.stop()
+
+
+def test_a_process_that_is_forwarded_before_the_reader_knows_it_is_noted_when_it_does(
+    sender: Sender, tmp_path: Path
+) -> None:
+    there = receiver(tmp_path / "there")
+    header = replace(sender.header, instance_id="b1")
+    writer = SegmentWriter(sender.folder, header, segment_bytes=4096)
+    writer.append(Signal.METRICS, scope(7.0), time.time_ns())
+    writer.close()
+    worker = sender.worker(there.grpc_endpoint)
+    worker.start()
+    sender.wait(worker, lambda: received(tmp_path / "there") == [7.0] and worker.progress.state == "idle")
+
+    end = sender.folder.segment_path("b1", 0).stat().st_size
+    sender.ledger.commit([], sources=[SegmentPosition("b1", 0, end, header.to_bytes())])
+    worker.notify()
+
+    view = sender.ledger.view()
+    sender.wait(worker, lambda: {one.instance_id: one.forwarded_offset for one in view.sources()}.get("b1") == end)
+    view.close()
+    worker.stop()
+    worker.join(10)
+    there.stop()
+
+
 def test_a_wrong_token_blocks_and_says_what_to_set(sender: Sender, tmp_path: Path) -> None:
     there = receiver(tmp_path / "there", OTEL_BRIDGE_TOKEN="secret")
     sender.log(1)
-    lane = sender.lane(there.http_endpoint, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", OTEL_BRIDGE_TOKEN="wrong")
+    worker = sender.worker(there.http_endpoint, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", OTEL_BRIDGE_TOKEN="wrong")
 
-    lane.start()
-    sender.wait(lane, lambda: lane.progress.state == "blocked")
-    lane.stop()
-    lane.join(10)
+    worker.start()
+    sender.wait(worker, lambda: worker.progress.state == "blocked")
+    worker.stop()
+    worker.join(10)
     there.stop()
 
-    assert "OTEL_BRIDGE_TOKEN" in lane.progress.help
-    assert "wrong" not in " ".join([*sender.lines, lane.progress.reason, str(lane.progress.destination)])
+    assert "OTEL_BRIDGE_TOKEN" in worker.progress.help
+    assert "wrong" not in " ".join([*sender.lines, worker.progress.reason, str(worker.progress.destination)])
 
 
 def forwarded(sender: Sender, base: Path, protocol: str, *, limit: int, count: int) -> list[float]:
     """Forward to a receiver that takes *limit* bytes; returns its *count* values once it has them, none refused."""
     there = receiver(base, OTEL_BRIDGE_REQUEST_BYTES=str(limit))
     endpoint = there.grpc_endpoint if protocol == "grpc" else there.http_endpoint
-    lane = sender.lane(endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
-    lane.start()
-    sender.wait(lane, lambda: lane.progress.state == "idle" and len(received(base)) == count)
-    lane.stop()
-    assert lane.join(10)
+    worker = sender.worker(endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
+    worker.start()
+    sender.wait(worker, lambda: worker.progress.state == "idle" and len(received(base)) == count)
+    worker.stop()
+    assert worker.join(10)
     there.stop()
-    assert (lane.progress.dead_letters, sender.lines) == (0, [])
+    assert (worker.progress.dead_letters, sender.lines) == (0, [])
     return received(base)
 
 
@@ -349,14 +392,14 @@ def test_without_grpc_an_unset_protocol_means_http_and_that_is_said_once(
 ) -> None:
     there = receiver(tmp_path / "there")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    lane = sender.lane(there.http_endpoint)
+    worker = sender.worker(there.http_endpoint)
     sender.log(1.0)
 
-    lane.start()
-    sender.wait(lane, lambda: received(tmp_path / "there") == [1.0])
-    lane.stop()
+    worker.start()
+    sender.wait(worker, lambda: received(tmp_path / "there") == [1.0])
+    worker.stop()
 
-    assert lane.join(10)
+    assert worker.join(10)
     there.stop()
     (line,) = sender.lines
     assert line.startswith("otlp goes by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL is unset, and gRPC, the default,")

@@ -11,7 +11,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.bridge.forwarding.cutting import halves, under
+from otel_bridge.bridge.forwarding.split import halves, under
 from otel_bridge.journal.frames import Signal
 
 
@@ -80,8 +80,8 @@ def test_spans_and_records_are_cut_one_from_the_other() -> None:
         5,
         {who("a").SerializeToString()},
     )
-    told = [ExportLogsServiceRequest.FromString(part).resource_logs[0] for part in records]
-    assert [part.scope_logs[0].log_records[0].event_name for part in told] == [f"e{n}" for n in range(5)]
+    given = [ExportLogsServiceRequest.FromString(part).resource_logs[0] for part in records]
+    assert [part.scope_logs[0].log_records[0].event_name for part in given] == [f"e{n}" for n in range(5)]
 
 
 def test_what_cannot_be_cut_stays_as_it_is() -> None:

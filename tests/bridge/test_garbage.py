@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from bridge_doubles import Process, run_folder
 
-from otel_bridge.bridge.garbage import ALLOCATIONS, collect_less_often
+from otel_bridge.bridge.serving.process_limits import ALLOCATIONS, collect_less_often
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,14 @@ from otlp_samples import RUN
 
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import SIGNALS
-from otel_bridge.journal.ask import ask
+from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
-from otel_bridge.testing.memory import Recorder
+from otel_bridge.testing.memory import RecordingTracker
 
 
 def test_rows_of_a_process_reach_the_tracker_and_its_end_ends_the_run(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.config({"lr": 0.1})
     process.log(5)
@@ -32,7 +32,7 @@ def test_rows_of_a_process_reach_the_tracker_and_its_end_ends_the_run(tmp_path: 
 
 
 def test_a_process_that_died_without_a_word_ends_as_killed_after_the_grace(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(3)
     process.die()
@@ -44,7 +44,7 @@ def test_a_process_that_died_without_a_word_ends_as_killed_after_the_grace(tmp_p
 
 
 def test_a_run_is_opened_by_its_first_row_and_not_by_a_config(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.config({"lr": 0.1})
     process.end()
@@ -57,7 +57,7 @@ def test_a_run_is_opened_by_its_first_row_and_not_by_a_config(tmp_path: Path) ->
 
 
 def test_data_after_the_end_opens_the_run_again(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     first = Process.start(folder, "memory")
     first.log(2)
     first.end()
@@ -75,7 +75,7 @@ def test_data_after_the_end_opens_the_run_again(tmp_path: Path) -> None:
 
 
 def test_an_end_with_data_behind_it_is_not_acted_on(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     first = Process.start(folder, "memory")
     first.log(1)
     first.end("failed")
@@ -89,7 +89,7 @@ def test_an_end_with_data_behind_it_is_not_acted_on(tmp_path: Path) -> None:
 
 
 def test_each_exporter_gets_the_signals_it_is_named_for(tmp_path: Path) -> None:
-    folder, rows, rollouts = run_folder(tmp_path), Recorder(), Recorder()
+    folder, rows, rollouts = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     process = Process.start(folder, by_signal={"metrics": ("rows",), "traces": ("rollouts",)})
     process.log(4)
     process.end()
@@ -101,7 +101,7 @@ def test_each_exporter_gets_the_signals_it_is_named_for(tmp_path: Path) -> None:
 
 
 def test_a_flush_is_answered_by_the_report(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
         process.log(10)
@@ -121,7 +121,7 @@ def test_a_flush_is_answered_by_the_report(tmp_path: Path) -> None:
 
 
 def test_a_flush_tries_at_once_what_backs_off(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     recorder.fail(RetryableError("busy", retry_after_s=500), times=1, kind="rows")
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
@@ -136,7 +136,7 @@ def test_a_flush_tries_at_once_what_backs_off(tmp_path: Path) -> None:
 
 
 def test_a_blocked_exporter_is_reported_with_its_help_and_delivers_when_asked_to_retry(tmp_path: Path) -> None:
-    folder, recorder, other = run_folder(tmp_path), Recorder(), Recorder()
+    folder, recorder, other = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     recorder.fail(BlockedError("no key", help="memory login"), kind="open", times=None)
     process = Process.start(folder, "memory", "other")
     with serving(tmp_path, options(("memory", recorder), ("other", other))):
@@ -146,7 +146,7 @@ def test_a_blocked_exporter_is_reported_with_its_help_and_delivers_when_asked_to
         )
         recorder.heal()
 
-        ask(folder, "retry")
+        send_control(folder, "retry")
 
         recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
         other.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
@@ -154,7 +154,7 @@ def test_a_blocked_exporter_is_reported_with_its_help_and_delivers_when_asked_to
 
 
 def test_a_blocked_exporter_parks_the_folder_and_the_next_bridge_goes_on(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     recorder.fail(BlockedError("no key"), kind="open", times=None)
     process = Process.start(folder, "memory")
     process.log(3)
@@ -168,7 +168,7 @@ def test_a_blocked_exporter_parks_the_folder_and_the_next_bridge_goes_on(tmp_pat
 
 
 def test_a_refused_record_becomes_a_dead_letter_and_the_rest_goes_on(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     recorder.fail(PermanentError("too odd"), kind="rows", position=3, times=None)
     process = Process.start(folder, "memory")
     process.log(5)
@@ -182,12 +182,12 @@ def test_a_refused_record_becomes_a_dead_letter_and_the_rest_goes_on(tmp_path: P
 
 
 def test_an_exporter_that_is_not_known_is_blocked_and_keeps_the_records(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory", "nowhere")
     process.log(3)
     process.end()
     served(tmp_path, options(("memory", recorder)))
-    late = Recorder()
+    late = RecordingTracker()
 
     served(tmp_path, options(("memory", recorder), ("nowhere", late)))
 
@@ -195,12 +195,12 @@ def test_an_exporter_that_is_not_known_is_blocked_and_keeps_the_records(tmp_path
 
 
 def test_an_exporter_named_later_starts_at_the_oldest_record_still_there(tmp_path: Path) -> None:
-    folder, recorder, late = run_folder(tmp_path), Recorder(tells_safe=True, lag=2), Recorder()
+    folder, recorder, late = run_folder(tmp_path), RecordingTracker(reports_durable=True, lag=2), RecordingTracker()
     first = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder), ("late", late))):
         first.log(5)
         recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 5)
-        report_when(folder, lambda report: report.exporters["memory"].safe == 3)
+        report_when(folder, lambda report: report.exporters["memory"].durable == 3)
         # What is safe goes with the next chores; the two in doubt stay.
         until(lambda: _oldest(folder) == 4)
 
@@ -214,7 +214,7 @@ def test_an_exporter_named_later_starts_at_the_oldest_record_still_there(tmp_pat
 def test_a_hanging_writer_keeps_no_other_waiting(tmp_path: Path) -> None:
     import threading
 
-    folder, recorder, other, release = run_folder(tmp_path), Recorder(), Recorder(), threading.Event()
+    folder, recorder, other, release = run_folder(tmp_path), RecordingTracker(), RecordingTracker(), threading.Event()
     recorder.hang(release, kind="rows")
     process = Process.start(folder, "memory", "other")
     with serving(tmp_path, options(("memory", recorder), ("other", other))):
@@ -228,10 +228,10 @@ def test_a_hanging_writer_keeps_no_other_waiting(tmp_path: Path) -> None:
 
 
 def _oldest(folder: RunFolder) -> int:
-    from otel_bridge.bridge.database import open_for_reading
-    from otel_bridge.bridge.view import View
+    from otel_bridge.bridge.ledger.database import open_for_reading
+    from otel_bridge.bridge.ledger.queries import LedgerView
 
-    view = View(open_for_reading(folder.ledger_path))
+    view = LedgerView(open_for_reading(folder.ledger_path))
     try:
         return view.oldest()
     finally:
@@ -239,10 +239,10 @@ def _oldest(folder: RunFolder) -> int:
 
 
 def test_a_run_that_came_just_before_the_drain_is_opened_however_late_folders_are_looked_at(tmp_path: Path) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     with serving(tmp_path, options(("recorder", recorder), exporters=dict.fromkeys(SIGNALS, ("recorder",)))) as host:
-        host._errand(lambda: setattr(host._discovery, "next_s", float("inf")))
-        until(lambda: host._discovery.next_s == float("inf"))
+        host._request(lambda: setattr(host._runs._discovery, "next_s", float("inf")))
+        until(lambda: host._runs._discovery.next_s == float("inf"))
         process = Process.start(run_folder(tmp_path), "recorder")
         process.log(3)
         process.end()

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_bridge.bridge.ledger import DeadLetter, Ledger
-from otel_bridge.bridge.state import LedgerState
-from otel_bridge.bridge.tables import Source
-from otel_bridge.errors import JournalFullError
+from otel_bridge.bridge.ledger.database import open_for_reading
+from otel_bridge.bridge.ledger.ledger import DeadLetter, Ledger
+from otel_bridge.bridge.ledger.rows import SegmentPosition
+from otel_bridge.bridge.ledger.translation_state import LedgerState
+from otel_bridge.errors import FormatVersionError, JournalFullError
 from otel_bridge.records import Config, Row
 from otel_bridge.translation.state import MemoryState
 
@@ -35,7 +36,7 @@ def numbers(ledger: Ledger, after: int = 0, limit: int = 1000, limit_bytes: int 
 
 def test_a_batch_is_there_after_opening_again_with_its_offsets_and_state(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    source = Source("i", 2, 30, b"header")
+    source = SegmentPosition("i", 2, 30, b"header")
     ledger.commit(rows(3), [("axis/t/step", b"3")], [source])
     ledger.close()
 
@@ -58,7 +59,7 @@ def test_a_batch_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
         sql.execute(f"PRAGMA max_page_count = {pages}")
 
     with pytest.raises(JournalFullError):
-        ledger.commit(rows(5000, 2), [("axis/t/step", b"9")], [Source("i", 0, 9, b"")])
+        ledger.commit(rows(5000, 2), [("axis/t/step", b"9")], [SegmentPosition("i", 0, 9, b"")])
 
     view = ledger.view()
     assert (numbers(ledger), ledger.position, view.sources(), view.state("axis/")) == ([1], 1, [], (1, {}))
@@ -143,7 +144,7 @@ def test_a_read_ends_at_the_limits_and_says_how_far_it_went(tmp_path: Path) -> N
     assert [(batch.through, batch.last) for batch in (by_count, by_size, of_a_kind)] == [(2, 6), (1, 6), (6, 6)]
 
 
-def test_a_record_that_cannot_be_decoded_is_told_apart(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_decoded_is_distinguished(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.commit(rows(3))
     with ledger.database.transaction() as sql:
@@ -175,7 +176,7 @@ def test_positions_are_kept_for_each_place_an_exporter_delivers_to(tmp_path: Pat
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.commit(rows(5))
     here = ledger.destination("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///a"})
-    ledger.save(type(here)(here.id, "mlflow", here.place, written=5, safe=5))
+    ledger.save(type(here)(here.id, "mlflow", here.place, written=5, durable=5))
     ledger.prune(2)
 
     there = ledger.destination("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///b"})
@@ -192,7 +193,7 @@ def test_what_a_destination_no_longer_named_has_not_got_can_be_taken_and_is_coun
 
     ledger.take_from_unnamed(6)
 
-    found = {item.exporter: (item.named, item.safe, item.taken) for item in ledger.view().destinations()}
+    found = {item.exporter: (item.named, item.durable, item.taken) for item in ledger.view().destinations()}
     assert found == {"gone": (False, 6, 6), "stays": (True, 0, 0)}
     assert gone.id != stays.id
 
@@ -200,7 +201,7 @@ def test_what_a_destination_no_longer_named_has_not_got_can_be_taken_and_is_coun
 def test_dead_letters_are_kept_counted_and_can_be_discarded(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     at = ledger.destination("mlflow", {})
-    ledger.bury(DeadLetter(at.id, 4, 0, "m:i:4", "too odd", 1, b"[]"))
+    ledger.dead_letter(DeadLetter(at.id, 4, 0, "m:i:4", "too odd", 1, b"[]"))
 
     counted = ledger.destination("mlflow", {}).dead_letters
     discarded = ledger.discard_dead_letters("mlflow")
@@ -284,24 +285,23 @@ def test_a_destination_named_later_knows_how_many_records_were_gone_by_then(tmp_
 
 def test_the_trackers_own_id_of_the_run_and_how_much_it_gets_later_are_kept(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    ledger.save(replace(ledger.destination("mlflow", {}), tracker_run_id="m1", put_off=7))
+    ledger.save(replace(ledger.destination("mlflow", {}), tracker_run_id="m1", backlog=7))
     ledger.close()
 
     again = Ledger(tmp_path / "ledger.sqlite")
 
     held = again.destination("mlflow", {})
-    assert (held.tracker_run_id, held.put_off) == ("m1", 7)
+    assert (held.tracker_run_id, held.backlog) == ("m1", 7)
 
 
-def test_a_ledger_without_the_later_columns_is_read_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "what"), [(1, "from before the first release"), (99, "upgrade otel-bridge")])
+def test_a_ledger_of_another_format_is_refused_with_what_to_do(tmp_path: Path, version: int, what: str) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = Ledger(path)
-    ledger.commit(rows(2))
-    made = ledger.destination("file", {})
     with ledger.database.transaction() as sql:
-        sql.execute("ALTER TABLE destinations DROP COLUMN tracker_run_id")
-        sql.execute("ALTER TABLE destinations DROP COLUMN missed")
-        sql.execute("ALTER TABLE destinations DROP COLUMN put_off")
+        sql.execute(f"PRAGMA user_version = {version}")
     ledger.close()
 
-    assert Ledger(path).destination("file", {}) == made
+    for opening in (Ledger, open_for_reading):
+        with pytest.raises(FormatVersionError, match=f"format {version}.*{what}"):
+            opening(path)

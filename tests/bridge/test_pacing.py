@@ -12,10 +12,10 @@ from bridge_doubles import Process, options, run_folder, until, written
 from otlp_samples import RUN
 
 from otel_bridge.bridge import run_bridge
-from otel_bridge.bridge.pacing import ENOUGH_RECORDS
-from otel_bridge.bridge.reader import BATCH_FRAMES
+from otel_bridge.bridge.ingest.backpressure import ENOUGH_RECORDS
+from otel_bridge.bridge.ingest.reader import BATCH_FRAMES
 from otel_bridge.bridge.run_bridge import RunBridge
-from otel_bridge.testing.memory import Recorder
+from otel_bridge.testing.memory import RecordingTracker
 
 ROWS = 3 * BATCH_FRAMES + 1_000
 Opened = Callable[..., RunBridge]
@@ -32,7 +32,7 @@ def release() -> Iterator[threading.Event]:
 def opened(tmp_path: Path, release: threading.Event) -> Iterator[Opened]:
     bridges: list[RunBridge] = []
 
-    def open_with(**recorders: Recorder) -> RunBridge:
+    def open_with(**recorders: RecordingTracker) -> RunBridge:
         folder = run_folder(tmp_path)
         Process.start(folder, *recorders).log(ROWS)
         bridge = RunBridge(folder, options(*recorders.items()), wake=lambda: None, say=lambda _: None)
@@ -46,8 +46,8 @@ def opened(tmp_path: Path, release: threading.Event) -> Iterator[Opened]:
         bridge.close(5.0)
 
 
-def stuck(release: threading.Event) -> Recorder:
-    recorder = Recorder()
+def stuck(release: threading.Event) -> RecordingTracker:
+    recorder = RecordingTracker()
     recorder.hang(release, kind="rows")
     return recorder
 
@@ -58,27 +58,27 @@ def test_the_reader_waits_for_a_writer_that_has_enough_and_goes_on_with_it(
     monkeypatch.setattr(run_bridge, "READ_AT_LEAST_S", float("inf"))
     slow = stuck(release)
     bridge = opened(slow=slow)
-    bridge.turn()
+    bridge.poll()
     until(lambda: bool(slow.waiting))
 
     for _ in range(20):
-        bridge.turn()
+        bridge.poll()
 
     assert bridge.ledger.position == math.ceil(ENOUGH_RECORDS / BATCH_FRAMES) * BATCH_FRAMES
     assert not bridge.reader.caught_up
     release.set()
-    until(lambda: not bridge.turn() and len(written(slow)) == ROWS)
+    until(lambda: not bridge.poll() and len(written(slow)) == ROWS)
     assert bridge.ledger.position == ROWS
 
 
-def test_a_fast_writer_is_not_kept_waiting_by_a_stuck_one(
+def test_a_fast_writer_is_not_delayed_by_a_stuck_one(
     opened: Opened, release: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_bridge, "READ_AT_LEAST_S", float("inf"))
-    slow, fast = stuck(release), Recorder()
+    slow, fast = stuck(release), RecordingTracker()
     bridge = opened(slow=slow, fast=fast)
 
-    until(lambda: not bridge.turn() and len(written(fast)) == ROWS)
+    until(lambda: not bridge.poll() and len(written(fast)) == ROWS)
 
     assert [len(slow.run(RUN).rows), bridge.ledger.position, bridge.reader.caught_up] == [0, ROWS, True]
     release.set()
@@ -93,6 +93,6 @@ def test_a_writer_that_hangs_for_long_does_not_keep_the_reader_from_the_segments
     slow = stuck(release)
     bridge = opened(slow=slow)
 
-    until(lambda: not bridge.turn() and bridge.reader.caught_up)
+    until(lambda: not bridge.poll() and bridge.reader.caught_up)
 
     assert (bridge.ledger.position, written(slow)) == (ROWS, [])

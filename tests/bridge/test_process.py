@@ -31,7 +31,7 @@ def _main(folder: RunFolder) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_a_bridge_that_is_told_to_stop_commits_and_leaves_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_a_bridge_that_is_reported_to_stop_commits_and_leaves_and_the_next_goes_on(tmp_path: Path) -> None:
     folder, file = run_folder(tmp_path), tmp_path / "tracker"
     process = Process.start(folder, "file")
     process.log(5)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_bridge.bridge.codec import CONFIG, ROW
-from otel_bridge.bridge.ledger import Ledger
-from otel_bridge.bridge.recent import Recent, Room
+from otel_bridge.bridge.ledger.codec import CONFIG, ROW
+from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.recent_cache import CacheBudget, RecentRecords
 from otel_bridge.records import Config, Distribution, Record, Row
 
 
@@ -64,18 +64,18 @@ def test_what_was_just_committed_is_not_read_from_the_disk(tmp_path: Path) -> No
     assert [record.position for record in found.records] == [1, 2]
 
 
-def added(recent: Recent, first: int, count: int, size_bytes: int = 10) -> None:
+def added(recent: RecentRecords, first: int, count: int, size_bytes: int = 10) -> None:
     records: list[Record] = [row(number) for number in range(first, first + count)]
     recent.add(records, [(number, ROW, bytes(size_bytes)) for number in range(first, first + count)])
 
 
-def held(recent: Recent, after: int) -> list[int] | None:
+def held(recent: RecentRecords, after: int) -> list[int] | None:
     found = recent.records(after, (ROW,), limit=99, limit_bytes=1 << 20)
     return None if found is None else [int(record.id.rpartition(":")[2]) for record in found.records]
 
 
 def test_the_oldest_commit_goes_when_the_limit_is_reached() -> None:
-    recent = Recent(limit_bytes=200, room=Room(1_000))
+    recent = RecentRecords(limit_bytes=200, room=CacheBudget(1_000))
     added(recent, 1, 2)
     added(recent, 3, 2)
 
@@ -86,8 +86,8 @@ def test_the_oldest_commit_goes_when_the_limit_is_reached() -> None:
 
 @pytest.mark.parametrize("size_bytes", [60, 1_000])
 def test_a_commit_that_finds_no_room_leaves_no_gap_behind(size_bytes: int) -> None:
-    room = Room(200)
-    recent = Recent(limit_bytes=400, room=room)
+    room = CacheBudget(200)
+    recent = RecentRecords(limit_bytes=400, room=room)
     added(recent, 1, 2)
 
     added(recent, 3, 1, size_bytes)
@@ -99,8 +99,8 @@ def test_a_commit_that_finds_no_room_leaves_no_gap_behind(size_bytes: int) -> No
 
 
 def test_runs_share_their_room_and_give_it_back() -> None:
-    room = Room(100)
-    one, other = Recent(room=room), Recent(room=room)
+    room = CacheBudget(100)
+    one, other = RecentRecords(room=room), RecentRecords(room=room)
     added(one, 1, 2)
     added(other, 1, 1)
 

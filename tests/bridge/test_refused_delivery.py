@@ -10,7 +10,7 @@ from typing import Any
 from bridge_doubles import refused, until
 from delivery_bench import Bench, Tracker, end, late, rollout, row
 
-from otel_bridge.bridge.worker import Worker
+from otel_bridge.bridge.delivery.worker import DeliveryWorker
 from otel_bridge.errors import PermanentError, RetryableError
 
 
@@ -42,19 +42,19 @@ def test_a_full_ledger_that_cannot_take_a_dead_letter_loses_nothing_of_its_call(
 
 def test_a_call_that_failed_is_made_again_although_what_was_put_off_could_not_be_noted(tmp_path: Path) -> None:
     tracker, calls = Tracker(), [0]
-    tracker.put_off = 0  # type: ignore[attr-defined]  # a writer that puts off
+    tracker.backlog = 0  # type: ignore[attr-defined]  # a writer that puts off
 
     def fails(_: object) -> Exception | None:
         calls[0] += 1
         if calls[0] != 2:
             return None
-        tracker.put_off = 1  # type: ignore[attr-defined]
+        tracker.backlog = 1  # type: ignore[attr-defined]
         return RetryableError("the tracker is down")
 
     tracker.fails = fails
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(1), row(2), rollout(3), rollout(4), row(5), row(6)])
-    refusals = refused(bench.ledger, "save", lambda at: at.put_off == 1)
+    refusals = refused(bench.ledger, "save", lambda at: at.backlog == 1)
 
     bench.run()
 
@@ -120,8 +120,8 @@ def test_a_dead_letter_that_was_written_is_written_once_although_that_could_not_
         bench.ledger.commit([row(number)])
         bench.run()
     bad[0] = False
-    before, refusals = len(bench.tracker.calls), refused(bench.ledger, "exhume")
-    bench.delivery.letters.ask([1])
+    before, refusals = len(bench.tracker.calls), refused(bench.ledger, "remove_dead_letters")
+    bench.delivery.dead_letters.ask([1])
 
     bench.run()
     bench.run()
@@ -133,15 +133,15 @@ def test_a_dead_letter_that_was_written_is_written_once_although_that_could_not_
 def test_the_thread_of_an_exporter_outlives_a_bound_that_could_not_be_noted(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Tracker(holds=0))
     bench.ledger.commit([row(number) for number in range(1, 9)])
-    worker = Worker(bench.delivery, progressed=lambda: None)
+    worker = DeliveryWorker(bench.delivery, progressed=lambda: None)
     worker.start()
     until(lambda: worker.progress.written == 8)
-    refusals = refused(bench.ledger, "save", lambda at: at.safe > 0)
-    worker.let_go(4)
+    refusals = refused(bench.ledger, "save", lambda at: at.durable > 0)
+    worker.skip_through(4)
     until(lambda: refusals() == 1)
     bench.ledger.commit([row(number) for number in range(9, 12)])
 
-    until(lambda: worker.poke(retry=True) or worker.progress.written == 11)
+    until(lambda: worker.notify(retry=True) or worker.progress.written == 11)
 
     worker.stop()
     assert worker.join(5)

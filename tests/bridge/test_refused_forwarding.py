@@ -9,10 +9,10 @@ import pytest
 from bridge_doubles import Process, run_folder
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from otel_bridge.bridge.forwarding import follower
 from otel_bridge.bridge.forwarding.client import Reply
-from otel_bridge.bridge.forwarding.lane import ForwardLane
-from otel_bridge.bridge.ledger import Ledger
+from otel_bridge.bridge.forwarding.forwarder import Forwarder
+from otel_bridge.bridge.ingest import segment_tailer
+from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
@@ -38,23 +38,23 @@ class End:
 
 
 @pytest.fixture
-def lane(tmp_path: Path) -> tuple[ForwardLane, End, Ledger]:
+def worker(tmp_path: Path) -> tuple[Forwarder, End, Ledger]:
     folder = run_folder(tmp_path)
     ledger = Ledger(folder.ledger_path)
     env = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
-    made = ForwardLane(folder, ledger, env, every_process=False, say=lambda _: None, progressed=lambda: None)
+    made = Forwarder(folder, ledger, env, every_process=False, say=lambda _: None, progressed=lambda: None)
     other = End()
     made._clients.update(dict.fromkeys(Signal, other))
     return made, other, ledger
 
 
 def test_a_header_that_cannot_be_read_at_once_is_waited_for(
-    lane: tuple[ForwardLane, End, Ledger], monkeypatch: pytest.MonkeyPatch
+    worker: tuple[Forwarder, End, Ledger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, other, _ = lane
+    made, other, _ = worker
     process = Process.start(made._folder, "otlp")
     process.log(10)
-    read, refused = follower.read_segment, []
+    read, refused = segment_tailer.read_segment, []
 
     def reading(path: Path, offset: int, **named: Any) -> Any:
         if len(refused) < 2:
@@ -62,7 +62,7 @@ def test_a_header_that_cannot_be_read_at_once_is_waited_for(
             raise JournalError("Too many open files")
         return read(path, offset, **named)
 
-    monkeypatch.setattr(follower, "read_segment", reading)
+    monkeypatch.setattr(segment_tailer, "read_segment", reading)
     states = [made._step() and made.progress.state for _ in range(3)]
 
     assert (states[:2], other.rows()) == (["retrying", "retrying"], [True] * 10)
@@ -70,20 +70,20 @@ def test_a_header_that_cannot_be_read_at_once_is_waited_for(
 
 
 def test_a_process_whose_segments_are_a_newer_versions_keeps_no_other_waiting(
-    lane: tuple[ForwardLane, End, Ledger], monkeypatch: pytest.MonkeyPatch
+    worker: tuple[Forwarder, End, Ledger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, other, _ = lane
+    made, other, _ = worker
     newer, process = Process.start(made._folder, "otlp"), Process.start(made._folder, "otlp")
     newer.log(3)
     process.log(10)
-    read = follower.read_segment
+    read = segment_tailer.read_segment
 
     def reading(path: Path, offset: int, **named: Any) -> Any:
         if path.name.startswith(newer.instance):
             raise FormatVersionError("a newer version wrote it")
         return read(path, offset, **named)
 
-    monkeypatch.setattr(follower, "read_segment", reading)
+    monkeypatch.setattr(segment_tailer, "read_segment", reading)
     for _ in range(10):
         made._step()
 
@@ -93,18 +93,19 @@ def test_a_process_whose_segments_are_a_newer_versions_keeps_no_other_waiting(
 
 
 def test_what_was_taken_and_could_not_be_noted_is_noted_at_the_next_step_and_not_sent_again(
-    lane: tuple[ForwardLane, End, Ledger], monkeypatch: pytest.MonkeyPatch
+    worker: tuple[Forwarder, End, Ledger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, other, ledger = lane
+    made, other, ledger = worker
     process = Process.start(made._folder, "otlp")
     process.log(4)
     noted: list[tuple[str, int, int]] = []
 
-    def noting(*place: Any) -> None:
+    def noting(*place: Any) -> bool:
         if not noted:
             noted.append(("refused", 0, 0))
             raise JournalFullError("database or disk is full")
         noted.append(place)
+        return True
 
     monkeypatch.setattr(ledger, "forwarded", noting)
     for _ in range(10):
@@ -116,9 +117,9 @@ def test_what_was_taken_and_could_not_be_noted_is_noted_at_the_next_step_and_not
 
 
 def test_a_lane_that_is_stopped_does_not_say_that_it_sent_what_it_did_not(
-    lane: tuple[ForwardLane, End, Ledger],
+    worker: tuple[Forwarder, End, Ledger],
 ) -> None:
-    made, other, _ = lane
+    made, other, _ = worker
     process = Process.start(made._folder, "otlp")
     process.log(10)
     made.stop()

@@ -14,20 +14,21 @@ from bridge_doubles import Process, options, refused, run_folder, serving, until
 from otlp_samples import RUN
 from trace_samples import rollout_spans, scope_spans
 
-from otel_bridge.bridge import report_writer
-from otel_bridge.bridge import run_bridge as run_bridge_module
+from otel_bridge.bridge.ingest import space
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.rest import Rest
+from otel_bridge.bridge.report import writer
 from otel_bridge.bridge.run_bridge import RunBridge
-from otel_bridge.bridge.sleeping import drained
+from otel_bridge.bridge.serving.idle_runs import drained
+from otel_bridge.bridge.serving.outcome import Outcome
+from otel_bridge.bridge.serving.shutdown import ShutdownState
 from otel_bridge.errors import JournalError, JournalFullError, RetryableError
-from otel_bridge.journal.ask import ask
+from otel_bridge.journal.control import is_asked, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.report import read_report
-from otel_bridge.otlp_content import limit_of
+from otel_bridge.otlp.content import limit_of
 from otel_bridge.records import Record, Status
-from otel_bridge.testing.memory import Recorder
+from otel_bridge.testing.memory import RecordingTracker
 
 Opened = Callable[..., RunBridge]
 
@@ -37,7 +38,7 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
     """Open the bridge of the one run; all are closed at the end."""
     bridges: list[RunBridge] = []
 
-    def opening(**recorders: Recorder) -> RunBridge:
+    def opening(**recorders: RecordingTracker) -> RunBridge:
         for before in bridges:
             before.close(time.monotonic() + 5)
         bridges.clear()
@@ -54,20 +55,20 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 def turned(bridge: RunBridge, condition: Callable[[], object]) -> None:
     """Let *bridge* work as its host does, failures passed over, until *condition* holds."""
 
-    def turn() -> bool:
+    def poll() -> bool:
         try:
-            bridge.turn()
+            bridge.poll()
             bridge.write_report()
         except JournalError:
             pass
         return bool(condition())
 
-    until(turn)
+    until(poll)
 
 
 @pytest.mark.parametrize("also", ["encoded_state", "sources"])
 def test_a_batch_is_read_again_although_the_ledger_could_not_be_read_either(opened: Opened, also: str) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     bridge = opened(memory=recorder)
     process = Process.start(bridge.folder, "memory", segment_bytes=4000)
     process.log(2)
@@ -83,21 +84,21 @@ def test_a_batch_is_read_again_although_the_ledger_could_not_be_read_either(open
 
 
 def test_an_exporter_whose_lane_could_not_begin_begins_later(opened: Opened) -> None:
-    first, second = Recorder(), Recorder()
+    first, second = RecordingTracker(), RecordingTracker()
     bridge = opened(memory=first, second=second)
     process = Process.start(bridge.folder, "memory", "second")
     process.log(5)
     # While the first one writes: what it has written is not what nobody needs.
-    refusals = refused(bridge.ledger, "view", lambda: "memory" in bridge.lanes.by_name, times=5)
+    refusals = refused(bridge.ledger, "view", lambda: "memory" in bridge.workers.by_name, times=5)
     process.end()
 
-    turned(bridge, lambda: bridge.rest() is Rest.DONE)
+    turned(bridge, lambda: bridge.rest() is Outcome.DONE)
 
     assert (refusals(), written(first), written(second)) == (5, process.row_ids, process.row_ids)
 
 
 def test_exporters_that_could_not_be_noted_are_noted_later(opened: Opened) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     recorder.fail(RetryableError("down"), times=None)
     bridge = opened(memory=recorder)
     process = Process.start(bridge.folder, "memory")
@@ -105,13 +106,13 @@ def test_exporters_that_could_not_be_noted_are_noted_later(opened: Opened) -> No
     refusals = refused(bridge.ledger, "set_meta", lambda key, _: key == "exporters")
     process.end()
 
-    turned(bridge, lambda: bridge.rest() is Rest.PARKED)
+    turned(bridge, lambda: bridge.rest() is Outcome.PARKED)
 
     assert (refusals(), bridge.ledger.view().meta("exporters")) == (1, {"memory": ["metrics", "traces", "logs"]})
 
 
 def test_text_that_may_not_leave_is_kept_back_although_that_could_not_be_noted_at_once(opened: Opened) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     bridge = opened(memory=recorder)
     refusals = refused(bridge.ledger, "set_meta", lambda key, _: key == "message_content")
     process = Process.start(bridge.folder, "memory", message_content={"memory": "off"})
@@ -120,23 +121,23 @@ def test_text_that_may_not_leave_is_kept_back_although_that_could_not_be_noted_a
 
     following = opened(memory=recorder)
 
-    assert (refusals(), following._content.of("memory")) == (1, limit_of("off"))
+    assert (refusals(), following.pipeline.content.of("memory")) == (1, limit_of("off"))
     process.die()
 
 
 def test_a_bridge_that_could_begin_no_exporter_deletes_nothing_and_ends_nothing(opened: Opened) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     recorder.fail(RetryableError("down"), times=None)
     bridge = opened(memory=recorder)
     process = Process.start(bridge.folder, "memory")
     process.log(5)
     process.end()
-    turned(bridge, lambda: bridge.rest() is Rest.PARKED)
+    turned(bridge, lambda: bridge.rest() is Outcome.PARKED)
     following = opened(memory=recorder)
     refusals = refused(following.ledger, "view", times=float("inf"))
     turned(following, lambda: refusals() > 1)
 
-    assert following.rest() is Rest.BUSY
+    assert following.rest() is Outcome.BUSY
     folder = RunFolder.at(following.folder.path)
     opened(memory=recorder)
     report = read_report(folder)
@@ -145,14 +146,14 @@ def test_a_bridge_that_could_begin_no_exporter_deletes_nothing_and_ends_nothing(
 
 
 def test_what_is_asked_is_answered_although_something_before_it_could_not_be(opened: Opened) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     bridge = opened(memory=recorder)
     process = Process.start(bridge.folder, "memory")
     process.log(3)
     turned(bridge, lambda: len(written(recorder)) == 3)
     refusals = refused(bridge.ledger, "discard_dead_letters")
-    ask(bridge.folder, "discard")
-    ask(bridge.folder, "finish", status="failed")
+    send_control(bridge.folder, "discard")
+    send_control(bridge.folder, "finish", status="failed")
 
     turned(bridge, lambda: recorder.run(RUN).status is Status.FAILED)
 
@@ -160,8 +161,35 @@ def test_what_is_asked_is_answered_although_something_before_it_could_not_be(ope
     process.die()
 
 
+class Killed(BaseException):
+    """Ends a bridge where it stands."""
+
+
+@pytest.mark.parametrize("point", ["request", "end_processes", "done"])
+def test_what_was_asked_of_a_bridge_that_is_killed_before_it_is_done_is_done_by_the_next_one(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    def kill(*_: object) -> None:
+        raise Killed
+
+    recorder = RecordingTracker()
+    bridge = opened(memory=recorder)
+    process = Process.start(bridge.folder, "memory")
+    process.log(3)
+    turned(bridge, lambda: len(written(recorder)) == 3)
+    send_control(bridge.folder, "finish", status="failed")
+    monkeypatch.setattr(ShutdownState, point, kill)
+    with pytest.raises(Killed):
+        turned(bridge, lambda: False)
+    monkeypatch.undo()
+
+    after = opened(memory=recorder)
+    turned(after, lambda: recorder.run(RUN).status is Status.FAILED and not is_asked(after.folder))
+    process.die()
+
+
 def test_what_came_and_could_not_be_taken_is_not_said_to_be_drained(opened: Opened) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     bridge = opened(memory=recorder)
     process = Process.start(bridge.folder, "memory")
     process.log(3)
@@ -177,11 +205,11 @@ def test_what_came_and_could_not_be_taken_is_not_said_to_be_drained(opened: Open
 
 
 def test_a_report_that_could_not_be_written_is_written_later(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     bridge = opened(memory=recorder)
     process = Process.start(bridge.folder, "memory")
     process.log(3)
-    write, refusals = report_writer.write_report, [0]
+    write, refusals = writer.write_report, [0]
 
     def writing(folder: RunFolder, report: Any) -> None:
         if report.exporters and report.exporters["memory"].written == 3 and not refusals[0]:
@@ -189,7 +217,7 @@ def test_a_report_that_could_not_be_written_is_written_later(opened: Opened, mon
             raise JournalFullError("the disk is full")
         write(folder, report)
 
-    monkeypatch.setattr(report_writer, "write_report", writing)
+    monkeypatch.setattr(writer, "write_report", writing)
 
     def shown() -> bool:
         report = read_report(bridge.folder)
@@ -202,15 +230,15 @@ def test_a_report_that_could_not_be_written_is_written_later(opened: Opened, mon
 
 
 @pytest.mark.parametrize("how", ["drain", "finish"])
-def test_what_waits_when_the_disk_is_full_is_let_go_once_there_is_room(
+def test_what_waits_when_the_disk_is_full_is_released_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     bridge = RunBridge(folder, _patient(recorder), wake=lambda: None, say=lambda line: None)
     bridge.open()
     process = Process.start(folder, "memory")
     _append_rollouts(process, 12)
-    until(lambda: not bridge.turn() and bridge.reader.translator.waiting().rollouts == 12)
+    until(lambda: not bridge.poll() and bridge.reader.translator.waiting().rollouts == 12)
     commit, prune = bridge.ledger.commit, bridge.ledger.prune
     refusals: list[int] = []
     pruned: list[int] = []
@@ -231,21 +259,21 @@ def test_what_waits_when_the_disk_is_full_is_let_go_once_there_is_room(
     if how == "drain":
         bridge.drain()
     else:
-        ask(folder, "finish", status="failed")
+        send_control(folder, "finish", status="failed")
     with pytest.raises(JournalFullError):
-        until(lambda: bridge.turn() and False)
-    until(lambda: not bridge.turn() and bridge.ending.let_go)
+        until(lambda: bridge.poll() and False)
+    until(lambda: not bridge.poll() and bridge.shutdown.paused)
     recorder.wait_for(lambda recorder: len(recorder.run(RUN).rollouts) == 12)
     if how == "finish":
         recorder.wait_for(lambda recorder: recorder.run(RUN).status is Status.FAILED)
     bridge.close(time.monotonic() + 5)
 
 
-def test_what_cannot_be_deleted_keeps_nothing_from_being_let_go(
+def test_what_cannot_be_deleted_keeps_nothing_from_being_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
-    monkeypatch.setattr(run_bridge_module, "delete_read_segments", _refused)
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
+    monkeypatch.setattr(space, "delete_read_segments", _refused)
     process = Process.start(folder, "memory")
     with serving(tmp_path, _patient(recorder)) as host:
         _append_rollouts(process, 3)
@@ -254,10 +282,10 @@ def test_what_cannot_be_deleted_keeps_nothing_from_being_let_go(
         recorder.wait_for(lambda recorder: len(recorder.run(RUN).rollouts) == 3)
 
 
-def _patient(recorder: Recorder) -> BridgeOptions:
+def _patient(recorder: RecordingTracker) -> BridgeOptions:
     """Options by which a rollout waits for its step longer than any test."""
     made = options(("memory", recorder))
-    return replace(made, translation=replace(made.translation, step_wait_ns=10**12, trace_timeout_ns=10**13))
+    return replace(made, translation=replace(made.translation, step_watermark_ns=10**12, trace_timeout_ns=10**13))
 
 
 def _append_rollouts(process: Process, count: int) -> None:
@@ -265,5 +293,5 @@ def _append_rollouts(process: Process, count: int) -> None:
         process.append(Signal.TRACES, scope_spans(rollout_spans(f"r{number}", step=1)).SerializeToString())
 
 
-def _refused(*_: object) -> int:
+def _refused(*_: object, **__: object) -> int:
     raise PermissionError(errno.EACCES, "a read-only file system")

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import shutil
+import sys
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, report_when, run_folder, serving, until
+from bridge_doubles import WAIT_S, Process, options, report_when, run_folder, serving, until
 from otlp_samples import end, logs_request, metrics_request, row, who
 
-from otel_bridge.bridge import sleeping
-from otel_bridge.bridge.rest import Rest
 from otel_bridge.bridge.run_bridge import RunBridge
-from otel_bridge.errors import RetryableError
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo, RunWriter
+from otel_bridge.bridge.serving import active_runs, idle_runs
+from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
+from otel_bridge.errors import JournalError, RetryableError
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, RunWriter, WriterMemory
+from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.locks import probe
-from otel_bridge.testing.memory import Recorder
+from otel_bridge.journal.report import read_report
+from otel_bridge.records import Status
+from otel_bridge.testing.memory import RecordingTracker
 
 EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
 
@@ -30,11 +37,11 @@ def delivering() -> int:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sleeping, "_EVERY_S", 0.02)
+    monkeypatch.setattr(idle_runs, "_EVERY_S", 0.02)
 
 
 def test_an_idle_run_closes_its_writer_keeps_its_lock_and_wakes_with_the_next_frame(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.2)) as host:
         process.log(3)
@@ -51,7 +58,7 @@ def test_an_idle_run_closes_its_writer_keeps_its_lock_and_wakes_with_the_next_fr
 
 
 def test_the_ledger_of_a_run_that_sleeps_keeps_no_room_for_records_to_come(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=1.5)):
         process.log(20_000)
@@ -64,8 +71,8 @@ def test_the_ledger_of_a_run_that_sleeps_keeps_no_room_for_records_to_come(tmp_p
 def test_a_run_that_has_ended_sleeps_although_a_receiver_keeps_its_segment_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sleeping, "_ENDED_S", 0.1)
-    folder, recorder = run_folder(tmp_path), Recorder()
+    monkeypatch.setattr(idle_runs, "_ENDED_S", 0.1)
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, kind="receiver")
     said = {**who("i1"), "rl.run.id": folder.run_id}
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=600.0)) as host:
@@ -84,7 +91,7 @@ def test_a_run_that_has_ended_sleeps_although_a_receiver_keeps_its_segment_open(
         )
 
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 2)
-    assert asleep == (True, Rest.BUSY)
+    assert asleep == (True, Outcome.BUSY)
 
 
 class Later:
@@ -92,23 +99,23 @@ class Later:
 
     def __init__(self, inner: RunWriter, may: threading.Event) -> None:
         self._inner, self._may = inner, may
-        self.put_off = 1
+        self.backlog = 1
         self.asked = 0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
-    def catch_up(self) -> bool:
+    def process_backlog(self) -> bool:
         self.asked += 1
-        self.put_off = 0 if self._may.wait(0.02) else 1
-        return not self.put_off
+        self.backlog = 0 if self._may.wait(0.02) else 1
+        return not self.backlog
 
 
 def test_a_run_whose_tracker_gets_something_later_does_not_sleep_before(tmp_path: Path) -> None:
-    folder, recorder, may = run_folder(tmp_path), Recorder(), threading.Event()
+    folder, recorder, may = run_folder(tmp_path), RecordingTracker(), threading.Event()
     process, writers = Process.start(folder, "memory"), list[Later]()
 
-    def opened(run: RunInfo, settings: ExporterSettings, memory: Memory) -> RunWriter:
+    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
         writers.append(Later(recorder.exporter.open(run, settings, memory), may))
         return writers[-1]  # type: ignore[return-value]
 
@@ -123,11 +130,11 @@ def test_a_run_whose_tracker_gets_something_later_does_not_sleep_before(tmp_path
     assert len(writers) == 1
 
 
-def test_a_run_that_sleeps_hears_what_it_is_asked_and_that_its_process_died(
+def test_a_run_that_sleeps_notices_what_it_is_asked_and_that_its_process_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sleeping, "LOOK_S", 0.1)
-    folder, recorder = run_folder(tmp_path), Recorder()
+    monkeypatch.setattr(idle_runs, "LOOK_S", 0.1)
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.2)):
         process.log(1)
@@ -142,7 +149,7 @@ def test_a_run_that_sleeps_hears_what_it_is_asked_and_that_its_process_died(
 
 @pytest.mark.slow
 def test_a_hundred_runs_of_which_one_is_stuck_are_all_delivered_but_that_one(tmp_path: Path) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     folders = [run_folder(tmp_path, f"run-{number:03d}") for number in range(100)]
     processes = [Process.start(folder, "memory") for folder in folders]
     for process in processes:
@@ -154,7 +161,7 @@ def test_a_hundred_runs_of_which_one_is_stuck_are_all_delivered_but_that_one(tmp
         until(lambda: delivering() <= 1)
         stuck = [run for run in host.progress().values() if run.exporters["memory"].state == "retrying"]
         host.drain()
-        host.poke()
+        host.notify()
         assert host.wait(20.0)
 
     assert len(stuck) == 1
@@ -162,7 +169,7 @@ def test_a_hundred_runs_of_which_one_is_stuck_are_all_delivered_but_that_one(tmp
 
 
 def test_while_every_exporter_fails_a_service_does_not_read_ahead_and_then_catches_up_in_order(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     recorder.fail(RetryableError("away", retry_after_s=0.05), times=None)
     process = Process.start(folder, "memory", kind="receiver")
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, lazy=True)) as host:
@@ -180,7 +187,7 @@ def test_while_every_exporter_fails_a_service_does_not_read_ahead_and_then_catch
 
 
 def test_of_a_run_that_has_ended_a_service_keeps_no_more_than_how_far_it_was_read(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), Recorder()
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(3)
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY)):
@@ -193,3 +200,126 @@ def test_of_a_run_that_has_ended_a_service_keeps_no_more_than_how_far_it_was_rea
         kept = [run for run in runs if run.folder.path == folder.path]
 
     assert (kept, list(recorder.run(folder.run_id).rows)) == ([], process.row_ids)
+
+
+def open_files(named: str) -> int:
+    """Return how many files are open here whose path ends so."""
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += os.readlink(f"/proc/self/fd/{number}").endswith(named)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which files are open")
+@pytest.mark.parametrize("idle_s", [0.1, 600.0], ids=["asleep", "at work"])
+def test_a_run_whose_folder_is_deleted_holds_no_file_and_one_of_its_name_is_served(
+    tmp_path: Path, idle_s: float
+) -> None:
+    base, recorder, before = tmp_path / "runs", RecordingTracker(), open_files("bridge.lock (deleted)")
+    folder = run_folder(base)
+    process = Process.start(folder, "memory")
+    with serving(base, options(("memory", recorder), exporters=EVERY, idle_s=idle_s)) as host:
+        process.log(1)
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
+        until(lambda: host.state().runs_open == (0 if idle_s < 1 else 1))
+        process.die()
+
+        shutil.rmtree(folder.path.rename(tmp_path / "gone"))
+
+        until(lambda: host.state().runs_open == 0 and open_files("bridge.lock (deleted)") == before)
+        new = Process.start(run_folder(base), "memory")
+        new.log(2)
+        host.notify()
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 3)
+    new.die()
+
+
+def test_a_run_that_cannot_be_woken_at_first_is_served_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(active_runs, "AGAIN_S", 0.1)
+    folder, recorder, refused = run_folder(tmp_path), RecordingTracker(), list[int]()
+    process, checked = Process.start(folder, "memory"), RunFolder.check_owner
+
+    def check(one: RunFolder) -> None:
+        if refused and refused.pop():
+            raise JournalError("belongs to another user")
+        checked(one)
+
+    monkeypatch.setattr(RunFolder, "check_owner", check)
+    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.1)) as host:
+        process.log(1)
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
+        until(lambda: host.state().runs_open == 0)
+        refused.append(1)
+
+        process.log(1)
+
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 2)
+    process.die()
+    assert not refused
+
+
+class SlowToClose:
+    """Says that its writer is asked to close, before a writer of a recorder, and closes once it may."""
+
+    def __init__(self, inner: RunWriter, asked: threading.Event, may: threading.Event) -> None:
+        self._inner, self._asked, self._may = inner, asked, may
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def close(self) -> None:
+        self._asked.set()
+        self._may.wait(WAIT_S)
+        self._inner.close()
+
+
+def test_a_run_on_its_way_to_sleep_when_the_service_drains_is_finished_too(tmp_path: Path) -> None:
+    folder, recorder, asked, may = run_folder(tmp_path), RecordingTracker(), threading.Event(), threading.Event()
+    process = Process.start(folder, "memory")
+
+    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
+        return SlowToClose(recorder.exporter.open(run, settings, memory), asked, may)  # type: ignore[return-value]
+
+    chosen = options(("memory", recorder), exporters=EVERY, idle_s=0.1)
+    slow = Exporter(settings=recorder.exporter.settings, ordered=True, open=opened)
+    with serving(tmp_path, replace(chosen, places=replace(chosen.places, load=lambda _: slow))) as host:
+        process.log(1)
+        assert asked.wait(WAIT_S)
+        host.finish(Status.FINISHED)
+        host.drain()
+        assert not host.wait(0.1)
+        may.set()
+
+        assert host.wait(WAIT_S)
+
+    report = read_report(folder)
+    assert report is not None
+    assert (report.status, report.ended) == ("finished", True)
+    process.die()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which files are open")
+def test_a_run_that_cannot_be_put_to_sleep_at_first_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, recorder, refused = run_folder(tmp_path), RecordingTracker(), list[int]()
+    process, remaining = Process.start(folder, "memory"), RunBridge.remaining
+
+    def refuse(run: RunBridge) -> RunStatus:
+        if not refused and run.stopped():
+            refused.append(1)
+            raise JournalError("disk I/O error")
+        return remaining(run)
+
+    monkeypatch.setattr(RunBridge, "remaining", refuse)
+    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.1)) as host:
+        process.log(1)
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
+        until(lambda: bool(refused))
+        until(lambda: host.state().runs_open == 0 and open_files(os.fspath(folder.ledger_path)) == 0)
+        process.log(1)
+        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 2)
+    process.die()

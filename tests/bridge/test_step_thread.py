@@ -1,27 +1,36 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 from queue import Queue
 
 import pytest
 
-from otel_bridge.bridge.step_thread import StepThread
+from otel_bridge.bridge.delivery.worker import DeliveryThread
 
 
 class Steps:
-    """A thread whose steps return what they are told; `made` gets an item for each."""
+    """A thread whose steps return what they are given; `made` gets an item for each."""
 
-    def __init__(self, *waits: tuple[float | None, bool]) -> None:
+    def __init__(self, *waits: tuple[float | None, bool] | BaseException) -> None:
         self.made: Queue[int] = Queue()
         self.ended = threading.Event()
         self._waits = iter(waits)
         self._count = 0
-        self.thread = StepThread(self._step, ended=self.ended.set, name="steps")
+        self.failures: list[str] = []
+        self.thread = DeliveryThread(self._step, failed=self._failed, ended=self.ended.set, name="steps")
 
     def _step(self) -> tuple[float | None, bool]:
         self._count += 1
         self.made.put(self._count)
-        return next(self._waits, (None, True))
+        wait = next(self._waits, (None, True))
+        if isinstance(wait, BaseException):
+            raise wait
+        return wait
+
+    def _failed(self, exc: BaseException) -> float:
+        self.failures.append(type(exc).__name__)
+        return 0.0
 
 
 def test_steps_follow_one_another_until_one_waits_and_news_end_that() -> None:
@@ -29,7 +38,7 @@ def test_steps_follow_one_another_until_one_waits_and_news_end_that() -> None:
     steps.thread.start()
     first = [steps.made.get(timeout=5) for _ in range(3)]
 
-    steps.thread.poke()
+    steps.thread.notify()
 
     assert (first, steps.made.get(timeout=5)) == ([1, 2, 3], 4)
     steps.thread.stop()
@@ -43,7 +52,7 @@ def test_news_do_not_cut_a_wait_for_a_retry_short_but_a_poke_to_retry_does(retry
     steps.thread.start()
     steps.made.get(timeout=5)
 
-    steps.thread.poke(retry=retry)
+    steps.thread.notify(retry=retry)
     made = not woken or steps.made.get(timeout=5) == 2
     steps.thread.stop()
 
@@ -58,3 +67,15 @@ def test_a_wait_ends_by_itself() -> None:
     assert [steps.made.get(timeout=5) for _ in range(2)] == [1, 2]
     steps.thread.stop()
     assert steps.thread.join(5) is True
+
+
+@pytest.mark.parametrize("raised", [OSError("no more files"), SystemExit(1), asyncio.CancelledError(), MemoryError()])
+def test_nothing_that_a_step_raises_ends_the_thread(raised: BaseException) -> None:
+    steps = Steps(raised, (None, True))
+
+    steps.thread.start()
+
+    assert [steps.made.get(timeout=5) for _ in range(2)] == [1, 2]
+    steps.thread.stop()
+    assert steps.thread.join(5) is True
+    assert (steps.failures, steps.ended.is_set()) == ([type(raised).__name__], True)

@@ -13,9 +13,9 @@ import mlflow_reading
 import pytest
 from otlp_samples import LOGS, RECEIVER, RUN, Bench, end, logs, row, source
 
-from otel_bridge.bridge import measures
-from otel_bridge.bridge.host import Host
+from otel_bridge.bridge import system_metrics
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.bridge.system_metrics import request
 from otel_bridge.exporter import SIGNALS, RunInfo
 from otel_bridge.journal.header import SegmentHeader
@@ -109,10 +109,10 @@ def test_a_measurement_that_comes_behind_the_end_opens_nothing_again() -> None:
     assert (late, bench.translator.status()) == ([], "finished")
 
 
-def test_a_machine_without_the_instrumentation_tells_cpu_and_memory() -> None:
-    measures._bare()
+def test_a_machine_without_the_instrumentation_reports_cpu_and_memory() -> None:
+    system_metrics._bare()
 
-    assert set(measures._bare()) == {
+    assert set(system_metrics._bare()) == {
         "cpu.utilization/idle", "cpu.utilization/user", "cpu.utilization/system", "memory.usage/used",
         "memory.usage/free", "memory.utilization/used",
     }  # fmt: skip
@@ -127,7 +127,7 @@ def test_devices_are_added_up_and_cpus_averaged() -> None:
         ("system.network.io", {"device": "lo", "direction": "receive"}, 100.0),
     ]
 
-    assert measures._summed(points) == {"cpu.utilization/user": 0.25, "network.io/receive": 11.0}
+    assert system_metrics._summed(points) == {"cpu.utilization/user": 0.25, "network.io/receive": 11.0}
 
 
 def test_a_header_of_before_asks_for_no_measurements() -> None:
@@ -144,7 +144,7 @@ def test_a_machine_that_forwards_is_measured_there_and_shown_by_its_number(tmp_p
     options = dataclasses.replace(
         BridgeOptions.read({}, tmp_path), exporters=dict.fromkeys(SIGNALS, ("file",)), local=False
     )
-    host, receiver = Host(there, options), Receiver(ReceiverSettings.from_environment({}, there))
+    host, receiver = BridgeSupervisor(there, options), Receiver(ReceiverSettings.from_environment({}, there))
     host.start()
     try:
         env = job.environment(
@@ -173,7 +173,7 @@ class Nvml:
     NVML_TEMPERATURE_GPU = 0
 
     def __getattr__(self, name: str):
-        told = {
+        given = {
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=4 << 30, total=16 << 30),
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=75),
             "nvmlDeviceGetTemperature": 61,
@@ -183,13 +183,13 @@ class Nvml:
         def ask(handle: int, *_: object) -> object:
             if handle == 1 or (handle == 2 and name == "nvmlDeviceGetPowerUsage"):
                 raise RuntimeError("GPU is lost")
-            return told[name]
+            return given[name]
 
         return ask
 
 
-def test_gpus_tell_what_they_can_and_a_lost_one_costs_no_other() -> None:
-    values = measures._of_gpus(Nvml(), [0, 1, 2])
+def test_gpus_report_what_they_can_and_a_lost_one_costs_no_other() -> None:
+    values = system_metrics._of_gpus(Nvml(), [0, 1, 2])
 
     whole = {"utilization": 0.75, "memory.usage": float(4 << 30), "memory.utilization": 0.25, "temperature": 61.0}
     assert values == {
@@ -199,7 +199,7 @@ def test_gpus_tell_what_they_can_and_a_lost_one_costs_no_other() -> None:
 
 
 def test_processes_of_one_role_are_added_up_and_dead_ones_left_out() -> None:
-    taken = measures.Measures()
+    taken = system_metrics.SystemSampler()
     taken.take({os.getpid(): "trainer"})
 
     alone = taken.take({os.getpid(): "trainer"})

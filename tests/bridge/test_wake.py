@@ -4,39 +4,39 @@ import subprocess
 import sys
 import threading
 
-from otel_bridge.bridge.wake import Wake
+from otel_bridge.bridge.serving.wakeup import Wakeup
 
 INTERRUPTED = """
 import signal
-from otel_bridge.bridge.wake import Wake
+from otel_bridge.bridge.serving.wakeup import Wakeup
 
-wake, told = Wake(), 0
+wake, calls = Wakeup(), 0
 
 def tell(number, frame):
-    global told
-    told += 1
+    global calls
+    calls += 1
     wake.set()
-    if told < 20_000:
+    if calls < 20_000:
         signal.setitimer(signal.ITIMER_REAL, 0.00002)
 
 signal.signal(signal.SIGALRM, tell)
 signal.setitimer(signal.ITIMER_REAL, 0.00002)
-while told < 20_000:
+while calls < 20_000:
     wake.wait(0.0005)
     wake.clear()
-print(told)
+print(calls)
 """
 
 
 def test_a_sleeper_is_woken_by_another_thread_and_forgets_it() -> None:
-    wake = Wake()
+    wake = Wakeup()
     threading.Thread(target=wake.set).start()
 
     assert (wake.wait(30), wake.wait(0)) == (True, False)
 
 
 def test_what_was_set_before_the_sleep_counts_once() -> None:
-    wake = Wake()
+    wake = Wakeup()
     wake.set()
     wake.set()
 
@@ -44,7 +44,7 @@ def test_what_was_set_before_the_sleep_counts_once() -> None:
 
 
 def test_what_is_cleared_wakes_nobody() -> None:
-    wake = Wake()
+    wake = Wakeup()
     wake.set()
     wake.clear()
 

@@ -28,7 +28,7 @@ def _variables(folder: Path) -> dict[str, str]:
     return {"OTEL_BRIDGE_EXPORTERS": "gated,file", **install(folder)}
 
 
-def _told(*arguments: str, cwd: Path, env: dict[str, str]) -> list[dict[str, Any]]:
+def _given(*arguments: str, cwd: Path, env: dict[str, str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in otel_bridge(*arguments, "--json", cwd=cwd, env=env).stdout.splitlines()]
 
 
@@ -42,11 +42,11 @@ def test_without_a_bridge_a_letter_is_listed_shown_refused_again_and_then_writte
     folder = only_folder(tmp_path / ".otel-bridge")
     until(lambda: not probe(folder.lock_path), "the end of the bridge")
 
-    (listed,) = _told("dead-letters", "list", cwd=tmp_path, env=env)
-    (shown,) = _told("dead-letters", "show", "--exporter", "gated", cwd=tmp_path, env=env)
+    (listed,) = _given("dead-letters", "list", cwd=tmp_path, env=env)
+    (shown,) = _given("dead-letters", "show", "--exporter", "gated", cwd=tmp_path, env=env)
     line = otel_bridge("dead-letters", "list", cwd=tmp_path, env=env).stdout.splitlines()[1]
     again = otel_bridge("dead-letters", "retry", cwd=tmp_path, env=env)
-    (second,) = _told("dead-letters", "list", cwd=tmp_path, env=env)
+    (second,) = _given("dead-letters", "list", cwd=tmp_path, env=env)
     (tmp_path / "refuse").unlink()
     written = otel_bridge("dead-letters", "retry", "--id", str(second["id"]), cwd=tmp_path, env=env)
     left = otel_bridge("dead-letters", "list", cwd=tmp_path, env=env)
@@ -68,7 +68,7 @@ def test_without_a_bridge_a_letter_is_listed_shown_refused_again_and_then_writte
 def test_a_running_bridge_is_asked_and_what_was_written_is_written_once(tmp_path: Path) -> None:
     env, train = environment(tmp_path, **_variables(tmp_path)), program(tmp_path, "train.py", TRAIN)
     with started(["python", train, "wait"], cwd=tmp_path, env=env) as process:
-        until(lambda: _told("dead-letters", "list", cwd=tmp_path, env=env) if _has_run(tmp_path) else None, "a letter")
+        until(lambda: _given("dead-letters", "list", cwd=tmp_path, env=env) if _has_run(tmp_path) else None, "a letter")
         (tmp_path / "refuse").unlink()
 
         done = otel_bridge("dead-letters", "retry", cwd=tmp_path, env=env)
@@ -98,4 +98,4 @@ def test_discarded_letters_are_gone_for_good(tmp_path: Path) -> None:
 
     assert (none.returncode, none.stderr) == (0, "no dead letters\n")
     assert (done.returncode, done.stdout) == (0, f"{folder.run_id}: 1 discarded\n")
-    assert _told("dead-letters", "list", cwd=tmp_path, env=env) == []
+    assert _given("dead-letters", "list", cwd=tmp_path, env=env) == []

@@ -72,6 +72,6 @@ def test_an_interrupt_ends_the_roles_in_order_and_what_they_logged_is_delivered(
         report = ended(runs)
 
     assert (demo.returncode, errors) == (128 + number, "")
-    line = "interrupted; what was logged is delivered on its own, as this shows: otel-bridge status"
+    line = "interrupted; the bridge delivers what was logged, to watch it: otel-bridge status"
     assert said.splitlines()[-1] == f"{line} {runs}"
     assert (report.status, report.rows > 5) == ("finished", True)

@@ -25,5 +25,5 @@ def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path, command: str, r
 
     done = otel_bridge(command, "--dir", str(below), *rest, cwd=tmp_path, env=environment(tmp_path))
 
-    assert (done.returncode, done.stderr) == (1, f"Error: {below} cannot be made: Not a directory; {what}\n")
+    assert (done.returncode, done.stderr) == (1, f"Error: {below} cannot be created: Not a directory; {what}\n")
     assert not (tmp_path / "begun").exists()

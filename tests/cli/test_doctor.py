@@ -20,11 +20,11 @@ def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path
     assert all(line == line.rstrip() for line in done.stdout.splitlines())
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stdout
-    assert "OTEL_BRIDGE_POLL_S 0.1 environment How often the bridge looks at the segments." in lines
-    assert "OTEL_BRIDGE_ROW_WAIT_S 10.0 default How long a row waits for its missing pieces." in lines
+    assert "OTEL_BRIDGE_POLL_S 0.1 environment Interval at which the bridge reads new data from the segments." in lines
+    assert "OTEL_BRIDGE_ROW_WAIT_S 10.0 default How long a row waits for its missing fragments." in lines
     assert (
         "OTEL_BRIDGE_MLFLOW_WAL 1 environment "
-        "Put an SQLite store into write-ahead mode, about 1.5 times as fast; not for network file systems." in lines
+        "Use write-ahead mode for an SQLite store, about 1.5 times as fast; not for network file systems." in lines
     )
     assert "WANDB_RESUME allow default How W&B treats an existing run." in lines
     assert "file yes" in lines
@@ -53,7 +53,7 @@ def test_what_is_wrong_is_said_once_and_the_exit_code_says_so(
 
     assert done.returncode == 1
     assert [line.startswith(said) for line in done.stdout.splitlines() if line.startswith("✗")] == [True], done.stdout
-    assert "nothing was sent: first mend what is wrong" in done.stdout
+    assert "nothing was sent: first fix what is wrong" in done.stdout
     assert not (tmp_path / ".otel-bridge").exists()
 
 
@@ -94,9 +94,8 @@ def test_a_row_and_a_rollout_are_sent_and_read_back_from_each_tracker(tmp_path: 
     done = otel_bridge("doctor", "--send", cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [f"{name}: the row and the rollout came back" in done.stdout for name in ("file", "trackio", "mlflow")] == [
-        True, True, True,
-    ]  # fmt: skip
+    said = [f"{name}: the row and the rollout were read back" in done.stdout for name in ("file", "trackio", "mlflow")]
+    assert said == [True, True, True]
     assert [path.name for path in (tmp_path / "trackio").glob("*.db")] == ["otel-bridge-doctor.db"]
 
 
@@ -119,7 +118,7 @@ def test_a_tracker_that_takes_nothing_is_named_with_what_helps(tmp_path: Path) -
     done = otel_bridge("doctor", "--send", cwd=tmp_path, env=environment(tmp_path, **extra))
 
     assert done.returncode == 1
-    assert "file: the row and the rollout came back" in done.stdout
+    assert "file: the row and the rollout were read back" in done.stdout
     assert f"✗ gated: blocked: the gate is shut; touch {tmp_path}/gate" in done.stdout
 
 
@@ -143,4 +142,4 @@ def test_how_much_text_each_exporter_gets_is_shown_and_otlp_can_have_no_less(tmp
     assert ["OTEL_BRIDGE_GATED_MESSAGE_CONTENT", "truncate:9", "environment"] in shown
     assert ["OTEL_BRIDGE_TRACKIO_MESSAGE_CONTENT", "full", "default"] in shown
     assert refused.returncode == 1
-    assert "otlp forwards segments as they are; set OTEL_BRIDGE_MESSAGE_CONTENT instead" in refused.stdout
+    assert "otlp forwards segments unchanged; set OTEL_BRIDGE_MESSAGE_CONTENT instead" in refused.stdout

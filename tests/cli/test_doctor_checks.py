@@ -4,23 +4,54 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_runs import environment, otel_bridge, started
 
-from otel_bridge.cli.doctor_checks import masked, tokens, tracker, versions, within
+from otel_bridge.cli.doctor.checks import abilities, masked, tokens, tracker, versions
+from otel_bridge.errors import BlockedError
+from otel_bridge.exporter import ExporterSettings
+from otel_bridge.testing.memory import RecorderSettings, RecordingTracker
 
 
-@pytest.mark.parametrize(
-    ("version", "inside"), [("0.28.0", True), ("0.31.4", True), ("0.32", False), ("0.27.9", False), ("0.31.0rc1", True)]
-)
-def test_a_version_is_compared_with_a_range(version: str, inside: bool) -> None:
-    assert within(version, ">=0.28,<0.32") is inside
+def test_the_installed_version_is_shown_beside_those_that_were_tried_and_is_not_wrong_for_being_newer() -> None:
+    tried = replace(RecordingTracker().exporter, requires=("pytest", "not_installed"), tested_with="1.0 to 1.2")
+
+    found = versions({"recorder": tried, "file": RecordingTracker().exporter})
+
+    assert found.shown == [f"recorder: pytest {pytest.__version__} is installed; tested with 1.0 to 1.2"]
+    assert found.wrong == []
 
 
-def test_the_installed_trackers_are_those_that_are_tested() -> None:
-    assert versions(("wandb", "mlflow", "trackio", "file")).wrong == []
+def raised(error: Exception) -> Callable[[ExporterSettings], Sequence[str]]:
+    def probe(settings: ExporterSettings) -> Sequence[str]:
+        raise error
+
+    return probe
+
+
+def test_what_the_installed_tracker_lacks_is_shown_and_what_makes_it_useless_is_wrong() -> None:
+    tracker = replace(RecordingTracker().exporter, requires=("tracker",))
+
+    def found(probe: Callable[[ExporterSettings], Sequence[str]]) -> tuple[list[str], list[str]]:
+        result = abilities("recorder", replace(tracker, probe=probe), RecorderSettings())
+        return result.shown, result.wrong
+
+    assert found(lambda settings: ("Tracker 1 shows spans as text",)) == (
+        ["recorder: Tracker 1 shows spans as text"],
+        [],
+    )
+    assert found(raised(BlockedError("Tracker 1 has no write", help="pip install 'tracker>=2'"))) == (
+        [],
+        ["recorder: Tracker 1 has no write; pip install 'tracker>=2'"],
+    )
+    assert found(raised(ImportError("No module named 'x'"))) == (
+        [],
+        ["recorder: tracker cannot be imported: No module named 'x'; pip install --upgrade tracker"],
+    )
 
 
 def test_no_secret_is_shown_and_a_short_token_is_wrong() -> None:
@@ -42,7 +73,7 @@ def test_an_address_that_nobody_answers_at_is_said_without_its_password() -> Non
 
     (line,) = found.wrong
     assert found.shown == ["mlflow: MLFLOW_TRACKING_TOKEN is set (…xxxx, 30 characters)"]
-    assert re.fullmatch(r"mlflow: http://127.0.0.1:\d+/api does not answer \(.*\); what is emitted waits .*", line)
+    assert re.fullmatch(r"mlflow: http://127.0.0.1:\d+/api does not answer \(.*\); records wait .*", line)
 
 
 def test_doctor_asks_the_endpoint_that_is_chosen_and_exits_by_what_it_finds(tmp_path: Path) -> None:

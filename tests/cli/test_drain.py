@@ -57,7 +57,7 @@ def held(tmp_path: Path, name: str, exporters: str, **variables: str) -> Path:
     done = call(
         ["python", train, name, exporters],
         cwd=tmp_path,
-        env=environment(tmp_path, OTEL_BRIDGE_HOLD="1", **variables),
+        env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", **variables),
     )
     assert done.returncode == 0, done.stderr
     return tmp_path / ".otel-bridge"
@@ -109,7 +109,7 @@ def test_several_folders_are_delivered_and_named_exporters_go_before_those_of_th
 
     done = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path))
 
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 1, done.stdout  # what the programs asked for is behind
     assert [values(folder)["trainer/loss"] for folder in run_folders(base)] == [LOSS, LOSS]
     assert [set(read_report(folder).exporters) for folder in run_folders(base)] == [{"file"}] * 2
     assert "maths/one" in done.stdout
@@ -148,7 +148,11 @@ def test_trackers_that_a_run_had_before_are_still_shown_with_what_they_hold(tmp_
     shown = otel_bridge("status", cwd=tmp_path, env=env).stdout
 
     report = report_of(base)
-    assert (done.returncode, list(report.exporters), report.former) == (0, ["console"], {"file": before})
+    assert (done.returncode, list(report.exporters), report.former) == (1, ["console"], {"file": before})
+    assert (
+        "not everything is delivered: console was named later: it lacks 10 records that had been deleted by then"
+        in done.stdout
+    )
     for said in (done.stdout, shown):
         assert "file, no longer named, has 6 rows and 3 rollouts\n" in said  # the rollouts' statistics are rows too
         assert re.search(rf"^  file +{re.escape(before.view)}$", said, re.MULTILINE)
@@ -166,7 +170,7 @@ def test_a_blocked_exporter_is_said_with_what_helps_and_the_others_get_all(tmp_p
 
     folder = only_folder(base)
     assert blocked.returncode == 1
-    assert f"{folder.path}: not all is delivered: gated is blocked: the gate is shut" in blocked.stdout
+    assert f"{folder.path}: not everything is delivered: gated is blocked: the gate is shut" in blocked.stdout
     assert f"touch {tmp_path}/gate" in blocked.stdout
     assert values(folder)["trainer/loss"] == LOSS
     assert free.returncode == 0, free.stdout
@@ -177,7 +181,7 @@ def test_a_blocked_exporter_is_said_with_what_helps_and_the_others_get_all(tmp_p
 def test_a_signal_in_the_middle_ends_it_whole_and_the_next_one_goes_on(tmp_path: Path) -> None:
     extra = install(tmp_path)
     base = held(tmp_path, "ppo", "gated,file", **extra)
-    env = environment(tmp_path, OTEL_BRIDGE_PARK_S="600", **extra)
+    env = environment(tmp_path, OTEL_BRIDGE_RETRY_AFTER_EXIT_S="600", **extra)
     with started([str(BIN / "otel-bridge"), "drain"], cwd=tmp_path, env=env) as first:
         until(lambda: (found := read_report(only_folder(base))) is not None and "gated" in found.exporters
               and found.exporters["gated"].state == "retrying", "a try of the tracker")  # fmt: skip
@@ -196,13 +200,13 @@ def test_a_signal_in_the_middle_ends_it_whole_and_the_next_one_goes_on(tmp_path:
 
 def test_without_any_exporter_it_says_what_to_pass(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", "import otel_bridge; otel_bridge.init('maths', 'ppo').log({'loss': 1.0})")
-    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_HOLD="1"))
+    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1"))
 
     done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
     named = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path))
 
     assert done.returncode == 1
-    assert "not all is delivered: no exporter is chosen; pass --exporters" in done.stdout
+    assert "not everything is delivered: no exporter is chosen; pass --exporters" in done.stdout
     assert named.returncode == 0, named.stdout
     assert values(only_folder(tmp_path / ".otel-bridge")) == {"loss": [(0, 1.0)]}
 
@@ -216,7 +220,7 @@ def test_a_killed_trainers_folder_is_delivered_and_its_run_was_killed(tmp_path: 
         os.kill(os.getpid(), signal.SIGKILL)
     """
     train = program(tmp_path, "train.py", code)
-    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_HOLD="1"))
+    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1"))
 
     done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
 
@@ -236,7 +240,7 @@ def test_a_run_that_still_goes_on_is_delivered_so_far_and_said_to_go_on(tmp_path
                 time.sleep(0.01)
             run.log({"loss": 1.0}, step=2)
     """
-    train, env = program(tmp_path, "train.py", code), environment(tmp_path, OTEL_BRIDGE_HOLD="1")
+    train, env = program(tmp_path, "train.py", code), environment(tmp_path, OTEL_BRIDGE_OFFLINE="1")
     with started(["python", train], cwd=tmp_path, env=env) as process:
         until((tmp_path / "ready").exists, "the program's beginning")
 
@@ -244,7 +248,7 @@ def test_a_run_that_still_goes_on_is_delivered_so_far_and_said_to_go_on(tmp_path
 
         folder = only_folder(tmp_path / ".otel-bridge")
         assert (so_far.returncode, values(folder)) == (1, {"trainer/loss": [(1, 0.5)]})
-        assert "not all is delivered: 1 of its processes still runs" in so_far.stdout
+        assert "not everything is delivered: 1 of its processes still runs" in so_far.stdout
         (tmp_path / "go").touch()
         process.wait(60)
     done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
@@ -265,7 +269,10 @@ def test_a_folder_that_another_machine_serves_is_refused_until_its_heart_stops(t
     done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
 
     assert refused.returncode == 1
-    assert "a bridge on elsewhere serves it; run drain there, or wait until that bridge has ended" in refused.stdout
+    assert (
+        "a bridge on elsewhere serves this folder; run drain there, or wait until that bridge has exited"
+        in refused.stdout
+    )
     assert done.returncode == 0, done.stdout
     assert values(folder)["trainer/loss"] == LOSS
 
@@ -304,7 +311,7 @@ def test_what_cannot_be_drained_is_said(tmp_path: Path, arguments: list[str], co
     assert said in done.stdout + done.stderr
 
 
-def test_the_folder_above_the_run_folders_is_no_folder_with_nothing_to_deliver(tmp_path: Path) -> None:
+def test_the_folder_above_the_run_folders_is_not_a_folder_with_nothing_to_deliver(tmp_path: Path) -> None:
     held(tmp_path, "ppo", "file", OTEL_BRIDGE_DIR="job/runs")
     env = environment(tmp_path)
 
@@ -321,17 +328,17 @@ def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_i
     extra = install(tmp_path)
     (tmp_path / "gate").touch()
     train = program(tmp_path, "train.py", LIVING)
-    env = environment(tmp_path, OTEL_BRIDGE_HOLD="1", GATED_HANGS="1", **extra)
+    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", GATED_HANGS="1", **extra)
     base = tmp_path / ".otel-bridge"
     with started(["python", train], cwd=tmp_path, env=env):
         until((tmp_path / "logged").exists, "a row")
 
         done = otel_bridge("drain", str(base), cwd=tmp_path, env=env)
 
-    (said,) = re.findall(r": not all is delivered: (.*)", done.stdout)
+    (said,) = re.findall(r": not everything is delivered: (.*)", done.stdout)
     doubt, living = said.split("; ")
     assert done.returncode == 1
-    assert re.fullmatch(r"gated did not say in time that it holds the last \d+ records", doubt)
+    assert re.fullmatch(r"gated did not confirm in time that it holds the last \d+ records", doubt)
     assert living == "1 of its processes still runs"
 
 
@@ -349,4 +356,4 @@ def test_what_waits_for_a_tracker_that_hangs_is_said_when_a_signal_ends_the_drai
         said, _ = drain.communicate(timeout=60)
 
     assert drain.returncode == 1
-    assert f"{only_folder(base).path}: not all is delivered: 1 record waits for gated, which hangs\n" in said
+    assert f"{only_folder(base).path}: not everything is delivered: 1 record waits for gated, which hangs\n" in said

@@ -12,8 +12,8 @@ from command_runs import call, environment, only_folder, otel_bridge, program, s
 from gated_tracker import install
 from rich.console import Console
 
-from otel_bridge.cli.rollout_source import Payload
-from otel_bridge.cli.rollout_view import RolloutView
+from otel_bridge.cli.rollouts.source import Payload
+from otel_bridge.cli.rollouts.view import RolloutView
 
 JOB = """
     import pathlib, sys, time
@@ -49,7 +49,7 @@ JOB = """
     run.log_reward("r1-0", 0.9, name="judge", explanation="cites its source")
     run.finish()
 """
-SETTINGS = {"OTEL_BRIDGE_STEP_WAIT_S": "0.1"}
+SETTINGS = {"OTEL_BRIDGE_STEP_WATERMARK_S": "0.1"}
 
 
 def rollouts(folder: Path, *arguments: str) -> tuple[int, list[str], str]:
@@ -137,7 +137,7 @@ def test_while_the_bridge_runs_and_a_tracker_is_down_they_come_from_the_ledger(t
     extra = {
         "OTEL_BRIDGE_EXPORTERS": "gated",
         "GATED_BLOCKED": "1",
-        "OTEL_BRIDGE_PARK_S": "1",
+        "OTEL_BRIDGE_RETRY_AFTER_EXIT_S": "1",
         **SETTINGS,
         **install(tmp_path),
     }
@@ -168,14 +168,16 @@ def test_what_was_delivered_and_deleted_is_said(tmp_path: Path) -> None:
 
     assert (code, lines[1:]) == (0, [])
     assert rest == (
-        "0 of 0 rollouts shown; 9 more, delivered and deleted here: look in the trackers, "
-        "or name the exporter file beside them to keep rollouts here\n"
+        "0 of 0 rollouts shown; 9 more were delivered and deleted here: look in the trackers, "
+        "or add the exporter file to keep rollouts here\n"
     )
 
 
 def test_a_run_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) -> None:
     job = program(tmp_path, "job.py", JOB)
-    call(["python", job], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_HOLD="1", OTEL_BRIDGE_EXPORTERS="file"))
+    call(
+        ["python", job], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file")
+    )
     folder = only_folder(tmp_path / ".otel-bridge")
     size_bytes = sum(segment.size_bytes for segment in folder.segments())
 
@@ -202,7 +204,7 @@ def test_bad_calls_say_what_was_expected(ended: Path, tmp_path: Path) -> None:
     assert unknown == (1, [], f"Error: {ended}/.otel-bridge: no run 'dqn' here; there are ppo ({run_id})\n")
 
 
-def test_a_damaged_ledger_is_said_and_the_files_are_not_taken_for_all(ended: Path, tmp_path: Path) -> None:
+def test_a_damaged_ledger_is_said_and_the_files_are_not_treated_as_all(ended: Path, tmp_path: Path) -> None:
     source = only_folder(ended / ".otel-bridge")
     copy = tmp_path / "runs" / source.path.name
     (copy / "segments").mkdir(parents=True)

@@ -46,6 +46,19 @@ def test_a_command_that_ends_well_leaves_a_finished_run(tmp_path: Path) -> None:
     assert (folder.segments(), folder.processes(), report_of(runs(tmp_path)).ended) == ([], [], True)
 
 
+def test_the_console_names_no_log_where_the_terminal_shows_it(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", TRAIN)
+    command = ["run", "--exporters", "file,console", "--", "python", train, "trainer"]
+
+    done = otel_bridge(*command, cwd=tmp_path, env=environment(tmp_path))
+    shown = otel_bridge("status", str(runs(tmp_path)), cwd=tmp_path, env=environment(tmp_path))
+
+    assert (done.returncode, only_folder(runs(tmp_path)).log_path.exists()) == (0, False)
+    assert "trainer/loss=" in done.stdout
+    assert "file/*.jsonl" in done.stderr
+    assert "bridge.log" not in done.stderr + shown.stdout
+
+
 @pytest.mark.parametrize(
     ("last_line", "code", "status"),
     [
@@ -305,7 +318,7 @@ def test_what_waits_for_a_tracker_that_hangs_is_said_and_does_not_keep_the_comma
     done = otel_bridge("run", "--exporters", "gated", "--", "python", train, "trainer", cwd=tmp_path, env=env)
 
     folder = only_folder(runs(tmp_path))
-    go_on = f"not all is delivered; go on with: otel-bridge drain {folder.path}"
+    go_on = f"not everything is delivered; to continue: otel-bridge drain {folder.path}"
     assert (done.returncode, done.stderr.splitlines()[-2:]) == (0, ["1 record waits for gated, which hangs", go_on])
 
 
@@ -329,7 +342,7 @@ def test_new_holds_for_a_name_that_the_programs_give_themselves(tmp_path: Path) 
     assert [(report.project, report.name[:4], report.rows) for report in found if report] == [("maths", "ppo-", 2)] * 2
 
 
-def test_a_program_under_a_launcher_without_exporters_is_told_that_all_is_kept(tmp_path: Path) -> None:
+def test_a_program_under_a_launcher_without_exporters_is_reported_that_all_is_kept(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", NAMED)
 
     done = otel_bridge("run", "--", "python", train, cwd=tmp_path, env=environment(tmp_path))

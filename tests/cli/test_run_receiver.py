@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command_runs import PYTHON, call, environment, only_folder, otel_bridge, program, records, statuses, values
+from free_ports import free_pair
 from stock_programs import GLOBAL_API, OTLP_BY_ITSELF
 
 from otel_bridge.journal.folder import run_folders
@@ -64,7 +65,7 @@ def test_variables_for_the_users_own_collector_do_not_reach_the_children(tmp_pat
 
 
 def test_listen_takes_its_ports_and_says_where_one_is_taken(tmp_path: Path) -> None:
-    reward, port = program(tmp_path, "reward.py", OTLP_BY_ITSELF), _two_free_ports()
+    reward, port = program(tmp_path, "reward.py", OTLP_BY_ITSELF), free_pair()
     command = ["run", "--exporters", "file", "--listen", f"127.0.0.1:{port}", "--"]
     said = otel_bridge(
         *command, "sh", "-c", "echo $OTEL_EXPORTER_OTLP_ENDPOINT", cwd=tmp_path, env=environment(tmp_path)
@@ -85,21 +86,8 @@ def test_listen_takes_its_ports_and_says_where_one_is_taken(tmp_path: Path) -> N
     assert run_folders(tmp_path / ".otel-bridge") == []
 
 
-def _two_free_ports() -> int:
-    """A port that is free, and the one behind it too."""
-    while True:
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            try:
-                two.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
-
-
 def test_an_address_that_others_reach_gets_a_token_which_the_children_know(tmp_path: Path) -> None:
-    reward, port = program(tmp_path, "reward.py", OTLP_BY_ITSELF), _two_free_ports()
+    reward, port = program(tmp_path, "reward.py", OTLP_BY_ITSELF), free_pair()
     command = f"env | grep -c OTEL_BRIDGE_TOKEN=; OTEL_SERVICE_NAME=reward python {reward}"
     listen = ["--listen", f"0.0.0.0:{port}"]
 

@@ -36,10 +36,10 @@ SIGNALLED = """
     seen = []
     def note(number, frame):
         seen.append(number)
-    heard, told = socket.socketpair()  # a byte for each signal, where Python's handler runs once for two
-    heard.setblocking(False)
-    told.setblocking(False)
-    signal.set_wakeup_fd(told.fileno())
+    received, given = socket.socketpair()  # a byte for each signal, where Python's handler runs once for two
+    received.setblocking(False)
+    given.setblocking(False)
+    signal.set_wakeup_fd(given.fileno())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, note)
     with otel_bridge.init(role="trainer") as run:
@@ -51,7 +51,7 @@ SIGNALLED = """
         while not pathlib.Path("go on").exists():
             time.sleep(0.01)
         time.sleep(0.5)  # a second signal would come meanwhile
-        pathlib.Path("seen").write_text(" ".join(map(str, heard.recv(100))))
+        pathlib.Path("seen").write_text(" ".join(map(str, received.recv(100))))
         run.log({"checkpoint": 1.0}, step=2)
     sys.exit(7)
 """
@@ -121,7 +121,7 @@ def test_ctrl_c_during_the_drain_leaves_the_rest_in_the_folder_and_drain_deliver
     assert process.returncode == 0, errors
     assert gated_lines(tmp_path) == []
     assert "gated is retrying: the gate is shut" in errors
-    assert f"not all is delivered; go on with: otel-bridge drain {folder.path}" in errors
+    assert f"not everything is delivered; to continue: otel-bridge drain {folder.path}" in errors
 
     (tmp_path / "gate").touch()
     drained = otel_bridge("drain", str(folder.path), cwd=tmp_path, env=env)

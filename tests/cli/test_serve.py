@@ -17,7 +17,7 @@ from gated_tracker import gated_lines, install
 from otlp_samples import RUN, metrics_request, row, who
 from service_process import exporter_is, folder_of, service, written_rows
 
-from otel_bridge.cli.serve import FILES, allow_files
+from otel_bridge.cli.serve.command import FILES, allow_files
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.segment import read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
@@ -39,7 +39,7 @@ def test_what_is_answered_is_delivered_before_the_end_and_nothing_remains(tmp_pa
     assert said.rstrip().endswith("ended; nothing remains")
 
 
-def test_rows_that_wait_for_their_rest_are_let_go_at_the_end(tmp_path: Path) -> None:
+def test_rows_that_wait_for_their_rest_are_released_at_the_end(tmp_path: Path) -> None:
     whole = row(1, {"loss": 0.5, "reward": 1.0})
     del whole.metrics[1]
     env = environment(tmp_path, OTEL_BRIDGE_ROW_WAIT_S="600")
@@ -121,13 +121,13 @@ def test_new_data_is_refused_while_it_ends_and_the_port_still_answers(tmp_path: 
             urllib.request.urlopen(f"{running.http}/readyz", timeout=10)
 
 
-def test_two_services_on_one_directory_are_told_apart(tmp_path: Path) -> None:
+def test_two_services_on_one_directory_are_distinguished(tmp_path: Path) -> None:
     env = environment(tmp_path)
     with service(tmp_path, env, "--exporters", "file") as running:
         second = otel_bridge("serve", "--grpc", "off", "--http", "off", cwd=tmp_path, env=env)
 
         assert second.returncode == 1
-        assert f"is served by process {running.process.pid} already; end that one" in second.stderr
+        assert f"is already served by process {running.process.pid}; stop that one" in second.stderr
 
 
 def test_a_killed_service_is_followed_by_one_that_goes_on(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ import re
 
 import pytest
 
-from otel_bridge.cli.service_log import ServiceLog
+from otel_bridge.cli.serve.log import ServiceLog
 
 HOSTILE = "/x\r\n2026-01-01T00:00:00.000Z otel-bridge: ended\x1b[2J\x00 naïve 漢"
 
 
 def test_what_a_client_sends_makes_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    ServiceLog(as_json=False).say(HOSTILE)
-    ServiceLog(as_json=True).say(HOSTILE)
+    ServiceLog(as_json=False).log_line(HOSTILE)
+    ServiceLog(as_json=True).log_line(HOSTILE)
 
     plain, more, written = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"\S+Z otel-bridge: /x\\r", plain)

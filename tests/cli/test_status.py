@@ -1,4 +1,4 @@
-"""``otel-bridge status``: what a person and a program are told of run folders."""
+"""``otel-bridge status``: what a person and a program are given of run folders."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -17,7 +18,10 @@ from command_runs import call, environment, only_folder, otel_bridge, program, s
 from gated_tracker import install
 from rich.console import Console
 
-from otel_bridge.cli.tables import complaints, show
+from otel_bridge.cli.status.command import _commands
+from otel_bridge.cli.status.run_state import RunState
+from otel_bridge.cli.tables import show, warnings
+from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report
 
 TRAIN = """
@@ -52,13 +56,13 @@ def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_p
     assert re.search(r"^[\d.]+ rows/s in; \d+\.\d KiB here \(segments .*, ledger .*\)$", shown, re.MULTILINE)
     assert re.search(rf"^space: .* of .* in {tmp_path}/.otel-bridge, held by gated; full in ", shown, re.MULTILINE)
     assert f"gated is blocked: the gate is shut; touch {tmp_path}/gate" in shown
-    told = json.loads(line.stdout)
-    assert (told["run_id"], told["bridge_alive"], told["report"]["status"]) == (run_id, True, "running")
-    assert told["report"]["steps"] == {"trainer/step": 3}
-    assert told["report"]["exporters"]["gated"]["state"] == "blocked"
-    assert told["held"]["gated"]["records"] == 3
-    assert told["held"]["gated"]["unwritten_unix_ns"] == told["held_since_unix_ns"] > 0
-    assert told["held"]["file"] == {"records": 0, "bytes": 0, "unwritten_unix_ns": None}
+    given = json.loads(line.stdout)
+    assert (given["run_id"], given["bridge_alive"], given["report"]["status"]) == (run_id, True, "running")
+    assert given["report"]["steps"] == {"trainer/step": 3}
+    assert given["report"]["exporters"]["gated"]["state"] == "blocked"
+    assert given["held"]["gated"]["records"] == 3
+    assert given["held"]["gated"]["unwritten_unix_ns"] == given["held_since_unix_ns"] > 0
+    assert given["held"]["file"] == {"records": 0, "bytes": 0, "unwritten_unix_ns": None}
 
 
 def _shown(folder: Path, wanted: str) -> str | None:
@@ -83,7 +87,11 @@ def test_an_ended_run_says_how_it_ended_and_where_it_is(tmp_path: Path) -> None:
 
 def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
-    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_HOLD="1", OTEL_BRIDGE_EXPORTERS="file"))
+    call(
+        ["python", train],
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file"),
+    )
     folder = only_folder(tmp_path / ".otel-bridge")
     size_bytes = sum(segment.size_bytes for segment in folder.segments())
 
@@ -107,11 +115,15 @@ def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) 
 
 def test_a_run_whose_bridge_is_starting_or_failed_to_says_so(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
-    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_HOLD="1", OTEL_BRIDGE_EXPORTERS="file"))
+    call(
+        ["python", train],
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file"),
+    )
     folder = only_folder(tmp_path / ".otel-bridge")
     size_bytes = sum(segment.size_bytes for segment in folder.segments())
 
-    folder.log_path.touch()  # as whoever starts a bridge does
+    folder.log_path.touch()  # as the one that starts a bridge does
     starting = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
     os.utime(folder.log_path, (time.time() - 3600,) * 2)
     silent = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
@@ -127,7 +139,7 @@ def test_a_run_whose_bridge_is_starting_or_failed_to_says_so(tmp_path: Path) -> 
     assert starting[:2] == [f"{folder.run_id}: its bridge is starting, {waits}", watch]
     assert silent[:2] == [f"{folder.run_id}: no bridge has read it yet, {waits}", drain]
     said = f"its bridge's log ends: ModuleNotFoundError: No module named 'orjson' (the end of {folder.log_path})"
-    assert locked[:2] == [f"{folder.run_id}: its bridge has told nothing of it yet, {waits}; {said}", watch]
+    assert locked[:2] == [f"{folder.run_id}: its bridge has not reported on it yet, {waits}; {said}", watch]
     assert failed[:2] == [f"{folder.run_id}: no bridge has read it yet, {waits}; {said}", drain]
 
 
@@ -168,7 +180,7 @@ def test_a_service_is_asked_at_its_address_with_its_token(tmp_path: Path) -> Non
     assert "maths/ppo" in shown
     assert f"in {tmp_path}/served at {url}" in shown
     assert (refused.returncode, refused.stderr) == (
-        1, f"Error: {url} refuses us; set OTEL_BRIDGE_TOKEN to a token of the service\n",
+        1, f"Error: {url} refuses access; set OTEL_BRIDGE_TOKEN to a token of the service\n",
     )  # fmt: skip
     assert f"{url}/v1 answered 404" in elsewhere.stderr
     assert (gone.returncode, "does not answer" in gone.stderr, place in gone.stderr) == (1, True, True)
@@ -190,18 +202,24 @@ def test_without_run_folders_it_says_where_it_looked(tmp_path: Path) -> None:
 def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
     report = Report(exporters={"file": ExporterReport(), "trackio": ExporterReport(missed=7)})
 
-    assert complaints(report) == ["trackio was named later: 7 records had been deleted by then, they are not in it"]
+    assert warnings(report) == ["trackio was named later: it lacks 7 records that had been deleted by then"]
 
 
 def test_what_was_dropped_is_said_in_words() -> None:
     report = Report(drops={"none": 50, "trace/other": 2, "text": 0})
 
-    assert complaints(report) == ["dropped 50: values that are None [none]", "dropped 2: trace/other"]
+    report.drop_keys = {"none": "train_runtime", "trace/other": "\x1b]52;c;aGk=\x07"}
+    assert warnings(report) == [
+        "dropped 50: values that are None [none], first 'train_runtime'",
+        "dropped 2: trace/other, first '\\x1b]52;c;aGk=\\x07'",
+    ]
+    report.drop_keys = {}
+    assert warnings(report) == ["dropped 50: values that are None [none]", "dropped 2: trace/other"]
 
 
 def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
-    env = environment(tmp_path, OTEL_BRIDGE_HOLD="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_NEW_RUN="1")
+    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_NEW_RUN="1")
     for _ in range(2):
         call(["python", train], cwd=tmp_path, env=env)
 
@@ -223,13 +241,28 @@ def test_what_is_forwarded_is_not_counted_in_rows() -> None:
     assert console.file.getvalue().splitlines()[-1].split() == ["otlp", "idle", "2"]
 
 
+def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_shown() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    less = ExporterReport(degraded=["Tracker 1 shows no rollouts"], left_out={"rollouts: Tracker 1 shows none": 1204})
+
+    show(console, "r1", Report(exporters={"tracker": less}))
+
+    assert console.file.getvalue().splitlines()[-2:] == [
+        "tracker: Tracker 1 shows no rollouts",
+        "tracker left out 1,204 rollouts: Tracker 1 shows none",
+    ]
+
+
 def test_rewards_that_a_tracker_gets_later_are_counted() -> None:
     console = Console(file=io.StringIO(), width=200)
-    report = Report(exporters={"mlflow": ExporterReport(put_off=1234), "trackio": ExporterReport()})
+    report = Report(exporters={"mlflow": ExporterReport(backlog=1234), "trackio": ExporterReport()})
 
     show(console, "r1", report)
 
-    assert console.file.getvalue().splitlines()[-1] == "mlflow: 1,234 rewards wait until no row and no rollout does"
+    assert (
+        console.file.getvalue().splitlines()[-1]
+        == "mlflow: 1,234 rewards wait until all rows and rollouts are delivered"
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,8 +270,8 @@ def test_rewards_that_a_tracker_gets_later_are_counted() -> None:
     [
         ({}, "running"),
         ({"a": ProcessReport(alive=True), "b": ProcessReport(alive=False)}, "running"),
-        ({"a": ProcessReport(alive=False)}, "ending, no process of it lives"),
-        ({"bridge": ProcessReport(alive=False, bridge=True)}, "ending, no process of it lives"),
+        ({"a": ProcessReport(alive=False)}, "ending, none of its processes runs"),
+        ({"bridge": ProcessReport(alive=False, bridge=True)}, "ending, none of its processes runs"),
     ],
 )
 def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(processes: dict[str, ProcessReport], said: str) -> None:
@@ -247,3 +280,38 @@ def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(processes: dict[s
     show(console, "r1", Report(project="maths", name="ppo", processes=processes), live=True)
 
     assert console.file.getvalue().splitlines()[0] == f"maths/ppo (r1) {said}"
+
+
+def test_a_run_that_has_not_ended_and_has_no_bridge_names_the_command_that_delivers_it() -> None:
+    report = Report(1, "p", "n", status="running")
+    gave_up = RunState("r", "/runs/r", report=report)
+    ended = replace(gave_up, report=replace(report, ended=True))
+
+    shown = [_commands(state, here=True) for state in (gave_up, replace(gave_up, bridge_alive=True), ended)]
+
+    assert shown == [["  otel-bridge drain /runs/r"], [], []]
+
+
+def test_a_directory_that_is_full_of_what_file_wrote_for_ended_runs_says_so_and_what_to_delete(tmp_path: Path) -> None:
+    train = program(
+        tmp_path,
+        "train.py",
+        """
+        import otel_bridge
+        with otel_bridge.init("maths", "ppo", role="trainer") as run:
+            for step in range(300):
+                run.log({f"k{number}": step / 2 for number in range(100)}, step=step)
+        """,
+    )
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
+    call(["python", train], cwd=tmp_path, env=env)
+    folder = only_folder(tmp_path / ".otel-bridge")
+    until(lambda: not probe(folder.lock_path), "the end of the bridge")
+    full = {**env, "OTEL_BRIDGE_MAX_BYTES": "500k"}
+
+    shown = [otel_bridge("status", cwd=tmp_path, env=one).stdout.splitlines()[-1] for one in (full, env)]
+    refused = call(["python", train], cwd=tmp_path, env={**full, "OTEL_BRIDGE_QUIET": "0"}).stderr
+
+    assert re.search(r"; .*B of 1 ended run held by file: delete their folders when you no longer need them$", shown[0])
+    assert "held by file" not in shown[1]
+    assert "`otel-bridge status` shows what uses the space" in refused

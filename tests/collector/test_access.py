@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from otel_bridge_collector.access import Access
-from otel_bridge_collector.answers import UnauthenticatedError
+from otel_bridge_collector.error_table import UnauthenticatedError
 
 
 @pytest.mark.parametrize("sent", ["Bearer a%41b", "bearer%20a%2541b", "Bearer  a%41b "])
@@ -12,6 +12,6 @@ def test_a_token_may_hold_a_percent_sign(sent: str) -> None:
 
 
 @pytest.mark.parametrize("sent", [None, "", "Bearer", "Bearer aAb", "Basic a%41b", "a%41b"])
-def test_nothing_else_is_taken_for_it(sent: str | None) -> None:
+def test_nothing_else_is_treated_as_it(sent: str | None) -> None:
     with pytest.raises(UnauthenticatedError):
         Access(["a%41b"]).check(sent)

@@ -28,8 +28,8 @@ from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
 from otel_bridge.records import run_id_of
 from otel_bridge_collector import Receiver, ReceiverSettings
-from otel_bridge_collector.answers import ThrottledError, TooLargeError, UnauthenticatedError, answer_to
-from otel_bridge_collector.limits import Limits, LimitSettings
+from otel_bridge_collector.error_table import ThrottledError, TooLargeError, UnauthenticatedError, answer_to
+from otel_bridge_collector.limits import LimitSettings, ReceiverLimits
 
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 
@@ -115,7 +115,7 @@ def test_json_is_kept_as_the_protobuf_that_it_says_and_answered_in_json(receiver
     )
 
 
-def test_resources_that_can_never_be_taken_are_told_as_partial_success(receiver: Receiver, tmp_path: Path) -> None:
+def test_resources_that_can_never_be_taken_are_reported_as_partial_success(receiver: Receiver, tmp_path: Path) -> None:
     newer = RunFolder(tmp_path, run_id_of("maths", "new"))
     newer.create()
     newer.format_path.write_bytes(b'{"format": 99}')
@@ -136,7 +136,7 @@ def test_refused_data_may_be_sent_again_and_what_was_taken_stays(receiver: Recei
     assert call(f"{receiver.http_endpoint}/readyz")[::2] == (200, b"ready\n")
 
     receiver.refuse("the service ends")
-    receiver.let_go()
+    receiver.release_connections()
     status, headers, _ = call(f"{receiver.http_endpoint}/v1/metrics", metrics("a"), **PROTOBUF)
     with (
         grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel,
@@ -256,7 +256,7 @@ def test_each_kind_of_error_has_its_answer() -> None:
 
 def test_limits_of_requests_and_rate() -> None:
     now = [0.0]
-    limits = Limits(LimitSettings(requests=2, bytes_per_s=100), now_s=lambda: now[0])
+    limits = ReceiverLimits(LimitSettings(requests=2, bytes_per_s=100), now_s=lambda: now[0])
     limits.enter()
     limits.enter()
     with pytest.raises(ThrottledError, match="OTEL_BRIDGE_MAX_REQUESTS"):
@@ -307,7 +307,7 @@ def test_certificates_of_clients_open_both_protocols_and_nobody_else_gets_in(
     }
     receiver = Receiver(ReceiverSettings.from_environment(env, tmp_path / "runs", host="0.0.0.0"))
     known = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
-    stranger = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+    other_client = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
     known.load_cert_chain(certificates / "client.pem", certificates / "client.key")
     ca, key, own = ((certificates / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem"))
     port = int(receiver.http_endpoint.rpartition(":")[2])
@@ -316,7 +316,7 @@ def test_certificates_of_clients_open_both_protocols_and_nobody_else_gets_in(
         connection = http.client.HTTPSConnection("127.0.0.1", port, context=known, timeout=10)
         connection.request("POST", "/v1/metrics", metrics("a"), {"Content-Type": "application/x-protobuf"})
         assert connection.getresponse().status == 200
-        other = http.client.HTTPSConnection("127.0.0.1", port, context=stranger, timeout=10)
+        other = http.client.HTTPSConnection("127.0.0.1", port, context=other_client, timeout=10)
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
             _asked(other)
         with grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, own)) as channel:
@@ -338,7 +338,7 @@ def test_tls_that_cannot_work_is_said_at_the_start(tmp_path: Path, certificates:
 
     with pytest.raises(ConfigError, match="set both or none"):
         start(CERT=str(certificates / "server.pem"))
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         start(CERT=str(certificates / "server.pem"), KEY="/nowhere")
     with pytest.raises(ConfigError, match="expected a certificate and its key"):
         start(CERT=str(certificates / "server.pem"), KEY=str(certificates / "client.key"))

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
-from otelcol_programs import OTELCOL, Service, collector_environment, free_pair, running
+from free_ports import free_pair
+from otelcol_programs import OTELCOL, Service, collector_environment, running
 
 ROOT = OTELCOL.parent.parent
 DEPLOY = ROOT / "collector" / "deploy"

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from otel_bridge_collector import Receiver, ReceiverSettings, http_protocol
+from otel_bridge_collector import Receiver, ReceiverSettings
+from otel_bridge_collector.http import protocol
 
 POST = b"POST /v1/metrics HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-protobuf\r\nContent-Length: "
 
@@ -45,7 +46,7 @@ def is_closed(connection: socket.socket) -> bool:
 def test_a_head_that_does_not_come_to_its_end_is_cut(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, before: bytes
 ) -> None:
-    monkeypatch.setattr(http_protocol, "HEAD_S", 0.2)
+    monkeypatch.setattr(protocol, "HEAD_S", 0.2)
     with connected(receiver, before) as slow:
         if before:
             assert status(slow) == b"HTTP/1.1 200 OK"
@@ -57,7 +58,7 @@ def test_a_head_that_does_not_come_to_its_end_is_cut(
 def test_of_too_many_connections_the_longest_silent_one_goes_and_no_request_is_cut(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_protocol, "CONNECTIONS", 3)
+    monkeypatch.setattr(protocol, "CONNECTIONS", 3)
     under_way = connected(receiver, POST + b"2\r\n\r\n", b"\x0a")
     kept = connected(receiver, POST + b"0\r\n\r\n")
     assert status(kept) == b"HTTP/1.1 200 OK"
@@ -76,12 +77,14 @@ def test_of_too_many_connections_the_longest_silent_one_goes_and_no_request_is_c
     "garbage",
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", POST + b"-1\r\n\r\n"],
 )
-def test_what_is_no_http_is_answered_counted_and_told_where_it_belongs(receiver: Receiver, garbage: bytes) -> None:
+def test_what_is_not_a_http_is_answered_counted_and_reported_where_it_belongs(
+    receiver: Receiver, garbage: bytes
+) -> None:
     with connected(receiver, garbage) as connection:
         answer = connection.recv(1 << 16)
 
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b"gRPC has a port of its own (4317)" in answer
+    assert b"gRPC has its own port (4317)" in answer
     assert receiver.counters.refused == {"invalid": 1}
 
 
@@ -112,7 +115,7 @@ def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(receive
         (b"HEAD /healthz HTTP/1.1\r\nHost: a", b"200"),
     ],
 )
-def test_no_path_method_or_host_is_an_error_of_ours(receiver: Receiver, line: bytes, answer: bytes) -> None:
+def test_no_path_method_or_host_is_an_error_of_otel_bridge(receiver: Receiver, line: bytes, answer: bytes) -> None:
     with connected(receiver, line + b"\r\nContent-Length: 0\r\n\r\n") as connection:
         assert status(connection).split()[1] == answer
 

@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge_collector.answers import TooLargeError
-from otel_bridge_collector.inflate import inflated
+from otel_bridge_collector.error_table import TooLargeError
+from otel_bridge_collector.http.inflate import inflated
 
 TEXT = bytes(range(256)) * 2000
 

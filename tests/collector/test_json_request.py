@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge_collector.json_request import message_of
+from otel_bridge_collector.http.json_request import message_of
 
 _IDS = {"traceId", "spanId", "parentSpanId"}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -172,7 +172,7 @@ def test_numbers_come_as_text_or_number_and_unknown_keys_are_passed_over() -> No
         ('{"attributes":[{"key":5}]}', r"attributes\[0\]\.key: expected a text"),
         ('{"attributes":[{"value":{"bytesValue":"*"}}]}', "expected base64"),
         ("[]", "expected an object"),
-        ('{"asDouble":NaN}', "no JSON"),
+        ('{"asDouble":NaN}', "not JSON"),
         ('{"asInt":' + "[" * 900 + "]" * 900 + "}", "got an array of 1$"),
         ('{"asInt":{"a":1,"b":2}}', "got an object of 2$"),
         ('{"attributes":' + json.dumps("a" * 100) + "}", r"an array, got 'a{38}…$"),

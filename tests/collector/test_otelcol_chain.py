@@ -17,12 +17,12 @@ import trackio_store
 from command_runs import report_of
 from e2e_jobs import CLEAN, acked, ended, no_bridge_left, script, start, until
 from otelcol_chain import Chain, chain
+from wandb_backend.server import WandbServer
 from wandb_reading import contents_of
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status, run_id_of, trace_id_of
 from otel_bridge.testing import Contents
-from otel_bridge.testing.wandb_server import WandbServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -10,7 +10,8 @@ import foreign_clients
 import mlflow_reading
 import pytest
 from foreign_clients import PROJECT
-from otelcol_programs import TOKEN, bridge, free_pair, running
+from free_ports import free_pair
+from otelcol_programs import TOKEN, bridge, running
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
@@ -42,7 +43,7 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder, port = tmp_path_factory.mktemp("clients"), free_pair()
     uri = mlflow_reading.database(folder)
-    quickly = {"OTEL_BRIDGE_TRACE_GRACE_S": "0.2", "OTEL_BRIDGE_STEP_WAIT_S": "0.2"}
+    quickly = {"OTEL_BRIDGE_TRACE_GRACE_S": "0.2", "OTEL_BRIDGE_STEP_WATERMARK_S": "0.2"}
     with running(bridge(folder / "bridge", port, "mlflow", MLFLOW_TRACKING_URI=uri, **quickly)):
         yield Site(port, uri)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from e2e_jobs import ended, lines, no_bridge_left, until
+from free_ports import free_pair, free_port
 from otelcol_chain import chain
 from otelcol_jobs import Jobs, held
-from otelcol_programs import TOKEN, bridge, collector, free_pair, free_port, running
+from otelcol_programs import TOKEN, bridge, collector, running
 
 from otel_bridge.records import run_id_of
 

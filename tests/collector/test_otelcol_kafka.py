@@ -10,8 +10,9 @@ from pathlib import Path
 import kafka_broker
 import pytest
 from e2e_jobs import ended, no_bridge_left, until
+from free_ports import free_pair, free_port
 from otelcol_jobs import Jobs, held
-from otelcol_programs import bridge, collector, free_pair, free_port, running
+from otelcol_programs import bridge, collector, running
 
 from otel_bridge.records import run_id_of
 

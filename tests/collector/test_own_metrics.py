@@ -16,8 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import ExporterReport, Report
 from otel_bridge_collector import Receiver, ReceiverSettings
-from otel_bridge_collector.metrics_text import of_runs, text_of
-from otel_bridge_collector.own_metrics import OwnMetrics
+from otel_bridge_collector.telemetry import OwnMetrics, of_runs, text_of
 
 NOW = 1_700_000_000_000_000_000
 

@@ -19,6 +19,7 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.segment import read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
+from otel_bridge_collector.http import plain as plain_http
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 AS_JSON = {"Content-Type": "application/json; charset=utf-8"}
@@ -98,8 +99,8 @@ def test_json_is_taken_and_answered_as_json(tmp_path: Path, receiver: Receiver) 
     ("body", "headers", "path", "method", "status", "says"),
     [
         (b"\xff", PROTOBUF, "/v1/metrics", "POST", 400, ""),
-        (b"{", AS_JSON, "/v1/metrics", "POST", 400, "is no JSON"),
-        (b"", PROTOBUF, "/v2", "POST", 404, "/v2 is not here; OTLP goes by POST to /v1/metrics"),
+        (b"{", AS_JSON, "/v1/metrics", "POST", 400, "is not JSON"),
+        (b"", PROTOBUF, "/v2", "POST", 404, "/v2 does not exist; send OTLP by POST to /v1/metrics"),
         (None, {}, "/v1/metrics", "GET", 405, "GET /v1/metrics: OTLP goes by POST"),
         (b"x" * 100_001, PROTOBUF, "/v1/metrics", "POST", 413, "request is over 100000 bytes"),
         (iter([b"x" * 100_001]), PROTOBUF, "/v1/metrics", "POST", 413, "request is over 100000 bytes"),
@@ -107,13 +108,13 @@ def test_json_is_taken_and_answered_as_json(tmp_path: Path, receiver: Receiver) 
         (b"", {**PROTOBUF, "Origin": "http://evil.example"}, "/v1/metrics", "POST", 403, "requests of web pages"),
     ],
 )
-def test_what_cannot_be_taken_is_told_as_by_the_other_receiver(
+def test_what_cannot_be_taken_is_reported_as_by_the_other_receiver(
     receiver: Receiver, body: object, headers: dict[str, str], path: str, method: str, status: int, says: str
 ) -> None:
     given, said, response = answer(connection(receiver), body, headers, path, method)
 
-    told = said.decode() if headers is AS_JSON else Status.FromString(said).message
-    assert (given, says in told) == (status, True), told
+    message = said.decode() if headers is AS_JSON else Status.FromString(said).message
+    assert (given, says in message) == (status, True), message
     assert response.headers["otel-bridge-version"]
 
 
@@ -182,3 +183,32 @@ def test_a_taken_port_is_said(tmp_path: Path) -> None:
 
         with pytest.raises(ConfigError, match=r"HTTP cannot listen on 127\.0\.0\.1:"):
             Receiver(replace(chosen, plain=True))
+
+
+@pytest.mark.parametrize("length", ["9" * 5_000, "1e3", "-1"])
+def test_a_length_that_is_not_a_number_of_bytes_is_refused(receiver: Receiver, length: str) -> None:
+    client = connection(receiver)
+
+    status, _, response = answer(client, b"", {**PROTOBUF, "Content-Length": length})
+
+    assert (status, response.getheader("Connection")) == (413 if length.isdecimal() else 400, "close")
+
+
+def test_of_too_many_connections_the_longest_silent_one_goes_and_no_request_is_cut(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_http, "_CONNECTIONS", 3)
+    address = ("127.0.0.1", int(receiver.http_endpoint.rpartition(":")[2]))
+    head = b"POST /v1/metrics HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nContent-Length: 2\r\n\r\n"
+    under_way = socket.create_connection(address, timeout=20)
+    under_way.sendall(head + b"\x0a")
+    until_busy = connection(receiver)
+    assert answer(until_busy, request(), PROTOBUF)[0] == 200
+    silent = [socket.create_connection(address, timeout=20) for _ in range(8)]
+
+    assert all(one.recv(1) == b"" for one in silent[:6])
+    under_way.sendall(b"\x00")
+
+    assert under_way.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+    for one in (under_way, *silent):
+        one.close()

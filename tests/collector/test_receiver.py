@@ -9,6 +9,7 @@ from urllib.error import HTTPError
 
 import grpc
 import pytest
+from bridge_doubles import until
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -246,3 +247,30 @@ def test_other_paths_and_methods_are_not_found(receiver: Receiver) -> None:
 
     assert connection.getresponse().status == 405
     assert post(receiver, b"", path="/v1/profiles")[0] == 404
+
+
+def test_the_limit_of_the_directory_holds_however_fast_requests_come_and_readyz_says_that_all_are_refused(
+    tmp_path: Path,
+) -> None:
+    limit, body = 2 << 20, request(*["r" * 900] * 100)
+    env = {"OTEL_BRIDGE_MAX_BYTES": str(limit)}
+    receiver = Receiver(ReceiverSettings.from_environment(env, tmp_path, grpc_port=None, http_port=0))
+    try:
+        taken = 0
+        while (answer := post(receiver, body))[0] == 200:
+            taken += 1
+        refused = post(receiver, request("other"))
+        unready = receiver.unready()
+        for folder in run_folders(tmp_path):
+            for segment in folder.segments():
+                segment.path.unlink()
+        until(lambda: receiver.unready() == [])
+        again = post(receiver, body)
+    finally:
+        receiver.stop()
+
+    assert limit - len(body) - (16 << 10) < taken * len(body) < limit + len(body)
+    assert (answer[0], refused[0], again[0]) == (503, 503, 200)
+    (why,) = unready
+    assert why.startswith(f"{tmp_path} has reached its limit (OTEL_BRIDGE_MAX_BYTES); `otel-bridge status` shows what")
+    assert "delete folders of ended runs" in why

@@ -11,7 +11,7 @@ from bridge_doubles import options, serving, until
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from otlp_samples import RUN, metrics_request, row, who
 
-from otel_bridge.testing.memory import Recorder
+from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge_collector import Receiver, ReceiverSettings
 
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
@@ -39,7 +39,7 @@ def requests(chance: random.Random) -> list[bytes]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_requests_again_mixed_cut_and_merged_leave_every_row_whole_and_once(tmp_path: Path, seed: int) -> None:
-    chance, recorder = random.Random(seed), Recorder()
+    chance, recorder = random.Random(seed), RecordingTracker()
     sent = requests(chance)
     sent += chance.sample(sent, len(sent) // 3)
     for at in range(0, len(sent) - 8, 8):  # order is lost within a window, as by several consumers of a queue

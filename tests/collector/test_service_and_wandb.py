@@ -10,9 +10,9 @@ from bridge_doubles import report_when, until
 from command_runs import environment
 from otlp_samples import RUN
 from service_process import Service, exporter_is, folder_of, service, written_rows
+from wandb_backend.server import WandbServer
 
-from otel_bridge.journal.ask import ask
-from otel_bridge.testing.wandb_server import WandbServer
+from otel_bridge.journal.control import send_control
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -29,7 +29,7 @@ def server() -> Iterator[WandbServer]:
 
 
 def all_there(server: WandbServer, parts: int) -> bool:
-    """Say whether W&B holds each row of the first *parts* once and in order."""
+    """Return whether W&B holds each row of the first *parts* once and in order."""
     if all(run_id != RUN for _, _, run_id in server.store.runs):
         return False
     held = [line["trainer/step"] for line in server.run(RUN).history if "trainer/loss" in line]
@@ -62,7 +62,7 @@ def test_wandb_refusing_once_hanging_and_gone_at_the_end_gets_every_row_once_and
         server.answer(403, what="filestream", times=1)
         sent(running, tmp_path, 1)
         report_when(folder_of(tmp_path), exporter_is("blocked", "wandb"), _WAIT_S)
-        ask(folder_of(tmp_path), "retry")  # it would be tried again within a minute
+        send_control(folder_of(tmp_path), "retry")  # it would be tried again within a minute
         until(lambda: all_there(server, 2), _WAIT_S)
 
         server.hang()

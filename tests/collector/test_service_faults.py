@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 from bridge_doubles import options, report_when, serving, until
+from free_ports import free_port
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status as RpcStatus
-from mlflow_server import free_port
 from otlp_samples import RUN, metrics_request, row, who
 from service_senders import Sender, post
 
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
-from otel_bridge.testing.memory import Recorder
+from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge_collector import Receiver, ReceiverSettings
 
 
-def how(recorder: Recorder) -> BridgeOptions:
+def how(recorder: RecordingTracker) -> BridgeOptions:
     named = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
     return options(("memory", recorder), exporters=named, lazy=True, idle_s=60.0)
 
@@ -43,7 +43,7 @@ def sender_to(receiver: Receiver) -> Sender:
     return Sender("http", int(receiver.http_endpoint.rpartition(":")[2]), "a-http")
 
 
-def all_of(recorder: Recorder, sender: Sender) -> bool:
+def all_of(recorder: RecordingTracker, sender: Sender) -> bool:
     held = recorder.run(RUN)
     return list(held.rows) == sender.row_ids and held.status is Status.FINISHED
 
@@ -57,7 +57,7 @@ def overwrite(path: Path, offset: int, count: int) -> None:
 def test_a_disk_that_takes_nothing_is_a_503_and_what_was_answered_for_is_delivered_once_there_is_room(
     tmp_path: Path,
 ) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     with receiving(tmp_path) as receiver, serving(tmp_path, how(recorder)):
         sender = sender_to(receiver)
@@ -79,7 +79,7 @@ def test_a_disk_that_takes_nothing_is_a_503_and_what_was_answered_for_is_deliver
 
 
 def test_a_segment_that_was_damaged_costs_the_requests_that_stood_there_and_that_is_counted(tmp_path: Path) -> None:
-    recorder, folder = Recorder(), RunFolder(tmp_path, RUN)
+    recorder, folder = RecordingTracker(), RunFolder(tmp_path, RUN)
     with receiving(tmp_path) as receiver:
         sender = sender_to(receiver)
         for _ in range(40):
@@ -99,7 +99,7 @@ def test_a_segment_that_was_damaged_costs_the_requests_that_stood_there_and_that
 
 
 def test_a_ledger_that_is_damaged_under_a_service_is_made_anew_and_no_row_is_lost(tmp_path: Path) -> None:
-    recorder, folder = Recorder(), RunFolder(tmp_path, RUN)
+    recorder, folder = RecordingTracker(), RunFolder(tmp_path, RUN)
     with receiving(tmp_path) as receiver, serving(tmp_path, how(recorder)):
         sender = sender_to(receiver)
         sender.send(100)
@@ -118,7 +118,7 @@ def test_a_ledger_that_is_damaged_under_a_service_is_made_anew_and_no_row_is_los
 def test_a_clock_that_steps_keeps_rows_whole_once_and_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: float
 ) -> None:
-    recorder, real, stepped = Recorder(), time.time_ns, threading.Event()
+    recorder, real, stepped = RecordingTracker(), time.time_ns, threading.Event()
     monkeypatch.setattr(time, "time_ns", lambda: real() + (int(step_s * 1e9) if stepped.is_set() else 0))
     with receiving(tmp_path) as receiver, serving(tmp_path, how(recorder)):
         sender = sender_to(receiver)
@@ -135,7 +135,7 @@ def test_a_clock_that_steps_keeps_rows_whole_once_and_in_order(
 
 @pytest.mark.slow
 def test_a_service_begun_a_hundred_times_delivers_each_row_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    recorder, folder, port = Recorder(), RunFolder(tmp_path, RUN), free_port()
+    recorder, folder, port = RecordingTracker(), RunFolder(tmp_path, RUN), free_port()
     sender = Sender("http", port, "a-http")
     open_files: list[int] = []
     for number in range(100):
@@ -143,7 +143,7 @@ def test_a_service_begun_a_hundred_times_delivers_each_row_once_and_leaves_nothi
             sender.send(2)
             if number == 99:
                 sender.finish()
-                receiver.let_go()
+                receiver.release_connections()
                 assert host.wait(20)
         open_files.append(len(os.listdir("/proc/self/fd")))
 

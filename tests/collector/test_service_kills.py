@@ -14,8 +14,8 @@ from pathlib import Path
 import killed_service
 import pytest
 from forks import Forks, forks
+from free_ports import free_port
 from killed_service import POINTS
-from mlflow_server import free_port
 from otlp_samples import RUN
 from service_senders import Sender
 

@@ -11,34 +11,34 @@ from pathlib import Path
 
 import pytest
 from bridge_doubles import options, report_when, served, serving, until
-from mlflow_server import free_port
+from free_ports import free_port
 from otlp_samples import RUN
 from service_senders import Sender
 
-from otel_bridge.bridge import failures
-from otel_bridge.bridge.forwarding import lane
-from otel_bridge.bridge.host import Host
+from otel_bridge.bridge.delivery import retry
+from otel_bridge.bridge.forwarding import forwarder
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import BlockedError, OtelBridgeError, PermanentError, RetryableError
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo, RunWriter
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, RunWriter, WriterMemory
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report
 from otel_bridge.records import Row, Status
-from otel_bridge.testing.memory import Recorder
+from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge_collector import Receiver, ReceiverSettings
 
 ROWS = 300
 AWAY = RetryableError("503 Service Unavailable", retry_after_s=0.05)
 
 
-def how(**recorders: Recorder) -> BridgeOptions:
+def how(**recorders: RecordingTracker) -> BridgeOptions:
     """What ``serve`` asks of its bridge."""
     named = dict.fromkeys(("metrics", "traces", "logs"), tuple(recorders))
     return options(*recorders.items(), exporters=named, lazy=True, idle_s=60.0)
 
 
 @contextmanager
-def service(base: Path, chosen: BridgeOptions) -> Iterator[tuple[Host, Sender]]:
+def service(base: Path, chosen: BridgeOptions) -> Iterator[tuple[BridgeSupervisor, Sender]]:
     receiver = Receiver(ReceiverSettings.from_environment({}, base, grpc_port=None))
     sender = Sender("http", int(receiver.http_endpoint.rpartition(":")[2]), "a-http")
     try:
@@ -66,14 +66,14 @@ def folder(base: Path) -> RunFolder:
     return RunFolder(base, RUN)
 
 
-def all_of(recorder: Recorder, sender: Sender) -> bool:
+def all_of(recorder: RecordingTracker, sender: Sender) -> bool:
     held = recorder.run(RUN)
     return list(held.rows) == sender.row_ids and held.status is Status.FINISHED
 
 
 @pytest.mark.parametrize("fault", ["away", "refuses to open", "answers some", "hangs"])
 def test_a_tracker_that_fails_keeps_no_other_waiting_and_catches_up_in_order(tmp_path: Path, fault: str) -> None:
-    bad, good, release = Recorder(), Recorder(), threading.Event()
+    bad, good, release = RecordingTracker(), RecordingTracker(), threading.Event()
     if fault == "hangs":
         bad.hang(release, kind="rows")
     else:
@@ -108,10 +108,10 @@ class Slow:
 
 
 def test_a_slow_tracker_keeps_no_other_waiting(tmp_path: Path) -> None:
-    slow, good = Recorder(), Recorder()
+    slow, good = RecordingTracker(), RecordingTracker()
     gate = threading.Event()
 
-    def opened(run: RunInfo, settings: ExporterSettings, memory: Memory) -> RunWriter:
+    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
         gate.wait()  # as slow as it must be to be behind
         return Slow(slow.exporter.open(run, settings, memory), 0.02)  # type: ignore[return-value]
 
@@ -137,8 +137,8 @@ def test_a_slow_tracker_keeps_no_other_waiting(tmp_path: Path) -> None:
 def test_what_a_person_must_mend_is_shown_and_goes_on_by_itself_once_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OtelBridgeError
 ) -> None:
-    monkeypatch.setattr(failures, "BLOCKED_S", 0.2)
-    bad, good = Recorder(), Recorder()
+    monkeypatch.setattr(retry, "BLOCKED_S", 0.2)
+    bad, good = RecordingTracker(), RecordingTracker()
     bad.fail(error, kind="open", times=None)  # type: ignore[arg-type]
     with service(tmp_path, how(bad=bad, good=good)) as (_, sender):
         sent(sender)
@@ -155,14 +155,14 @@ def test_what_a_person_must_mend_is_shown_and_goes_on_by_itself_once_mended(
 def test_a_token_that_the_next_service_takes_again_lets_otlp_go_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane, "BLOCKED_S", 0.2)
+    monkeypatch.setattr(forwarder, "BLOCKED_S", 0.2)
     port, far = free_port(), tmp_path / "far"
 
     def listening(token: str) -> Receiver:
         return Receiver(ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": token}, far, grpc_port=port))
 
     endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_BRIDGE_TOKEN": "old"}
-    good, arrived = Recorder(), Recorder()
+    good, arrived = RecordingTracker(), RecordingTracker()
     chosen = how(good=good)
     names = dict.fromkeys(("metrics", "traces", "logs"), ("otlp", "good"))
     chosen = replace(chosen, exporters=names, places=replace(chosen.places, env=endpoint))
@@ -183,7 +183,7 @@ def test_a_token_that_the_next_service_takes_again_lets_otlp_go_on_by_itself(
 
 
 def test_a_tracker_that_was_away_for_the_whole_run_gets_all_from_the_next_one_on_the_directory(tmp_path: Path) -> None:
-    bad, good = Recorder(), Recorder()
+    bad, good = RecordingTracker(), RecordingTracker()
     bad.fail(AWAY, times=None)
     with service(tmp_path, how(bad=bad, good=good)) as (host, sender):
         sent(sender)

@@ -8,8 +8,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge_collector.answers import TooLargeError
-from otel_bridge_collector.wire import parts
+from otel_bridge_collector.error_table import TooLargeError
+from otel_bridge_collector.export_request import parts
 
 
 def varint(number: int) -> bytes:

@@ -9,9 +9,9 @@ import conformance_reading
 import mlflow_reading
 import pytest
 from mlflow_server import mlflow_server
+from wandb_backend.server import WandbServer
 
 from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read
-from otel_bridge.testing.wandb_server import WandbServer
 
 pytestmark = pytest.mark.slow
 

@@ -78,8 +78,8 @@ def test_each_bad_input_is_counted_by_its_reason_and_the_rest_arrives(tmp_path: 
     assert done.returncode == 0, done.stderr
     assert report.drops == {
         "bad_key": 1, "empty_key": 1, "long_key": 1, "reserved_key": 1, "same_key": 1, "none": 1, "text": 1,
-        "object": 1, "complex": 1, "unreadable_value": 1, "not_finite_in_distribution": 1, "empty_distribution": 1,
-        "too_many_numbers": 1, "too_large_int": 1, "unreadable_mapping": 1, "cyclic": 1, "too_deep": 1,
+        "object": 1, "complex": 1, "unreadable_value": 2, "not_finite_in_distribution": 1, "empty_distribution": 1,
+        "too_many_numbers": 1, "too_large_int": 1, "cyclic": 1, "too_deep": 1,
         "not_a_mapping": 1, "fractional_step": 1, "bad_step": 2, "rollout_no_mapping": 1, "rollout_message": 1,
         "rollout_reward": 1, "rollout_step": 1, "rollout_unknown_column": 1, "rollout_short_list": 1,
         "rollout_empty_prompt": 1, "rollout_decode": 1, "late_value": 1, "late_not_a_mapping": 1,
@@ -101,10 +101,15 @@ def test_each_bad_input_is_counted_by_its_reason_and_the_rest_arrives(tmp_path: 
     ("variables", "said"),
     [
         ({"OTEL_BRIDGE_EXPORTERS": "trackoi"}, "exporter 'trackoi' is not known; choose from"),
-        ({"OTEL_BRIDGE_HOLD": "maybe"}, "OTEL_BRIDGE_HOLD='maybe': expected 1 or 0"),
+        ({"OTEL_BRIDGE_OFFLINE": "maybe"}, "OTEL_BRIDGE_OFFLINE='maybe': expected 1 or 0"),
         ({"OTEL_BRIDGE_MAX_BYTES": "much"}, "OTEL_BRIDGE_MAX_BYTES='much': expected a number of bytes"),
         ({"OTEL_BRIDGE_DIR": "/dev/null/x"}, "set OTEL_BRIDGE_DIR to a writable folder"),
         ({"OTEL_BRIDGE_RUN_ID": "a/b"}, "run id 'a/b': expected"),
+        (
+            {"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "-1"},
+            "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP='-1': expected an integer of 0 or more",
+        ),
+        ({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP_EVAL": "-1"}, "expected an integer of 0 or more"),
         ({"RANK": "first"}, "RANK='first': expected an integer"),
     ],
 )

@@ -53,7 +53,7 @@ def test_three_programs_started_by_hand_are_one_run_with_three_step_counters(tmp
 
 
 @pytest.mark.slow
-def test_a_program_without_code_of_ours_lands_in_the_run_of_its_launcher(tmp_path: Path) -> None:
+def test_a_program_without_code_of_otel_bridge_lands_in_the_run_of_its_launcher(tmp_path: Path) -> None:
     env = environment(tmp_path)
     program = str(EXAMPLES / "stock_otel.py")
 

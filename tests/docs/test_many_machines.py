@@ -86,7 +86,8 @@ def _slurm_job(tmp_path: Path, exporter: str, **variables: str) -> subprocess.Co
 def test_the_slurm_script_gathers_on_its_first_node_and_ends_with_everything_delivered(tmp_path: Path) -> None:
     done = _slurm_job(tmp_path, "file")
 
-    (folder,) = run_folders(tmp_path / "node" / "otel-bridge-42")
+    (state,) = (tmp_path / "node").glob("*/otel-bridge-42")
+    (folder,) = run_folders(state)
     assert done.returncode == 0, done.stderr
     assert values(folder) == {"trainer/loss": [(1, 0.5)]}
     assert "nothing remains" in done.stderr

@@ -31,11 +31,11 @@ from e2e_jobs import (
     until,
 )
 
-from otel_bridge.bridge.hold import Hold
-from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.segments_read import SegmentsRead
-from otel_bridge.emit.launch import bridge_environment
+from otel_bridge.bridge.serving.lease import FolderLease
+from otel_bridge.bridge.serving.outcome import SegmentsRead
+from otel_bridge.bridge.supervisor import BridgeSupervisor
+from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.records import run_id_of
 
@@ -157,9 +157,9 @@ def test_a_process_that_comes_while_the_bridge_ends_is_served(
         assert done.returncode == 0, done.stderr
         came.append(bridges(base))
 
-    release, anything_new = Hold.release, SegmentsRead.anything_new
+    release, anything_new = FolderLease.release, SegmentsRead.anything_new
 
-    def releasing(self: Hold) -> None:
+    def releasing(self: FolderLease) -> None:
         if not came and order == "before the unlock":
             come()
         release(self)
@@ -171,11 +171,11 @@ def test_a_process_that_comes_while_the_bridge_ends_is_served(
         return found
 
     with no_bridge_left(tmp_path):
-        first = run(code, {**env, "OTEL_BRIDGE_HOLD": "1"}, "0")
-        monkeypatch.setattr(Hold, "release", releasing)
+        first = run(code, {**env, "OTEL_BRIDGE_OFFLINE": "1"}, "0")
+        monkeypatch.setattr(FolderLease, "release", releasing)
         monkeypatch.setattr(SegmentsRead, "anything_new", looking)
         options = BridgeOptions.read(bridge_environment(env), tmp_path)
-        Host(base, options, folders=lambda: run_folders(base), until_done=True).serve()
+        BridgeSupervisor(base, options, folders=lambda: run_folders(base), until_done=True).serve()
         until(lambda: rows(base) == list(range(100)) and ended(base) and not bridges(base))
 
     assert first.returncode == 0, first.stderr

@@ -87,7 +87,7 @@ def test_a_run_held_and_drained_reads_like_a_live_one(tmp_path: Path) -> None:
     live, held = tmp_path / "live", tmp_path / "held"
     with no_bridge_left(tmp_path):
         for base, hold in ((live, "0"), (held, "1")):
-            env = environment(base, OTEL_BRIDGE_HOLD=hold, OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP="4")
+            env = environment(base, OTEL_BRIDGE_OFFLINE=hold, OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP="4")
             jobs = [start(code, env, role) for role in ("trainer", "explorer")]
             for job in jobs:
                 _, errors = job.communicate(timeout=90)
@@ -135,8 +135,8 @@ def test_on_a_network_file_system_the_run_folders_are_elsewhere_and_that_is_said
         tmp_path / "train.py",
         f"""
         from pathlib import Path
-        import otel_bridge.journal.netfs
-        otel_bridge.journal.netfs._MOUNTINFO = Path({str(mounts)!r})
+        import otel_bridge.journal.machine
+        otel_bridge.journal.machine._MOUNTINFO = Path({str(mounts)!r})
         """
         + LOGS.replace("\n", "\n        "),
     )

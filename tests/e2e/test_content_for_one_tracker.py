@@ -59,7 +59,7 @@ def test_text_goes_to_the_one_tracker_that_may_have_it_and_rewards_to_all(tmp_pa
     off = {f"OTEL_BRIDGE_{name.upper()}_MESSAGE_CONTENT": "off" for name in TRACKERS if name != allowed}
     env = environment(
         tmp_path, WANDB_MODE="offline", WANDB_DIR=str(tmp_path / "wandb"), TRACKIO_DIR=str(tmp_path / "trackio"),
-        MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db", OTEL_BRIDGE_STEP_WAIT_S="0.1", **off,
+        MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db", OTEL_BRIDGE_STEP_WATERMARK_S="0.1", **off,
     )  # fmt: skip
     job = program(tmp_path, "job.py", JOB)
 

@@ -189,7 +189,7 @@ def test_a_trainer_killed_in_mid_run_fails_the_demo_and_loses_no_row(tmp_path: P
     wandb = shown_runs.wandb_offline(tmp_path / "shown", run.id)
     mlflow = shown_runs.mlflow(f"sqlite:///{tmp_path}/shown/mlflow.db", run)
     assert process.returncode == 1, output
-    assert "trainer ended badly: killed by SIGKILL" in output
+    assert "trainer failed: killed by SIGKILL" in output
     assert wandb.steps("trainer") == mlflow.steps("trainer") == logged == list(range(1, len(logged) + 1))
     assert (wandb.status, mlflow.status, report_of(runs).status) == (Status.KILLED, Status.KILLED, "killed")
     assert wandb.scalars == mlflow.scalars

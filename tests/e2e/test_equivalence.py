@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,14 +21,14 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
-from otel_bridge.bridge.host import Host
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
-from otel_bridge_collector.counters import Counters
 from otel_bridge_collector.ingest import Ingest, IngestSettings
+from otel_bridge_collector.telemetry import Counters
 
 JOB = """
     import math
@@ -115,8 +116,8 @@ def _through_otlp(tmp_path: Path, protocol: str) -> list[dict[str, Any]]:
     job = program(here, "job.py", JOB)
     with _service(there) as receiver:
         by_protocol = {"grpc": ("grpc", receiver.grpc_endpoint), "http": ("http/protobuf", receiver.http_endpoint)}
-        spoken, endpoint = by_protocol[protocol]
-        where = {"OTEL_EXPORTER_OTLP_PROTOCOL": spoken, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        sent, endpoint = by_protocol[protocol]
+        where = {"OTEL_EXPORTER_OTLP_PROTOCOL": sent, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
 
         done = call(["python", job], cwd=here, env=environment(here, **where))
 
@@ -128,7 +129,7 @@ def _through_otlp(tmp_path: Path, protocol: str) -> list[dict[str, Any]]:
 @contextmanager
 def _service(base: Path) -> Iterator[Receiver]:
     """A second bridge, as ``serve`` is one: a receiver and a host of its run folders."""
-    host = Host(base, _serving())
+    host = BridgeSupervisor(base, _serving())
     host.start()
     receiver = Receiver(ReceiverSettings.from_environment({}, base))
     try:
@@ -139,8 +140,9 @@ def _service(base: Path) -> Iterator[Receiver]:
 
 
 def _serving() -> BridgeOptions:
-    read = BridgeOptions.read({}, Path())
-    return BridgeOptions(read.places, exporters=dict.fromkeys(SIGNALS, ("file",)), local=False)
+    # A passed step waits this long behind a receiver; a late value that comes meanwhile becomes part of the reward.
+    read = BridgeOptions.read({"OTEL_BRIDGE_ROW_WAIT_S": "0.01"}, Path())
+    return dataclasses.replace(read, exporters=dict.fromkeys(SIGNALS, ("file",)), local=False)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +150,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The base of a job whose segments nobody has read."""
     folder = tmp_path_factory.mktemp("held")
     job = program(folder, "job.py", JOB)
-    done = call(["python", job], cwd=folder, env=environment(folder, OTEL_BRIDGE_HOLD="1"))
+    done = call(["python", job], cwd=folder, env=environment(folder, OTEL_BRIDGE_OFFLINE="1"))
     assert done.returncode == 0, done.stderr
     return folder / ".otel-bridge"
 
@@ -238,7 +240,7 @@ def _received(base: Path, requests: Iterable[Request]) -> list[dict[str, Any]]:
         ingest.close()
 
     asyncio.run(accept())
-    host = Host(base, _serving(), until_done=True)
+    host = BridgeSupervisor(base, _serving(), until_done=True)
     host.serve()
     return normal(records(only_folder(base)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 import mlflow_reading
 import pytest
 from e2e_jobs import bridges, command, ended, environment, no_bridge_left, report_when, rows, run, script, start, until
+from wandb_backend.server import KEY, WandbServer
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
-from otel_bridge.testing.wandb_server import KEY, WandbServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -77,12 +78,32 @@ def test_without_a_key_wandb_is_blocked_nothing_waits_for_it_and_the_line_says_w
 
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
     said = done.stderr.splitlines()[-1]
-    assert "wandb is blocked" in said
-    assert "wandb login" in said
+    assert re.search(r"wandb is blocked with 5\d records to go: .*wandb login", said), said
+    assert said.endswith(f"what wandb has not got is kept; once that is mended: otel-bridge drain {base}")
     assert rows(base, "trainer/loss") == list(range(50))
     assert drained.returncode == 0, drained.stdout
     assert [row["trainer/step"] for row in server.run(RUN_ID).history] == list(range(50))
     assert server.run(RUN_ID).exit_code == 0
+
+
+def test_a_server_that_is_away_at_the_end_is_named_with_what_is_left_and_who_goes_on(
+    tmp_path: Path, server: WandbServer
+) -> None:
+    code, base = script(tmp_path / "train.py", BLOCKED), tmp_path / "runs"
+    server.answer(503)
+    env = {**environment(base, OTEL_BRIDGE_EXPORTERS="wandb,file", **server.environment()), "OTEL_BRIDGE_QUIET": "0"}
+    with no_bridge_left(tmp_path):
+        done = run(code, env)
+        server.heal()
+        until(lambda: ended(base) and not bridges(base))
+
+    said = done.stderr.splitlines()[-1]
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert re.search(r"wandb is retrying with 5\d records to go: ", said), said
+    assert said.endswith(
+        f"a process in the background goes on delivering the rest; watch it with: otel-bridge status --watch {base}"
+    )
+    assert [row["trainer/step"] for row in server.run(RUN_ID).history] == list(range(50))
 
 
 def test_the_next_init_that_has_the_key_takes_a_blocked_run_over(tmp_path: Path, server: WandbServer) -> None:
@@ -106,7 +127,7 @@ def test_the_next_init_that_has_the_key_takes_a_blocked_run_over(tmp_path: Path,
         assert [row[axis] for row in server.run(RUN_ID).history if axis in row] == list(range(50))
 
 
-def test_flush_and_finish_wait_no_longer_than_told_for_a_tracker_that_hangs(
+def test_flush_and_finish_wait_no_longer_than_reported_for_a_tracker_that_hangs(
     tmp_path: Path, server: WandbServer
 ) -> None:
     code = script(
@@ -129,8 +150,31 @@ def test_flush_and_finish_wait_no_longer_than_told_for_a_tracker_that_hangs(
         until(lambda: ended(base) and not bridges(base), 120)
 
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1].endswith(f"the rest is kept; deliver it with: otel-bridge drain {base}")
+    assert done.stderr.splitlines()[-1].endswith(
+        f"a process in the background goes on delivering the rest; watch it with: otel-bridge status --watch {base}"
+    )
     assert [row["trainer/step"] for row in server.run(RUN_ID).history] == [0]
+
+
+@pytest.mark.parametrize("timeout_s", [0, 0.05])
+def test_finish_says_that_delivery_goes_on_while_its_bridge_is_still_starting(tmp_path: Path, timeout_s: float) -> None:
+    code = script(
+        tmp_path / "train.py",
+        f"""
+        import otel_bridge
+        run = otel_bridge.init("ends", "run")
+        run.log({{"loss": 1.0}}, step=0)
+        run.finish(timeout_s={timeout_s})
+        """,
+    )
+    base = tmp_path / "runs"
+    with no_bridge_left(tmp_path):
+        done = run(code, {**environment(base), "OTEL_BRIDGE_QUIET": "0"})
+        until(lambda: ended(base) and not bridges(base))
+
+    assert "goes on delivering the rest; watch it with: otel-bridge status --watch" in done.stderr.splitlines()[-1]
+    assert "drain" not in done.stderr
+    assert rows(base) == [0]
 
 
 ENDING = """

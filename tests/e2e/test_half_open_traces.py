@@ -21,7 +21,7 @@ from e2e_jobs import (
     until,
 )
 
-from otel_bridge.emit.launch import start_bridge
+from otel_bridge.emit.bridge_process.spawn import start_bridge
 from otel_bridge.records import run_id_of, trace_id_of
 
 pytestmark = pytest.mark.slow

@@ -69,7 +69,7 @@ def test_a_program_that_fails_keeps_its_code_and_its_run_failed(tmp_path: Path) 
 
 
 def test_a_tracker_that_is_away_keeps_no_other_signal_and_no_program(tmp_path: Path) -> None:
-    away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "OTEL_BRIDGE_PARK_S": "1"}
+    away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "OTEL_BRIDGE_RETRY_AFTER_EXIT_S": "1"}
 
     done = instrumented(tmp_path, OTEL_METRICS_EXPORTER="file", OTEL_TRACES_EXPORTER="mlflow", **away)
 
@@ -82,7 +82,7 @@ def test_a_tracker_that_cannot_be_imported_is_blocked_and_the_other_signals_arri
     broken = tmp_path / "site" / "trackio"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('built for another Python')\n")
-    path = {"PYTHONPATH": str(tmp_path / "site"), "OTEL_BRIDGE_PARK_S": "0"}
+    path = {"PYTHONPATH": str(tmp_path / "site"), "OTEL_BRIDGE_RETRY_AFTER_EXIT_S": "0"}
 
     done = instrumented(tmp_path, OTEL_METRICS_EXPORTER="file", OTEL_TRACES_EXPORTER="trackio", **path)
 
@@ -147,7 +147,7 @@ def test_a_wrong_setting_is_said_and_the_program_goes_on(tmp_path: Path) -> None
     assert "OTEL_BRIDGE_MAX_BYTES='much'" in done.stderr
 
 
-def test_without_an_exporter_of_ours_the_stock_sdk_is_untouched(tmp_path: Path) -> None:
+def test_without_an_exporter_of_otel_bridge_the_stock_sdk_is_untouched(tmp_path: Path) -> None:
     none = {"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
 
     done = instrumented(tmp_path, OTEL_TRACES_EXPORTER="console", **none)

@@ -19,13 +19,13 @@ import pytest
 import trackio_store
 from bridge_forks import forked_bridges
 from e2e_jobs import CLEAN, acked, bridges, ended, environment, no_bridge_left, only_folder, script, start, until
+from wandb_backend.server import WandbServer
 from wandb_reading import contents_of, offline_contents
 
-from otel_bridge.emit.launch import start_bridge
+from otel_bridge.emit.bridge_process.spawn import start_bridge
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status, run_id_of, trace_id_of
 from otel_bridge.testing import Contents
-from otel_bridge.testing.wandb_server import WandbServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -46,7 +46,7 @@ while not os.path.exists(sys.argv[1] + ".stop"):
             run.log_rollouts([rollout], step=step)
     step += 1
     time.sleep(pace_s)
-run.finish(timeout_s=0 if "OTEL_BRIDGE_HOLD" in os.environ else 90)
+run.finish(timeout_s=0 if "OTEL_BRIDGE_OFFLINE" in os.environ else 90)
 """
 RUN_ID = run_id_of("kills", "job")
 ROLLOUTS_EVERY = 20
@@ -63,12 +63,12 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
         yield
 
 
-# --- a tracker of the test, 300 times --------------------------------------------------------------------------------
+# --- a tracker of the test, 300 times ---------------------------------------------------------------------------------
 def test_a_bridge_killed_300_times_delivers_each_record_once_and_in_order(tmp_path: Path) -> None:
     chance = random.Random(7)
     base, tracker = tmp_path / "runs", tmp_path / "tracker"
     code = script(tmp_path / "train.py", JOB, acknowledging=True)
-    env = {**environment(base), "OTEL_BRIDGE_HOLD": "1", "OTEL_BRIDGE_SEGMENT_BYTES": "50k"}
+    env = {**environment(base), "OTEL_BRIDGE_OFFLINE": "1", "OTEL_BRIDGE_SEGMENT_BYTES": "50k"}
     roles = ("trainer", "explorer")
     jobs = [start(code, env, str(tmp_path / role), role, "0.004", str(ROLLOUTS_EVERY)) for role in roles]
     until(lambda: all(acked(tmp_path / role) for role in roles))
@@ -85,7 +85,7 @@ def test_a_bridge_killed_300_times_delivers_each_record_once_and_in_order(tmp_pa
 
     found = [line.split() for line in tracker.read_text().splitlines()]
     positions, ids = [int(position) for position, _ in found], [name for _, name in found]
-    safe = {role: len(acked(tmp_path / role)) for role in roles}
+    durable = {role: len(acked(tmp_path / role)) for role in roles}
     assert positions == sorted(set(positions))
     assert max(Counter(ids).values()) == 1
     rows: dict[str, list[int]] = {}
@@ -93,13 +93,13 @@ def test_a_bridge_killed_300_times_delivers_each_record_once_and_in_order(tmp_pa
         if name.startswith("m:"):
             _, instance, seq = name.split(":")
             rows.setdefault(instance, []).append(int(seq))
-    assert sorted(rows.values()) == sorted(list(range(1, safe[role] + 1)) for role in roles)
+    assert sorted(rows.values()) == sorted(list(range(1, durable[role] + 1)) for role in roles)
     rollouts = [name for name in ids if ":" not in name]
-    assert sorted(rollouts) == sorted(one for role in roles for one in _rollout_ids(role, safe[role]))
-    assert min(safe.values()) > KILLS
+    assert sorted(rollouts) == sorted(one for role in roles for one in _rollout_ids(role, durable[role]))
+    assert min(durable.values()) > KILLS
 
 
-# --- the real ones, 15 times -----------------------------------------------------------------------------------------
+# --- the real ones, 15 times ------------------------------------------------------------------------------------------
 @pytest.fixture
 def server() -> Iterator[WandbServer]:
     with WandbServer() as server:
@@ -170,12 +170,12 @@ def test_real_trackers_hold_each_row_and_rollout_once_after_15_kills_of_their_br
     }
     assert min(killed.values()) >= REAL_KILLS
     for name, contents in held.items():
-        safe = len(acked(tmp_path / ("online.acks" if name == "wandb online" else "local.acks")))
+        durable = len(acked(tmp_path / ("online.acks" if name == "wandb online" else "local.acks")))
         for key, value in (("loss", lambda step: step / 2), ("lr", lambda step: 1e-3)):
             got = [(one.step, one.value) for one in contents.scalars if one.key == f"trainer/{key}"]
-            assert got == [(step, value(step)) for step in range(safe)], f"{name}: {key}"
+            assert got == [(step, value(step)) for step in range(durable)], f"{name}: {key}"
         ids = [one.id for one in contents.rollouts]
-        assert sorted(ids) == sorted(_rollout_ids("trainer", safe)), f"{name}: rollouts"
+        assert sorted(ids) == sorted(_rollout_ids("trainer", durable)), f"{name}: rollouts"
         assert contents.config["trainer/lr"] == "0.1", name
         assert contents.status is (None if name == "trackio" else Status.FINISHED), name
 

@@ -19,7 +19,7 @@ import pytest
 import trackio_store
 from command_runs import BIN
 from e2e_jobs import CLEAN, acked, environment, no_bridge_left, only_folder, script, start, until
-from mlflow_server import free_port
+from free_ports import free_port
 from otlp_samples import RUN
 from service_senders import Sender
 from wandb_reading import offline_contents
@@ -29,7 +29,7 @@ from otel_bridge.journal.report import read_report
 from otel_bridge.records import Status, run_id_of, trace_id_of
 from otel_bridge.testing import Contents
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 KILLS = 15
 ROLLOUTS_EVERY = 20
@@ -101,7 +101,11 @@ def test_real_trackers_hold_each_row_that_was_answered_for_once_after_15_kills_o
     with service(tmp_path, env) as served, no_bridge_left(tmp_path):
         grpc, http = served.ports
         senders = [Sender("grpc", grpc, "a-grpc", pace_s=0.1), Sender("http", http, "a-http", pace_s=0.1)]
-        endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{grpc}"}
+        # A slow machine may need longer than a minute behind the last kill: the bridge goes on meanwhile.
+        endpoint = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{grpc}",
+            "OTEL_BRIDGE_RETRY_AFTER_EXIT_S": "300",
+        }
         job = start(code, environment(tmp_path / "local", "otlp", **endpoint), str(acks))
         for one in senders:
             one.start()
@@ -114,7 +118,7 @@ def test_real_trackers_hold_each_row_that_was_answered_for_once_after_15_kills_o
             one.finish()
         _, errors = job.communicate(timeout=150)
         assert job.returncode == 0, errors
-        until(lambda: (found := read_report(only_folder(tmp_path / "local"))) is not None and found.ended, 90)
+        until(lambda: (found := read_report(only_folder(tmp_path / "local"))) is not None and found.ended, 150)
         code_of_end = served.end(signal.SIGTERM)
 
     assert code_of_end == 0, (tmp_path / "serve.log").read_text()

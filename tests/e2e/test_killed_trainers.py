@@ -54,12 +54,12 @@ def test_rows_of_trainers_killed_at_random_instants_arrive_once_and_in_order(tmp
         for number in range(8):
             base = tmp_path / f"runs{number}"
 
-            safe = _killed(tmp_path, environment(base), f"r{number}", alive_s=chance.uniform(0, 0.5), group=group)
+            durable = _killed(tmp_path, environment(base), f"r{number}", alive_s=chance.uniform(0, 0.5), group=group)
 
             until(lambda base=base: ended(base))
             # One more may have been appended by a log() that never returned.
-            assert rows(base, "trainer/loss") in [safe, [*safe, len(safe)]]
-            assert safe == list(range(len(safe)))
+            assert rows(base, "trainer/loss") in [durable, [*durable, len(durable)]]
+            assert durable == list(range(len(durable)))
             assert status(base) == ["killed"]
         until(lambda: not bridges(tmp_path))
 
@@ -77,24 +77,24 @@ def test_a_trainer_killed_while_it_begins_leaves_nothing_that_hangs(tmp_path: Pa
         until(lambda: not bridges(tmp_path))
 
         for number in range(12):
-            safe = acked(tmp_path / f"{number}.acks")
-            assert rows(tmp_path / f"runs{number}", "trainer/loss") in [safe, [*safe, len(safe)]]
+            durable = acked(tmp_path / f"{number}.acks")
+            assert rows(tmp_path / f"runs{number}", "trainer/loss") in [durable, [*durable, len(durable)]]
 
 
 def test_rows_of_killed_trainers_arrive_in_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in trackio_store.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     chance = random.Random(12)
-    safe: dict[str, list[int]] = {}
+    durable: dict[str, list[int]] = {}
     with no_bridge_left(tmp_path):
         for number in range(4):
             env = environment(tmp_path / "runs", "trackio", **trackio_store.ENVIRONMENT)
             name = f"r{number}"
-            safe[name] = _killed(tmp_path, env, name, alive_s=chance.uniform(0, 0.3), group=number % 2 == 0)
+            durable[name] = _killed(tmp_path, env, name, alive_s=chance.uniform(0, 0.3), group=number % 2 == 0)
         until(lambda: ended(tmp_path / "runs"), 120)
         until(lambda: not bridges(tmp_path))
 
-    for name, steps in safe.items():
+    for name, steps in durable.items():
         info = RunInfo(run_id_of("deaths", name), "deaths", name, tmp_path)
         held = [scalar.step for scalar in trackio_store.held(info).scalars if scalar.key == "trainer/loss"]
         assert held in [steps, [*steps, len(steps)]]
@@ -112,7 +112,7 @@ def test_rows_of_killed_trainers_arrive_in_trackio(tmp_path: Path, monkeypatch: 
         ("raise SystemExit(0)", 0, "finished"),
     ],
 )
-def test_a_death_in_any_way_loses_no_row_and_is_told(tmp_path: Path, death: str, code: int, said: str) -> None:
+def test_a_death_in_any_way_loses_no_row_and_is_reported(tmp_path: Path, death: str, code: int, said: str) -> None:
     file = script(
         tmp_path / "train.py",
         f"""

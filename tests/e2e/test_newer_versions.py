@@ -22,6 +22,7 @@ from e2e_jobs import (
     until,
 )
 
+from otel_bridge.bridge.ledger.database import FORMAT
 from otel_bridge.journal.segment import SegmentWriter, read_segment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 def test_a_folder_of_a_newer_version_is_an_error_at_init_and_a_line_of_every_command(tmp_path: Path) -> None:
     code, base = script(tmp_path / "train.py", LOGS), tmp_path / "runs"
-    run(code, environment(base, OTEL_BRIDGE_HOLD="1"))
+    run(code, environment(base, OTEL_BRIDGE_OFFLINE="1"))
     folder = only_folder(base)
     folder.format_path.write_text('{"format": 99}')
 
@@ -57,7 +58,7 @@ def test_a_ledger_of_a_newer_version_keeps_the_rows_and_says_what_to_do(tmp_path
         done = run(code, env)
         drained = command("drain", base, env=env, cwd=tmp_path)
         with contextlib.closing(sqlite3.connect(only_folder(base).ledger_path)) as ledger:
-            ledger.execute("PRAGMA user_version = 1")
+            ledger.execute(f"PRAGMA user_version = {FORMAT}")
         again = command("drain", base, env=env, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
@@ -70,7 +71,7 @@ def test_a_ledger_of_a_newer_version_keeps_the_rows_and_says_what_to_do(tmp_path
 def test_a_segment_of_a_newer_version_is_left_as_it_is_and_keeps_no_other_from_being_read(tmp_path: Path) -> None:
     code, base = script(tmp_path / "train.py", LOGS), tmp_path / "runs"
     with no_bridge_left(tmp_path):
-        run(code, environment(base, OTEL_BRIDGE_HOLD="1"))
+        run(code, environment(base, OTEL_BRIDGE_OFFLINE="1"))
         folder = only_folder(base)
         (segment,) = folder.segments()
         header, _ = read_segment(segment.path, 0, limit_bytes=1, final=False)

@@ -1,4 +1,4 @@
-"""Traces that are no rollouts: `file` and `console` show them, the trackers do not."""
+"""Traces that are not rollouts: `file` and `console` show them, the trackers do not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with otel_bridge.init("web", "one", role="server", otel=True) as run:
 @pytest.mark.parametrize("held", [False, True])
 def test_a_span_of_the_application_is_a_line_of_the_file(tmp_path: Path, held: bool) -> None:
     base = tmp_path / "runs"
-    env = environment(base, "file", **({"OTEL_BRIDGE_HOLD": "1"} if held else {}))
+    env = environment(base, "file", **({"OTEL_BRIDGE_OFFLINE": "1"} if held else {}))
 
     done = run(script(tmp_path / "serve.py", SERVE), env)
     drained = command("drain", base, env=environment(base, "file"), cwd=tmp_path) if held else done

@@ -62,3 +62,39 @@ def test_a_job_that_goes_back_to_its_checkpoint_shows_both_attempts_in_every_tra
     rewards = {name: sorted(rollout.reward or 0.0 for rollout in one.rollouts.values()) for name, one in shown.items()}
     assert rewards == {name: [103.0, 154.0] for name in shown}
     assert {name: one.config.get("trainer/attempt") for name, one in shown.items()} == dict.fromkeys(shown, "2")
+
+
+ONE_PROCESS = """
+import otel_bridge
+for name, first in (("one", 0), ("two", 0), ("one", 3), ("two", 1)):
+    run = otel_bridge.init("again", name, role="trainer", config={"lr": 0.1})
+    for step in range(first, first + 3):
+        run.log({"loss": step / 2}, step=step)
+    run.finish(timeout_s=60)
+"""
+
+
+@pytest.mark.slow
+def test_runs_begun_and_resumed_in_one_process_are_further_attempts_only_where_they_go_back(tmp_path: Path) -> None:
+    base, tracked = tmp_path / "runs", tmp_path / "trackers"
+    uri = f"sqlite:///{tracked / 'mlflow.db'}"
+    env = environment(base, "mlflow,trackio", MLFLOW_TRACKING_URI=uri, TRACKIO_DIR=str(tracked / "trackio"))
+    tracked.mkdir()
+    with no_bridge_left(tmp_path):
+        done = run(script(tmp_path / "train.py", ONE_PROCESS), env)
+        until(lambda: ended(base))
+
+    assert done.returncode == 0, done.stderr
+    wanted = {
+        "one": ([("trainer/loss", step, step / 2) for step in range(6)], None),
+        "two": (
+            [("trainer/attempt", step, 2.0) for step in (1, 2, 3)]
+            + [("trainer/loss", step, step / 2) for step in (0, 1, 1, 2, 2, 3)],
+            "2",
+        ),
+    }
+    for name, expected in wanted.items():
+        info = RunInfo(run_id_of("again", name), "again", name, tmp_path)
+        for shown in (shown_runs.mlflow(uri, info), shown_runs.trackio(tracked / "trackio", info)):
+            scalars = sorted((key, step, float(value)) for key, step, value in shown.scalars)
+            assert (scalars, shown.config.get("trainer/attempt")) == expected

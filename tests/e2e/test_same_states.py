@@ -56,7 +56,7 @@ def test_a_seeded_script_ends_with_the_same_states_with_telemetry_and_without(tm
     with no_bridge_left(tmp_path):
         done = [
             run(code, environment(on)),
-            run(code, environment(held, OTEL_BRIDGE_HOLD="1")),
+            run(code, environment(held, OTEL_BRIDGE_OFFLINE="1")),
             run(code, environment(tmp_path / "off", "none")),
             run(bare, environment(tmp_path / "bare", "none")),
         ]

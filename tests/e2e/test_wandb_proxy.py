@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from e2e_jobs import ended, environment, no_bridge_left, run, script, until
+from wandb_backend.server import WandbServer
 
 from otel_bridge.records import run_id_of
-from otel_bridge.testing.wandb_server import WandbServer
 
 JOB = """
 import otel_bridge

@@ -1,4 +1,4 @@
-"""What ``run.env()`` tells a worker on another machine beside the run's name: the endpoint and its token."""
+"""What ``run.env()`` shows a worker on another machine beside the run's name: the endpoint and its token."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ import os
 
 import pytest
 
-from otel_bridge.emit.elsewhere import endpoint_for_others
-from otel_bridge.emit.launcher import launcher_mark
+from otel_bridge.emit.config.child_env import endpoint_for_others, launcher_mark
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://bridge:4317", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/ca.pem"}
 
 
-def test_a_process_that_forwards_tells_where_to_and_with_which_token() -> None:
+def test_a_process_that_forwards_reports_where_to_and_with_which_token() -> None:
     env = {**ENDPOINT, "OTEL_BRIDGE_TOKEN": "new,old", "HOME": "/root"}
 
     assert endpoint_for_others(env, ("otlp",)) == {**ENDPOINT, "OTEL_BRIDGE_TOKEN": "new,old"}
 
 
-def test_a_process_that_delivers_itself_tells_of_no_endpoint() -> None:
+def test_a_process_that_delivers_itself_reports_of_no_endpoint() -> None:
     assert endpoint_for_others({**ENDPOINT, "OTEL_BRIDGE_TOKEN": "t"}, ("wandb",)) == {}
 
 
 @pytest.mark.parametrize(
-    ("host", "told"),
+    ("host", "given"),
     [("10.0.0.7", {"OTEL_BRIDGE_EXPORTERS": "otlp", "OTEL_BRIDGE_TOKEN": "t"}), ("127.0.0.1", None)],
 )
-def test_a_launched_process_tells_of_the_launchers_receiver_where_others_reach_it(
-    host: str, told: dict[str, str] | None
+def test_a_launched_process_reports_of_the_launchers_receiver_where_others_reach_it(
+    host: str, given: dict[str, str] | None
 ) -> None:
     address = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{host}:4318"}
     env = {**address, "OTEL_BRIDGE_TOKEN": "t", "OTEL_BRIDGE_LAUNCHER": launcher_mark(os.getpid())}
 
-    assert endpoint_for_others(env, ()) == ({} if told is None else {**address, **told})
+    assert endpoint_for_others(env, ()) == ({} if given is None else {**address, **given})

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 
-from otel_bridge.emit.events import event
+from otel_bridge.emit.encode.log_record import event
 
 
 def test_an_event_is_a_log_record_in_canonical_bytes() -> None:

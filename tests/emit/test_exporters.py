@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.emit.exporters import Choice, choose
-from otel_bridge.emit.launcher import launcher_alive, launcher_environment, launcher_mark
+from otel_bridge.emit.config.child_env import launcher_alive, launcher_environment, launcher_mark
+from otel_bridge.emit.config.exporters import RequestedDestinations, choose
 from otel_bridge.errors import ConfigError
 
 _CWD = Path("/work")
@@ -33,18 +33,20 @@ def test_the_variable_of_a_signal_goes_before_the_argument() -> None:
 
 
 def test_nothing_named_is_nothing_chosen() -> None:
-    assert choose(None, {}, _CWD) == Choice(everywhere(), {})
+    assert choose(None, {}, _CWD) == RequestedDestinations(everywhere(), {})
 
 
 def test_none_is_a_choice() -> None:
-    assert choose("none", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, _CWD) == Choice(everywhere(), {}, True)
-    assert choose([], {"OTEL_BRIDGE_EXPORTERS": "file"}, _CWD) == Choice(everywhere(), {}, True)
+    assert choose("none", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, _CWD) == RequestedDestinations(
+        everywhere(), {}, True
+    )
+    assert choose([], {"OTEL_BRIDGE_EXPORTERS": "file"}, _CWD) == RequestedDestinations(everywhere(), {}, True)
 
 
 def test_an_endpoint_that_is_all_that_is_set_chooses_otlp() -> None:
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://me:secret@collector:4318/x?token=1"}
 
-    assert choose(None, env, _CWD) == Choice(
+    assert choose(None, env, _CWD) == RequestedDestinations(
         everywhere("otlp"), {"otlp": {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector:4318/x"}}
     )
     assert chosen("file", env) == everywhere("file")
@@ -77,7 +79,7 @@ def test_under_a_launcher_it_chooses() -> None:
     assert chosen("file,console", env, launched=True) == {"metrics": ("file",), "traces": ("console",), "logs": ()}
 
 
-def test_a_launcher_that_tells_no_signals_chooses_for_all() -> None:
+def test_a_launcher_that_reports_no_signals_chooses_for_all() -> None:
     assert chosen(None, {"OTEL_BRIDGE_EXPORTERS": "file"}, launched=True) == everywhere("file")
 
 
@@ -92,7 +94,7 @@ def test_a_launcher_lives_while_its_pid_and_start_time_are_those_it_said() -> No
     assert not launcher_alive({})
 
 
-def test_less_text_for_one_exporter_is_told_to_its_bridge_and_checked_at_the_start() -> None:
+def test_less_text_for_one_exporter_is_reported_to_its_bridge_and_checked_at_the_start() -> None:
     env = {"OTEL_BRIDGE_EXPORTERS": "file,console", "OTEL_BRIDGE_FILE_MESSAGE_CONTENT": "truncate:9"}
 
     assert choose(None, env, _CWD).message_content == {"file": "truncate:9"}
@@ -100,5 +102,5 @@ def test_less_text_for_one_exporter_is_told_to_its_bridge_and_checked_at_the_sta
         ConfigError, match="OTEL_BRIDGE_CONSOLE_MESSAGE_CONTENT='none': expected full, off or truncate:N"
     ):
         choose(None, {**env, "OTEL_BRIDGE_CONSOLE_MESSAGE_CONTENT": "none"}, _CWD)
-    with pytest.raises(ConfigError, match="otlp forwards segments as they are"):
+    with pytest.raises(ConfigError, match="otlp forwards segments unchanged"):
         choose("otlp", {"OTEL_BRIDGE_OTLP_MESSAGE_CONTENT": "off"}, _CWD)

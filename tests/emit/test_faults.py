@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import resource
 import shutil
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from emit_samples import environment_of, held, run_in, seen_in
 
 import otel_bridge
 from otel_bridge.errors import ConfigError
+from otel_bridge.journal.folder import RunFolder
 
 
 @contextmanager
@@ -48,12 +50,41 @@ def test_rows_that_a_full_disk_has_no_room_for_are_dropped_and_the_rest_stays_wh
     assert seen.event("rl.dropped").body == {"disk_full": 3}
 
 
-def test_a_flush_for_which_a_full_disk_has_no_room_is_no_lost_record(tmp_path: Path) -> None:
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a disk of 1 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_the_end_and_the_counts_of_drops_have_room_on_a_disk_that_stays_full(small_disk: Path) -> None:
+    with run_in(small_disk, role="trainer") as run:
+        for step in (-2, -1):  # the disk is measured before the second
+            run.log({"a": 1.0}, step=step)
+        with suppress(OSError), (small_disk / "ballast").open("wb", buffering=0) as ballast:
+            while True:
+                ballast.write(bytes(4096))
+        for step in range(1_000):
+            run.log({"a": 1.0, "b": 2.0, "c": 3.0}, step=step)
+        run.finish("failed")
+
+    (seen,) = seen_in(small_disk)
+    assert seen.event("rl.dropped").body == {"disk_full": 1_002 - len(seen.rows)}
+    assert len(seen.rows) < 100
+    assert seen.event("rl.run.end").attributes["rl.run.status"] == "failed"
+
+
+def test_a_flush_for_which_a_full_disk_has_no_room_is_not_a_lost_record(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         run.log({"a": 1.0}, step=1)
         with largest_file(10):
             run.flush(timeout_s=0)
-        assert run._sink.drops.counts == {}
+        assert run._recorder.drops.counts == {}
         run.finish()
 
     (seen,) = seen_in(tmp_path)
@@ -77,7 +108,7 @@ def test_when_the_folder_is_deleted_a_new_one_is_begun_within_a_second(
     with run_in(tmp_path) as run:
         run.log({"a": 1.0}, step=1)
         shutil.rmtree(tmp_path / run.id)
-        run._sink._check_again = 0  # a second later
+        run._recorder._check_again = 0  # a second later
         run.log({"a": 2.0}, step=2)
         run.finish()
 
@@ -94,17 +125,17 @@ def test_when_the_folder_cannot_be_made_again_rows_are_dropped_and_nothing_raise
     with run_in(base) as run:
         shutil.rmtree(base)
         base.write_text("")
-        run._sink._check_again = 0
+        run._recorder._check_again = 0
         run.log({"a": 1.0}, step=1)
         run.log({"a": 1.0}, step=2)
-        assert run._sink.drops.counts == {"not_written": 2}
+        assert run._recorder.drops.counts == {"not_written": 2}
         run.finish(timeout_s=0)
 
 
 def test_at_the_limit_of_the_directory_rows_are_dropped_and_the_end_is_still_said(tmp_path: Path) -> None:
     with run_in(tmp_path, {"OTEL_BRIDGE_MAX_BYTES": "20k"}) as run:
         run.log({f"k{number}": 0.5 for number in range(1_000)}, step=1)
-        run._sink._check_again = 0
+        run._recorder._check_again = 0
         run.log({"a": 1.0}, step=2)
         run.finish()
 
@@ -112,6 +143,38 @@ def test_at_the_limit_of_the_directory_rows_are_dropped_and_the_end_is_still_sai
     assert seen.steps == [1]
     assert [event.name for event in seen.events] == ["rl.dropped", "rl.run.end"]
     assert seen.event("rl.dropped").body == {"directory_full": 1}
+
+
+def test_the_limit_of_the_directory_holds_however_fast_rows_come(tmp_path: Path) -> None:
+    limit = 300_000
+    with run_in(tmp_path, {"OTEL_BRIDGE_MAX_BYTES": str(limit)}) as run:
+        for step in range(2_000):
+            run.log({f"k{number}": 0.5 for number in range(100)}, step=step)
+        size_bytes = sum(segment.size_bytes for segment in RunFolder(tmp_path, run.id).segments())
+        run.finish()
+
+    (seen,) = seen_in(tmp_path)
+    given = [event.body for event in seen.events if event.name == "rl.dropped"]
+    assert seen.steps == list(range(len(seen.steps)))
+    assert limit - 20_000 < size_bytes < limit + 5_000
+    assert sum(dict(body)["directory_full"] for body in given) == 2_000 - len(seen.steps)
+
+
+def test_where_half_of_the_free_disk_is_the_limit_that_is_what_drops_are_counted_as(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Disk:
+        f_bavail, f_frsize = 1, 20_000
+
+    with run_in(tmp_path) as run:
+        run.log({f"k{number}": 0.5 for number in range(1_000)}, step=1)
+        monkeypatch.setattr("otel_bridge.journal.quota.os.statvfs", lambda _: Disk)
+        run._recorder._quota._count_again = run._recorder._check_again = 0
+        run.log({"a": 1.0}, step=2)
+        run.finish()
+
+    (seen,) = seen_in(tmp_path)
+    assert (seen.steps, seen.event("rl.dropped").body) == ([1], {"disk_half_full": 1})
 
 
 def test_a_folder_of_a_newer_version_is_an_error_at_init(tmp_path: Path) -> None:
@@ -127,17 +190,17 @@ def test_drops_are_said_once_a_minute_with_their_meaning(tmp_path: Path, capsys:
     with run_in(tmp_path) as run:
         run.log({"a": "text", "b": None, "c": 1.0}, step=1)
         for _ in range(3):
-            run._sink._check_again = 0
+            run._recorder._check_again = 0
             run.log({"a": "text", "c": 1.0}, step=2)
         said = capsys.readouterr().err
 
     assert said == (
-        "otel-bridge: dropped: 1 texts: put them into log_config(), or messages into a rollout [text]; "
-        "1 values that are None [none]\n"
+        "otel-bridge: dropped: 1 texts: put them into log_config(), or messages into a rollout [text], first 'a'; "
+        "1 values that are None [none], first 'b'\n"
     )
 
 
-def test_a_broken_stderr_is_no_reason_to_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_stderr_is_not_a_reason_to_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def write(self, text: str) -> int:
             raise OSError

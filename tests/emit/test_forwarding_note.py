@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from emit_samples import run_in
 
-from otel_bridge.emit.forwarding_note import forwarding_note
+from otel_bridge.emit.startup import forwarding_note
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.emit.histogram import (
+from otel_bridge.emit.encode.histogram import (
     MAX_BUCKETS,
     Buckets,
-    Distribution,
+    HistogramPoint,
     bucket_index,
     distribution_of,
     distribution_of_array,
@@ -22,7 +22,7 @@ _NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 def test_numbers_are_counted_by_sign() -> None:
     point = distribution_of([0.0, 1.0, 1.0, -4.0])
 
-    assert point == Distribution(
+    assert point == HistogramPoint(
         count=4,
         sum=-2.0,
         min=-4.0,

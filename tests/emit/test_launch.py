@@ -14,7 +14,7 @@ import pytest
 from emit_samples import CLEAN, environment_of, run_script, seen_in
 
 import otel_bridge
-from otel_bridge.emit.launch import bridge_environment, bridge_path, interpreter
+from otel_bridge.emit.bridge_process.spawn import bridge_environment, bridge_path, interpreter
 from otel_bridge.journal.folder import RunFolder, run_folders
 
 _TRAINER = """
@@ -147,9 +147,9 @@ def test_a_killed_bridge_is_started_again_and_nothing_is_lost(tmp_path: Path) ->
         first = folder.holder()
         assert first is not None
         os.kill(first.pid, signal.SIGKILL)
-        until(lambda: run._sink.keeper.delivered_by() is None)
+        until(lambda: run._recorder.starter.delivered_by() is None)
 
-        run._sink._check_again = 0  # a second later
+        run._recorder._check_again = 0  # a second later
         run.log({"loss": 2.0}, step=2)
         assert run.flush(30)
         second = folder.holder()

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.emit import lines
-from otel_bridge.emit.identity import Asked, identify
+from otel_bridge.emit import console
+from otel_bridge.emit.config.identity import InitArguments, identify
 from otel_bridge.journal.report import ExporterReport, Report
 
-_RUN = identify(Asked(project="maths", name="ppo"), {}, Path.cwd(), launched=False)
+_RUN = identify(InitArguments(project="maths", name="ppo"), {}, Path.cwd(), launched=False)
 
 
-def test_the_line_of_finish_tells_this_process_from_the_whole_run() -> None:
+def test_the_line_of_finish_reports_this_process_from_the_whole_run() -> None:
     report = Report(rows=1200, rollouts=1, exporters={"trackio": ExporterReport(view="tail -f log")})
 
-    assert lines.ended(_RUN, "finished", 300, report, ()) == (
+    assert console.ended(_RUN, "finished", 300, report, ()) == (
         "maths/ppo finished · 300 rows logged by this process · the run has 1,200 rows, 1 rollout"
         " · trackio: tail -f log"
     )
@@ -23,7 +23,7 @@ def test_the_line_of_finish_tells_this_process_from_the_whole_run() -> None:
 def test_what_waits_comes_by_itself() -> None:
     report = Report(rows=1, rollouts=0, waiting={"rows": 0, "traces": 0, "rollouts": 2})
 
-    assert lines.ended(_RUN, "finished", 1, report, ()).endswith(" · waiting: 2 rollouts, which come by themselves")
+    assert console.ended(_RUN, "finished", 1, report, ()).endswith(" · waiting: 2 rollouts, which come by themselves")
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,25 @@ def test_what_waits_comes_by_itself() -> None:
     ],
 )
 def test_what_a_tracker_held_before_and_what_it_never_gets_is_said(exporter: ExporterReport, said: list[str]) -> None:
-    assert lines.found(Report(exporters={"trackio": exporter})) == said
+    assert console.found(Report(exporters={"trackio": exporter})) == said
+
+
+def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_in_the_last_line() -> None:
+    less = ExporterReport(degraded=["Tracker 1 shows no rollouts"], left_out={"rollouts: Tracker 1 shows none": 1204})
+
+    line = console.ended(_RUN, "finished", 1, Report(rows=1, exporters={"tracker": less}), ())
+
+    assert line.endswith(" · Tracker 1 shows no rollouts · tracker left out 1,204 rollouts: Tracker 1 shows none")
 
 
 def test_a_run_of_which_nothing_is_known_says_its_own_rows() -> None:
-    assert lines.ended(_RUN, "failed", 0, None, ("not delivered yet",)) == (
+    assert console.ended(_RUN, "failed", 0, None, ("not delivered yet",)) == (
         "maths/ppo failed · 0 rows logged by this process · not delivered yet"
     )
+
+
+def test_what_a_blocked_exporter_has_not_got_is_kept_and_the_command_that_delivers_it_is_named(tmp_path: Path) -> None:
+    assert [console.blocked_is_kept(tmp_path, names) for names in (["wandb"], ["wandb", "mlflow"])] == [
+        f"what wandb has not got is kept; once that is mended: otel-bridge drain {tmp_path}",
+        f"what wandb, mlflow have not got is kept; once that is mended: otel-bridge drain {tmp_path}",
+    ]

@@ -10,7 +10,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
-from otel_bridge.emit.otel_append import SdkAppender
+from otel_bridge.emit.sdk.appender import SdkAppender
 
 
 class WholeRun(MemoryRun):
@@ -42,7 +42,7 @@ def resource_of(run: MemoryRun, attributes: dict[str, Any]) -> dict[str, Any]:
     return {pair.key: plain(pair.value) for pair in entry.resource.attributes}
 
 
-def test_a_resource_is_told_its_run_and_keeps_what_it_says() -> None:
+def test_a_resource_is_reported_its_run_and_keeps_what_it_says() -> None:
     found = resource_of(WholeRun(role="trainer"), {"service.name": "svc", "host.name": "h"})
 
     assert found == {

@@ -271,7 +271,7 @@ def test_a_program_that_closes_all_descriptors_goes_on_in_a_new_segment(tmp_path
 
 def test_a_script_killed_by_a_signal_leaves_its_life_free(tmp_path: Path) -> None:
     from otel_bridge.journal.folder import run_folders
-    from otel_bridge.journal.life import alive
+    from otel_bridge.journal.liveness import alive
 
     script = "import otel_bridge\notel_bridge.init('p', 'n').log({'a': 1})\nprint('ready', flush=True)\ninput()"
     with subprocess.Popen(

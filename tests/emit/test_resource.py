@@ -5,11 +5,11 @@ from pathlib import Path
 from emit_samples import any_value
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_bridge.emit.identity import Asked, identify
-from otel_bridge.emit.resource import encode_resource
+from otel_bridge.emit.config.identity import InitArguments, identify
+from otel_bridge.emit.config.resource import encode_resource
 
 
-def resource_of(asked: Asked, env: dict[str, str], *, forked: bool = False) -> dict[str, object]:
+def resource_of(asked: InitArguments, env: dict[str, str], *, forked: bool = False) -> dict[str, object]:
     packed = encode_resource(identify(asked, env, Path("/home/ada/gsm8k")), env, "1a2b", forked=forked)
     parsed = Resource.FromString(packed)
     assert parsed.SerializeToString() == packed
@@ -35,7 +35,7 @@ def test_the_trackers_identity_is_taken_along_and_no_credential() -> None:
         "HF_TOKEN": "hf",
     }
 
-    seen = resource_of(Asked(project="p", name="n"), env)
+    seen = resource_of(InitArguments(project="p", name="n"), env)
 
     assert {key: value for key, value in seen.items() if key.startswith(("rl.wandb", "rl.mlflow", "rl.trackio"))} == {
         "rl.wandb.run_id": "w1",
@@ -55,23 +55,23 @@ def test_the_trackers_identity_is_taken_along_and_no_credential() -> None:
 
 
 def test_an_entity_given_to_init_goes_before_the_environment() -> None:
-    seen = resource_of(Asked(name="n", entity="mine"), {"WANDB_ENTITY": "theirs"})
+    seen = resource_of(InitArguments(name="n", entity="mine"), {"WANDB_ENTITY": "theirs"})
 
     assert seen["rl.wandb.entity"] == "mine"
 
 
 def test_a_forked_child_says_so() -> None:
-    assert resource_of(Asked(name="n"), {}, forked=True)["rl.forked"] is True
-    assert "rl.forked" not in resource_of(Asked(name="n"), {})
+    assert resource_of(InitArguments(name="n"), {}, forked=True)["rl.forked"] is True
+    assert "rl.forked" not in resource_of(InitArguments(name="n"), {})
 
 
 def test_other_resource_attributes_are_kept() -> None:
-    seen = resource_of(Asked(name="n"), {"OTEL_RESOURCE_ATTRIBUTES": "service.name=me,deployment=prod"})
+    seen = resource_of(InitArguments(name="n"), {"OTEL_RESOURCE_ATTRIBUTES": "service.name=me,deployment=prod"})
 
     assert (seen["service.name"], seen["deployment"]) == ("me", "prod")
 
 
-def test_the_number_of_the_start_is_told_where_the_environment_knows_it() -> None:
+def test_the_number_of_the_start_is_reported_where_the_environment_knows_it() -> None:
     known = [
         {"OTEL_BRIDGE_ATTEMPT": "4", "TORCHELASTIC_RESTART_COUNT": "1"},
         {"TORCHELASTIC_RESTART_COUNT": "0", "SLURM_RESTART_COUNT": "7"},
@@ -79,4 +79,4 @@ def test_the_number_of_the_start_is_told_where_the_environment_knows_it() -> Non
         {},
     ]
 
-    assert [resource_of(Asked(name="n"), env).get("rl.attempt") for env in known] == [4, 1, 3, None]
+    assert [resource_of(InitArguments(name="n"), env).get("rl.attempt") for env in known] == [4, 1, 3, None]

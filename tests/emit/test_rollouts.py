@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from emit_rollout_doubles import ANSWER, CALL, CONVERSATION, QUESTION, MemoryRun, Said, attributes, message, plain, said
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Status
 
-from otel_bridge.emit.rollout import Rollout
-from otel_bridge.emit.rollouts import log_reward, log_rewards, log_rollouts
+from otel_bridge.emit.rollouts.calls import log_reward, log_rewards, log_rollouts
+from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.records import trace_id_of
 
 
@@ -188,8 +189,8 @@ def test_a_reward_may_be_a_number_a_list_by_token_or_parts_by_name(given: object
     assert run.drops == {}
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, "high", object(), [math.nan], 10**400])
-def test_a_reward_that_is_no_number_is_left_out_and_the_rollout_stays(bad: object) -> None:
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "high", object(), [math.nan], 10**400, np.clongdouble(1 + 2j)])
+def test_a_reward_that_is_not_a_number_is_left_out_and_the_rollout_stays(bad: object) -> None:
     run = MemoryRun()
 
     log_rollouts(run, [rollout(bad)])
@@ -198,7 +199,7 @@ def test_a_reward_that_is_no_number_is_left_out_and_the_rollout_stays(bad: objec
     assert run.drops == {"rollout_reward": 1}
 
 
-def test_entries_that_are_no_rollout_and_messages_that_are_none_are_counted() -> None:
+def test_entries_that_are_not_rollout_and_messages_that_are_none_are_counted() -> None:
     run = MemoryRun()
 
     log_rollouts(run, [3, rollout(), None, Rollout(messages=[QUESTION, "text", 7, {}, ANSWER])])  # type: ignore[list-item]
@@ -260,10 +261,10 @@ def test_a_hundred_megabytes_are_clipped_inside_the_text_and_that_is_said() -> N
 
     [(_, payload)] = run.records
     assert len(payload) < 1 << 20
-    told = said(run.roots[0])
-    assert told.input[0] == message("user", "What is 2 + 2?")
-    assert told.input[1]["parts"][0]["content"].endswith(" more characters]")
-    assert told.output == [message("assistant", "It is 4.")]
+    given = said(run.roots[0])
+    assert given.input[0] == message("user", "What is 2 + 2?")
+    assert given.input[1]["parts"][0]["content"].endswith(" more characters]")
+    assert given.output == [message("assistant", "It is 4.")]
     assert attributes(run.roots[0])["rl.clipped"] > 99_000_000
 
 

@@ -11,17 +11,16 @@ from emit_rollout_doubles import ANSWER, CALL, CONVERSATION, QUESTION, RESULT, M
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.emit.content import ContentPolicy, Cutter
-from otel_bridge.emit.fast_messages import fast_message
-from otel_bridge.emit.messages import encode
-from otel_bridge.emit.rollout import Rollout
-from otel_bridge.emit.rollouts import log_reward, log_rollouts
+from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy
+from otel_bridge.emit.rollouts.calls import log_reward, log_rollouts
+from otel_bridge.emit.rollouts.chat_messages import encode, fast_message
+from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
 
 
 def parts(entry: object, policy: ContentPolicy | None = None, limit: int = 10_000) -> Any:
     """The GenAI parts of one message, ``None`` when it is none."""
-    conversation = encode([entry], Cutter(policy or ContentPolicy(), limit))
+    conversation = encode([entry], ContentFilter(policy or ContentPolicy(), limit))
     return orjson.loads(conversation.messages[0].json)["parts"] if conversation.messages else None
 
 
@@ -40,8 +39,8 @@ def test_off_keeps_the_shape_and_the_numbers_and_no_text() -> None:
         assert not any("messages" in key or "arguments" in key or "result" in key for key in attributes(span))
     root = run.roots[0]
     assert (attributes(root)["rl.reward"], attributes(root)["rl.metadata.level"]) == (1.0, 3)
-    told = b"".join(payload for _, payload in run.records)
-    assert not any(text in told for text in (b"secret", b"said something", b"because", b"2 + 2", b"It is 4"))
+    given = b"".join(payload for _, payload in run.records)
+    assert not any(text in given for text in (b"secret", b"said something", b"because", b"2 + 2", b"It is 4"))
 
 
 @pytest.mark.parametrize("value", ["no_content", "false", "NO_CONTENT", "0"])
@@ -145,7 +144,7 @@ def test_a_blob_that_is_too_large_goes_whole() -> None:
 
 
 @pytest.mark.parametrize("broken", ['{"a": ', "not json", "", '{"a": 1}', "[1"])
-def test_arguments_that_are_no_json_stay_text(broken: str) -> None:
+def test_arguments_that_are_not_json_stay_text(broken: str) -> None:
     call = {"id": "c", "function": {"name": "f", "arguments": broken}}
 
     [part] = parts({"role": "assistant", "tool_calls": [call]})
@@ -175,8 +174,8 @@ def test_messages_may_be_objects_and_of_other_habits() -> None:
 
 
 @pytest.mark.parametrize("entry", [None, 3, "text", [], {}, {"name": "x"}, b"bytes", object()])
-def test_what_is_no_message_is_counted(entry: object) -> None:
-    conversation = encode([entry, QUESTION], Cutter(ContentPolicy(), 100))
+def test_what_is_not_a_message_is_counted(entry: object) -> None:
+    conversation = encode([entry, QUESTION], ContentFilter(ContentPolicy(), 100))
 
     assert (conversation.skipped, len(conversation.messages)) == (1, 1)
 
@@ -192,7 +191,7 @@ def test_what_is_no_message_is_counted(entry: object) -> None:
 def test_the_short_way_means_the_same_as_the_long_one(entry: dict[str, Any], text: str, policy: ContentPolicy) -> None:
     entry = {key: text if value == "T" else value for key, value in entry.items()}
 
-    short, long = Cutter(policy, 1000), Cutter(policy, 1000)
+    short, long = ContentFilter(policy, 1000), ContentFilter(policy, 1000)
     quick = fast_message(entry, short)
     slow = encode([SimpleNamespace(**{"role": "", "content": None, **entry})], long).messages[0]
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
-from otel_bridge.emit import span_encoding
+from otel_bridge.emit.encode import span as span_encoding
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 _SCALAR = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | _TEXT

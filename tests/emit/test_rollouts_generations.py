@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from emit_rollout_doubles import MemoryRun, attributes, message, said
 
-from otel_bridge.emit.rollouts import log_generations
+from otel_bridge.emit.rollouts.calls import log_generations
 
 
 def texts(run: MemoryRun) -> list[tuple[str | None, str | None]]:
     """Prompt and answer of each rollout."""
     found = []
     for root in run.roots:
-        told = said(root)
-        prompt = told.input[0]["parts"][0]["content"] if told.input else None
-        found.append((prompt, told.output[0]["parts"][0]["content"] if told.output else None))
+        given = said(root)
+        prompt = given.input[0]["parts"][0]["content"] if given.input else None
+        found.append((prompt, given.output[0]["parts"][0]["content"] if given.output else None))
     return found
 
 
@@ -229,8 +229,8 @@ def test_entries_of_one_trajectory_are_turns_of_one_rollout(prompts: list[Any]) 
     assert facts(run, "rl.trajectory.id") == ["t", "u"]
     assert facts(run, "rl.reward") == [1.0, 0.5]
     turns = [attributes(span) for span in run.frames[0] if span.name == "chat"]
-    told = [(turn["rl.turn.index"], turn["rl.turn.last"], turn["rl.reward"]) for turn in turns]
-    assert told == [(0, False, 0.0), (1, True, 1.0)]
+    given = [(turn["rl.turn.index"], turn["rl.turn.last"], turn["rl.reward"]) for turn in turns]
+    assert given == [(0, False, 0.0), (1, True, 1.0)]
     said_by_policy = [e["parts"][0]["content"] for e in said(run.roots[0]).input if e["role"] == "assistant"]
     assert (said_by_policy, said(run.roots[0]).output) == (["1"], [message("assistant", "2")])
 

@@ -9,17 +9,19 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, plain, said
+from emit_samples import run_in, seen_in
 from opentelemetry import trace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import TracerProvider
 
-from otel_bridge.emit.context import attach_context, get_context
-from otel_bridge.emit.live import LiveRollout, chat, tool
-from otel_bridge.emit.rollouts import open_rollout
+from otel_bridge.emit.rollouts.calls import open_rollout
+from otel_bridge.emit.rollouts.context import attach_context, get_context
+from otel_bridge.emit.rollouts.live import LiveRollout, chat, tool
 from otel_bridge.records import trace_id_of
 
 
@@ -150,8 +152,9 @@ def test_threads_join_by_the_rollout_itself_or_by_attaching_it() -> None:
 _WORKER = """
 import json, sys
 from emit_rollout_doubles import MemoryRun
-from otel_bridge.emit import api, live
-from otel_bridge.emit.context import attach_context
+from otel_bridge.emit import api
+from otel_bridge.emit.rollouts import live
+from otel_bridge.emit.rollouts.context import attach_context
 run = MemoryRun(role="tools")
 api._process.run = run
 with attach_context(json.loads(sys.argv[1])):
@@ -200,6 +203,55 @@ def test_switched_off_rollouts_cost_their_statistics_only_and_switch_off_what_jo
     assert carrier["traceparent"].endswith("-00")
     [event] = run.events
     assert plain(event.body) == {"g": {"count": 1, "sum": 0.5, "sum_squares": 0.25, "min": 0.5, "max": 0.5}}
+
+
+def test_a_value_for_a_switched_off_rollout_finds_its_id_among_those_left_out() -> None:
+    run = MemoryRun(MAX_ROLLOUTS_PER_STEP="0")
+
+    with opened(run, id="r1"):
+        pass
+    with opened(run) as generated:
+        pass
+
+    assert [attributes(event)["rl.rollouts.ids"] for event in run.events] == ["r1", generated.trace_id]
+
+
+@pytest.mark.parametrize("cap", ["16", "0"])
+def test_rollouts_that_never_close_are_counted_when_their_run_ends_and_the_first_is_named(
+    tmp_path: Path, cap: str
+) -> None:
+    with run_in(tmp_path, {"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": cap}) as run:
+        run.rollout(id="never entered")
+        left = run.rollout(id="left open")
+        left.__enter__()
+        with run.rollout(id="closed"):
+            pass
+        run.finish(timeout_s=0)
+        left.__exit__(None, None, None)
+
+        (seen,) = seen_in(tmp_path)
+
+    [dropped] = [event for event in seen.events if event.name == "rl.dropped"]
+    assert dropped.body == {"rollout_unfinished": 2}
+    assert dropped.attributes["rl.dropped.keys"] == {"rollout_unfinished": "never entered"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_rollout_open_at_a_fork_is_counted_in_the_parent_only(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        rollout = run.rollout(id="r1")
+        with rollout:
+            child = os.fork()
+            if child == 0:
+                run.log({"a": 1.0})
+                run.finish(timeout_s=0)
+                os._exit(0)
+            os.waitpid(child, 0)
+        run.finish(timeout_s=0)
+
+        seen = seen_in(tmp_path)
+
+    assert [event.name for one in seen for event in one.events if event.name == "rl.dropped"] == []
 
 
 def test_child_spans_without_a_run_do_nothing() -> None:

@@ -11,20 +11,20 @@ from emit_rollout_doubles import CONVERSATION
 import otel_bridge
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.segment import read_segment
-from otel_bridge.records import LateValue, Rollout, Row, trace_id_of
-from otel_bridge.translation.options import Options
+from otel_bridge.records import Evaluation, RolloutRecord, Row, trace_id_of
+from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.state import MemoryState
-from otel_bridge.translation.translator import Source, Translator
+from otel_bridge.translation.translator import SegmentInfo, Translator
 
 
 def read_back(base: Path, run_id: str) -> list[Any]:
-    translator = Translator(MemoryState(), Options(run_id=run_id))
+    translator = Translator(MemoryState(), TranslationOptions(run_id=run_id))
     records: list[Any] = []
     now = 0
     for segment in run_folders(base)[0].segments():
         header, scan = read_segment(segment.path, 0, limit_bytes=1 << 30, final=True)
         assert header is not None
-        source = Source(header.instance_id, header.kind, header.resource, header.role)
+        source = SegmentInfo(header.instance_id, header.kind, header.resource, header.role)
         records += translator.opened(source, header.created_unix_ns)
         for frame in scan.frames:
             now = frame.append_unix_ns
@@ -33,7 +33,7 @@ def read_back(base: Path, run_id: str) -> list[Any]:
 
 
 def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_BRIDGE_HOLD", "1")
+    monkeypatch.setenv("OTEL_BRIDGE_OFFLINE", "1")
     run = otel_bridge.init("p", "n", role="explorer", exporters="file", dir=tmp_path)
     finished = otel_bridge.Rollout(
         CONVERSATION, reward=1.0, rewards={"format": 0.5}, id="r1", group="g", sample=0, policy_version=8,
@@ -50,7 +50,7 @@ def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(tmp_path: Path, m
     run.finish()
 
     records = read_back(tmp_path, run.id)
-    by_id = {record.id: record for record in records if isinstance(record, Rollout)}
+    by_id = {record.id: record for record in records if isinstance(record, RolloutRecord)}
     first, second = by_id[trace_id_of(run.id, "r1")], by_id[trace_id_of(run.id, "r2")]
     assert list(first.messages)[-1] == {"role": "assistant", "content": "It is 4."}
     assert [message["role"] for message in first.messages] == ["user", "assistant", "tool", "assistant"]
@@ -61,7 +61,7 @@ def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(tmp_path: Path, m
     assert [message["content"] for message in second.messages] == ["2 + 2?", "4"]
     assert (second.reward, second.incomplete) == (0.0, False)
     assert len(by_id) == 4
-    late = {record.name: record.value for record in records if isinstance(record, LateValue)}
+    late = {record.name: record.value for record in records if isinstance(record, Evaluation)}
     assert first.rewards.get("judge", late.get("judge")) == 0.25
     totals = {key: value for row in records if isinstance(row, Row) for key, value in row.values.items()}
     assert totals["explorer/rollouts/total"] == 2
@@ -70,14 +70,14 @@ def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(tmp_path: Path, m
 def test_spans_made_of_messages_show_their_texts_though_they_are_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OTEL_BRIDGE_HOLD", "1")
+    monkeypatch.setenv("OTEL_BRIDGE_OFFLINE", "1")
     result = "4 " * 2000
     messages = [CONVERSATION[0], CONVERSATION[1], {**CONVERSATION[2], "content": result}, CONVERSATION[3]]
     run = otel_bridge.init("p", "n", role="explorer", exporters="file", dir=tmp_path)
     otel_bridge.log_rollouts([otel_bridge.Rollout([*messages, {"role": "user", "content": "Thanks."}])], step=1)
     run.finish()
 
-    [rollout] = [record for record in read_back(tmp_path, run.id) if isinstance(record, Rollout)]
+    [rollout] = [record for record in read_back(tmp_path, run.id) if isinstance(record, RolloutRecord)]
 
     asked = rollout.messages[1]
     root, first, tool, last = rollout.spans

@@ -1,4 +1,4 @@
-"""Tests of what is struck out of texts before they leave the process, and of hooks that do it."""
+"""Tests of what is redacted from texts before they leave the process, and of hooks that do it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_bridge.emit.content import ContentPolicy, Cutter, redact_by_setting, redact_with
-from otel_bridge.emit.conversation import Limits, content_of
-from otel_bridge.emit.rollout import Rollout
-from otel_bridge.emit.rollouts import log_reward, log_rollouts, open_rollout
+from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy, redact_by_setting, redact_with
+from otel_bridge.emit.rollouts.calls import log_reward, log_rollouts, open_rollout
+from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
+from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
-from otel_bridge.redaction import STRUCK_OUT
+from otel_bridge.text.redaction import REDACTED
 
 KEY = "sk-" + "a1" * 12
 
@@ -37,18 +37,18 @@ def no_hook() -> Iterator[None]:
         "nvapi-" + "a" * 24, "wandb_v1_" + "a" * 24, "ya29." + "a" * 24, "api_org_" + "a" * 24,
     ],
 )  # fmt: skip
-def test_keys_and_tokens_are_struck_out(secret: str) -> None:
-    assert ContentPolicy().redact(f"a {secret} b") == f"a {STRUCK_OUT} b"
+def test_keys_and_tokens_are_redacted(secret: str) -> None:
+    assert ContentPolicy().redact(f"a {secret} b") == f"a {REDACTED} b"
     assert ContentPolicy(secrets=False).redact(secret) == secret
 
 
 @pytest.mark.parametrize(
     ("text", "redacted"),
     [
-        ("OPENAI_API_KEY=abcdefghijklmnop", f"OPENAI_API_KEY={STRUCK_OUT}"),
-        ("Authorization: Bearer abcdefghijklmnop", f"Authorization: Bearer {STRUCK_OUT}"),
-        ('"HF_TOKEN": "abcdefghijklmnop"', f'"HF_TOKEN": "{STRUCK_OUT}"'),
-        ("authorization: bearer abcdefghijklmnop", f"authorization: bearer {STRUCK_OUT}"),
+        ("OPENAI_API_KEY=abcdefghijklmnop", f"OPENAI_API_KEY={REDACTED}"),
+        ("Authorization: Bearer abcdefghijklmnop", f"Authorization: Bearer {REDACTED}"),
+        ('"HF_TOKEN": "abcdefghijklmnop"', f'"HF_TOKEN": "{REDACTED}"'),
+        ("authorization: bearer abcdefghijklmnop", f"authorization: bearer {REDACTED}"),
         ("a risk-free, task-like _TOKEN of SECRET sorts", "a risk-free, task-like _TOKEN of SECRET sorts"),
     ],
 )
@@ -74,23 +74,25 @@ def test_the_look_at_all_texts_at_once_misses_nothing(before: str, secret: str, 
     text = f"{before} {secret} {behind}"
     policy = ContentPolicy()
 
-    [message] = content_of([{"role": "user", "content": text}], Limits(policy, 1 << 20)).messages
+    [message] = content_of([{"role": "user", "content": text}], MessageLimits(policy, 1 << 20)).messages
 
-    assert STRUCK_OUT in policy.redact(text)
+    assert REDACTED in policy.redact(text)
     said = orjson.loads(message.json)["parts"][0]["content"]
     assert said == policy.redact(text).encode("utf-8", "replace").decode()
 
 
-def test_a_secret_that_an_escape_hides_is_struck_out_of_arguments() -> None:
+def test_a_secret_that_an_escape_hides_is_redacted_of_arguments() -> None:
     hidden = '{"key": "\\u0073k-' + "a" * 30 + '"}'
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": hidden}}
 
-    content = content_of([{"role": "assistant", "content": "", "tool_calls": [call]}], Limits(ContentPolicy(), 1 << 20))
+    content = content_of(
+        [{"role": "assistant", "content": "", "tool_calls": [call]}], MessageLimits(ContentPolicy(), 1 << 20)
+    )
 
     assert content.messages[0].calls[0].arguments == b'{"key":"[redacted]"}'
 
 
-def test_what_a_name_says_to_be_a_secret_is_struck_out_of_metadata_arguments_and_json_in_texts() -> None:
+def test_what_a_name_says_to_be_a_secret_is_redacted_of_metadata_arguments_and_json_in_texts() -> None:
     run = MemoryRun()
     arguments = '{"user": "me", "password": "sw0rd", "auth": {"tokens": 3, "access_token": "x y"}}'
     calls = [{"id": "c1", "type": "function", "function": {"name": "login", "arguments": arguments}}]
@@ -114,13 +116,13 @@ def test_what_a_name_says_to_be_a_secret_is_struck_out_of_metadata_arguments_and
     root, _, tool_span, _ = run.frames[0]
     assert said(root).input[0] == message("user", 'use {"api_key": "[redacted]"}')
     assert orjson.loads(attributes(tool_span)["gen_ai.tool.call.arguments"]) == {
-        "user": "me", "password": STRUCK_OUT, "auth": {"tokens": 3, "access_token": STRUCK_OUT},
+        "user": "me", "password": REDACTED, "auth": {"tokens": 3, "access_token": REDACTED},
     }  # fmt: skip
     assert attributes(tool_span)["gen_ai.tool.call.result"] == '{"cookie": "[redacted]", "ok": true}'
     assert {key[3:]: value for key, value in attributes(root).items() if key.startswith(("rl.m", "rl.tool"))} == {
-        "metadata.api_key": STRUCK_OUT, "metadata.credentials": {"user": [STRUCK_OUT]},
-        "metadata.argv": ["--password", STRUCK_OUT], "metadata.pad_token": "<pad>",
-        "tool.session_token": STRUCK_OUT, "tool.calls": 1,
+        "metadata.api_key": REDACTED, "metadata.credentials": {"user": [REDACTED]},
+        "metadata.argv": ["--password", REDACTED], "metadata.pad_token": "<pad>",
+        "tool.session_token": REDACTED, "tool.calls": 1,
     }  # fmt: skip
     assert not any(b"sw0rd" in payload for _, payload in run.records)
 
@@ -129,7 +131,9 @@ def test_what_a_name_says_to_be_a_secret_is_struck_out_of_metadata_arguments_and
 def test_a_flag_in_a_list_of_arguments_says_what_follows(given: object) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": given}}
 
-    content = content_of([{"role": "assistant", "content": "", "tool_calls": [call]}], Limits(ContentPolicy(), 1 << 20))
+    content = content_of(
+        [{"role": "assistant", "content": "", "tool_calls": [call]}], MessageLimits(ContentPolicy(), 1 << 20)
+    )
 
     assert content.messages[0].calls[0].arguments == b'{"argv":["--api-key","[redacted]"]}'
 
@@ -150,11 +154,11 @@ def test_an_error_loses_what_a_config_loses() -> None:
     assert run.roots[0].status.message == "no route to https://[redacted]@host/x?token=[redacted]"
 
 
-def test_addresses_are_struck_out_where_asked_for() -> None:
+def test_addresses_are_redacted_where_asked_for() -> None:
     text = "mail ann@example.org now"
 
     assert ContentPolicy().redact(text) == text
-    assert ContentPolicy.read({"OTEL_BRIDGE_REDACT": "email"}).redact(text) == f"mail {STRUCK_OUT} now"
+    assert ContentPolicy.read({"OTEL_BRIDGE_REDACT": "email"}).redact(text) == f"mail {REDACTED} now"
 
 
 def test_no_text_of_a_rollout_passes_by_redaction() -> None:
@@ -186,7 +190,7 @@ def test_the_hook_sees_every_text_and_one_that_raises_costs_that_text() -> None:
     redact_with(hook)
     log_rollouts(run, [Rollout(CONVERSATION)])
 
-    assert said(run.roots[0]).input[0] == message("user", STRUCK_OUT)
+    assert said(run.roots[0]).input[0] == message("user", REDACTED)
     assert said(run.roots[0]).output == [message("assistant", "IT IS 4.")]
 
 
@@ -211,7 +215,7 @@ def test_the_setting_names_the_hook_by_module_and_function(tmp_path: Path, monke
 
     policy = ContentPolicy.read({"OTEL_BRIDGE_REDACT": "email,shouting:Shout"})
     assert policy == ContentPolicy(secrets=False, email=True)
-    assert policy.redact("mail me@host.org") == f"MAIL {STRUCK_OUT.upper()}"
+    assert policy.redact("mail me@host.org") == f"MAIL {REDACTED.upper()}"
     assert ContentPolicy.read({"OTEL_BRIDGE_REDACT": "shouting:Shout"}) == ContentPolicy()
     for named, seen in (("nowhere:f", "No module named 'nowhere'"), ("shouting:LOUD", "a int, expected a function")):
         with pytest.raises(ConfigError, match=seen):
@@ -223,6 +227,6 @@ def test_the_setting_names_the_hook_by_module_and_function(tmp_path: Path, monke
 def test_a_secret_on_the_edge_of_a_cut_is_seen_whole() -> None:
     text = "x" * 95 + " " + KEY
 
-    cut = Cutter(ContentPolicy(), 100).text(text)
+    cut = ContentFilter(ContentPolicy(), 100).text(text)
 
     assert "sk-a" not in cut

@@ -22,9 +22,9 @@ from opentelemetry.sdk.metrics.export import ScopeMetrics as SdkScopeMetrics
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_bridge.emit.arrays import Value
-from otel_bridge.emit.histogram import Distribution, distribution_of
-from otel_bridge.emit.rows import RowEncoder
+from otel_bridge.emit.encode.histogram import HistogramPoint, distribution_of
+from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.emit.encode.values import Value
 
 _KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 _NUMBERS = st.floats() | st.integers(-(1 << 63), (1 << 63) - 1) | st.booleans()
@@ -44,7 +44,7 @@ def by_the_public_encoder(values: dict[str, Value], time_ns: int, step: int, rol
 
 
 def _metric(key: str, value: Value, attributes: dict[str, str | int], time_ns: int) -> Metric:
-    if not isinstance(value, Distribution):
+    if not isinstance(value, HistogramPoint):
         number = int(value) if isinstance(value, bool) else value  # protobuf takes no boolean for an integer
         point = NumberDataPoint(attributes, start_time_unix_nano=0, time_unix_nano=time_ns, value=number)
         return Metric(key, "", "", Gauge([point]))
@@ -172,3 +172,14 @@ def test_a_step_beyond_64_bit_is_masked() -> None:
 
     (metric, _) = ScopeMetrics.FromString(packed).metrics
     assert metric.gauge.data_points[0].attributes[0].value.int_value == 5
+
+
+def test_a_template_is_not_used_under_a_role_that_makes_two_of_its_names_one_key() -> None:
+    encoder = RowEncoder(role="trainer")
+    values: dict[str, Value] = {"loss": 1.0, "actor/loss": 2.0}
+    for seq in range(4):
+        encoder.encode(values, 1_000, 1, None, seq)
+
+    fits = [encoder.encode_known(values, 1_000, 1, role, 5) is not None for role in (None, "critic", "actor")]
+
+    assert fits == [True, True, False]

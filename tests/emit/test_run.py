@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from emit_samples import CLEAN, SeenEvent, SeenRow, environment_of, held, run_in, run_script, seen_in
 
 import otel_bridge
-from otel_bridge.emit.source import source_of
+from otel_bridge.emit.config.resource import source_of
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.frames import Signal
@@ -23,7 +25,7 @@ def test_a_row_is_in_the_segment_when_log_returns(tmp_path: Path) -> None:
         assert seen.rows == [SeenRow(10, {"loss": 0.5, "actor/lr": 1e-6, "tokens": 3}, 1)]
 
 
-def test_the_segment_says_which_run_it_is_and_who_speaks(tmp_path: Path) -> None:
+def test_the_segment_says_which_run_it_is_and_who_sends(tmp_path: Path) -> None:
     with run_in(tmp_path, role="trainer", tags=["a", "b"], group="sweep", entity="lab", rank=0) as run:
         (seen,) = seen_in(tmp_path)
 
@@ -44,6 +46,7 @@ def test_the_segment_says_which_run_it_is_and_who_speaks(tmp_path: Path) -> None
         "rl.run.group": "sweep",
         "rl.run.tags": ["a", "b"],
         "rl.wandb.entity": "lab",
+        "rl.instance.start_unix_ns": seen.resource["rl.instance.start_unix_ns"],
         **source_of({}, Path.cwd()),
     }
 
@@ -74,7 +77,7 @@ def test_times_of_rows_increase(tmp_path: Path) -> None:
         assert seen.times == sorted(set(seen.times))
 
 
-def test_a_row_without_a_number_is_no_row_and_takes_no_sequence_number(tmp_path: Path) -> None:
+def test_a_row_without_a_number_is_not_a_row_and_takes_no_sequence_number(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         run.log({"a": 1.0}, step=1)
         run.log({"a": "text"}, step=2)
@@ -83,6 +86,47 @@ def test_a_row_without_a_number_is_no_row_and_takes_no_sequence_number(tmp_path:
 
         (seen,) = seen_in(tmp_path)
         assert [(row.step, row.seq) for row in seen.rows] == [(1, 1), (4, 2)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("nothing", [{}, OrderedDict[str, float](), None, "loss"])
+def test_an_empty_row_uses_up_no_step(tmp_path: Path, nothing: Any, rank: int) -> None:
+    with run_in(tmp_path, rank=rank) as run:
+        run.log(nothing)
+        assert run.last_step() is None
+        run.log({"a": 1.0})
+        run.log(nothing)
+        run.log(nothing, role="judge")
+        run.log({"a": 2.0})
+
+        assert run.last_steps() == {None: 1}
+        if rank == 0:
+            (seen,) = seen_in(tmp_path)
+            assert [(row.step, row.seq) for row in seen.rows] == [(0, 1), (1, 2)]
+
+
+def test_an_empty_row_with_a_step_says_where_the_run_is(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        run.log({}, step=7)
+        run.log({"a": 1.0})
+
+        (seen,) = seen_in(tmp_path)
+        assert [row.step for row in seen.rows] == [8]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_empty_row_ends_the_step_that_commit_false_holds_open_as_in_wandb(tmp_path: Path, rank: int) -> None:
+    with run_in(tmp_path, rank=rank) as run:
+        run.log({"a": 1.0}, commit=False)
+        run.log({"b": 1.0}, commit=False)
+        run.log({})
+        run.log({})
+        run.log({"a": 2.0})
+
+        assert run.last_step() == 1
+        if rank == 0:
+            (seen,) = seen_in(tmp_path)
+            assert [row.step for row in seen.rows] == [0, 0, 1]
 
 
 def test_nothing_that_log_is_given_raises(tmp_path: Path) -> None:
@@ -130,7 +174,7 @@ def test_finish_says_the_end_once(tmp_path: Path) -> None:
 
     (seen,) = seen_in(tmp_path)
     assert seen.events == [
-        SeenEvent("rl.dropped", {"rl.event.seq": 1}, {"text": 1}),
+        SeenEvent("rl.dropped", {"rl.dropped.keys": {"text": "b"}, "rl.event.seq": 1}, {"text": 1}),
         SeenEvent("rl.run.end", {"rl.run.status": "failed", "rl.seq": 1, "rl.event.seq": 2}),
     ]
     assert len(seen.rows) == 1
@@ -196,7 +240,7 @@ def test_after_finish_an_init_without_a_name_is_a_new_run(tmp_path: Path) -> Non
         assert second.name != first.name
 
 
-def test_children_are_told_the_run(tmp_path: Path) -> None:
+def test_children_are_reported_the_run(tmp_path: Path) -> None:
     script = """
     import otel_bridge, subprocess, sys
     run = otel_bridge.init("p", role="trainer")
@@ -294,10 +338,12 @@ def test_a_bad_argument_is_an_error_at_init(tmp_path: Path, arguments: dict[str,
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("OTEL_BRIDGE_HOLD", "perhaps"),
+        ("OTEL_BRIDGE_OFFLINE", "perhaps"),
         ("OTEL_BRIDGE_SEGMENT_BYTES", "-3"),
         ("OTEL_BRIDGE_MESSAGE_CONTENT", "truncate:x"),
         ("OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP", "many"),
+        ("OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP", "-1"),
+        ("OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP_EVAL", "-16"),
         ("OTEL_BRIDGE_EXPORTERS", "nowhere"),
         ("OTEL_METRICS_EXPORTER", "trakio"),
         ("RANK", "first"),
@@ -346,3 +392,41 @@ def test_system_metrics_are_asked_for_in_the_segment_and_cost_the_process_nothin
             asked.append(seen.header.system_metrics_s)
 
     assert (asked, len(seen.rows)) == ([5.0, 0.0], 1)
+
+
+def test_a_second_init_of_a_run_says_which_arguments_it_does_not_take_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run_in(tmp_path, exporters="console", group="g") as run:
+        capsys.readouterr()
+        again = otel_bridge.init("gsm8k", "ppo", exporters=["console"], group="g")
+        quiet = capsys.readouterr().err
+        other = otel_bridge.init("gsm8k", "ppo", exporters="console,file", tags=["t"], dir=tmp_path / "elsewhere")
+
+    assert again is other is run
+    assert (quiet, capsys.readouterr().err) == (
+        "",
+        (
+            "otel-bridge: init() of gsm8k/ppo, which is under way: exporters=console,file, tags, dir not taken up;"
+            " call finish() first, then init() with it\n"
+        ),
+    )
+
+
+def test_steps_go_on_where_a_run_is_begun_again_in_the_same_process(tmp_path: Path) -> None:
+    with environment_of(held(tmp_path)):
+        for _ in range(2):
+            run = otel_bridge.init("gsm8k", "ppo", role="trainer")
+            run.log({"a": 1.0})
+            run.log({"a": 1.0})
+            run.log({"b": 1.0}, role="judge")
+            run.finish()
+        as_judge = otel_bridge.init("gsm8k", "ppo", role="judge")
+        as_judge.log({"b": 1.0})
+        as_judge.finish()
+        another = otel_bridge.init("gsm8k", "another", role="trainer")
+        another.log({"a": 1.0})
+        another.finish()
+
+    seen = sorted(seen_in(tmp_path), key=lambda one: one.header.created_unix_ns)
+    assert [one.steps for one in seen] == [[0, 1, 0], [2, 3, 1], [2], [0]]

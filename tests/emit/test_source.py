@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.emit.source import revision_of, source_of
+from otel_bridge.emit.config.resource import revision_of, source_of
 
 GIT = {
     "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b",
@@ -51,7 +51,7 @@ def test_a_repository_that_cannot_be_read_has_no_commit(tmp_path: Path, head: by
     assert revision_of(tmp_path) is None
 
 
-def test_host_script_user_and_commit_are_told(
+def test_host_script_user_and_commit_are_reported(
     repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["deep/train.py", "--lr", "1"])

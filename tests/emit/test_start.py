@@ -7,10 +7,11 @@ import pytest
 from emit_samples import environment_of, held, run_in, seen_in
 
 import otel_bridge
-from otel_bridge.emit.launcher import launcher_environment
-from otel_bridge.emit.takeover import has_what_is_missing, take_over
+from otel_bridge.emit.bridge_process.takeover import has_what_is_missing, take_over
+from otel_bridge.emit.config.child_env import launcher_environment
 from otel_bridge.errors import ConfigError
-from otel_bridge.journal.ask import take_asks
+from otel_bridge.exporter import SIGNALS
+from otel_bridge.journal.control import receive_control
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
 from otel_bridge.records import run_id_of
@@ -104,13 +105,13 @@ def test_the_segment_says_which_exporters_were_asked_for_and_where_they_deliver(
 def test_under_a_living_launcher_no_bridge_is_started_and_its_exporters_hold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = launcher_environment({"metrics": ("file",)})
-    environment = {**held(tmp_path), **told, **_LOUD, "OTEL_BRIDGE_HOLD": "0", "OTEL_METRICS_EXPORTER": "otlp"}
+    given = launcher_environment({"metrics": ("file",)})
+    environment = {**held(tmp_path), **given, **_LOUD, "OTEL_BRIDGE_OFFLINE": "0", "OTEL_METRICS_EXPORTER": "otlp"}
     with environment_of(environment):
         run = otel_bridge.init("p", "n", exporters="console")
         run.log({"a": 1.0})
 
-        assert run._sink.keeper.delivered_by() == "launcher"
+        assert run._recorder.starter.delivered_by() == "launcher"
         (folder,) = run_folders(tmp_path)
         (seen,) = seen_in(tmp_path)
         assert seen.header.exporters == {"metrics": ("file",), "traces": (), "logs": ()}
@@ -119,7 +120,7 @@ def test_under_a_living_launcher_no_bridge_is_started_and_its_exporters_hold(
 
 
 def test_under_a_launcher_that_names_no_exporters_rows_are_recorded_all_the_same(tmp_path: Path) -> None:
-    environment = {**held(tmp_path), **launcher_environment({}), "OTEL_BRIDGE_HOLD": "0"}
+    environment = {**held(tmp_path), **launcher_environment({}), "OTEL_BRIDGE_OFFLINE": "0"}
     with environment_of(environment):
         otel_bridge.init("p", "n").log({"a": 1.0}, step=1)
 
@@ -148,7 +149,7 @@ def test_taking_over_asks_and_waits_until_the_lock_is_free(tmp_path: Path) -> No
 
     def bridge() -> None:
         while not asked:
-            asked.extend(ask.kind for ask in take_asks(folder))
+            asked.extend(ask.kind for ask in receive_control(folder))
         lock.release()
 
     bridging = threading.Thread(target=bridge)
@@ -175,3 +176,32 @@ def test_every_public_name_can_be_used() -> None:
     assert set(otel_bridge.__all__) <= set(dir(otel_bridge))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = otel_bridge.nothing
+
+
+def test_init_prints_the_names_that_a_tracker_s_own_variables_give_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variables = {
+        "WANDB_RUN_ID": "w17", "WANDB_PROJECT": "vision", "WANDB_ENTITY": "lab", "WANDB_MODE": "online",
+        "TRACKIO_PROJECT": "maths", "MLFLOW_RUN_ID": "0a1b\x1b]52;c", "MLFLOW_EXPERIMENT_NAME": "old",
+        "OTEL_BRIDGE_OFFLINE": "0", **launcher_environment(dict.fromkeys(SIGNALS, ("wandb", "mlflow", "trackio"))),
+    }  # fmt: skip
+
+    with run_in(tmp_path, {**_LOUD, **variables}):
+        line = capsys.readouterr().err
+
+    assert "wandb writes to its run w17 (WANDB_RUN_ID) · wandb has it in the project vision (WANDB_PROJECT)" in line
+    assert "mlflow writes to its run 0a1b\\x1b]52;c (MLFLOW_RUN_ID)" in line
+    assert "experiment" not in line
+    assert "trackio has it in the project maths (TRACKIO_PROJECT)" in line
+    assert "trackio show --project maths" in line
+    assert "/lab/vision/runs/w17" in line
+
+
+def test_init_is_silent_where_a_tracker_s_variable_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run_in(tmp_path, {**_LOUD, "OTEL_BRIDGE_EXPORTERS": "mlflow", "MLFLOW_EXPERIMENT_NAME": "gsm8k"}):
+        line = capsys.readouterr().err
+
+    assert "MLFLOW_EXPERIMENT_NAME" not in line

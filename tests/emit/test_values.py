@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from otel_bridge.emit.drops import MEANING
-from otel_bridge.emit.histogram import Histogram, distribution_of
-from otel_bridge.emit.values import flatten, to_step
+from otel_bridge.emit.encode.histogram import Histogram, distribution_of
+from otel_bridge.emit.encode.values import flatten, to_step
 
 
 class Drops(collections.Counter[str]):
-    def __call__(self, reason: str, number: int) -> None:
+    def __call__(self, reason: str, number: int, _key: str = "") -> None:
         self[reason] += number
 
 
@@ -48,6 +48,8 @@ def test_nested_keys_are_joined_with_slashes() -> None:
         (np.int64(7), 7),
         (np.bool_(True), 1),
         (np.array(3.5), 3.5),
+        (np.longdouble(1.5), 1.5),
+        (np.array(1.5, dtype=np.longdouble), 1.5),
         (Torch(2.5), 2.5),
         (True, 1),
         (enum.IntEnum("Kind", "A B").B, 2),
@@ -74,13 +76,14 @@ def test_what_is_a_number_becomes_a_plain_one(value: object, number: float) -> N
         (object(), "object"),
         (1j, "complex"),
         (np.complex64(1), "complex"),
+        (np.clongdouble(1), "complex"),
         (10**400, "too_large_int"),
         ([], "empty_distribution"),
         (lambda: 1, "object"),
         (np.array("text"), "object"),
     ],
 )
-def test_what_is_no_number_is_left_out_and_counted_and_the_rest_stays(value: object, reason: str) -> None:
+def test_what_is_not_a_number_is_left_out_and_counted_and_the_rest_stays(value: object, reason: str) -> None:
     drops = Drops()
 
     flat = flatten({"loss": 0.5, "a": value}, drops)
@@ -168,11 +171,11 @@ def test_a_mapping_that_raises_costs_only_itself() -> None:
 
     flat = flatten({"loss": 0.5, "bad": Raising()}, drops)
 
-    assert (flat, dict(drops)) == ({"loss": 0.5}, {"unreadable_mapping": 1})
+    assert (flat, dict(drops)) == ({"loss": 0.5}, {"unreadable_value": 1})
 
 
 @pytest.mark.parametrize("values", [None, [1, 2], "loss", 3.0])
-def test_what_is_no_mapping_is_no_row(values: object) -> None:
+def test_what_is_not_a_mapping_is_not_a_row(values: object) -> None:
     drops = Drops()
 
     assert flatten(values, drops) == {}
@@ -240,7 +243,7 @@ def test_a_media_object_is_left_out_alone_with_the_trackers_own_call(module: str
     media = type("Media", (), {"__module__": module})()
     drops: list[str] = []
 
-    numbers = flatten({"loss": 0.5, "image": media}, lambda why, _: drops.append(why))
+    numbers = flatten({"loss": 0.5, "image": media}, lambda why, _number, _key: drops.append(why))
 
     assert (numbers, drops) == ({"loss": 0.5}, [reason])
     assert said in MEANING[reason]

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 from emit_samples import CLEAN
 
-from otel_bridge.emit.keeper import BridgeKeeper
-from otel_bridge.emit.sink import Mark
-from otel_bridge.emit.waiting import Outcome, Waiting
+from otel_bridge.emit import flush
+from otel_bridge.emit.bridge_process.starter import BridgeStarter
+from otel_bridge.emit.flush import DeliveryWaiter, FlushOutcome
+from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
 
-_MARK = Mark("me", 1, 500)
+_MARK = Checkpoint("me", 1, 500)
 
 
 @pytest.fixture
@@ -26,11 +27,11 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
     lock.release()
 
 
-def waited(folder: RunFolder, report: Report | None, *, end: bool = False, hold: bool = False) -> Outcome:
+def waited(folder: RunFolder, report: Report | None, *, end: bool = False, hold: bool = False) -> FlushOutcome:
     if report is not None:
         write_report(folder, report)
-    keeper = BridgeKeeper(folder, CLEAN, hold=hold)
-    return Waiting(folder, keeper, ("trackio",), _MARK, end=end).wait(0.05)
+    keeper = BridgeStarter(folder, CLEAN, hold=hold)
+    return DeliveryWaiter(folder, keeper, ("trackio",), _MARK, end=end).wait(0.05)
 
 
 def report(**fields: object) -> Report:
@@ -45,7 +46,7 @@ def report(**fields: object) -> Report:
 
 
 def test_all_is_written_when_the_report_is_past_it_and_every_exporter_has_its_last_position(folder: RunFolder) -> None:
-    assert waited(folder, report()) == Outcome(True, report())
+    assert waited(folder, report()) == FlushOutcome(True, report())
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,7 @@ def test_all_is_written_when_the_report_is_past_it_and_every_exporter_has_its_la
         {"processes": {"me": ProcessReport(segment=1, offset=499)}},
         {"processes": {"me": ProcessReport(segment=0, offset=9000)}},
         {"processes": {"other": ProcessReport(segment=1, offset=500)}},
+        {"processes": {"me": ProcessReport(segment=1, offset=500, waiting_rows=1)}},
         {"exporters": {}},
         {"exporters": {"trackio": ExporterReport(written=6, state="writing")}},
         {
@@ -65,6 +67,7 @@ def test_all_is_written_when_the_report_is_past_it_and_every_exporter_has_its_la
     ],
 )
 def test_it_is_waited_for(folder: RunFolder, fields: dict[str, object]) -> None:
+    folder.segment_path("me", 1).write_bytes(b"some of it not read yet")
     assert not waited(folder, report(**fields)).written
 
 
@@ -75,17 +78,31 @@ def test_an_exporter_that_cannot_write_now_is_not_waited_for_and_said(folder: Ru
 
     outcome = waited(folder, report(exporters=exporters))
 
-    assert outcome == Outcome(True, report(exporters=exporters), (f"wandb is {state}: no key; wandb login",))
+    assert outcome == FlushOutcome(
+        True, report(exporters=exporters), (f"wandb is {state} with 7 records to go: no key; wandb login",)
+    )
 
 
-def test_segments_that_were_read_and_deleted_before_a_report_named_them_count_as_read(folder: RunFolder) -> None:
+def test_segments_that_were_read_and_deleted_count_as_read_whenever_the_report_was_written(folder: RunFolder) -> None:
     blocked = {"trackio": ExporterReport(written=0, state="blocked", reason="no key")}
-    of_before, of_after = (report(processes={}, exporters=blocked, time_unix_ns=at) for at in (1, 1 << 62))
+    last = report(processes={}, exporters=blocked, time_unix_ns=1)
 
-    assert not waited(folder, of_before, end=True).written
-    assert waited(folder, of_after, end=True) == Outcome(True, of_after, ("trackio is blocked: no key",))
+    assert waited(folder, last, end=True) == FlushOutcome(
+        True, last, ("trackio is blocked with 7 records to go: no key",)
+    )
     folder.segment_path("me", 1).write_bytes(b"not read yet")
-    assert not waited(folder, of_after, end=True).written
+    assert not waited(folder, last, end=True).written
+
+
+def test_what_is_read_of_a_report_before_the_segments_are_seen_gone_does_not_count(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_before = report(processes={}, position=3, exporters={"trackio": ExporterReport(written=3)}, ended=True)
+    last = report(processes={}, ended=True)
+    reports = iter([of_before, last])
+    monkeypatch.setattr(flush, "read_report", lambda _: next(reports))
+
+    assert waited(folder, None, end=True) == FlushOutcome(True, last)
 
 
 def test_otlp_is_waited_for_by_what_it_forwarded(folder: RunFolder) -> None:
@@ -121,4 +138,4 @@ def test_held_nothing_is_waited_for(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "held")
     folder.create()
 
-    assert waited(folder, None, hold=True) == Outcome(False, None, ("not delivered yet",))
+    assert waited(folder, None, hold=True) == FlushOutcome(False, None, ("not delivered yet",))

@@ -13,13 +13,13 @@ import orjson
 import pytest
 
 from otel_bridge.errors import BlockedError, ConfigError, RetryableError
-from otel_bridge.exporter import Exporter, RunInfo, RunWriter, TakesTraces
-from otel_bridge.records import OtherTrace, Span, Status
+from otel_bridge.exporter import Exporter, RunInfo, RunWriter, WritesPlainTraces
+from otel_bridge.records import PlainTrace, Span, Status
 from otel_bridge.testing import MemoryTable, samples
 from otel_bridge.testing.child import FileMemory
 from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
 from otel_bridge.testing.contract import ReadBack, WriterContract
-from otel_bridge_local import console as console_exporter
+from otel_bridge_local import console
 from otel_bridge_local import file as file_exporter
 from otel_bridge_local.console import ConsoleRunWriter
 
@@ -95,7 +95,7 @@ def test_a_torn_last_line_is_cut_and_written_again(tmp_path: Path) -> None:
 
     again = opened(run, tmp_path)
 
-    assert again.safe() == 2
+    assert again.durable() == 2
     again.write_rows(records)
     assert [line["position"] for line in lines(run)] == [1, 2, 3]
 
@@ -107,7 +107,7 @@ def test_a_new_ledger_begins_a_new_file_since_its_positions_say_nothing_of_the_o
 
     again = opened(run, tmp_path)
 
-    assert again.safe() == 0
+    assert again.durable() == 0
     again.write_rows(samples.placed(samples.rows(2)))
     assert [line["position"] for line in lines(run)] == [1, 2, 3, 4, 5, 1, 2]
 
@@ -149,7 +149,7 @@ def test_a_folder_that_cannot_be_made_blocks_with_what_to_do(tmp_path: Path) -> 
         opened(run, tmp_path)
 
 
-def test_a_bound_that_is_no_size_is_an_error_of_the_settings(tmp_path: Path) -> None:
+def test_a_bound_that_is_not_a_size_is_an_error_of_the_settings(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="OTEL_BRIDGE_FILE_BYTES='much'"):
         file_exporter.settings({"OTEL_BRIDGE_FILE_BYTES": "much"}, tmp_path)
 
@@ -182,17 +182,17 @@ def test_a_console_that_is_gone_is_retried(tmp_path: Path) -> None:
 def test_the_console_follows_the_log_of_the_run(tmp_path: Path) -> None:
     run = samples.run_info(tmp_path / "a b")
 
-    assert console_exporter.settings({}, tmp_path).view(run) == f"tail -f '{run.folder}/bridge.log'"
+    assert console.settings({}, tmp_path).view(run) == f"tail -f '{run.folder}/bridge.log'"
 
 
-def other_trace(position: int) -> OtherTrace:
+def other_trace(position: int) -> PlainTrace:
     root = Span(f"{1:016x}", None, "GET /health", "span", 1_000_000_000, 1_002_500_000, {"code": 500}, error="boom")
-    return OtherTrace(
+    return PlainTrace(
         f"{position:032x}", "server", "GET /health", 1_000_000_000, 1_002_500_000, [root], position=position
     )
 
 
-def test_a_trace_that_is_no_rollout_is_a_line_of_each(tmp_path: Path) -> None:
+def test_a_trace_that_is_not_a_rollout_is_a_line_of_each(tmp_path: Path) -> None:
     run, stream = samples.run_info(tmp_path), io.StringIO()
     written, printed = (
         file_exporter.open(run, file_exporter.settings({}, run.folder), MemoryTable()),
@@ -200,7 +200,7 @@ def test_a_trace_that_is_no_rollout_is_a_line_of_each(tmp_path: Path) -> None:
     )
 
     for writer in (written, printed):
-        assert isinstance(writer, TakesTraces)
+        assert isinstance(writer, WritesPlainTraces)
         writer.write_traces([other_trace(1), other_trace(2)])
 
     (first, second) = lines(run)
@@ -211,4 +211,4 @@ def test_a_trace_that_is_no_rollout_is_a_line_of_each(tmp_path: Path) -> None:
     assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()] == [
         f"{run.name} server trace GET /health spans=1 took=2.5ms error=boom"
     ] * 2
-    assert written.safe() == 2
+    assert written.durable() == 2

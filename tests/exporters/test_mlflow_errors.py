@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 
 from otel_bridge.errors import BlockedError, RetryableError
+from otel_bridge.text.redaction import redact_text
+from otel_bridge_mlflow import errors
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, outcome, outcome_of_status
 
 
@@ -74,6 +76,31 @@ def test_every_status_has_one_outcome(status: int, code: str | None, expected: t
     assert type(found) is expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("API request to http://h/v1/traces failed with timeout exception HTTPConnectionPool: Read timed out.", True),
+        ("(psycopg2.errors.QueryCanceled) canceling statement due to statement timeout", True),
+        ("(1205, 'Lock wait timeout exceeded; try restarting transaction')", True),
+        ("[Errno 111] Connection refused", False),
+        ("(sqlite3.OperationalError) database is locked", False),
+    ],
+)
+def test_a_request_that_took_too_long_is_known_from_one_that_failed(text: str, expected: bool) -> None:
+    with pytest.raises(RetryableError) as raised, as_bridge_errors("writing"):
+        raise Raised(text, "TEMPORARILY_UNAVAILABLE")
+
+    assert raised.value.timed_out is expected
+
+
+@pytest.mark.parametrize(("status", "expected"), [(504, True), (502, True), (408, True), (500, False), (503, False)])
+def test_a_status_of_a_proxy_that_gave_up_counts_as_a_time_out(status: int, expected: bool) -> None:
+    found = outcome_of_status(status, None, "<html>no</html>", "posting", None)
+
+    assert isinstance(found, RetryableError)
+    assert found.timed_out is expected
+
+
 def test_the_time_a_server_asks_for_is_kept() -> None:
     found = outcome_of_status(429, None, "said", "posting", "17")
 
@@ -81,7 +108,7 @@ def test_the_time_a_server_asks_for_is_kept() -> None:
     assert found.retry_after_s == 17.0
 
 
-def test_what_is_no_error_of_mlflow_is_the_payloads_fault_only_when_its_type_is_wrong() -> None:
+def test_what_is_not_an_error_of_mlflow_is_the_payloads_fault_only_when_its_type_is_wrong() -> None:
     with pytest.raises(Refused), as_bridge_errors("writing"):
         raise TypeError("not a number")
 
@@ -112,3 +139,14 @@ def test_our_own_errors_pass_through() -> None:
 
     assert raised.value is mine
     assert outcome("INTERNAL_ERROR", "x", "y").args == ("y: x",)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_code_that_a_gateway_made_up_does_not_hide_its_status(status: int) -> None:
+    assert isinstance(outcome_of_status(status, "X_GATEWAY", "no", "posting", None), BlockedError)
+    assert isinstance(outcome_of_status(503, "X_GATEWAY", "no", "posting", None), RetryableError)
+
+
+@pytest.mark.parametrize("text", sorted({errors.LOGIN, *errors._BLOCKED.values(), *errors._WORDS_OF_A_BLOCK.values()}))
+def test_no_help_is_treated_as_a_secret(text: str) -> None:
+    assert redact_text(text) == text

@@ -96,7 +96,7 @@ def test_a_database_in_a_place_that_cannot_be_written_blocks_with_what_to_do(tmp
     assert "writable" in raised.value.help
 
 
-def test_a_file_that_is_no_database_blocks(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_blocks(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("dear diary" * 1000)
 
     with pytest.raises(BlockedError, match="not a database") as raised:

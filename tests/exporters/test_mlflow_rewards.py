@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import mlflow_reading
@@ -9,11 +10,11 @@ import pytest
 
 import otel_bridge_mlflow
 from otel_bridge.errors import RetryableError
-from otel_bridge.exporter import CatchesUp, RunInfo
-from otel_bridge.records import Rollout, Status
+from otel_bridge.exporter import HasBacklog, RunInfo
+from otel_bridge.records import RolloutRecord, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
-from otel_bridge_mlflow import assessments
-from otel_bridge_mlflow.feedback import Waiting, rewards_of
+from otel_bridge_mlflow.traces import assessments
+from otel_bridge_mlflow.traces.feedback import PendingFeedback, rewards_of
 
 exporter = otel_bridge_mlflow.exporter
 
@@ -32,7 +33,7 @@ def opened(uri: str, run: RunInfo, memory: MemoryTable):
     return open_writer(exporter, run, exporter.settings({"MLFLOW_TRACKING_URI": uri}, run.folder), memory)
 
 
-def rollouts(run: RunInfo, count: int) -> list[Rollout]:
+def rollouts(run: RunInfo, count: int) -> list[RolloutRecord]:
     return samples.placed([samples.rollout(n, seed=run.id) for n in range(count)])
 
 
@@ -57,12 +58,12 @@ def test_a_rollout_is_shown_before_its_rewards_which_come_once_the_writer_is_ask
 
     writer.write_rollouts([one, two])
     before = shown(uri, run)
-    assert isinstance(writer, CatchesUp)
-    waited = writer.put_off
-    finished = [writer.catch_up(), writer.catch_up(), writer.catch_up()]
+    assert isinstance(writer, HasBacklog)
+    waited = writer.backlog
+    finished = [writer.process_backlog(), writer.process_backlog(), writer.process_backlog()]
 
     assert before == {one.id: [], two.id: []}
-    assert (waited, finished, writer.put_off) == (6, [False, True, True], 0)
+    assert (waited, finished, writer.backlog) == (6, [False, True, True], 0)
     assert shown(uri, run) == {one.id: ALL, two.id: ALL}
     assert list(memory.items("feedback/")) == []
 
@@ -73,7 +74,7 @@ def test_rewards_that_waited_when_the_bridge_was_killed_are_written_by_the_next_
     first.write_rollouts([one])
     first.write_rollouts([two])
     left = memory.snapshot()
-    first.catch_up()
+    first.process_backlog()
 
     second = opened(uri, run, left)
     second.write_rollouts([two])
@@ -91,11 +92,43 @@ def test_the_end_of_the_run_waits_for_the_rewards(uri: str, run: RunInfo) -> Non
     assert shown(uri, run) == {one.id: ALL}
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_labels_and_explanations_that_came_before_the_rollout_are_shown_as_those_that_come_after_it(
+    uri: str, run: RunInfo, killed: bool
+) -> None:
+    said = {
+        "reward": [None, "since B"],
+        "format": ["tidy", None],
+        "advantage": [None, "since C"],
+        "label": ["good", "since A"],
+    }
+    (plain,) = rollouts(run, 1)
+    one = replace(plain, remarks=said, advantage=2.0)
+    memory = MemoryTable()
+    writer = opened(uri, run, memory)
+    writer.write_rollouts([one])
+    if killed:
+        writer = opened(uri, run, memory.snapshot())
+    deliver(writer, [])
+
+    api, (held,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
+    (trace,) = api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id)
+    assert sorted(
+        (each.name, each.value, each.rationale, (each.metadata or {}).get("label")) for each in trace.info.assessments
+    ) == [
+        ("advantage", 2.0, "since C", None),
+        ("answer", 0.5, None, None),
+        ("format", 0.25, None, "tidy"),
+        ("label", "good", "since A", None),
+        ("reward", 0.75, "since B", None),
+    ]
+
+
 def test_a_later_reward_goes_before_the_one_that_waits(uri: str, run: RunInfo) -> None:
     writer, (one,) = opened(uri, run, MemoryTable()), rollouts(run, 1)
     writer.write_rollouts([one])
 
-    writer.write_late([samples.late_value(one, 0.125, name="reward")])
+    writer.write_evaluations([samples.late_value(one, 0.125, name="reward")])
     deliver(writer, [])
 
     assert shown(uri, run) == {one.id: [("answer", 0.5), ("format", 0.25), ("reward", 0.125)]}
@@ -106,7 +139,7 @@ def test_rollouts_before_a_failing_one_get_their_rewards_too(
 ) -> None:
     writer, (one, two) = opened(uri, run, MemoryTable()), rollouts(run, 2)
 
-    def fails_at_the_second(given: list[Rollout]) -> None:
+    def fails_at_the_second(given: list[RolloutRecord]) -> None:
         write([each for each in given if each is one])
         if two in given:
             raise RetryableError("down", position=two.position)
@@ -142,20 +175,47 @@ def test_beyond_a_limit_rollouts_wait_for_their_rewards(
     writer.write_rollouts(many)
 
     assert sum(len(values) for values in shown(uri, run).values()) == 8
-    assert len(Waiting(memory)) == 4
+    assert len(PendingFeedback(memory)) == 4
 
 
 def test_what_waits_is_remembered_by_batch_and_forgotten_when_done(run: RunInfo) -> None:
     memory = MemoryTable()
-    waiting, (one, two) = Waiting(memory), rollouts(run, 2)
+    waiting, (one, two) = PendingFeedback(memory), rollouts(run, 2)
     waiting.add(list(rewards_of(one)))
     waiting.add(list(rewards_of(two)))
 
     waiting.forget(waiting.first(4))
-    again = Waiting(memory)
+    again = PendingFeedback(memory)
     again.add(list(rewards_of(one))[:1])
 
     assert [(value.rollout_id, value.name) for value in again.first(9)] == [
         (two.id, "format"), (two.id, "answer"), (one.id, "reward"),
     ]  # fmt: skip
     assert [key for key, _ in memory.items()] == ["feedback/000000000002", "feedback/000000000003"]
+
+
+def test_every_part_of_a_reward_has_an_assessment_of_its_own_which_a_later_value_of_its_name_replaces(
+    uri: str, run: RunInfo
+) -> None:
+    long = "x" * 250
+    parts = {
+        "reward": 1.0, "rewards.reward": 2.0, "": 3.0, "rewards.": 4.0, f"{long}a": 5.0, f"{long}b": 6.0, long: 7.0,
+        "nul\0": 8.0, "nul�": 9.0, "rewards.format": 10.0,
+    }  # fmt: skip
+    writer = opened(uri, run, MemoryTable())
+    (one,) = samples.placed([samples.rollout(seed=run.id, reward=0.5, rewards=parts)])
+
+    writer.write_rollouts([one])
+    deliver(writer, [])
+    before = shown(uri, run)[one.id]
+    late = ((f"{long}a", 50.0), ("rewards.reward", 20.0), ("reward", 0.25), ("nul\0", 80.0))
+    writer.write_evaluations([samples.late_value(one, value, name=name) for name, value in late])
+
+    names = {
+        "reward": 0.5, "rewards.reward": 1.0, "rewards.rewards.reward": 2.0, "rewards.": 3.0, "rewards.rewards.": 4.0,
+        f"{long[:-9]}-a545922c": 5.0, f"{long[:-9]}-ca534b19": 6.0, long: 7.0, "nul�-5bf0a40d": 8.0, "nul�": 9.0,
+        "rewards.format": 10.0,
+    }  # fmt: skip
+    assert dict(before) == names
+    changed = {f"{long[:-9]}-a545922c": 50.0, "rewards.rewards.reward": 20.0, "reward": 0.25, "nul�-5bf0a40d": 80.0}
+    assert dict(shown(uri, run)[one.id]) == {**names, **changed}

@@ -81,7 +81,7 @@ def test_a_distribution_becomes_five_numbers_and_unknown_ones_are_left_out(uri: 
     }  # fmt: skip
 
 
-def test_keys_are_cleaned_told_apart_and_said_once(uri: str, run: RunInfo, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_are_cleaned_distinguished_and_said_once(uri: str, run: RunInfo, caplog: pytest.LogCaptureFixture) -> None:
     keys = ["acc@5", "acc_at_5", "a//b", "a/b", "100%", "100&", "../up", "", "k" * 300, "k" * 299 + "j"]
     memory = MemoryTable()
 
@@ -101,7 +101,7 @@ def test_keys_are_cleaned_told_apart_and_said_once(uri: str, run: RunInfo, caplo
     assert len([said for said in caplog.messages if "is shown as" in said]) == 8
 
 
-def test_a_legal_key_that_comes_after_a_cleaned_one_took_its_name_is_told_apart(uri: str, run: RunInfo) -> None:
+def test_a_legal_key_that_comes_after_a_cleaned_one_took_its_name_is_distinguished(uri: str, run: RunInfo) -> None:
     writer = opened(uri, run)
 
     writer.write_rows([samples.row(1, {"acc@5": 0.0}, role=None)])
@@ -119,6 +119,35 @@ def test_a_key_that_came_before_keeps_its_name_from_a_cleaned_one(uri: str, run:
     opened(uri, seen).write_rows([samples.row(1, {"acc@5": 0.0, "acc_at_5": 1.0}, role=None)])
 
     assert held(uri, run)["acc_at_5"] == [(1, 1.0, START_MS + 1000)]
+
+
+def test_keys_of_rows_without_a_step_keep_their_names_from_cleaned_ones_that_come_after_a_restart(
+    uri: str, run: RunInfo
+) -> None:
+    memory = MemoryTable()  # the run's keys hold those with a step alone
+
+    for position, key in enumerate(["acc_at_5", "acc@5", "a/b", "a//b", "/a/b/"]):
+        opened(uri, run, memory).write_rows([stepless(key, float(position), position + 1)])
+    for position, key in enumerate(["acc_at_5", "acc@5", "a/b", "a//b", "/a/b/"]):
+        opened(uri, run, memory).write_rows([stepless(key, 10.0 + position, position + 6)])
+
+    shown = {name: [value for _, value, _ in metrics] for name, metrics in held(uri, run).items()}
+    assert shown == {
+        "trainer/acc_at_5": [0.0, 10.0],
+        "trainer/acc_at_5-d401aa63": [1.0, 11.0],
+        "trainer/a/b": [2.0, 12.0],
+        "trainer/a/b-97778408": [3.0, 13.0],
+        "trainer/a/b-2a4746df": [4.0, 14.0],
+    }
+
+
+def test_a_key_that_is_the_changed_name_of_another_gets_one_of_its_own(uri: str, run: RunInfo) -> None:
+    taken = "acc_at_5-8a3f2b80"
+    writer = opened(uri, run)
+
+    writer.write_rows([samples.row(1, {"acc_at_5": 0.0, taken: 1.0, "acc@5": 2.0}, role=None)])
+
+    assert sorted(metrics[0][1] for metrics in held(uri, run).values()) == [0.0, 1.0, 2.0]
 
 
 def test_a_part_of_a_distribution_never_takes_a_users_key(uri: str, run: RunInfo) -> None:

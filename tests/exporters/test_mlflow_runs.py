@@ -126,7 +126,7 @@ def opened_name(uri: str, name: str, tmp_path: Path) -> str:
     return held.info.run_name
 
 
-def test_another_run_of_ours_with_the_same_name_is_left_alone(uri: str, run: RunInfo) -> None:
+def test_another_run_of_otel_bridge_with_the_same_name_is_left_alone(uri: str, run: RunInfo) -> None:
     opened(uri, dataclasses.replace(run, id="another"))
 
     opened(uri, run)
@@ -148,7 +148,7 @@ def test_a_resumed_run_is_said_in_one_line_and_runs_again(
     assert caplog.messages == [f"resuming MLflow run {run_id} ({run.name!r}) in {uri}"]
     assert (found_of(first), tracker_run_id_of(first), tracker_run_id_of(second)) == ("", run_id, run_id)
     assert found_of(second) == (
-        f"MLflow already holds this run ({run_id}), going on in it; --new or OTEL_BRIDGE_NEW_RUN=1 starts another"
+        f"MLflow already holds this run ({run_id}), continuing it; --new or OTEL_BRIDGE_NEW_RUN=1 starts another"
     )
     assert mlflow_reading.contents(uri, run).status is None
 
@@ -249,6 +249,50 @@ def test_changed_params_of_very_long_names_have_tags_of_their_own_which_go_on_ch
     assert values == [["3", "4"], ["1", "4"]]
 
 
+def test_params_that_become_equal_by_cleaning_keep_values_of_their_own_across_restarts_in_each_role(
+    uri: str, run: RunInfo
+) -> None:
+    memory = MemoryTable()
+
+    for key, value in (("top_at_k", 1), ("top@k", 2), ("top//at", 3), ("top/at", 4), ("top@k", 5)):
+        for role in ("actor", "critic"):
+            opened(uri, run, memory).write_config(role, {key: value})
+
+    found = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
+    changed = {key: value for key, value in found.tags.items() if key.startswith("config/")}
+    assert found.params == {
+        "actor/top_at_k": "1", "actor/top_at_k-20d6e6e1": "2", "actor/top/at": "3", "actor/top/at-30aefb82": "4",
+        "critic/top_at_k": "1", "critic/top_at_k-ea0ac0df": "2", "critic/top/at": "3", "critic/top/at-e203b5ff": "4",
+    }  # fmt: skip
+    assert changed == {"config/actor/top_at_k-20d6e6e1": "5", "config/critic/top_at_k-ea0ac0df": "5"}
+
+
+def test_a_param_with_a_legal_key_keeps_its_name_from_one_beside_it_that_is_cleaned(uri: str, run: RunInfo) -> None:
+    opened(uri, run).write_config(None, {"top@k": 2, "top_at_k": 1})
+
+    found = mlflow_reading.client(uri).get_run(tagged(uri, run)).data.params
+    assert (found["top_at_k"], sorted(found.values())) == ("1", ["1", "2"])
+
+
+def test_params_that_become_equal_by_flattening_keep_values_of_their_own_across_restarts(
+    uri: str, run: RunInfo
+) -> None:
+    memory = MemoryTable()
+
+    for _ in range(2):
+        writer = opened(uri, run, memory)
+        writer.write_config("x", {"a": {"b": 1}, "a/b": 2, "y/z": 3, "plain/key": 4})
+        writer.write_config("x/y", {"z": 5})
+        writer.write_config(None, {"x": {"a": {"b": 6}}})
+
+    found = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
+    assert found.params == {
+        "x/a/b": "1", "x/a/b-19fdd609": "2", "x/y/z": "3", "x/plain/key": "4", "x/y/z-052e4db2": "5",
+        "x/a/b-c64d50db": "6",
+    }  # fmt: skip
+    assert not [tag for tag in found.tags if tag.startswith("config/")]
+
+
 def test_a_param_that_another_bridge_wrote_meanwhile_becomes_a_tag(uri: str, run: RunInfo) -> None:
     first, second = opened(uri, run), opened(uri, run)
 
@@ -298,10 +342,10 @@ def test_two_bridges_that_create_a_run_at_once_agree_on_the_older_and_leave_one(
 
     create, theirs = MlflowClient.create_run, []
 
-    def second(self, where: str, **given):
+    def second(self, experiment_id: str, **given):
         if not theirs:  # the other bridge is a moment ahead of us
-            theirs.append(create(self, where, start_time=100, tags={"rl.run.id": run.id}).info.run_id)
-        return create(self, where, **given)
+            theirs.append(create(self, experiment_id, start_time=100, tags={"rl.run.id": run.id}).info.run_id)
+        return create(self, experiment_id, **given)
 
     monkeypatch.setattr(MlflowClient, "create_run", second)
     opened(uri, run)

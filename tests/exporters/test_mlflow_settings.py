@@ -6,7 +6,8 @@ import pytest
 
 from otel_bridge.errors import ConfigError
 from otel_bridge.testing import samples
-from otel_bridge_mlflow.settings import MlflowSettings, without_credentials
+from otel_bridge.text.addresses import without_credentials
+from otel_bridge_mlflow.settings import MlflowSettings
 
 CWD = Path("/work dir/job")
 

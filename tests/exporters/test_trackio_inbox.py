@@ -18,6 +18,8 @@ from otel_bridge.testing.contract import same_scalars
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.payload import timestamp
 
+pytestmark = pytest.mark.skipif(not trackio_store.HAS_INBOX, reason="Trackio below 0.28")
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:

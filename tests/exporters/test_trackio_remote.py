@@ -17,7 +17,7 @@ from mlflow_server import FaultProxy
 from trackio_server import TOKEN, TrackioServer
 
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
-from otel_bridge.exporter import Exporter, Held, RunInfo
+from otel_bridge.exporter import Exporter, RunInfo, TrackerCounts
 from otel_bridge.testing import Contents, MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.contract import ReadBack, WriterContract, same_scalars
 from otel_bridge_trackio import exporter
@@ -75,6 +75,26 @@ class TestTrackioServer(WriterContract):
         return lambda run: contents(server, run)
 
 
+def test_rows_reach_a_server_that_is_too_slow_for_a_full_request(
+    server: TrackioServer, proxy: FaultProxy, run: RunInfo
+) -> None:
+    memory, env = MemoryTable(), {"OTEL_BRIDGE_TRACKIO_TIMEOUT_S": "1"}
+    rows = left = samples.placed(samples.rows(200))
+    opened(proxy.url, run, memory).write_rows(rows[:1])
+    proxy.hang, proxy.hang_above, proxy.path = True, 20_000, "bulk_log"
+
+    for _ in range(6):
+        try:
+            opened(proxy.url, run, memory, **env).write_rows(left)  # anew, as after a few failures in a row
+            break
+        except RetryableError as exc:
+            left = [row for row in left if row.position >= (exc.position or 0)]
+    else:
+        pytest.fail("the same request was sent again and again")
+
+    same_scalars(contents(server, run), [replace(row, time_unix_ns=0) for row in rows])
+
+
 def test_a_server_that_is_killed_and_comes_back_gets_every_row_once(tmp_path: Path, run: RunInfo) -> None:
     server = TrackioServer(tmp_path / "server").start()
     try:
@@ -128,7 +148,7 @@ def test_an_answer_that_is_lost_or_late_doubles_nothing(proxy: FaultProxy, serve
     assert shown.late == [(rollouts[0].id, "judge", 0.5)]
 
 
-def test_rows_that_the_server_only_queued_are_not_taken_for_stored(
+def test_rows_that_the_server_only_queued_are_not_treated_as_stored(
     server: TrackioServer, run: RunInfo, tmp_path: Path
 ) -> None:
     writer, rows = opened(server.url, run), samples.placed(samples.rows(4))
@@ -162,7 +182,7 @@ def test_a_wrong_or_missing_token_blocks_with_the_variable_to_set(
     assert raised.value.help == "set TRACKIO_WRITE_TOKEN where the bridge runs, to a token that may write"
 
 
-def test_something_that_is_no_trackio_or_a_newer_one_blocks(proxy: FaultProxy, run: RunInfo) -> None:
+def test_something_that_is_not_a_trackio_or_a_newer_one_blocks(proxy: FaultProxy, run: RunInfo) -> None:
     proxy.status = 404
 
     with pytest.raises(BlockedError, match="404") as raised:
@@ -196,12 +216,12 @@ def test_what_is_held_is_counted_through_the_server(server: TrackioServer, run: 
     deliver(opened(server.url, run), records)
 
     numbers = sum(len(row.values) + len(row.steps) for row in samples.rows(700))
-    assert before == Held(0, 0)
+    assert before == TrackerCounts(0, 0)
     assert exporter.held is not None
-    assert exporter.held(run, settings) == Held(numbers, 1)
+    assert exporter.held(run, settings) == TrackerCounts(numbers, 1)
 
 
-def test_what_another_bridge_told_the_server_of_its_roles_stays_beside_ours(
+def test_what_another_bridge_reported_the_server_of_its_roles_stays_beside_ours(
     server: TrackioServer, run: RunInfo
 ) -> None:
     for number, role in enumerate(("explorer", "trainer")):

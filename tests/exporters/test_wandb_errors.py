@@ -33,6 +33,7 @@ class UsageError(Exception):
         (RuntimeError("run ID x is in use"), RetryableError, None),
         (PermissionError("/wandb"), BlockedError, "correct the setting"),
         (RuntimeError("whatever"), RetryableError, None),
+        (RuntimeError("<no message>"), BlockedError, "check that the key may write"),
     ],
 )
 def test_an_error_is_blocked_with_its_help_or_retryable(

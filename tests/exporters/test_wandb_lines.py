@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from otel_bridge.testing import MemoryTable
-from otel_bridge_wandb.lines import MAX_SENT, Lines
+from otel_bridge_wandb.online.line_ledger import MAX_SENT, LineLedger
 
 
-def logged(lines: Lines, *positions: int) -> None:
+def logged(lines: LineLedger, *positions: int) -> None:
     lines.announce(positions)
     lines.logged(len(positions))
 
 
-def logged_table(lines: Lines, *positions: int, at: int) -> None:
+def logged_table(lines: LineLedger, *positions: int, at: int) -> None:
     lines.announce_table("t", positions, at)
     lines.logged_table(at + 5)
 
 
 def test_a_position_is_safe_when_the_server_holds_its_line() -> None:
-    lines = Lines(MemoryTable(), 0)
+    lines = LineLedger(MemoryTable(), 0)
     logged(lines, 2, 3, 7)
     logged(lines, 8)
 
-    seen = [lines.safe()]
+    seen = [lines.durable()]
     for held in (1, 2, 3, 4):
         lines.advance(held)
-        seen.append(lines.safe())
+        seen.append(lines.durable())
 
     assert seen == [0, 2, 3, 7, 8]
 
 
 def test_the_memory_holds_only_lines_that_are_not_known_to_be_held() -> None:
     memory = MemoryTable()
-    lines = Lines(memory, 0)
+    lines = LineLedger(memory, 0)
     for position in range(1, 1001):
         logged(lines, position)
         lines.advance(position)
@@ -41,101 +41,101 @@ def test_the_memory_holds_only_lines_that_are_not_known_to_be_held() -> None:
 
 def test_a_new_writer_goes_on_right_behind_the_servers_count() -> None:
     memory = MemoryTable()
-    before = Lines(memory, 0)
+    before = LineLedger(memory, 0)
     logged(before, 1, 2, 3)
     before.announce([4, 5, 6])  # killed while it logged these: two of them arrived
 
-    lines = Lines(memory, 5)
+    lines = LineLedger(memory, 5)
 
-    assert (lines.next, lines.safe(), list(lines.due([1, 4, 5, 6, 7]))) == (5, 5, [6, 7])
+    assert (lines.next, lines.durable(), list(lines.due([1, 4, 5, 6, 7]))) == (5, 5, [6, 7])
     logged(lines, 6, 7)
     lines.advance(7)
-    assert lines.safe() == 7
+    assert lines.durable() == 7
 
 
 def test_lines_that_were_announced_and_never_logged_are_void() -> None:
     memory = MemoryTable()
-    lines = Lines(memory, 0)
+    lines = LineLedger(memory, 0)
     lines.announce([1, 2, 3])
     lines.logged(1)
     logged(lines, 3)
     lines.advance(2)
 
-    assert (lines.next, lines.safe(), Lines(memory, 2).safe()) == (2, 3, 3)
+    assert (lines.next, lines.durable(), LineLedger(memory, 2).durable()) == (2, 3, 3)
 
 
 def test_an_increment_is_safe_only_when_its_file_is_committed() -> None:
-    lines = Lines(MemoryTable(), 0)
+    lines = LineLedger(MemoryTable(), 0)
     logged(lines, 1)
     logged_table(lines, 2, 3, at=100)
     logged(lines, 4)
     lines.advance(3)
 
-    before = (lines.safe(), lines.awaited_tables())
+    before = (lines.durable(), lines.awaited_tables())
     lines.committed(lambda _: [99, 106])
-    other = lines.safe()
+    other = lines.durable()
     lines.committed(lambda _: [102])
 
-    assert (before, other, lines.safe(), lines.awaited_tables()) == ((1, {"t": 100}), 1, 4, {})
+    assert (before, other, lines.durable(), lines.awaited_tables()) == ((1, {"t": 100}), 1, 4, {})
 
 
 def test_rollouts_whose_file_never_came_are_due_again_and_rows_behind_them_are_not() -> None:
     memory = MemoryTable()
-    before = Lines(memory, 0)
+    before = LineLedger(memory, 0)
     logged_table(before, 1, 2, at=100)
     logged(before, 3)
     before.advance(2)
 
-    lines = Lines(memory, 2)
+    lines = LineLedger(memory, 2)
     lines.lose_pending(150)
     due = list(lines.due([1, 2, 3, 4]))
     logged_table(lines, 1, 2, at=200)
     logged(lines, 4)
     lines.advance(4)
-    waiting = lines.safe()
+    waiting = lines.durable()
     lines.committed(lambda _: [203])
 
-    assert (due, list(lines.due([1, 2, 3, 4])), waiting, lines.safe()) == ([1, 2, 4], [], 0, 4)
-    assert dict(memory.items()) == {"held": b"[4, 4]"}
+    assert (due, list(lines.due([1, 2, 3, 4])), waiting, lines.durable()) == ([1, 2, 4], [], 0, 4)
+    assert dict(memory.items()) == {"held": b"[4, 4]", "tables/listed": b"1"}
 
 
 def test_rollouts_sent_again_and_killed_before_they_arrived_are_due_once_more() -> None:
     memory = MemoryTable()
-    first = Lines(memory, 0)
+    first = LineLedger(memory, 0)
     logged_table(first, 1, 2, at=100)
     first.advance(1)
-    second = Lines(memory, 1)
+    second = LineLedger(memory, 1)
     second.lose_pending(150)
     logged_table(second, 1, 2, at=200)
 
-    third = Lines(memory, 1)
+    third = LineLedger(memory, 1)
     third.committed(lambda _: [300])
     third.lose_pending(350)
 
-    assert (third.safe(), list(third.due([1, 2]))) == (0, [1, 2])
+    assert (third.durable(), list(third.due([1, 2]))) == (0, [1, 2])
 
 
 def test_an_increment_that_is_never_seen_is_not_sent_for_ever() -> None:
     memory = MemoryTable()
     for turn in range(MAX_SENT):
-        lines = Lines(memory, turn)
+        lines = LineLedger(memory, turn)
         lines.lose_pending(turn * 100)
         assert list(lines.due([1])) == [1]
         logged_table(lines, 1, at=turn * 100 + 50)
         lines.advance(turn + 1)
 
-    lines = Lines(memory, MAX_SENT)
+    lines = LineLedger(memory, MAX_SENT)
     lines.lose_pending(10_000)
 
-    assert (list(lines.due([1])), lines.safe()) == ([], 1)
+    assert (list(lines.due([1])), lines.durable()) == ([], 1)
 
 
 def test_a_run_that_was_deleted_at_the_server_is_written_from_the_beginning() -> None:
     memory = MemoryTable()
-    before = Lines(memory, 0)
+    before = LineLedger(memory, 0)
     logged(before, 1, 2)
     before.advance(2)
 
-    lines = Lines(memory, 0)
+    lines = LineLedger(memory, 0)
 
-    assert (lines.safe(), list(lines.due([1, 2]))) == (0, [1, 2])
+    assert (lines.durable(), list(lines.due([1, 2]))) == (0, [1, 2])

@@ -1,4 +1,4 @@
-"""Very many keys in one online run: what the stand-in is sent says the same, however it is told; a slow end ends."""
+"""Very many keys in one online run: what the stand-in is sent says the same, however it is given; a slow end ends."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import wandb_online_runs as online
+from wandb_backend.server import WandbServer
 from wandb_online_runs import made, open_run
 
 from otel_bridge.errors import RetryableError
@@ -15,9 +16,8 @@ from otel_bridge.records import Row, Status
 from otel_bridge.testing import MemoryTable, deliver, samples
 from otel_bridge.testing.samples import run_info
 from otel_bridge.testing.wandb_offline import MetricDefinition
-from otel_bridge.testing.wandb_server import WandbServer
-from otel_bridge_wandb.patience import MAX_S, Patience
-from otel_bridge_wandb.settings import Limits
+from otel_bridge_wandb.online.upload_timeouts import MAX_S, UploadTimeouts
+from otel_bridge_wandb.settings import UploadLimits
 
 ODD = ['a "quoted"\\key', "dots.in.it", "stars*", "läuft 🚀", "one/two/three"]
 server = online.server
@@ -54,14 +54,14 @@ def entries(server: WandbServer, run: RunInfo) -> list[tuple[object, ...]]:
     )
 
 
-def test_many_names_told_at_once_are_the_same_to_the_server_as_each_by_itself(
+def test_many_names_reported_at_once_are_the_same_to_the_server_as_each_by_itself(
     server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = wide_rows(4, 30)
     sent: list[list[tuple[object, ...]]] = []
     for one_by_one in (10_000, 20, 0):
         monkeypatch.setattr("otel_bridge_wandb.opening.ONE_BY_ONE", one_by_one)
-        run = run_of(tmp_path, f"told-{one_by_one}")
+        run = run_of(tmp_path, f"given-{one_by_one}")
         writer = open_run(server, run, MemoryTable())
         for at in range(0, len(rows), 2):
             deliver(writer, rows[at : at + 2])
@@ -72,7 +72,7 @@ def test_many_names_told_at_once_are_the_same_to_the_server_as_each_by_itself(
     assert sent[0] == sent[1] == sent[2]
 
 
-def test_many_names_outlast_what_wandb_says_of_itself_and_are_told_again_after_a_resume(
+def test_many_names_outlast_what_wandb_says_of_itself_and_are_reported_again_after_a_resume(
     server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("otel_bridge_wandb.opening.ONE_BY_ONE", 20)
@@ -80,7 +80,7 @@ def test_many_names_outlast_what_wandb_says_of_itself_and_are_told_again_after_a
     run = run_of(tmp_path, "long")
     writer = open_run(server, run, memory)
     deliver(writer, rows)
-    # A table makes wandb send a record of telemetry, which replaces the definitions by those told one by one.
+    # A table makes wandb send a record of telemetry, which replaces the definitions by those sent one by one.
     deliver(writer, samples.placed([samples.rollout(1)], len(rows) + 1))
     writer.close()
     assert server.run(run.id).metrics == axes_of(rows)
@@ -117,7 +117,7 @@ def test_a_run_whose_end_takes_longer_than_the_bound_ends_after_a_few_tries(
         assert tries <= 5, "it is given up and opened anew for ever"
         writer = open_run(server, run, memory, FINISH_TIMEOUT_S="0.3")
         try:
-            deliver(writer, rows, held=writer.safe())
+            deliver(writer, rows, held=writer.durable())
             writer.end(Status.FINISHED)
             break
         except RetryableError:
@@ -129,23 +129,23 @@ def test_a_run_whose_end_takes_longer_than_the_bound_ends_after_a_few_tries(
 
 
 def test_a_wait_is_doubled_with_each_try_that_gave_up_once_and_is_the_first_again_when_one_sufficed() -> None:
-    memory, limits = MemoryTable(), Limits(finish_timeout_s=20.0, stall_s=120.0)
+    memory, limits = MemoryTable(), UploadLimits(finish_timeout_s=20.0, stall_s=120.0)
 
     def waits() -> tuple[float, float]:
-        stretched = Patience(memory).stretched(limits)
+        stretched = UploadTimeouts(memory).stretched(limits)
         return stretched.finish_timeout_s, stretched.stall_s
 
     seen = [waits()]
     for _ in range(2):
-        patience = Patience(memory)
+        patience = UploadTimeouts(memory)
         patience.ran_out()
         patience.ran_out()
         seen.append(waits())
     for _ in range(20):
-        Patience(memory).ran_out()
+        UploadTimeouts(memory).ran_out()
     seen.append(waits())
-    Patience(memory).sufficed()
+    UploadTimeouts(memory).completed()
     seen.append(waits())
 
     assert seen == [(20.0, 120.0), (40.0, 240.0), (80.0, 480.0), (MAX_S, MAX_S), (20.0, 120.0)]
-    assert Patience(memory).wait_s(3 * MAX_S) == 3 * MAX_S
+    assert UploadTimeouts(memory).wait_s(3 * MAX_S) == 3 * MAX_S

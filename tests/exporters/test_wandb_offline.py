@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.errors import BlockedError
-from otel_bridge.exporter import Held, RunInfo
-from otel_bridge.records import Row, Status
+from otel_bridge.exporter import RunInfo, TrackerCounts
+from otel_bridge.records import Json, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.child import ChildJob, run_child
 from otel_bridge.testing.samples import run_info
 from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
-from otel_bridge_wandb import exporter, offline
-from otel_bridge_wandb.offline import OfflineStore
+from otel_bridge_wandb import exporter
+from otel_bridge_wandb.offline import offline
+from otel_bridge_wandb.offline.offline import OfflineStore
 from otel_bridge_wandb.settings import WandbSettings
 
 OFFLINE = {"WANDB_MODE": "offline"}
@@ -59,7 +60,29 @@ def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(run: RunI
     assert (held.group, held.job_type, held.notes, held.tags) == ("g", "j", "n", ("a", "b"))
     assert (held.config, held.exit_code, held.torn) == ({"trainer": {"lr": 0.1}}, 255, False)
     assert exporter.held is not None
-    assert exporter.held(run, settings) == Held(numbers=2, rollouts=0)
+    assert exporter.held(run, settings) == TrackerCounts(numbers=2, rollouts=0)
+
+
+@pytest.mark.parametrize("role_first", [True, False])
+@pytest.mark.parametrize("own", [5, {"lr": 0.5}])
+def test_an_entry_that_is_called_like_a_role_stands_beside_the_config_of_that_role(
+    run: RunInfo, settings: WandbSettings, role_first: bool, own: Json
+) -> None:
+    writer = open_writer(exporter, run, settings, MemoryTable())
+    configs: list[tuple[str | None, dict[str, Json]]] = [
+        ("trainer", {"lr": 0.1}),
+        (None, {"trainer": own, "trainer_value": 7, "seed": 1}),
+    ]
+
+    for role, config in configs if role_first else reversed(configs):
+        writer.write_config(role, config)
+    writer.write_config(None, {"trainer": own, "trainer_value": 7, "seed": 2})
+    writer.end(Status.FINISHED)
+
+    (directory,) = offline_directories(run.folder, run.id)
+    assert read_offline_run(directory).config == {
+        "trainer": {"lr": 0.1}, "trainer_value_value": own, "trainer_value": 7, "seed": 2,
+    }  # fmt: skip
 
 
 def test_after_a_kill_the_directory_is_replaced_by_one_written_anew(
@@ -72,7 +95,7 @@ def test_after_a_kill_the_directory_is_replaced_by_one_written_anew(
     memory = MemoryTable()
     memory.put("offline/directories", f'[{{"path": "{killed}", "first": 1, "kept": false}}]'.encode())
     writer = open_writer(exporter, run, settings, memory)
-    held = writer.safe()
+    held = writer.durable()
     beside = offline_directories(run.folder, run.id)
     deliver(writer, rows(8), held=held)
     writer.end(Status.FINISHED)
@@ -206,7 +229,7 @@ def test_the_table_is_rolled_over_before_its_lines_grow_long(
         "explorer/rollouts_3": [6],
     }
     assert exporter.held is not None
-    assert exporter.held(run, settings) == Held(numbers=0, rollouts=7)
+    assert exporter.held(run, settings) == TrackerCounts(numbers=0, rollouts=7)
 
 
 def test_a_text_beyond_the_cell_limit_is_cut_and_says_so(run: RunInfo, tmp_path: Path) -> None:
@@ -242,7 +265,7 @@ def test_wandbs_own_telemetry_is_off_in_the_bridge(tmp_path: Path) -> None:
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
-def test_a_directory_of_another_run_whose_id_holds_ours_is_none_of_ours(tmp_path: Path) -> None:
+def test_a_directory_of_another_run_whose_id_holds_ours_is_none_of_otel_bridge(tmp_path: Path) -> None:
     for name in ("offline-run-20260101_000000-abc", "offline-run-20260101_000000-abc-1"):
         (tmp_path / "wandb" / name).mkdir(parents=True)
     for name in ("offline-run-20260101_000000-abc-media", "offline-run-20260101_000000-abcd", "run-1_1-abc"):

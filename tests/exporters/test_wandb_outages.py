@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import wandb_online_runs as online
 from bridge_doubles import until
+from wandb_backend.server import WandbServer
 from wandb_online_runs import FAST, blocked, losses, made, open_run, rows, settings_at
 from wandb_writing import WritingJob, keys_of, long_job, rollout_ids
 
@@ -23,7 +24,6 @@ from otel_bridge.exporter import RunInfo, RunWriter
 from otel_bridge.records import Record, Status
 from otel_bridge.testing import MemoryTable, deliver, samples
 from otel_bridge.testing.samples import run_info
-from otel_bridge.testing.wandb_server import WandbServer
 from otel_bridge_wandb import exporter
 
 IMPATIENT = {"STALL_S": "4", "INIT_TIMEOUT_S": "3", "FINISH_TIMEOUT_S": "3"}
@@ -41,10 +41,10 @@ def test_safe_follows_the_lines_that_the_server_holds(
     server.hang(what="filestream")
     writer = opened()
     deliver(writer, rows(1, 5))
-    before = (writer.safe(), [key for key, _ in memory.items("line/")])
+    before = (writer.durable(), [key for key, _ in memory.items("line/")])
 
     server.heal()
-    until(lambda: writer.safe() == 5)
+    until(lambda: writer.durable() == 5)
     writer.close()
 
     assert before == (0, ["line/0000000000000000"])
@@ -64,7 +64,7 @@ def test_an_upload_that_died_of_403_blocks_and_goes_on_after_reopening(
     writer.close()
     server.heal()
     again = opened()
-    deliver(again, rows(1, 4), held=again.safe())
+    deliver(again, rows(1, 4), held=again.durable())
     again.end(Status.FINISHED)
 
     assert losses(server, run) == [1, 2, 3, 4]
@@ -77,7 +77,7 @@ def test_an_upload_that_stands_still_at_a_server_that_answers_is_opened_anew(
     limits = {"INIT_TIMEOUT_S": "3", "STALL_S": "3", "FINISH_TIMEOUT_S": "1"}
     writer = open_run(server, run, memory, **limits)
     deliver(writer, rows(1, 3))
-    until(lambda: writer.safe() == 3)
+    until(lambda: writer.durable() == 3)
     server.hang(what="filestream")
     deliver(writer, rows(4, 7))
 
@@ -85,7 +85,7 @@ def test_an_upload_that_stands_still_at_a_server_that_answers_is_opened_anew(
 
     def dead() -> bool:
         try:
-            writer.safe()
+            writer.durable()
         except RetryableError as exc:
             said.append(str(exc))
         return bool(said)
@@ -95,7 +95,7 @@ def test_an_upload_that_stands_still_at_a_server_that_answers_is_opened_anew(
         writer.close()
     server.heal()
     again = open_run(server, run, memory, **limits)
-    deliver(again, rows(1, 9), held=again.safe())
+    deliver(again, rows(1, 9), held=again.durable())
     again.end(Status.FINISHED)
 
     assert said == ["W&B answers, but 4 lines did not arrive within 3 s"]
@@ -131,7 +131,7 @@ def test_an_outage_of_the_upload_loses_and_doubles_nothing(
     server.heal()
     deliver(writer, rows(5, 6))
 
-    until(lambda: writer.safe() == 6)
+    until(lambda: writer.durable() == 6)
     writer.end(Status.FINISHED)
 
     assert (losses(server, run), server.run(run.id).overwritten) == ([1, 2, 3, 4, 5, 6], [])
@@ -151,7 +151,7 @@ def test_a_server_that_is_gone_at_the_end_is_retryable_and_the_run_ends_later(
     writer.close()
     server.listen()
     again = opened()
-    deliver(again, rows(1, 3), held=again.safe())
+    deliver(again, rows(1, 3), held=again.durable())
     again.end(Status.FINISHED)
 
     assert (losses(server, run), server.run(run.id).state) == ([1, 2, 3], "finished")
@@ -186,6 +186,27 @@ def test_an_answer_at_opening_is_blocked_or_retryable(
         exporter.open(run, settings, memory)
 
 
+@pytest.mark.parametrize(
+    ("status", "help_"),
+    [
+        (400, ""),
+        (401, "wandb login"),
+        (403, "check that the key may write to the entity and project"),
+        (404, "check WANDB_BASE_URL, WANDB_ENTITY"),
+        (410, ""),
+    ],
+)
+def test_a_run_that_the_server_refuses_without_a_reason_is_blocked_with_what_to_do(
+    server: WandbServer, run: RunInfo, memory: MemoryTable, status: int, help_: str
+) -> None:
+    server.answer(status, what="UpsertBucket")
+
+    with pytest.raises(BlockedError, match=f"opening the run: returned error {status}") as refused:
+        exporter.open(run, settings_at(server, run.folder, **IMPATIENT), memory)
+
+    assert refused.value.help.startswith(help_)
+
+
 def test_a_server_that_refuses_at_opening_is_retryable(server: WandbServer, run: RunInfo, memory: MemoryTable) -> None:
     settings = settings_at(server, run.folder, **IMPATIENT)
     server.refuse()
@@ -202,11 +223,11 @@ def test_rollouts_whose_artifact_never_came_are_sent_again_and_rows_are_not(
     writer = opened()
     deliver(writer, records)
 
-    until(lambda: server.lines(run.id) == 3 and writer.safe() == 1)
+    until(lambda: server.lines(run.id) == 3 and writer.durable() == 1)
     writer.close()
     server.heal()
     again = opened()
-    held = again.safe()
+    held = again.durable()
     deliver(again, records, held=held)
     again.end(Status.FINISHED)
 

@@ -10,7 +10,7 @@ import pytest
 from otel_bridge.errors import PermanentError
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.testing import samples
-from otel_bridge_wandb.axes import Axes
+from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.payload import MAX_LINE_BYTES, bins_of, payload_of
 
 TIME_S = samples.START_UNIX_NS / 1e9
@@ -33,7 +33,7 @@ def test_a_row_has_its_values_its_axis_and_its_time() -> None:
     }  # fmt: skip
 
 
-def test_a_row_without_a_step_has_its_time_alone_and_one_without_values_is_no_line() -> None:
+def test_a_row_without_a_step_has_its_time_alone_and_one_without_values_is_not_a_line() -> None:
     assert payload_of(row({"loss": 0.5}, step=None), histogram) == {"trainer/loss": 0.5, "_timestamp": TIME_S}
     assert payload_of(row({}), histogram) is None
 
@@ -45,7 +45,7 @@ def test_keys_that_are_the_axis_or_wandbs_own_are_shown_under_another_name() -> 
 
 
 @pytest.mark.parametrize("value", ["text", None, 1j, object(), 10**400])
-def test_a_value_that_is_no_number_costs_its_row(value: object) -> None:
+def test_a_value_that_is_not_a_number_costs_its_row(value: object) -> None:
     with pytest.raises(PermanentError, match="position 9: 'trainer/odd'") as refused:
         payload_of(row({"loss": 1.0, "odd": cast("float", value)}), histogram)
 
@@ -92,13 +92,13 @@ class Defined:
     def __call__(self, name: str, axis: str | None) -> None:
         self.names.append((name, axis))
 
-    def tell(self, *, now: bool = False) -> None:
-        """All is told at once."""
+    def send_definitions(self, *, now: bool = False) -> None:
+        """All is given at once."""
 
 
 def test_each_key_is_bound_once_to_a_hidden_axis_declared_first() -> None:
     definer = Defined()
-    axes = Axes(definer)
+    axes = WandbAxes(definer)
 
     axes.bind_all({"a/x": "a/step", "a/step": "a/step"})
     axes.bind({"a/x": 1, "a/y": 2, "a/step": 3, "_timestamp": 4.0}, "a/step")

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wandb_backend.server import WandbServer
+from wandb_backend.state import WandbRun
 
 from otel_bridge.testing import samples
-from otel_bridge.testing.wandb_server import WandbServer
-from otel_bridge.testing.wandb_state import WandbRun
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-wandb-shared" / "bin" / "python"
@@ -307,3 +307,75 @@ def test_offline_and_newer_versions_of_wandb_do_not_share(server: WandbServer, b
     assert "shared mode of wandb 0.31" in newer.opened["error"]
     assert "pip install 'wandb>=0.28.2,<0.31'" in newer.opened["help"]
     assert server.store.runs == {}
+
+
+DEEP = {
+    "trainer": "trainer/grad/norm/layer0",
+    "explorer": "explorer/reward/mean/math",
+    "judge": "judge/score/by/group",
+}
+AXES = {**{key: f"{role}/step" for role, key in DEEP.items()}, **{f"{role}/*": f"{role}/step" for role in DEEP}}
+CONFIGS = {role: {"of": role} for role in DEEP}
+
+
+def visible(run: WandbRun) -> dict[str, str]:
+    return {name: metric.axis for name, metric in run.metrics.items() if not metric.hidden}
+
+
+def deep_rows(machine: Machine, role: str, first: int, last: int) -> None:
+    machine.do(f"rows {role} {first} {last} {DEEP[role].removeprefix(f'{role}/')}")
+
+
+def three(begin: Begin) -> dict[str, Machine]:
+    return {role: begin(role, rank) for rank, role in enumerate(DEEP)}
+
+
+@pytest.mark.parametrize("order", [("explorer", "judge", "trainer"), ("trainer", "judge", "explorer")])
+def test_three_roles_keep_one_anothers_axes_and_config_the_one_that_ends_first(
+    server: WandbServer, begin: Begin, order: tuple[str, ...]
+) -> None:
+    machines = three(begin)
+    for role, machine in machines.items():
+        machine.do(f"config {role} {json.dumps(CONFIGS[role])}")
+        deep_rows(machine, role, 1, 3)
+    for role in order:
+        deep_rows(machines[role], role, 4, 6)
+        assert machines[role].do("end") is None
+
+    run = server.run(ID)
+    assert (visible(run), run.config) == (AXES, CONFIGS)
+    assert [rows_of(run, role, key.removeprefix(f"{role}/")) for role, key in DEEP.items()] == [steps(1, 6)] * 3
+    assert run.state == "finished" or order[-1] != "trainer"  # the primary should end last
+
+
+def test_what_one_writer_replaces_while_it_starts_is_soon_sent_again(server: WandbServer, begin: Begin) -> None:
+    machines = three(begin)
+    for role, machine in machines.items():
+        machine.do(f"config {role} {json.dumps(CONFIGS[role])}")
+        deep_rows(machine, role, 1, 3)
+        machine.settle()
+    machines["judge"].kill()
+    machines["judge"] = begin("judge", 2)  # its first upload has no axis and no config
+
+    def whole() -> bool:
+        for machine in machines.values():
+            machine.do("safe")
+        run = server.run(ID)
+        return (visible(run), run.config) == (AXES, CONFIGS)
+
+    until(whole)
+
+
+def test_a_changed_config_is_not_replaced_by_the_copy_that_another_writer_carries(
+    server: WandbServer, begin: Begin
+) -> None:
+    machines = three(begin)
+    for role, machine in machines.items():
+        machine.do(f"config {role} {json.dumps(CONFIGS[role])}")
+        deep_rows(machine, role, 1, 1)
+        machine.settle()
+    machines["explorer"].do('config explorer {"of": "explorer", "n": 2}')
+    for role in ("judge", "explorer", "trainer"):
+        machines[role].do("end")
+
+    assert server.run(ID).config == {**CONFIGS, "explorer": {"of": "explorer", "n": 2}}

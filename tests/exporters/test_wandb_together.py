@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from otel_bridge.errors import RetryableError
-from otel_bridge_wandb.together import Together
+from otel_bridge_wandb.bulk import BulkLogger
 
 _T = TypeVar("_T")
 _internal: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
@@ -78,7 +78,7 @@ class _Run:
 
 def test_records_of_a_block_are_sent_in_order_at_its_end_by_one_change_of_threads() -> None:
     interface = _Interface()
-    together = Together(_Run(interface))
+    together = BulkLogger(_Run(interface))
 
     with together():
         for name in ("a", "b", "c"):
@@ -93,7 +93,7 @@ def test_records_of_a_block_are_sent_in_order_at_its_end_by_one_change_of_thread
 
 def test_what_other_threads_send_and_what_is_not_waited_for_goes_its_usual_way() -> None:
     interface = _Interface()
-    together = Together(_Run(interface))
+    together = BulkLogger(_Run(interface))
 
     with together():
         interface.publish("mine")
@@ -107,7 +107,7 @@ def test_what_other_threads_send_and_what_is_not_waited_for_goes_its_usual_way()
 
 def test_a_block_that_raises_still_sends_what_was_logged_before() -> None:
     interface = _Interface()
-    together = Together(_Run(interface))
+    together = BulkLogger(_Run(interface))
 
     def log() -> None:
         with together():
@@ -122,7 +122,7 @@ def test_a_block_that_raises_still_sends_what_was_logged_before() -> None:
 
 def test_a_service_that_is_gone_is_a_failure_that_is_tried_again() -> None:
     interface = _Interface(bad="b")
-    together = Together(_Run(interface))
+    together = BulkLogger(_Run(interface))
 
     def log() -> None:
         with together():
@@ -150,8 +150,8 @@ def test_an_interface_with_other_parts_is_left_as_it_is() -> None:
 
     interface = Other()
 
-    with Together(_Run(interface))():
+    with BulkLogger(_Run(interface))():
         interface.publish("a")
         assert interface.sent == ["a"]
-    with Together(_Run(None))():
+    with BulkLogger(_Run(None))():
         pass

@@ -14,7 +14,12 @@ import atheris
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RSS_MIB, _SLOWEST_S, _LONGEST = 1024, 10, 16384
-_INSTRUMENTED = ["otel_bridge.journal", "otel_bridge.translation", "otel_bridge.bridge.codec", "otel_bridge_collector"]
+_INSTRUMENTED = [
+    "otel_bridge.journal",
+    "otel_bridge.translation",
+    "otel_bridge.bridge.ledger.codec",
+    "otel_bridge_collector",
+]
 
 
 def main(target: str, seconds: str, *options: str) -> None:

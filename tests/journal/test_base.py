@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.journal.base import BaseDir, base_dir, find_base
-from otel_bridge.journal.netfs import file_system, is_network, network_file_system
+from otel_bridge.journal.base_dir import BaseDir, base_dir, find_base
+from otel_bridge.journal.machine import file_system, is_network, network_file_system
 
 ROOT = "22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
 
@@ -96,7 +96,7 @@ def test_a_mount_point_with_spaces_and_a_link_to_it_are_understood(tmp_path: Pat
     assert network_file_system(tmp_path / "link" / "x", mountinfo) == "nfs"
 
 
-def test_garbled_mounts_and_none_tell_nothing() -> None:
+def test_garbled_mounts_and_none_report_nothing() -> None:
     assert file_system(Path("/x"), "garbage\n\n1 2 3 - \n") is None
     assert network_file_system(Path("/x"), "") is None
     assert network_file_system(Path("/proc")) is None

@@ -12,7 +12,7 @@ from journal_samples import header, python, run_folder
 
 from otel_bridge.errors import FormatVersionError, JournalError
 from otel_bridge.journal.folder import LockHolder, RunFolder, put_file, run_folders
-from otel_bridge.journal.host import this_host
+from otel_bridge.journal.machine import this_host
 from otel_bridge.journal.segment import SegmentWriter
 
 

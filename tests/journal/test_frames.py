@@ -12,7 +12,7 @@ from otel_bridge.journal.frames import (
     MAGIC,
     MAX_RECORD_BYTES,
     Frame,
-    Scan,
+    ScanResult,
     Signal,
     encode_frame,
     scan,
@@ -31,7 +31,7 @@ def test_frames_come_back_as_they_were_appended_with_their_offsets() -> None:
     found = scan(first + second + third, 100, final=False, stream=STREAM)
 
     ends = [100 + len(first), 100 + len(first + second), 100 + len(first + second + third)]
-    assert found == Scan(
+    assert found == ScanResult(
         [
             Frame(Signal.METRICS, False, b"row", 5, 100, ends[0]),
             Frame(Signal.CONTROL, False, b"", 6, ends[0], ends[1]),
@@ -50,8 +50,8 @@ def test_an_unfinished_last_frame_is_left_for_later_and_cut_once_nothing_more_co
     live = scan(whole + torn, 0, final=False, stream=STREAM)
     dead = scan(whole + torn, 0, final=True, stream=STREAM)
 
-    assert live == Scan([frame], len(whole))
-    assert dead == Scan([frame], len(whole) + cut, gap_bytes=cut, gaps=1)
+    assert live == ScanResult([frame], len(whole))
+    assert dead == ScanResult([frame], len(whole) + cut, gap_bytes=cut, gaps=1)
 
 
 def test_a_payload_full_of_magic_and_of_frames_of_another_segment_fools_nobody_behind_a_bad_frame() -> None:
@@ -63,7 +63,7 @@ def test_a_payload_full_of_magic_and_of_frames_of_another_segment_fools_nobody_b
     found = scan(bytes(outer) + good, 0, final=False, stream=STREAM)
 
     end = len(outer) + len(good)
-    assert found == Scan([Frame(Signal.LOGS, False, b"good", 3, len(outer), end)], end, len(outer), 1)
+    assert found == ScanResult([Frame(Signal.LOGS, False, b"good", 3, len(outer), end)], end, len(outer), 1)
 
 
 def test_a_damaged_length_does_not_hide_the_frames_behind_it() -> None:
@@ -82,7 +82,7 @@ def test_bad_bytes_before_an_unfinished_frame_are_settled_while_it_is_waited_for
 
     found = scan(b"garbage" + torn, 50, final=False, stream=STREAM)
 
-    assert found == Scan([], 57, gap_bytes=7, gaps=1)
+    assert found == ScanResult([], 57, gap_bytes=7, gaps=1)
 
 
 def test_without_a_stream_that_of_the_first_frame_holds() -> None:
@@ -180,4 +180,4 @@ def test_megabytes_of_garbage_are_passed_over(unit: bytes) -> None:
     found = scan(garbage + good, 0, final=False, stream=STREAM)
 
     end = len(garbage) + len(good)
-    assert found == Scan([Frame(Signal.METRICS, False, b"good", 1, len(garbage), end)], end, len(garbage), 1)
+    assert found == ScanResult([Frame(Signal.METRICS, False, b"good", 1, len(garbage), end)], end, len(garbage), 1)

@@ -34,13 +34,13 @@ def test_a_damaged_header_is_said_to_be_damaged(at: int) -> None:
         SegmentHeader.from_bytes(bytes(data))
 
 
-def test_an_unfinished_header_is_no_header() -> None:
+def test_an_unfinished_header_is_not_a_header() -> None:
     data = HEADER.to_bytes()
 
     assert [header_end(data[:cut]) for cut in (0, 7, 19, len(data) - 1)] == [None] * 4
 
 
-def test_a_newer_format_is_told_from_a_damaged_header() -> None:
+def test_a_newer_format_is_reported_from_a_damaged_header() -> None:
     body = b"\x82 something else than JSON"
     checked = struct.pack("<II", 2, len(body))
     newer = HEADER_MAGIC + checked + struct.pack("<I", crc32(body, crc32(checked))) + body
@@ -49,7 +49,7 @@ def test_a_newer_format_is_told_from_a_damaged_header() -> None:
         SegmentHeader.from_bytes(newer)
 
 
-def test_a_header_that_is_no_header_inside_is_refused() -> None:
+def test_a_header_that_is_not_a_header_inside_is_refused() -> None:
     body = b'{"instance_id": "a1"}'
     checked = struct.pack("<II", 1, len(body))
     data = HEADER_MAGIC + checked + struct.pack("<I", crc32(body, crc32(checked))) + body

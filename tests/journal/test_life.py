@@ -12,8 +12,8 @@ from journal_samples import HEADER, header, line_of, python, run_folder
 
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.host import start_ticks, this_host
-from otel_bridge.journal.life import Life, LockUnsupportedError, alive
+from otel_bridge.journal.liveness import LivenessLock, LockUnsupportedError, alive
+from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.segment import SegmentWriter
 
 NOW = 1_700_000_000_000_000_000
@@ -21,8 +21,8 @@ LIVE = """
 import os, sys
 from pathlib import Path
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.life import Life, start_ticks
-life = Life.hold(RunFolder(Path(sys.argv[1]), "r1"), "a1")
+from otel_bridge.journal.liveness import LivenessLock, start_ticks
+life = LivenessLock.hold(RunFolder(Path(sys.argv[1]), "r1"), "a1")
 print(os.getpid(), start_ticks(os.getpid()), flush=True)
 sys.stdin.readline()
 """
@@ -72,7 +72,7 @@ def test_this_process_is_alive_until_it_releases_its_sign(tmp_path: Path) -> Non
     folder = run_folder(tmp_path)
     mine = of_this_boot(os.getpid(), start_ticks(os.getpid()))
 
-    life = Life.hold(folder, "a1")
+    life = LivenessLock.hold(folder, "a1")
     held = (life.held(), alive(folder, mine, NOW))
     life.release()
 
@@ -81,17 +81,17 @@ def test_this_process_is_alive_until_it_releases_its_sign(tmp_path: Path) -> Non
 
 def test_two_signs_of_one_instance_are_refused(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    life = Life.hold(folder, "a1")
+    life = LivenessLock.hold(folder, "a1")
 
     with pytest.raises(JournalError, match="held by another process; every process needs an instance id"):
-        Life.hold(folder, "a1")
+        LivenessLock.hold(folder, "a1")
 
     life.release()
 
 
 def test_a_forked_child_leaves_the_sign_of_its_parent_alone(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    life = Life.hold(folder, "a1")
+    life = LivenessLock.hold(folder, "a1")
 
     pid = os.fork()
     if pid == 0:
@@ -123,7 +123,7 @@ def test_a_process_of_another_boot_lives_until_its_segments_have_not_grown_for_t
     assert seen == [True, True, False]
 
 
-def test_start_ticks_tell_processes_apart_and_know_no_dead_ones() -> None:
+def test_start_ticks_report_processes_apart_and_know_no_dead_ones() -> None:
     with python("input()") as process:
         ticks = start_ticks(process.pid)
         process.kill()
@@ -151,7 +151,7 @@ def test_where_the_file_system_has_no_record_locks_pid_and_start_time_decide(
     monkeypatch.setattr(fcntl, "lockf", _no_locks)
     monkeypatch.setattr(fcntl, "fcntl", _no_locks)
 
-    Life.hold(folder, "a1")
+    LivenessLock.hold(folder, "a1")
     seen = [alive(folder, of_this_boot(*who), NOW) for who in [(pid, ticks), (pid, ticks + 1)]]
 
     assert (seen, folder.processes()) == ([True, False], ["a1"])

@@ -86,7 +86,8 @@ def test_a_lock_is_free_after_exec_of_another_program(tmp_path: Path) -> None:
 
 def test_two_holders_in_one_process_shut_each_other_out_and_looking_drops_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
-    (tmp_path / "same.lock").symlink_to(path)
+    path.touch()
+    (tmp_path / "same.lock").hardlink_to(path)
     first, second = RecordLock(path), RecordLock(tmp_path / "same.lock")
 
     taken = (first.acquire(), first.acquire(), second.acquire(), probe(path), probe(tmp_path / "same.lock"))

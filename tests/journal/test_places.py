@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.journal.places import places, runnable
-from otel_bridge.journal.report import ExporterReport, Report
+from otel_bridge.journal.report import ExporterReport, Report, places, runnable
 
 
 @pytest.fixture

@@ -71,3 +71,23 @@ def test_it_is_counted_each_second_near_the_limit_and_seldom_far_from_it(
         seen.append(len(counted))
 
     assert seen == [1, 1, 2]
+
+
+def test_what_its_owner_appends_counts_at_once_and_what_was_deleted_meanwhile_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, used, quota = [1000.0], [4000], Quota(tmp_path, 5000)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Quota, "used_bytes", lambda _: used[0])
+    monkeypatch.setattr(Quota, "limit_bytes", lambda _self, _used: 5000)
+
+    first = quota.full()
+    took = [quota.took(500), quota.took(499), quota.took(1)]
+    used[0] = 2000
+    deleted, took_again = quota.full(), quota.took(3000)
+    used[0] = 5000
+    full = [quota.full(), quota.is_due()]
+    now[0] += 1.1
+
+    assert (first, took, deleted, took_again) == (False, [False, False, True], False, True)
+    assert (full, quota.is_due()) == ([True, False], True)

@@ -19,7 +19,7 @@ REPORT = Report(
     exporters={
         "mlflow": ExporterReport(
             written=90,
-            safe=80,
+            durable=80,
             state="blocked",
             reason="401",
             help="set MLFLOW_TRACKING_TOKEN",

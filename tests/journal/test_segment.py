@@ -8,7 +8,7 @@ import pytest
 from journal_samples import HEADER, MIB, all_frames, header, line_of, python, run_folder
 
 from otel_bridge.errors import FormatVersionError, JournalError
-from otel_bridge.journal.frames import HEAD_BYTES, MAX_RECORD_BYTES, Frame, Scan, Signal
+from otel_bridge.journal.frames import HEAD_BYTES, MAX_RECORD_BYTES, Frame, ScanResult, Signal
 from otel_bridge.journal.header import HEADER_MAGIC, SegmentHeader
 from otel_bridge.journal.segment import SegmentWriter, read_segment
 
@@ -25,9 +25,9 @@ def test_what_was_appended_is_read_with_the_header_first_and_then_without(tmp_pa
     first = len(HEADER.to_bytes())
     one = Frame(Signal.METRICS, False, b"one", 11, first, middle)
     two = Frame(Signal.LOGS, True, b"two", 12, middle, writer.offset)
-    assert read_segment(file.path, 0, limit_bytes=MIB, final=False) == (HEADER, Scan([one, two], writer.offset))
-    assert read_segment(file.path, middle, limit_bytes=MIB, final=False) == (None, Scan([two], writer.offset))
-    assert read_segment(file.path, writer.offset, limit_bytes=MIB, final=False) == (None, Scan([], writer.offset))
+    assert read_segment(file.path, 0, limit_bytes=MIB, final=False) == (HEADER, ScanResult([one, two], writer.offset))
+    assert read_segment(file.path, middle, limit_bytes=MIB, final=False) == (None, ScanResult([two], writer.offset))
+    assert read_segment(file.path, writer.offset, limit_bytes=MIB, final=False) == (None, ScanResult([], writer.offset))
 
 
 def test_a_segment_rolls_by_size_and_the_next_has_a_header_of_its_own(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_bad_bytes_at_the_end_wait_while_the_process_lives_and_count_once_it_is_
     live = read_segment(writer.path, end, limit_bytes=10, final=False)
     dead = read_segment(writer.path, end, limit_bytes=10, final=True)
 
-    assert live == (None, Scan([], end))
-    assert dead == (None, Scan([], end + 50, gap_bytes=50, gaps=1))
+    assert live == (None, ScanResult([], end))
+    assert dead == (None, ScanResult([], end + 50, gap_bytes=50, gaps=1))
 
 
 def test_a_damaged_header_leaves_the_frames_readable(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_damaged_header_leaves_the_frames_readable(tmp_path: Path) -> None:
     found = read_segment(writer.path, 0, limit_bytes=MIB, final=False)
 
     frame = Frame(Signal.METRICS, False, b"one", 1, end, writer.offset)
-    assert found == (None, Scan([frame], writer.offset, gap_bytes=end, gaps=1))
+    assert found == (None, ScanResult([frame], writer.offset, gap_bytes=end, gaps=1))
 
 
 def test_a_segment_of_a_newer_version_is_refused(tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ def test_an_empty_segment_has_no_header_yet(tmp_path: Path) -> None:
     path = tmp_path / "a1-000000.seg"
     path.write_bytes(HEADER_MAGIC[:3])
 
-    assert read_segment(path, 0, limit_bytes=MIB, final=False) == (None, Scan([], 0))
-    assert read_segment(path, 0, limit_bytes=MIB, final=True) == (None, Scan([], 3, gap_bytes=3, gaps=1))
+    assert read_segment(path, 0, limit_bytes=MIB, final=False) == (None, ScanResult([], 0))
+    assert read_segment(path, 0, limit_bytes=MIB, final=True) == (None, ScanResult([], 3, gap_bytes=3, gaps=1))
 
 
 def test_frames_in_a_string_of_another_segment_stay_what_they_are(tmp_path: Path) -> None:

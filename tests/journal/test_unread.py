@@ -8,8 +8,7 @@ import pytest
 from journal_samples import run_folder
 
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.report import ProcessReport, Report
-from otel_bridge.journal.unread import unread_bytes
+from otel_bridge.journal.report import ProcessReport, Report, unread_bytes
 
 
 @pytest.fixture

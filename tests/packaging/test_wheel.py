@@ -125,7 +125,7 @@ def test_a_source_root_may_not_be_imported_as_a_package(tmp_path: Path, module: 
     assert (done.returncode, "a source root, not a package" in done.stdout) == (1, True), done.stdout
 
 
-def test_no_module_of_ours_imports_a_source_root_as_a_package() -> None:
+def test_no_module_of_otel_bridge_imports_a_source_root_as_a_package() -> None:
     for name in NAMES:
         importlib.import_module(name)
 
@@ -162,7 +162,7 @@ def test_without_extras_a_held_run_is_appended_and_drained_into_files(bare: Path
         print(sorted({"wandb", "mlflow", "trackio", "grpc", "numpy"} & set(sys.modules)))
     """
 
-    held = in_bare(bare, tmp_path, code, OTEL_BRIDGE_HOLD="1")
+    held = in_bare(bare, tmp_path, code, OTEL_BRIDGE_OFFLINE="1")
     drained = in_bare(bare, tmp_path, "from otel_bridge.cli import main; main(['drain'])")
 
     lines = [line for file in tmp_path.glob(".otel-bridge/*/file/*.jsonl") for line in file.read_text().splitlines()]
@@ -184,7 +184,8 @@ def test_without_its_extra_a_tracker_is_an_error_that_names_it(bare: Path, tmp_p
 
     done = in_bare(bare, tmp_path, code)
 
-    assert done.stdout.strip().endswith(f"pip install 'otel-bridge[{tracker}]'"), done.stdout + done.stderr
+    said = f"exporter '{tracker}' needs {tracker}: pip install 'otel-bridge[{tracker}]'; or leave this environment"
+    assert done.stdout.startswith(said), done.stdout + done.stderr
     assert not (tmp_path / ".otel-bridge").exists()
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo
-from otel_bridge.records import LateValue, Rollout, Row, Status
-from otel_bridge.testing import Contents, Recorder, open_writer
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.records import Evaluation, RolloutRecord, Row, Status
+from otel_bridge.testing import Contents, RecordingTracker, open_writer
 from otel_bridge.testing.child import FileMemory
 from otel_bridge.testing.contract import WriterContract
 from otel_bridge.testing.memory import RecordingWriter
@@ -58,10 +58,10 @@ class Forgetful(RecordingWriter):
     def end(self, status: Status) -> None:
         pass
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         super().write_rollouts(rollouts[:50])
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         pass
 
 
@@ -76,17 +76,17 @@ CASES = [
     (Forgetful, "test_the_config_of_each_role_is_shown"),
     (Forgetful, "test_the_end_is_shown_and_may_come_again"),
     (Forgetful, "test_every_rollout_arrives_once_with_reward_messages_and_spans"),
-    (Forgetful, "test_a_late_value_is_attached_once_and_one_without_its_rollout_is_no_loss_of_others"),
+    (Forgetful, "test_a_late_value_is_attached_once_and_one_without_its_rollout_is_not_a_loss_of_others"),
 ]
 
 
 @pytest.mark.parametrize(("writer", "name"), CASES)
 def test_the_contract_catches(writer: type[RecordingWriter], name: str, tmp_path: Path) -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     run = RunInfo(id="0123456789abcdef", project="contract", name=name, folder=tmp_path)
     memory = FileMemory(tmp_path / "memory.db")
 
-    def make(info: RunInfo, settings: ExporterSettings, table: Memory) -> RecordingWriter:
+    def make(info: RunInfo, settings: ExporterSettings, table: WriterMemory) -> RecordingWriter:
         recorder.exporter.open(info, settings, table)
         return writer(recorder, info.id)
 

@@ -5,20 +5,20 @@ from collections.abc import Mapping
 import pytest
 
 from otel_bridge.exporter import Exporter
-from otel_bridge.testing import Recorder
+from otel_bridge.testing import RecordingTracker
 from otel_bridge.testing.contract import ReadBack, WriterContract
 
 
 class TestRecorder(WriterContract):
-    tells_safe = False
+    reports_durable = False
     lag = 0
 
     @pytest.fixture
-    def recorder(self) -> Recorder:
-        return Recorder(tells_safe=self.tells_safe, lag=self.lag)
+    def recorder(self) -> RecordingTracker:
+        return RecordingTracker(reports_durable=self.reports_durable, lag=self.lag)
 
     @pytest.fixture
-    def exporter(self, recorder: Recorder) -> Exporter:
+    def exporter(self, recorder: RecordingTracker) -> Exporter:
         return recorder.exporter
 
     @pytest.fixture
@@ -26,9 +26,9 @@ class TestRecorder(WriterContract):
         return {}
 
     @pytest.fixture
-    def read_back(self, recorder: Recorder) -> ReadBack:
+    def read_back(self, recorder: RecordingTracker) -> ReadBack:
         return lambda run: recorder.contents(run.id)
 
 
 class TestRecorderThatTellsWhatIsSafe(TestRecorder):
-    tells_safe = True
+    reports_durable = True

@@ -8,10 +8,10 @@ import pytest
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import RunWriter
 from otel_bridge.records import Status
-from otel_bridge.testing import Call, MemoryTable, Recorder, deliver, open_writer, samples
+from otel_bridge.testing import MemoryTable, RecordedCall, RecordingTracker, deliver, open_writer, samples
 
 
-def opened(recorder: Recorder) -> RunWriter:
+def opened(recorder: RecordingTracker) -> RunWriter:
     run = samples.run_info(Path("runs"))
     return open_writer(recorder.exporter, run, recorder.exporter.settings({}, Path()), MemoryTable())
 
@@ -21,7 +21,7 @@ def run_id() -> str:
 
 
 def test_an_error_at_a_position_keeps_what_is_before_it_and_names_it() -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     writer, rows = opened(recorder), samples.placed(samples.rows(5))
     recorder.fail(RetryableError("down", retry_after_s=0.0), position=3, times=2)
 
@@ -39,7 +39,7 @@ def test_an_error_at_a_position_keeps_what_is_before_it_and_names_it() -> None:
 
 
 def test_a_permanent_error_costs_the_record_it_names() -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     recorder.fail(PermanentError("never"), position=2, times=None)
 
     refused = deliver(opened(recorder), samples.placed(samples.rows(4)))
@@ -49,7 +49,7 @@ def test_a_permanent_error_costs_the_record_it_names() -> None:
 
 
 def test_faults_of_a_kind_hit_only_that_kind_until_they_are_healed() -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     recorder.fail(BlockedError("no key", help="log in"), kind="end", times=None)
     writer = opened(recorder)
     writer.write_rows(samples.placed(samples.rows(1)))
@@ -64,7 +64,7 @@ def test_faults_of_a_kind_hit_only_that_kind_until_they_are_healed() -> None:
 
 
 def test_opening_fails_too() -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     recorder.fail(BlockedError("no key"), kind="open")
 
     with pytest.raises(BlockedError):
@@ -75,24 +75,24 @@ def test_opening_fails_too() -> None:
 
 
 def test_a_hang_lasts_until_its_event_and_then_the_call_goes_on() -> None:
-    recorder, until = Recorder(), threading.Event()
+    recorder, until = RecordingTracker(), threading.Event()
     writer, rows = opened(recorder), samples.placed(samples.rows(2))
     recorder.hang(until, kind="rows")
     thread = threading.Thread(target=writer.write_rows, args=(rows,))
     thread.start()
 
-    recorder.wait_for(lambda seen: seen.waiting == [Call(run_id(), "rows", (1, 2))])
+    recorder.wait_for(lambda seen: seen.waiting == [RecordedCall(run_id(), "rows", (1, 2))])
     held = list(recorder.run(run_id()).rows)
     until.set()
     recorder.wait_for(lambda seen: len(seen.run(run_id()).rows) == 2)
     thread.join()
 
     assert held == []
-    assert recorder.calls[-1] == Call(run_id(), "rows", (1, 2))
+    assert recorder.calls[-1] == RecordedCall(run_id(), "rows", (1, 2))
 
 
 def test_waiting_for_what_never_comes_fails_with_the_last_calls() -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     opened(recorder)
 
     with pytest.raises(AssertionError, match="kind='open'"):
@@ -100,14 +100,14 @@ def test_waiting_for_what_never_comes_fails_with_the_last_calls() -> None:
 
 
 def test_what_was_not_safe_is_lost_when_a_writer_is_opened_again() -> None:
-    recorder = Recorder(tells_safe=True, lag=2)
+    recorder = RecordingTracker(reports_durable=True, lag=2)
     first = opened(recorder)
     rows = samples.placed(samples.rows(5))
-    deliver(first, rows, held=first.safe())
-    before = first.safe()
+    deliver(first, rows, held=first.durable())
+    before = first.durable()
 
     second = opened(recorder)
-    held = second.safe()
+    held = second.durable()
     deliver(second, rows, held=held)
 
     assert (before, held) == (3, 1)
@@ -115,7 +115,7 @@ def test_what_was_not_safe_is_lost_when_a_writer_is_opened_again() -> None:
 
 
 def test_what_comes_again_is_kept_once_and_counted() -> None:
-    recorder = Recorder()
+    recorder = RecordingTracker()
     writer, rows = opened(recorder), samples.placed(samples.rows(3))
 
     writer.write_rows(rows)

@@ -6,10 +6,10 @@ from typing import Any
 import trace_samples as sample
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.otlp_content import Limit
-from otel_bridge.records import Rollout
-from otel_bridge.translation.assembly import Assembler, Facts, Score, Trace
-from otel_bridge.translation.producer import producer_of
+from otel_bridge.otlp.content import Limit
+from otel_bridge.records import RolloutRecord
+from otel_bridge.translation.decode.resources import origin_of
+from otel_bridge.translation.rollouts.assembly import EvaluationScore, RolloutAssembler, SamplingFacts, Trace
 
 ID = sample.trace_id("a")
 
@@ -19,13 +19,13 @@ def assembled(
     resource: dict[str, Any] | None = None,
     *,
     scope: str = "otel_bridge",
-    scores: tuple[Score, ...] = (),
+    scores: tuple[EvaluationScore, ...] = (),
     limit: Limit = None,
     limit_bytes: int = 1 << 20,
-) -> tuple[Facts, Rollout]:
-    assembler = Assembler("rollouts", limit, limit_bytes)
-    producer = producer_of(sample.OURS if resource is None else resource, scope)
-    trace = Trace(ID, [(producer, span) for span in spans])
+) -> tuple[SamplingFacts, RolloutRecord]:
+    assembler = RolloutAssembler("rollouts", limit, limit_bytes)
+    origin = origin_of(sample.OURS if resource is None else resource, scope)
+    trace = Trace(ID, [(origin, span) for span in spans])
     facts = assembler.facts(trace)
     return facts, assembler.rollout(trace, facts, scores, {"trainer/step": 4})
 
@@ -54,7 +54,7 @@ def test_every_attribute_of_our_root_finds_its_field() -> None:
 
     facts, rollout = assembled(spans)
 
-    assert facts == Facts(
+    assert facts == SamplingFacts(
         "explorer",
         "eval",
         7,
@@ -73,7 +73,7 @@ def test_every_attribute_of_our_root_finds_its_field() -> None:
         {"role": "tool", "content": "2", "tool_call_id": "c1"},
         {"role": "assistant", "content": "2"},
     ]
-    assert rollout == Rollout(
+    assert rollout == RolloutRecord(
         id=ID,
         role="explorer",
         key="explorer/rollouts",
@@ -152,7 +152,7 @@ def test_a_foreign_agent_gives_its_conversation_its_step_and_its_rewards() -> No
     assert (rollout.key, rollout.axis, rollout.incomplete) == ("agent/rollouts", "agent/step", False)
 
 
-def test_a_span_named_rollout_inside_a_larger_trace_speaks_for_it() -> None:
+def test_a_span_named_rollout_inside_a_larger_trace_sends_for_it() -> None:
     spans = [sample.span("a", 1, "train_step"), sample.span("a", 2, "rollout", {"rl.step": 5, "rl.reward": 0.5})]
 
     facts, rollout = assembled(spans)
@@ -174,19 +174,20 @@ def test_without_its_root_a_rollout_is_incomplete_and_shows_what_came() -> None:
 
 def test_late_values_override_and_their_remarks_become_metadata() -> None:
     scores = (
-        Score("advantage", 2.0),
-        Score("reward", 0.25, "good", "since"),
-        Score("style", 0.5),
-        Score("verdict", None, "pass"),
+        EvaluationScore("advantage", 2.0),
+        EvaluationScore("reward", 0.25, "good", "since"),
+        EvaluationScore("style", 0.5),
+        EvaluationScore("verdict", None, "pass"),
     )
 
     _, rollout = assembled(sample.rollout_spans("a"), scores=scores)
 
     assert (rollout.reward, rollout.advantage, rollout.rewards) == (0.25, 2.0, {"style": 0.5})
     assert rollout.metadata == {"reward.label": "good", "reward.explanation": "since", "verdict.label": "pass"}
+    assert rollout.remarks == {"reward": ["good", "since"], "verdict": ["pass", None]}
 
 
-def test_an_id_of_the_users_own_and_a_version_that_is_no_number_become_metadata() -> None:
+def test_an_id_of_the_users_own_and_a_version_that_is_not_a_number_become_metadata() -> None:
     _, rollout = assembled(sample.rollout_spans("a", rl__rollout__id="mine", rl__policy__version="v2"))
 
     assert rollout.metadata == {"rollout_id": "mine", "policy_version": "v2"}

@@ -14,7 +14,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from trace_samples import Bench, late_in, rollouts_in, rows_in
 
-from otel_bridge.emit.rollouts import log_rollouts
+from otel_bridge.emit.rollouts.calls import log_generations, log_rollouts
 from otel_bridge.records import Row
 from otel_bridge.selection import Candidate, choose
 
@@ -78,6 +78,24 @@ def test_the_statistics_of_a_closed_step_are_over_all_its_rollouts() -> None:
     assert bench.state.get("key/explorer/rollouts/total") == "explorer/step"
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_flood_of_names_of_splits_leaves_no_more_closed_steps_than_are_remembered(
+    restart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otel_bridge.translation.rollouts.sampling._REMEMBERED_IN_ALL", 5)
+    bench = Bench(selection="first", step_watermark_ns=sample.SECOND)
+    rows: list[Row] = []
+    for number in range(20):
+        filled(bench, 1, [1.0], prefix=f"{number}-", rl__split=f"s{number:02}")
+        rows += rows_in(bench.after(60))
+        if restart:
+            bench.restart()
+
+    kept = [key for key, _ in bench.state.items("step/")]
+    assert kept == [f"step/explorer/s{number}/1" for number in range(15, 20)]
+    assert len(rows) == 20
+
+
 def test_first_keeps_by_arrival_and_at_once() -> None:
     bench = Bench(max_rollouts=2, selection="first")
 
@@ -88,7 +106,7 @@ def test_first_keeps_by_arrival_and_at_once() -> None:
 
 
 def test_a_step_closes_after_its_time_without_rollouts_and_with_the_run() -> None:
-    bench = Bench(step_wait_ns=30 * sample.SECOND)
+    bench = Bench(step_watermark_ns=30 * sample.SECOND)
     filled(bench, 1, [1.0])
 
     early, late = bench.after(29), bench.after(1)
@@ -100,7 +118,7 @@ def test_a_step_closes_after_its_time_without_rollouts_and_with_the_run() -> Non
 
 
 def test_a_step_that_trickles_on_closes_at_last() -> None:
-    bench = Bench(step_wait_ns=30 * sample.SECOND, trace_timeout_ns=100 * sample.SECOND)
+    bench = Bench(step_watermark_ns=30 * sample.SECOND, step_timeout_ns=100 * sample.SECOND)
 
     records: list[Any] = []
     for number in range(12):
@@ -148,18 +166,18 @@ def test_caps_hold_for_each_role_split_and_step_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "of_train", "of_eval"),
+    ("given", "of_train", "of_eval"),
     [
         ("", "explorer/samples/train", "explorer/samples/eval"),
         ("{split}", "explorer/train", "explorer/eval"),
         ("explorer/all", "explorer/all", "explorer/all"),
     ],
 )
-def test_the_key_holds_the_split_and_what_the_rollouts_process_was_told_goes_before(
-    told: str, of_train: str, of_eval: str
+def test_the_key_holds_the_split_and_what_the_rollouts_process_was_reported_goes_before(
+    given: str, of_train: str, of_eval: str
 ) -> None:
     bench = Bench(selection="first", rollout_key="samples/{split}")
-    more = {"rl__rollout__key": told} if told else {}
+    more = {"rl__rollout__key": given} if given else {}
 
     records = filled(bench, 1, [1.0], "t", **more) + filled(bench, 1, [1.0], "e", rl__split="eval", **more)
     late = late_in(bench.evaluate(sample.evaluation("e1-0", "judge", 0.5)))
@@ -188,7 +206,7 @@ def test_no_seats_means_no_rollouts_but_statistics() -> None:
 
 
 def test_rollouts_without_a_step_share_seats_for_one_waiting_time() -> None:
-    bench = Bench(max_rollouts=2, step_wait_ns=30 * sample.SECOND)
+    bench = Bench(max_rollouts=2, step_watermark_ns=30 * sample.SECOND)
     records: list[Any] = []
     for second in range(3):
         for number in range(4):
@@ -261,7 +279,7 @@ def test_what_was_emitted_makes_room_again() -> None:
 
 
 def test_each_step_closes_at_its_own_time() -> None:
-    bench = Bench(step_wait_ns=30 * sample.SECOND)
+    bench = Bench(step_watermark_ns=30 * sample.SECOND)
     for seconds, split in ((5, "a"), (15, "b"), (0, "c")):
         filled(bench, 1, [1.0], prefix=split, rl__split=split)
         bench.after(seconds)
@@ -305,6 +323,26 @@ def test_over_all_workers_the_same_are_kept_and_counted_in_any_order_twice_and_w
     )
 
 
+@pytest.mark.parametrize("call", ["rollouts", "lists"])
+def test_staleness_of_a_step_is_exact_over_the_rollouts_that_are_left_out_too(call: str) -> None:
+    run = MemoryRun("r1", role="explorer", MAX_ROLLOUTS_PER_STEP="2")
+    versions = [9, 8, 3, None, 10, 7]
+    if call == "lists":
+        log_generations(run, prompts=["q"] * 6, responses=["a"] * 6, policy_versions=versions, step=10)
+    else:
+        log_rollouts(run, [{"messages": "q", "policy_version": version} for version in versions], step=10)
+    log_rollouts(run, [{"messages": "q", "policy_version": 2}], step=10, split="eval")
+
+    evaluation, train = rows_in(closed(Bench(max_rollouts=2), [("w", *record) for record in run.records], {1}))
+
+    shown = {key: value for key, value in train.values.items() if "staleness" in key}
+    assert shown == {
+        "explorer/rollouts/staleness/mean": pytest.approx(13 / 5),
+        "explorer/rollouts/staleness/max": 7,
+    }
+    assert [key for key in evaluation.values if "staleness" in key] == []
+
+
 _FIGURES = ("mean", "std", "min", "max")
 
 
@@ -324,7 +362,7 @@ def closed(bench: Bench, frames: list[tuple[str, int, bytes]], kills: set[int]) 
             records += bench.rollouts.spans(sample.OURS, worker, ScopeSpans.FromString(payload), bench.now)
         else:
             [event] = ScopeLogs.FromString(payload).log_records
-            records += bench.rollouts.left_out(sample.OURS, worker, event, bench.now)
+            records += bench.rollouts.sampled_out(sample.OURS, worker, event, bench.now)
         if number in kills:
             bench.restart()
     return records + bench.close()
@@ -337,3 +375,44 @@ def zero_variance(workers: list[list[tuple[float | None, str | None]]]) -> int:
         if group is not None and reward is not None:
             groups.setdefault(group, []).append(reward)
     return sum(len(rewards) > 1 and len(set(rewards)) == 1 for rewards in groups.values())
+
+
+def test_after_a_restart_the_statistics_of_rollouts_without_a_step_keep_their_id_and_no_other_has_it() -> None:
+    straight, restarted = Bench(), Bench()
+    for bench in (straight, restarted):
+        bench.send(*sample.rollout_spans("whole", step=None), *sample.rollout_spans("rootless", step=None)[1:])
+        assert len(rows_in(bench.after(30))) == 1
+        bench.after(575)
+
+    restarted.restart()
+
+    expected, found = rows_in(straight.after(100)), rows_in(restarted.after(100))
+    assert found == expected
+    assert [row.id for row in found] == [f"s:explorer:train:{sample.NOW + 600 * sample.SECOND}"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_statistics_of_rollouts_without_a_step_have_an_id_each_also_at_one_time(restart: bool) -> None:
+    bench = Bench()
+    records: list[Any] = []
+    for name in ("a", "b", "c"):
+        bench.send(*sample.rollout_spans(name, step=None))
+        if restart:
+            bench.restart()
+        records += bench.close()
+
+    at = sample.NOW
+    assert [row.id for row in rows_in(records)] == [f"s:explorer:train:{number}" for number in (at, at + 1, at + 2)]
+    assert [row.values["explorer/rollouts/total"] for row in rows_in(records)] == [1, 1, 1]
+    assert len(bench.counted("stepless/")) == 1
+
+
+def test_a_step_waits_for_more_rollouts_after_a_restart_as_long_as_without() -> None:
+    bench = Bench(trace_grace_ns=20 * sample.SECOND)
+    bench.send(*sample.rollout_spans("a", counted=False))
+    bench.after(20)
+
+    bench.restart()
+    early, due = bench.after(29), bench.after(1)
+
+    assert (early, ids(due)) == ([], {sample.trace_id("a")})

@@ -6,10 +6,11 @@ import pytest
 import trace_samples as sample
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.otlp_content import cut, limit_of
-from otel_bridge.redaction import Redaction
-from otel_bridge.translation.content import limited, redacted, shrunk
-from otel_bridge.translation.spans import read_span
+from otel_bridge.otlp.content import limit_of
+from otel_bridge.otlp.limits import cut
+from otel_bridge.text.redaction import Redaction
+from otel_bridge.translation.content.limits import limited, redacted, shrunk
+from otel_bridge.translation.decode.spans import read_span
 
 
 def chatty() -> Span:
@@ -37,8 +38,9 @@ def test_the_policy_names_a_limit() -> None:
 
 
 def test_truncation_cuts_inside_parts_and_leaves_json_json() -> None:
-    span = limited(chatty(), 10)
+    span, unknown = limited(chatty(), 10)
 
+    assert unknown == 0
     read = read_span(span)
     assert read.prompt == [{"role": "user", "content": "x" * 10 + "… [+40 characters]"}]
     assert read.attributes["gen_ai.tool.call.arguments"] == [{"deep": "y" * 10 + "… [+40 characters]"}]
@@ -48,8 +50,9 @@ def test_truncation_cuts_inside_parts_and_leaves_json_json() -> None:
 
 
 def test_off_removes_content_from_the_bytes_too_and_keeps_numbers() -> None:
-    span = limited(chatty(), 0)
+    span, unknown = limited(chatty(), 0)
 
+    assert unknown == 0
     assert {pair.key for pair in span.attributes} == {"gen_ai.operation.name", "rl.reward"}
     assert [pair.key for pair in span.events[0].attributes] == ["exception.type"]
     assert read_span(span).error == "T"
@@ -138,7 +141,7 @@ def test_a_span_without_secrets_is_given_back_itself() -> None:
     assert redacted(span, Redaction()) is span
 
 
-def test_email_addresses_are_struck_out_where_they_are_asked_for_and_json_stays_json() -> None:
+def test_email_addresses_are_redacted_where_they_are_asked_for_and_json_stays_json() -> None:
     said = json.dumps([sample.text("user", "mail\nann@example.org or a@b")], ensure_ascii=True)
     span = sample.span(
         "a",

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from otel_bridge.records import Message
-from otel_bridge.translation.conversation import in_order, merged
+from otel_bridge.translation.rollouts.conversation import in_order, merged
 
 
 def said(role: str, content: str | None) -> Message:

@@ -1,11 +1,11 @@
-"""The end of a forwarded process may overtake its last rows: it waits for those that it tells of."""
+"""The end of a forwarded process may overtake its last rows: it waits for those that it reports."""
 
 from __future__ import annotations
 
 from otlp_samples import LOGS, T0, Bench, end, logs_request, metrics_request, row, source, who
 
 from otel_bridge.records import End, Record, Status
-from otel_bridge.translation.life import MAX_PROCESSES
+from otel_bridge.translation.processes.lifecycle import MAX_PROCESSES
 
 FINISHED = Status.FINISHED
 
@@ -14,7 +14,7 @@ def ends(records: list[Record]) -> list[tuple[str, Status, int]]:
     return [(record.id, record.status, record.time_unix_ns) for record in records if isinstance(record, End)]
 
 
-def test_the_end_of_a_forwarded_process_waits_for_the_rows_it_tells_of() -> None:
+def test_the_end_of_a_forwarded_process_waits_for_the_rows_it_reports_of() -> None:
     bench = Bench()
     bench.request(logs_request((who(), [end("finished", 1, last_row=2)])), LOGS)
 

@@ -1,4 +1,4 @@
-"""Frames: who speaks in them and what they said, before anything of it has an effect."""
+"""Frames: the sender in them and what they said, before anything of it has an effect."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from otlp_samples import (
 )
 from trace_samples import rollout_spans
 
-from otel_bridge.translation.frames import FastRow, Frame, FrameReader, Said
-from otel_bridge.translation.hearing import Hearing
-from otel_bridge.translation.life import Life
-from otel_bridge.translation.options import Options
-from otel_bridge.translation.own_rows import Piece
-from otel_bridge.translation.run_facts import RunFacts
+from otel_bridge.translation.decode.rows import RowFragment
+from otel_bridge.translation.frames import DecodedFrame, FastRow, FrameReader, ResourceMetricsInput
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.processes.lifecycle import RunLifecycle
+from otel_bridge.translation.processes.producers import ProducerContext, ProducerRegistry, SegmentInfo
+from otel_bridge.translation.processes.receive_clock import ReceiveClock
+from otel_bridge.translation.processes.run_metadata import RunMetadata
 from otel_bridge.translation.state import MemoryState
-from otel_bridge.translation.voices import Source, Voice, Voices
 
 OTHER = {**who("i7"), "rl.run.id": "another"}
 LOSS = row(1, {"loss": 1.0})
@@ -44,37 +44,37 @@ class Reading:
 
     def __init__(self) -> None:
         self.state = MemoryState()
-        life = Life(self.state, Options(run_id=RUN), Hearing(0, 0))
-        self.reader = FrameReader(self.state, Voices(RunFacts(self.state, RUN), life))
+        life = RunLifecycle(self.state, TranslationOptions(run_id=RUN), ReceiveClock(0, 0))
+        self.reader = FrameReader(self.state, ProducerRegistry(RunMetadata(self.state, RUN), life))
 
     def drops(self) -> dict[str, object]:
         return {key.removeprefix("drop/"): number for key, number in self.state.items("drop/")}
 
 
-def alone(payload: bytes, sender: Source | None = None) -> Frame:
-    return Frame(sender or source(), payload, False, T0, T0)
+def alone(payload: bytes, sender: SegmentInfo | None = None) -> DecodedFrame:
+    return DecodedFrame(sender or source(), payload, False, T0, T0)
 
 
-def whole(payload: bytes) -> Frame:
-    return Frame(RECEIVER, payload, True, T0, T0)
+def whole(payload: bytes) -> DecodedFrame:
+    return DecodedFrame(RECEIVER, payload, True, T0, T0)
 
 
-def heard(said: list[Said]) -> list[tuple[str, list[object], list[str]]]:
+def received(said: list[ResourceMetricsInput]) -> list[tuple[str, list[object], list[str]]]:
     """Instance, rows as values by key, names of the other metrics."""
     return [
-        (one.voice.process.instance, [*map(_row, one.rows)], [metric.name for metric in one.others]) for one in said
+        (one.context.process.instance, [*map(_row, one.rows)], [metric.name for metric in one.others]) for one in said
     ]
 
 
-def _row(found: FastRow | Iterable[Piece]) -> object:
+def _row(found: FastRow | Iterable[RowFragment]) -> object:
     return ("fast", found.read[3]) if isinstance(found, FastRow) else [piece.values for piece in found]
 
 
-def instances(found: Iterable[tuple[Voice, object]]) -> list[str]:
-    return [voice.process.instance for voice, _ in found]
+def instances(found: Iterable[tuple[ProducerContext, object]]) -> list[str]:
+    return [context.process.instance for context, _ in found]
 
 
-def test_a_frame_of_a_segment_is_of_whoever_wrote_it() -> None:
+def test_a_frame_of_a_segment_is_of_the_one_that_wrote_it() -> None:
     reading = Reading()
     other = pb.ScopeMetrics(scope=SCOPE, metrics=[*LOSS.metrics, gauge("x", 1.0, T0, {})])
 
@@ -82,7 +82,7 @@ def test_a_frame_of_a_segment_is_of_whoever_wrote_it() -> None:
     spans = list(reading.reader.spans(alone(SPANS.SerializeToString())))
     events = list(reading.reader.logs(alone(logs(end("finished", 1)))))
 
-    assert heard(said) == [("i1", [[{"trainer/loss": 1.0}]], ["x"])]
+    assert received(said) == [("i1", [[{"trainer/loss": 1.0}]], ["x"])]
     assert (instances(spans), [*spans[0][1]]) == (["i1"], [SPANS])
     assert (instances(events), [record.event_name for scope in events[0][1] for record in scope.log_records]) == (
         ["i1"],
@@ -90,12 +90,12 @@ def test_a_frame_of_a_segment_is_of_whoever_wrote_it() -> None:
     )
 
 
-def test_in_a_request_every_resource_speaks_for_itself_and_a_known_shape_is_read_fast() -> None:
+def test_in_a_request_every_resource_sends_for_itself_and_a_known_shape_is_read_fast() -> None:
     reading = Reading()
     latency = foreign(gauge("latency", 3.0, T0, {}))
     payload = metrics_request((who(), [LOSS, row(2, {"loss": 2.0})]), ({"rl.run.id": RUN}, [latency]), (who("i2"), []))
 
-    ours, app, silent = heard(reading.reader.metrics(whole(payload)))
+    ours, app, silent = received(reading.reader.metrics(whole(payload)))
 
     assert ours == ("i1", [[{"trainer/loss": 1.0}], ("fast", {"trainer/loss": 2.0})], [])
     assert (app[0].startswith("foreign:"), app[1:], silent) == (True, ([], ["latency"]), ("i2", [], []))
@@ -105,12 +105,12 @@ def test_a_request_that_is_unusual_says_the_same() -> None:
     usual = metrics_request((who(), [LOSS]))
     later = usual + b"\x12\x00"  # a field of a later version
 
-    assert heard(Reading().reader.metrics(whole(later))) == heard(Reading().reader.metrics(whole(usual)))
+    assert received(Reading().reader.metrics(whole(later))) == received(Reading().reader.metrics(whole(usual)))
 
 
 def test_what_names_another_run_is_left_out_and_counted_once_a_resource() -> None:
     reading = Reading()
-    of_another = Source("i7", "process", source("i7", rl_run_id="another").resource)
+    of_another = SegmentInfo("i7", "process", source("i7", rl_run_id="another").resource)
 
     metrics = reading.reader.metrics(whole(metrics_request((OTHER, [LOSS]), (who(), [LOSS]), (OTHER, [LOSS]))))
     events = list(reading.reader.logs(whole(logs_request((OTHER, [end("failed", 1)]), (who(), [])))))
@@ -121,7 +121,7 @@ def test_what_names_another_run_is_left_out_and_counted_once_a_resource() -> Non
 
 
 def test_a_segment_whose_header_cannot_be_read_says_nothing_and_is_counted_each_time() -> None:
-    reading, unread = Reading(), Source("x", "process", b"\x0a\xff")
+    reading, unread = Reading(), SegmentInfo("x", "process", b"\x0a\xff")
 
     said = reading.reader.metrics(alone(LOSS.SerializeToString(), unread))
     found = [*reading.reader.spans(alone(b"", unread)), *reading.reader.logs(alone(b"", unread))]
@@ -130,18 +130,18 @@ def test_a_segment_whose_header_cannot_be_read_says_nothing_and_is_counted_each_
     assert reading.drops() == {"undecodable": 4}
 
 
-def first_spans(reader: FrameReader, frame: Frame) -> object:
+def first_spans(reader: FrameReader, frame: DecodedFrame) -> object:
     return next(reader.spans(frame))
 
 
-def first_logs(reader: FrameReader, frame: Frame) -> object:
+def first_logs(reader: FrameReader, frame: DecodedFrame) -> object:
     return next(reader.logs(frame))
 
 
 @pytest.mark.parametrize("frame", [alone(b"\x0a\xff\x01"), whole(b"\x0a\xff\x01")], ids=["alone", "whole"])
 @pytest.mark.parametrize("read", [FrameReader.metrics, first_spans, first_logs])
 def test_bytes_that_cannot_be_decoded_are_the_callers_to_count(
-    read: Callable[[FrameReader, Frame], object], frame: Frame
+    read: Callable[[FrameReader, DecodedFrame], object], frame: DecodedFrame
 ) -> None:
     reading = Reading()
 
@@ -151,7 +151,7 @@ def test_bytes_that_cannot_be_decoded_are_the_callers_to_count(
     assert reading.drops() == {}
 
 
-def test_a_voice_is_looked_up_only_when_those_before_it_were_taken() -> None:
+def test_a_producer_is_looked_up_only_when_those_before_it_were_taken() -> None:
     reading = Reading()
     found = reading.reader.logs(whole(logs_request((who("i1"), []), (OTHER, []))))
 

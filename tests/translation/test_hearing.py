@@ -8,7 +8,7 @@ from otlp_samples import LOGS, RUN, TRACES, Bench, end, logs_request, metrics_re
 from trace_samples import rollout_spans, rollouts_in, rows_in, scope_spans
 
 from otel_bridge.records import End, Record
-from otel_bridge.translation.options import Options
+from otel_bridge.translation.options import TranslationOptions
 
 HOUR_S = 3600.0
 
@@ -79,13 +79,13 @@ def test_requests_read_late_that_came_before_are_not_the_first_rows() -> None:
     assert (ids(early), ids(bench.records)) == ([], ["m:i1:1", "m:i1:2", "m:i1:3"])
 
 
-def test_nobody_is_taken_for_dead_for_what_nobody_could_hear() -> None:
+def test_nobody_is_treated_as_dead_for_what_nobody_could_hear() -> None:
     bench = Bench()
     bench.request(of_rows(1))
-    silence_s = bench.options.silence_ns / 1e9
+    liveness_timeout_s = bench.options.liveness_timeout_ns / 1e9
 
     bench.restart(away_s=HOUR_S)
-    early, due = bench.tick(silence_s - 1), bench.tick(1)
+    early, due = bench.tick(liveness_timeout_s - 1), bench.tick(1)
 
     assert (ids(early), [type(record) for record in due]) == ([], [End])
 
@@ -121,7 +121,7 @@ def test_a_rollout_still_waits_for_the_spans_that_are_under_way() -> None:
 
 
 def test_spans_that_never_come_are_given_up_a_grace_after_the_first_spans() -> None:
-    bench = Bench(Options(run_id=RUN, selection="first"))
+    bench = Bench(TranslationOptions(run_id=RUN, selection="first"))
     bench.request(of_spans(rollout_spans("t")[0]), TRACES)
 
     bench.restart(away_s=HOUR_S)
@@ -132,7 +132,7 @@ def test_spans_that_never_come_are_given_up_a_grace_after_the_first_spans() -> N
 
 
 def test_where_no_spans_come_at_all_they_are_given_up_a_tail_wait_after_the_start() -> None:
-    bench = Bench(Options(run_id=RUN, selection="first"))
+    bench = Bench(TranslationOptions(run_id=RUN, selection="first"))
     bench.request(of_spans(rollout_spans("t")[0]), TRACES)
 
     bench.restart(away_s=HOUR_S)
@@ -142,7 +142,7 @@ def test_where_no_spans_come_at_all_they_are_given_up_a_tail_wait_after_the_star
 
 
 def test_a_step_is_chosen_among_those_too_that_were_under_way() -> None:
-    bench = Bench(Options(run_id=RUN, max_rollouts=1))
+    bench = Bench(TranslationOptions(run_id=RUN, max_rollouts=1))
     bench.request(of_spans(*rollout_spans("poor", reward=0.0, rl__group="g")), TRACES)
 
     bench.restart(away_s=HOUR_S)
@@ -155,7 +155,7 @@ def test_a_step_is_chosen_among_those_too_that_were_under_way() -> None:
 
 
 def test_what_was_in_a_segment_here_waits_for_nobody_elsewhere() -> None:
-    bench = Bench(Options(run_id=RUN, selection="first"))
+    bench = Bench(TranslationOptions(run_id=RUN, selection="first"))
     here = source("i1", "explorer")
     bench.open(here)
     frame = scope_spans([rollout_spans("t")[0]]).SerializeToString()

@@ -7,8 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
+from otel_bridge.emit.encode.histogram import distribution_of
 from otel_bridge.records import Distribution
-from otel_bridge.translation.histograms import explicit, exponential
+from otel_bridge.translation.decode.histograms import explicit, exponential
 
 Buckets = pb.ExponentialHistogramDataPoint.Buckets
 
@@ -104,3 +105,18 @@ def test_the_edges_of_any_exponential_histogram_rise_and_every_number_stands_in_
     assert all(low < high for low, high in zip(found.edges, found.edges[1:], strict=False))
     assert all(abs(edge) <= sys.float_info.max for edge in found.edges)
     assert len(found.edges) == (len(found.counts) + 1 if total else 0)
+
+
+def test_quantiles_among_numbers_that_all_stand_at_one_place_are_that_number() -> None:
+    numbers = distribution_of([0.0] * 50 + [1.0] * 50)
+    point = pb.ExponentialHistogramDataPoint(
+        count=numbers.count,
+        sum=numbers.sum,
+        min=numbers.min,
+        max=numbers.max,
+        scale=numbers.scale,
+        zero_count=numbers.zero_count,
+        positive=Buckets(offset=numbers.positive.offset, bucket_counts=numbers.positive.counts),
+    )
+
+    assert [exponential(point).quantile(q) for q in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.0, 0.0, 1.0]

@@ -5,7 +5,7 @@ from otlp_samples import resource
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import run_id_of
-from otel_bridge.translation.identity import RunIdentity, attributes_of, run_of, speaker_of, within
+from otel_bridge.translation.decode.resources import RunIdentity, attributes_of, producer_of, run_of, within
 
 
 @pytest.mark.parametrize(
@@ -30,22 +30,22 @@ def test_an_id_that_was_given_goes_before_all_names() -> None:
 
 
 def test_a_foreign_producer_gets_an_instance_that_is_its_own() -> None:
-    one = speaker_of({"service.name": "app", "service.instance.id": "a"})
-    other = speaker_of({"service.name": "app", "service.instance.id": "b"})
+    one = producer_of({"service.name": "app", "service.instance.id": "a"})
+    other = producer_of({"service.name": "app", "service.instance.id": "b"})
 
     assert (one.foreign, one.role, one.foreign_role) == (True, None, "app")
     assert one.instance.startswith("foreign:")
     assert one.instance != other.instance
 
 
-def test_a_process_of_ours_has_its_role_from_us_alone() -> None:
-    speaker = speaker_of({"rl.instance.id": "i1", "service.name": "app", "rl.rank": 2, "rl.forked": True})
+def test_a_process_of_otel_bridge_has_its_role_from_us_alone() -> None:
+    producer = producer_of({"rl.instance.id": "i1", "service.name": "app", "rl.rank": 2, "rl.forked": True})
 
-    found = (speaker.instance, speaker.foreign, speaker.role, speaker.foreign_role, speaker.rank, speaker.forked)
+    found = (producer.instance, producer.foreign, producer.role, producer.foreign_role, producer.rank, producer.forked)
     assert found == ("i1", False, None, None, 2, True)
 
 
-def test_an_sdk_inside_a_process_of_ours_belongs_to_its_run_and_says_itself_who_it_is() -> None:
+def test_an_sdk_inside_a_process_of_otel_bridge_belongs_to_its_run_and_says_itself_who_it_is() -> None:
     outer = {"rl.run.id": "abc", "rl.instance.id": "i1", "service.name": "default-name"}
 
     assert within(outer, {"service.name": "app"}) == {"rl.run.id": "abc", "service.name": "app"}

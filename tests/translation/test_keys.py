@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.translation.keys import MAX_AXES, Axes, attribute_suffix, full_key
-from otel_bridge.translation.process import Process
+from otel_bridge.translation.decode.rows import full_key
+from otel_bridge.translation.metrics.keys import MAX_AXES, StepAxes, attribute_suffix
+from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import MemoryState
 
 
@@ -58,22 +59,29 @@ def test_two_attributes_that_would_look_the_same_stay_two_keys() -> None:
 
 def test_axes_and_keys_are_restored_from_the_state() -> None:
     state = MemoryState()
-    axes = Axes(state, 100)
+    axes = StepAxes(state, 100)
     axes.register(["trainer/loss"], "trainer/step")
+    axes.attempt(Process("i0", "process", "trainer"), "trainer/step", 4)
     axes.advance("trainer/step", 4)
     axes.attempt(Process("i1", "process", "trainer"), "trainer/step", 4)
     axes.flush()
 
-    restored = Axes(state, 100)
+    restored = StepAxes(state, 100)
 
     assert restored.steps() == {"trainer/step": 4}
-    assert state.snapshot() == {"axis/trainer/step": 4, "attempt/trainer/step": 2, "key/trainer/loss": "trainer/step"}
+    assert state.snapshot() == {
+        "axis/trainer/step": 4,
+        "furthest/trainer/step": 4,
+        "attempt/trainer/step": 2,
+        "led/trainer/step": 2,
+        "key/trainer/loss": "trainer/step",
+    }
     assert restored.attempt(Process("i2", "process", "trainer"), "trainer/step", 4) == 3
 
 
 def test_axes_and_keys_are_bounded() -> None:
     state = MemoryState()
-    axes = Axes(state, 10)
+    axes = StepAxes(state, 10)
 
     for number in range(MAX_AXES + 50):
         axes.register([f"key{number}"], "step")
@@ -82,3 +90,22 @@ def test_axes_and_keys_are_bounded() -> None:
     assert len(axes.steps()) == MAX_AXES
     assert (len(steps), steps[f"role{MAX_AXES + 49}/step"]) == (MAX_AXES + 1, MAX_AXES + 49)
     assert len(state.items("key/")) == 10
+
+
+def test_keys_beyond_the_limit_of_a_run_are_left_out_counted_and_the_first_is_named() -> None:
+    state = MemoryState()
+    axes = StepAxes(state, max_keys=3)
+
+    admitted = [
+        axes.admit({"a": 1.0, "b": 2.0}, "step"),
+        axes.admit({"c": 3.0, "d": 4.0, "e": 5.0}, None),
+        axes.admit({"a": 6.0, "c": 7.0, "f": 8.0}, "step"),
+    ]
+
+    assert admitted == [{"a": 1.0, "b": 2.0}, {"c": 3.0}, {"a": 6.0, "c": 7.0}]
+    assert state.snapshot() == {
+        "key/a": "step",
+        "key/b": "step",
+        "drop/too_many_keys": 3,
+        "dropkey/too_many_keys": "d",
+    }

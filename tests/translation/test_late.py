@@ -8,7 +8,7 @@ import pytest
 import trace_samples as sample
 from trace_samples import Bench, late_in, rollouts_in, rows_in
 
-from otel_bridge.records import LateValue
+from otel_bridge.records import Evaluation, trace_id_of
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -47,7 +47,7 @@ def test_a_value_after_its_rollout_is_a_record_that_names_it() -> None:
     records = bench.evaluate(sample.evaluation("a", "reward", 0.5, seq=4, score__label="ok", explanation="why"))
 
     assert records == [
-        LateValue(
+        Evaluation(
             id="l:i1:4",
             rollout_id=sample.trace_id("a"),
             rollout_key="explorer/eval/samples",
@@ -109,7 +109,7 @@ def test_of_two_values_the_higher_number_of_one_process_and_the_later_of_two_hol
     assert rollout.reward == 0.3
 
 
-def test_values_of_producers_that_number_nothing_are_told_apart_by_what_they_say() -> None:
+def test_values_of_producers_that_number_nothing_are_distinguished_by_what_they_say() -> None:
     bench = Bench(selection="first")
     bench.send(*sample.rollout_spans("a"))
     event = sample.evaluation("a", "reward", 0.5, seq=None, at_ns=5)
@@ -129,6 +129,25 @@ def test_a_value_for_a_rollout_that_was_left_out_is_counted() -> None:
 
     assert after == []
     assert bench.counted("left/") == {"late_value": 2, "rollout": 1}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_values_for_rollouts_that_their_emitter_left_out_are_counted_whenever_they_come(restart: bool) -> None:
+    bench = Bench()
+    run_id = str(sample.OURS["rl.run.id"])
+    early, late = sample.evaluation("a", "judge", 0.5), sample.evaluation("b", "judge", 0.5, seq=2)
+    for event, rollout in ((early, "r0"), (late, "r1")):
+        event.trace_id = bytes.fromhex(trace_id_of(run_id, rollout))
+    bench.evaluate(early)
+    sums = {"count": 2, "sum": 1.0, "sum_squares": 1.0, "min": 0.0, "max": 1.0}
+    bench.leave_out(sample.left_out(3, {"": sums}, 2, ids="r0\nr1"))
+    if restart:
+        bench.restart()
+
+    records = bench.evaluate(late) + bench.close()
+
+    assert late_in(records) == []
+    assert bench.counted("left/") == {"late_value": 2, "rollout": 2}
 
 
 def test_a_value_whose_trace_never_comes_is_sent_by_itself_in_the_end() -> None:
@@ -193,7 +212,7 @@ def test_endless_names_for_one_rollout_are_bounded() -> None:
     assert bench.counted() == {"evaluation/too_many": 3}
 
 
-def test_values_for_a_trace_that_is_no_rollout_are_counted() -> None:
+def test_values_for_a_trace_that_is_not_a_rollout_are_counted() -> None:
     bench = Bench(trace_grace_ns=2 * sample.SECOND)
     bench.evaluate(sample.evaluation("http", "reward", 1.0))
     bench.send(sample.span("http", 1, "GET /"))
@@ -204,7 +223,7 @@ def test_values_for_a_trace_that_is_no_rollout_are_counted() -> None:
     assert bench.counted() == {"trace/other": 1, "evaluation/other": 2}
 
 
-def test_an_address_is_struck_out_of_label_and_explanation_where_it_is_asked_for() -> None:
+def test_an_address_is_redacted_of_label_and_explanation_where_it_is_asked_for() -> None:
     judged = sample.evaluation("a", "judge", 0.5, score__label="by ann@example.org", explanation="ann@example.org says")
     found = []
     for redact_email in (False, True):

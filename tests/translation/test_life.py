@@ -1,12 +1,28 @@
 from __future__ import annotations
 
 import pytest
-from otlp_samples import BRIDGE, LOGS, RUN, T0, Bench, S, end, event, logs_request, metrics_request, row, source, who
+from otlp_samples import (
+    BRIDGE,
+    LOGS,
+    RUN,
+    T0,
+    Bench,
+    S,
+    end,
+    event,
+    foreign,
+    gauge,
+    logs_request,
+    metrics_request,
+    row,
+    source,
+    who,
+)
 
 from otel_bridge.records import End, Record, Row, Status
-from otel_bridge.translation.life import MAX_PROCESSES
-from otel_bridge.translation.options import Options
-from otel_bridge.translation.translator import Source
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.processes.lifecycle import MAX_PROCESSES
+from otel_bridge.translation.translator import SegmentInfo
 
 FINISHED, FAILED, KILLED = Status.FINISHED, Status.FAILED, Status.KILLED
 
@@ -86,7 +102,7 @@ def test_the_owner_role_decides_the_status_else_the_worst(
 
 
 def test_another_owner_role_may_be_named() -> None:
-    bench = Bench(options=Options(run_id=RUN, owner_role="explorer"))
+    bench = Bench(options=TranslationOptions(run_id=RUN, owner_role="explorer"))
     bench.open(source("i1"), source("i2", "explorer"))
 
     bench.logs(source("i1"), end("failed", 1))
@@ -110,7 +126,7 @@ def test_forked_children_and_ranks_above_zero_hold_the_run_open_but_never_decide
 
 
 def test_while_a_launcher_is_open_the_run_is_open_and_the_worse_of_both_holds() -> None:
-    launcher = Source("l1", "launcher", source("l1", None, rl_launcher=True).resource)
+    launcher = SegmentInfo("l1", "launcher", source("l1", None, rl_launcher=True).resource)
     bench = Bench()
     bench.open(launcher, source())
 
@@ -123,7 +139,7 @@ def test_while_a_launcher_is_open_the_run_is_open_and_the_worse_of_both_holds() 
 
 
 def test_a_run_whose_processes_were_all_ended_by_the_launcher_ends_with_it() -> None:
-    launcher = Source("l1", "launcher", source("l1", None, rl_launcher=True).resource)
+    launcher = SegmentInfo("l1", "launcher", source("l1", None, rl_launcher=True).resource)
     bench = Bench()
     bench.open(launcher, source())
 
@@ -149,10 +165,10 @@ def test_letting_go_releases_what_waits_and_ends_nobody_who_may_go_on() -> None:
     del piece.metrics[1]
     bench.request(metrics_request((who(), [piece])))
 
-    let_go = bench.translator.let_go(bench.now_ns)
+    pause = bench.translator.pause(bench.now_ns)
 
-    assert [record.values for record in let_go if isinstance(record, Row)] == [{"trainer/loss": 1.0}]
-    assert (ends(let_go), bench.translator.status()) == ([], "running")
+    assert [record.values for record in pause if isinstance(record, Row)] == [{"trainer/loss": 1.0}]
+    assert (ends(pause), bench.translator.status()) == ([], "running")
     assert ends(bench.close()) == [("e:1", KILLED, T0)]
 
 
@@ -283,7 +299,7 @@ def test_a_local_process_that_never_ended_holds_the_run_open_even_then() -> None
 
 
 def test_a_run_that_failed_and_is_taken_up_again_may_finish() -> None:
-    launcher = Source("l1", "launcher", source("l1", None, rl_launcher=True).resource)
+    launcher = SegmentInfo("l1", "launcher", source("l1", None, rl_launcher=True).resource)
     bench = Bench()
     bench.open(launcher, source("i1", "explorer"))
     bench.logs(source("i1", "explorer"), end("failed", 1))
@@ -320,3 +336,31 @@ def test_processes_are_bounded_and_those_forgotten_still_count() -> None:
 
     assert len(bench.state.items("proc/")) == MAX_PROCESSES
     assert ends(bench.records) == [("e:1", FAILED, T0)]
+
+
+def test_a_run_of_third_party_producers_ends_as_the_service_drains_and_goes_on_with_more_data() -> None:
+    bench = Bench()
+    agent = {"service.name": "agent", "rl.run.id": RUN}
+
+    def loss(time_ns: int) -> bytes:
+        return metrics_request((agent, [foreign(gauge("loss", 1.0, time_ns, {}))]))
+
+    bench.request(loss(T0))
+    drained = bench.translator.pause(bench.now_ns)
+    bench.restart(away_s=60)
+    more = bench.request(loss(T0 + 1))
+    running = bench.translator.status()
+    again = bench.translator.pause(bench.now_ns)
+
+    assert ends(drained) == [("e:1", FINISHED, T0)]
+    assert (len(more), running) == (1, "running")
+    assert [status for _, status, _ in ends(again)] == [FINISHED]
+
+
+def test_a_drain_ends_no_run_that_a_process_of_our_api_belongs_to() -> None:
+    bench = Bench()
+    bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
+    bench.request(metrics_request(({"service.name": "agent", "rl.run.id": RUN}, [foreign(gauge("x", 1.0, T0, {}))])))
+
+    assert ends(bench.translator.pause(bench.now_ns)) == []
+    assert bench.translator.status() == "running"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from otel_bridge.json_text import as_text, parsed_json
-from otel_bridge.translation.messages import flattened_chat, read_chat, system_message
+from otel_bridge.otlp.json_text import as_text, parsed_json
+from otel_bridge.translation.decode.messages import flattened_chat, read_chat, system_message
 
 
 def test_the_parts_form_becomes_openai_messages_with_tool_calls_and_results() -> None:
@@ -63,7 +63,7 @@ def test_images_sounds_and_files_become_openai_parts_and_unknown_parts_stay() ->
     ]
 
 
-def test_openai_messages_pass_as_they_are_less_what_is_no_part_of_one() -> None:
+def test_openai_messages_pass_as_they_are_less_what_is_not_a_part_of_one() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     given = [
         {"role": "assistant", "content": None, "tool_calls": [call], "finish_reason": "tool_calls", "odd": 1},
@@ -96,7 +96,7 @@ def test_every_shape_of_a_list_of_messages_is_read(value: Any) -> None:
     assert chat.messages == [{"role": "user", "content": "q"}]
 
 
-def test_what_is_no_message_is_skipped_and_counted() -> None:
+def test_what_is_not_a_message_is_skipped_and_counted() -> None:
     chat = read_chat([1, None, {"content": "who says?"}, {"role": 3}, {"role": "user", "content": "q"}], "user")
 
     assert chat.messages == [{"role": "user", "content": "q"}]
@@ -104,7 +104,7 @@ def test_what_is_no_message_is_skipped_and_counted() -> None:
 
 
 @pytest.mark.parametrize(("value", "read"), [(None, []), ("", []), ([], []), ("[broken", ["[broken"])])
-def test_nothing_is_no_message_and_broken_json_is_a_text(value: Any, read: list[str]) -> None:
+def test_nothing_is_not_a_message_and_broken_json_is_a_text(value: Any, read: list[str]) -> None:
     chat = read_chat(value, "assistant")
 
     assert chat.messages == [{"role": "assistant", "content": content} for content in read]

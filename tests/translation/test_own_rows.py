@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otlp_samples import SCOPE, T0, row
 
-from otel_bridge.emit.rows import RowEncoder
-from otel_bridge.translation.own_rows import Decoder, Piece
+from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.translation.decode.rows import RowDecoder, RowFragment
 
 KEYS = st.lists(
     st.text(min_size=1, max_size=12).filter(lambda key: key != "rl.row"), min_size=1, max_size=6, unique=True
@@ -22,7 +22,7 @@ NUMBERS = st.integers(1, (1 << 62))
 TIMES = st.integers(1, (1 << 63) - 1)
 
 
-def written(piece: Piece) -> tuple[object, ...]:
+def written(piece: RowFragment) -> tuple[object, ...]:
     """All of a row, NaN and the type of a number included."""
     bits = [
         (key, type(value), struct.pack("<d", value) if isinstance(value, float) else value)
@@ -31,23 +31,23 @@ def written(piece: Piece) -> tuple[object, ...]:
     return (piece.role, piece.step, piece.time_ns, piece.seq, bits)
 
 
-def fast(decoder: Decoder, payload: bytes) -> tuple[object, ...] | None:
+def fast(decoder: RowDecoder, payload: bytes) -> tuple[object, ...] | None:
     found = decoder.fast(payload)
     if found is None:
         return None
     learned, (time_ns, step, seq, values) = found
-    return written(Piece(learned.role, step, time_ns, seq, len(values), values))
+    return written(RowFragment(learned.role, step, time_ns, seq, len(values), values))
 
 
 def slow(payload: bytes, role: str | None, rank: int) -> list[tuple[object, ...]]:
-    return [written(piece) for piece in Decoder(role, rank).slow(payload)[0]]
+    return [written(piece) for piece in RowDecoder(role, rank).slow(payload)[0]]
 
 
 @given(st.data(), KEYS, st.none() | st.text(max_size=5), st.none() | st.text(min_size=1, max_size=5), st.integers(0, 2))
 def test_fast_reads_what_slow_reads_or_nothing(
     data: st.DataObject, keys: list[str], role: str | None, other: str | None, rank: int
 ) -> None:
-    decoder = Decoder(role or None, rank)
+    decoder = RowDecoder(role or None, rank)
     encode = RowEncoder().encode
     payloads = [
         encode({key: data.draw(VALUES) for key in keys}, data.draw(TIMES), data.draw(STEPS), other, data.draw(NUMBERS))
@@ -62,7 +62,7 @@ def test_fast_reads_what_slow_reads_or_nothing(
 
 
 def test_a_shape_that_came_once_is_read_fast_with_other_values_times_steps_and_numbers() -> None:
-    decoder = Decoder("trainer", 0)
+    decoder = RowDecoder("trainer", 0)
     encode = RowEncoder().encode
     decoder.slow(encode({"loss": 1.0, "tokens": 3, "lr": 0.0}, T0, 300, None, 7))
 
@@ -85,14 +85,14 @@ def test_a_shape_that_came_once_is_read_fast_with_other_values_times_steps_and_n
     ],
 )
 def test_another_shape_is_left_to_protobuf(other: pb.ScopeMetrics) -> None:
-    decoder = Decoder(None, 0)
+    decoder = RowDecoder(None, 0)
     decoder.slow(row(5, {"loss": 1.0, "lr": 2.0}).SerializeToString())
 
     assert decoder.fast(other.SerializeToString()) is None
 
 
 def test_a_frame_whose_points_differ_in_time_or_step_is_left_to_protobuf() -> None:
-    decoder = Decoder(None, 0)
+    decoder = RowDecoder(None, 0)
     one = row(5, {"loss": 1.0, "lr": 2.0})
     decoder.slow(one.SerializeToString())
     later, stepped = pb.ScopeMetrics(), pb.ScopeMetrics()
@@ -108,7 +108,7 @@ def test_a_frame_whose_points_differ_in_time_or_step_is_left_to_protobuf() -> No
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_of_a_frame_with_a_changed_byte_fast_reads_what_slow_reads_or_nothing(place: int, change: int) -> None:
     payload = bytearray(RowEncoder().encode({"loss": 1.5, "tokens": 3, "actor/lr": 1e-6}, T0, 300, "judge", 200))
-    decoder = Decoder("trainer", 0)
+    decoder = RowDecoder("trainer", 0)
     decoder.slow(bytes(payload))
     payload[place % len(payload)] ^= change
 
@@ -119,7 +119,7 @@ def test_of_a_frame_with_a_changed_byte_fast_reads_what_slow_reads_or_nothing(pl
 
 
 def test_ever_new_shapes_take_no_more_than_the_bound() -> None:
-    decoder = Decoder(None, 0, max_bytes=20_000, max_shapes=8)
+    decoder = RowDecoder(None, 0, max_bytes=20_000, max_shapes=8)
     shapes = [row(1, {f"key-{number}": 1.0}).SerializeToString() for number in range(50)]
 
     for payload in shapes:
@@ -130,7 +130,7 @@ def test_ever_new_shapes_take_no_more_than_the_bound() -> None:
 
 
 def test_shapes_that_never_come_again_are_not_learned_for_ever() -> None:
-    decoder = Decoder(None, 0)
+    decoder = RowDecoder(None, 0)
     shapes = [row(1, {f"key-{number}": 1.0}).SerializeToString() for number in range(300)]
 
     for payload in shapes:
@@ -140,7 +140,7 @@ def test_shapes_that_never_come_again_are_not_learned_for_ever() -> None:
 
 
 def test_a_row_of_ten_thousand_keys_is_read_fast_too() -> None:
-    decoder = Decoder(None, 0, max_bytes=8 << 20)
+    decoder = RowDecoder(None, 0, max_bytes=8 << 20)
     first = row(1, {f"expert/{number}/load": float(number) for number in range(10_000)}).SerializeToString()
     second = row(2, {f"expert/{number}/load": -float(number) for number in range(10_000)}).SerializeToString()
 
@@ -149,15 +149,15 @@ def test_a_row_of_ten_thousand_keys_is_read_fast_too() -> None:
     assert [fast(decoder, second)] == slow(second, None, 0)
 
 
-def test_bytes_that_are_no_message_are_refused() -> None:
+def test_bytes_that_are_not_message_are_refused() -> None:
     with pytest.raises(DecodeError):
-        Decoder(None, 0).slow(b"\x0a\xff")
+        RowDecoder(None, 0).slow(b"\x0a\xff")
 
 
 def test_a_message_of_many_rows_is_read_as_many_rows_in_the_order_of_their_times() -> None:
     merged = pb.ScopeMetrics(scope=SCOPE, metrics=[*row(2, {"a": 2.0}).metrics, *row(1, {"a": 1.0}).metrics])
 
-    pieces, others = Decoder("trainer", 0).slow(merged.SerializeToString())
+    pieces, others = RowDecoder("trainer", 0).slow(merged.SerializeToString())
 
-    assert pieces == [Piece("trainer", seq, T0 + seq, seq, 1, {"trainer/a": float(seq)}) for seq in (1, 2)]
+    assert pieces == [RowFragment("trainer", seq, T0 + seq, seq, 1, {"trainer/a": float(seq)}) for seq in (1, 2)]
     assert list(others) == []

@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
 
 from otel_bridge.records import Record
-from otel_bridge.translation.parts import part_id
+from otel_bridge.translation.rollouts.split import part_id
 
 TRACE = sample.trace_id("job")
 
@@ -288,7 +288,7 @@ def test_two_rollouts_with_one_id_are_two_records_and_values_go_to_the_first(sel
     assert [value.rollout_id for value in late] == [sample.trace_id("a")]
 
 
-def test_a_large_rollout_that_comes_again_is_not_taken_for_another_of_its_id() -> None:
+def test_a_large_rollout_that_comes_again_is_not_treated_as_another_of_its_id() -> None:
     bench = Bench(selection="first")
     root, *children = sample.rollout_spans("a", counted=False)
     many = [root, *children, *(sample.span("a", number, "step") for number in range(10, 400))]

@@ -7,7 +7,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otlp_samples import RUN, T0, Bench, S, foreign, gauge, metrics_request, pairs
 
 from otel_bridge.records import Distribution, Row, Value
-from otel_bridge.translation.options import Options
+from otel_bridge.translation.options import TranslationOptions
 
 APP = {"rl.run.id": RUN, "service.name": "megatron"}
 DELTA, CUMULATIVE = pb.AGGREGATION_TEMPORALITY_DELTA, pb.AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -59,7 +59,7 @@ def test_a_row_without_a_step_has_no_axis_and_its_key_is_bound_to_none() -> None
     assert (bench.state.items("key/"), bench.state.items("axis/")) == ([], [])
 
 
-def test_remaining_attributes_and_ranks_tell_series_apart() -> None:
+def test_remaining_attributes_and_ranks_report_series_apart() -> None:
     bench = Bench()
 
     rows = sent(
@@ -114,7 +114,24 @@ def test_the_same_value_at_the_same_step_is_one_point_and_another_value_another(
     assert (len(first), same, other) == (1, [], [("megatron", 1, 5, {"megatron/loss": 1.5})])
 
 
-def test_without_a_step_the_time_tells_points_apart() -> None:
+def test_a_step_that_goes_back_to_a_former_value_shows_the_last_one_and_what_alternates_is_counted() -> None:
+    bench = Bench()
+
+    rows = [
+        sent(bench, gauge("loss", value, T0 + time_ns, {"step": 1}))
+        for value, time_ns in ((1.0, 0), (1.5, 5), (1.5, 6), (1.5, 5), (1.0, 0), (1.0, 7), (1.0, 8), (1.0, 7), (1.5, 5))
+    ]
+    alternating = [
+        sent(bench, gauge("loss", value, T0 + time_ns, {"step": 1})) for value, time_ns in ((1.5, 9), (1.0, 10))
+    ]
+
+    shown = [(row[0][2], row[0][3]["megatron/loss"]) for row in rows if row]  # type: ignore[index]
+    assert shown == [(0, 1.0), (5, 1.5), (7, 1.0)]
+    assert [len(one) for one in alternating] == [1, 0]
+    assert bench.counts() == {"point/alternating": 1}
+
+
+def test_without_a_step_the_time_reports_points_apart() -> None:
     bench = Bench()
 
     rows = [sent(bench, gauge("power", 300.0, T0 + second, {})) for second in (0, 1, 0)]
@@ -135,7 +152,7 @@ def test_not_a_number_is_one_point_too() -> None:
 
 
 def test_the_oldest_points_are_forgotten_but_not_those_that_are_still_sent() -> None:
-    bench = Bench(options=Options(run_id=RUN, seen_limit=3_000))
+    bench = Bench(options=TranslationOptions(run_id=RUN, seen_limit=3_000))
     steady = [gauge("steady", float(number), T0, {"step": number}) for number in range(100)]
 
     for batch in range(20):

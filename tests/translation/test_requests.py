@@ -8,8 +8,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from otlp_samples import T0, Bench, foreign, gauge, metrics_request, row, source, who
 
 from otel_bridge.records import Row
-from otel_bridge.translation.own_rows import Decoder
-from otel_bridge.translation.requests import resource_parts
+from otel_bridge.translation.decode.requests import resource_parts
+from otel_bridge.translation.decode.rows import RowDecoder
 
 
 def rows_of(records: object) -> list[tuple[str, int | None, dict[str, object]]]:
@@ -83,7 +83,7 @@ def test_rows_of_a_request_are_read_by_their_learned_shape(monkeypatch: pytest.M
     bench = Bench()
     bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
     slow: list[bytes] = []
-    monkeypatch.setattr(Decoder, "slow", lambda _, payload: (slow.append(payload), [])[1:] * 2)
+    monkeypatch.setattr(RowDecoder, "slow", lambda _, payload: (slow.append(payload), [])[1:] * 2)
 
     records = bench.request(metrics_request((who(), [row(seq, {"loss": 2.0}) for seq in (2, 3)])))
 
@@ -105,7 +105,7 @@ def test_of_a_request_that_cannot_be_decoded_nothing_is_taken() -> None:
     assert bench.state.get("drop/undecodable") == 1
 
 
-def test_a_process_that_speaks_in_requests_of_its_own_segment_keeps_its_number() -> None:
+def test_a_process_that_sends_in_requests_of_its_own_segment_keeps_its_number() -> None:
     bench = Bench()
     own = source()
 

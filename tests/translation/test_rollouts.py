@@ -8,9 +8,9 @@ import pytest
 import trace_samples as sample
 from trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
 
-from otel_bridge.records import OtherTrace
+from otel_bridge.records import PlainTrace
 from otel_bridge.translation.options import OtherTraces
-from otel_bridge.translation.rollouts import Rollouts
+from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 
 
 def test_a_batch_rollout_in_one_frame_is_a_record_at_once() -> None:
@@ -150,7 +150,7 @@ def test_spans_of_other_processes_join_and_the_root_says_the_role() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_trace_that_is_no_rollout_is_counted_once_and_left_alone(restart: bool) -> None:
+def test_a_trace_that_is_not_a_rollout_is_counted_once_and_left_alone(restart: bool) -> None:
     bench = Bench(trace_grace_ns=2 * SECOND)
     records = bench.send(sample.span("http", 2, "SELECT")) + bench.send(sample.span("http", 1, "GET /"))
     if restart:
@@ -174,7 +174,7 @@ def test_a_trace_becomes_a_rollout_by_any_of_its_spans() -> None:
     assert [(rollout.role, rollout.step) for rollout in rollouts_in(records)] == [("agent", None)]
 
 
-def test_open_traces_are_bounded_and_those_that_are_no_rollouts_go_first() -> None:
+def test_open_traces_are_bounded_and_those_that_are_not_rollouts_go_first() -> None:
     bench = Bench(selection="first", max_open_traces=2)
     records = bench.send(sample.rollout_spans("a")[1])
     bench.now += 1
@@ -223,15 +223,15 @@ def test_closing_releases_everything_and_what_comes_later_is_taken_as_ever() -> 
 def test_every_record_carries_the_axes_known_so_far() -> None:
     bench = Bench(selection="first")
     bench.state.set("axis/trainer/step", 8)
-    given = Rollouts(bench.state, bench.options, lambda: {"trainer/step": 9})
+    given = RolloutPipeline(bench.state, bench.options, lambda: {"trainer/step": 9})
 
     [read] = rollouts_in(bench.send(*sample.rollout_spans("a", step=3)))
-    [told] = rollouts_in(
+    [given] = rollouts_in(
         given.spans(sample.OURS, "i1", sample.scope_spans(sample.rollout_spans("b", step=3)), sample.NOW)
     )
 
     assert read.steps == {"trainer/step": 8, "explorer/step": 3}
-    assert told.steps == {"trainer/step": 9, "explorer/step": 3}
+    assert given.steps == {"trainer/step": 9, "explorer/step": 3}
 
 
 @pytest.mark.parametrize(
@@ -242,16 +242,16 @@ def test_every_record_carries_the_axes_known_so_far() -> None:
         (OtherTraces.SHOWN_AND_COUNTED, {"trace/other": 1}, [("GET /health", 2)]),
     ],
 )
-def test_a_trace_that_is_no_rollout_becomes_a_record_where_somebody_shows_it(
+def test_a_trace_that_is_not_a_rollout_becomes_a_record_where_somebody_shows_it(
     fate: OtherTraces, counted: dict[str, int], shown: list[tuple[str, int]]
 ) -> None:
     bench = Bench(trace_grace_ns=2 * SECOND)
-    bench.rollouts = Rollouts(bench.state, bench.options, others=lambda: fate)
+    bench.rollouts = RolloutPipeline(bench.state, bench.options, others=lambda: fate)
     bench.send(sample.span("w", 2, "SELECT"), sample.span("w", 1, "GET /health", parent=None))
 
     records = bench.after(3)
 
-    assert [(record.name, len(record.spans)) for record in records if isinstance(record, OtherTrace)] == shown
+    assert [(record.name, len(record.spans)) for record in records if isinstance(record, PlainTrace)] == shown
     assert len(records) == len(shown)
     assert bench.counted() == counted
     assert bench.send(sample.span("w", 1, "GET /health", parent=None)) + bench.after(3) == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from trace_samples import SECOND, Bench, rollouts_in, rows_in
 
-from otel_bridge.records import Rollout
+from otel_bridge.records import RolloutRecord
 
 
 def spoiled() -> list[Span]:
@@ -47,7 +47,7 @@ def test_a_span_that_ends_before_it_starts_and_values_of_wrong_types_do_no_harm(
 
 
 def test_a_span_source_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_bridge.translation.parting.MAX_SPANS", 10)
+    monkeypatch.setattr("otel_bridge.translation.rollouts.split.MAX_SPANS", 10)
     bench = Bench(selection="first")
 
     bench.send(*(sample.span("a", n + 2, "chat m") for n in range(15)), sample.span("a", 1, "rollout"))
@@ -80,7 +80,7 @@ def all_spans() -> list[Span]:
     return spans + FOREIGN_SPANS
 
 
-def by_id(records: list[Any]) -> dict[str, Rollout]:
+def by_id(records: list[Any]) -> dict[str, RolloutRecord]:
     found = rollouts_in(records)
     assert len({rollout.id for rollout in found}) == len(found)
     return {rollout.id: rollout for rollout in found}
@@ -105,7 +105,7 @@ def test_any_order_split_doubling_and_restart_gives_the_same_rollouts(data: st.D
     spans = all_spans()
     items: list[Any] = data.draw(st.permutations([*spans, *EVENTS]))
     items += data.draw(st.lists(st.sampled_from(items), max_size=10))
-    bench = Bench(max_rollouts=4, trace_grace_ns=60 * SECOND, step_wait_ns=300 * SECOND)
+    bench = Bench(max_rollouts=4, trace_grace_ns=60 * SECOND, step_watermark_ns=300 * SECOND)
     records: list[Any] = []
 
     while items:

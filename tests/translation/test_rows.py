@@ -7,7 +7,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otlp_samples import RUN, SCOPE, T0, Bench, any_value, end, gauge, metrics_request, pairs, row, source, who
 
 from otel_bridge.records import Config, Distribution, Row
-from otel_bridge.translation.options import Options
+from otel_bridge.translation.options import TranslationOptions
 
 
 def trainer_row(
@@ -52,7 +52,7 @@ def test_a_row_may_name_another_role_and_every_row_carries_all_axes() -> None:
     ]  # fmt: skip
 
 
-def test_ranks_above_zero_are_told_apart_by_their_keys() -> None:
+def test_ranks_above_zero_are_distinguished_by_their_keys() -> None:
     bench = Bench()
 
     records = bench.metrics(source(rl_rank=3), row(1, {"loss": 1.0}))
@@ -237,7 +237,7 @@ def test_a_piece_that_comes_again_after_its_row_was_written_is_passed_over() -> 
 
 
 def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
-    bench = Bench(options=Options(run_id=RUN, max_waiting_bytes=400))
+    bench = Bench(options=TranslationOptions(run_id=RUN, max_waiting_bytes=400))
 
     for seq in range(2, 20):
         bench.request(metrics_request((who(), [row(seq, {"loss": float(seq)})])))
@@ -246,7 +246,7 @@ def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
     assert bench.translator.waiting().rows == 0
 
 
-def test_metrics_of_our_scope_that_are_no_row_are_taken_as_foreign_ones() -> None:
+def test_metrics_of_our_scope_that_are_not_row_are_taken_as_foreign_ones() -> None:
     scope = pb.ScopeMetrics(scope=SCOPE, metrics=[gauge("otel_bridge.dropped", 4, T0, {"reason": "disk"})])
     bench = Bench()
 
@@ -287,6 +287,24 @@ def test_workers_of_one_role_side_by_side_are_one_attempt() -> None:
     bench.metrics(source("i4", "explorer"), row(1, {"reward": 1.0}, step=1))
 
     assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 1, 1]
+
+
+def test_a_worker_whose_first_row_arrives_after_another_has_ended_is_the_same_attempt_when_both_ran_at_once() -> None:
+    bench = Bench()
+    fast, slow, again = source("fast"), source("slow"), source("again")
+    bench.open(fast, slow)
+    bench.metrics(fast, row(1, {"loss": 1.0}), row(2, {"loss": 1.0}))
+    bench.tick(1)
+    bench.logs(fast, end("finished", 1, time_ns=bench.now_ns))
+
+    bench.metrics(slow, row(1, {"loss": 1.0}))
+    bench.tick(1)
+    bench.logs(slow, end("finished", 1, time_ns=bench.now_ns))
+    bench.tick(1)
+    bench.open(again)
+    bench.metrics(again, row(1, {"loss": 1.0}))
+
+    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 1, 2]
 
 
 def test_behind_a_receiver_a_process_that_was_silent_for_long_makes_room_for_the_next_attempt() -> None:
@@ -337,7 +355,7 @@ def statistics(bench: Bench) -> list[tuple[object, ...]]:
     return [(row.id, row.attempt, row.values.get(f"{row.role}/attempt")) for row in rows]
 
 
-def test_statistics_of_a_step_tell_the_attempt_that_their_rollouts_came_from() -> None:
+def test_statistics_of_a_step_report_the_attempt_that_their_rollouts_came_from() -> None:
     bench = Bench()
 
     bench.metrics(source("i1"), row(1, {"loss": 1.0}, step=4))
@@ -352,9 +370,9 @@ def test_statistics_of_a_step_tell_the_attempt_that_their_rollouts_came_from() -
     assert statistics(bench) == [
         ("s:trainer:train:4", 1, None),
         ("s:trainer:train:5", 1, None),
-        ("s:trainer:train:6", 2, 2),
-        ("s:trainer:train:7", 2, 2),
-        ("s:trainer:train:4:1", 2, 2),
+        ("s:trainer:train:4:a2", 2, 2),
+        ("s:trainer:train:6:a2", 2, 2),
+        ("s:trainer:train:7:a2", 2, 2),
     ]
     assert [record.attempt for record in bench.records if isinstance(record, Row) and record.id[0] != "s"] == [1, 2]
     assert [record.config for record in bench.records if isinstance(record, Config)] == [{"attempt": 2}]
@@ -369,5 +387,33 @@ def test_an_attempt_that_the_emitter_names_holds_for_a_role_that_sends_no_rows()
 
     configs = [(record.id, record.role, record.config) for record in bench.records if isinstance(record, Config)]
     assert configs == [("c:otel_bridge:explorer:3", "explorer", {"attempt": 3})]
-    assert statistics(bench) == [("s:explorer:train:3", 2, 2), ("s:explorer:train:4", 3, 3)]
+    assert statistics(bench) == [("s:explorer:train:3:a2", 2, 2), ("s:explorer:train:4:a3", 3, 3)]
     assert bench.state.get("key/explorer/attempt") == "explorer/step"
+
+
+def test_two_values_with_one_full_key_make_no_row_wait_and_one_of_them_is_counted() -> None:
+    bench = Bench()
+
+    rows = bench.metrics(source(), row(1, {"loss": 1.0, "trainer/loss": 2.0}), row(2, {"loss": 3.0}))
+
+    assert [record.values for record in rows if isinstance(record, Row)] == [
+        {"trainer/loss": 2.0},
+        {"trainer/loss": 3.0},
+    ]
+    assert bench.counts() == {"same_key": 1}
+
+
+def test_two_values_with_one_full_key_of_a_row_that_was_cut_and_came_twice_are_counted_once() -> None:
+    bench = Bench()
+    whole = row(1, {"loss": 1.0, "trainer/loss": 2.0, "lr": 3.0})
+    head, rest = pb.ScopeMetrics(scope=SCOPE), pb.ScopeMetrics(scope=SCOPE)
+    head.metrics.extend(whole.metrics[:2])
+    rest.metrics.extend(whole.metrics[2:])
+
+    for scope in (head, head, rest, head):
+        bench.request(metrics_request((who(), [scope])))
+
+    assert [record.values for record in bench.records if isinstance(record, Row)] == [
+        {"trainer/loss": 2.0, "trainer/lr": 3.0}
+    ]
+    assert bench.counts() == {"same_key": 1}

@@ -1,24 +1,24 @@
 from __future__ import annotations
 
-from otel_bridge.translation.seen import Seen, identity
+from otel_bridge.translation.metrics.dedup import Deduplicator, identity
 from otel_bridge.translation.state import MemoryState
 
 
 def test_a_hash_is_new_once_also_behind_a_restart() -> None:
     state = MemoryState()
-    seen = Seen(state, 10_000)
+    seen = Deduplicator(state, 10_000)
     hashes = [identity("loss", number) for number in range(2_500)]
 
     first = [seen.add(each) for each in hashes]
     seen.flush()
-    restored = Seen(state, 10_000)
+    restored = Deduplicator(state, 10_000)
     again = [restored.add(each) for each in hashes]
 
     assert (all(first), any(again)) == (True, False)
     assert [len(value) // 8 for _, value in state.items("seen/")] == [1_024, 1_024, 452]  # type: ignore[arg-type]
 
 
-def test_what_a_point_is_told_apart_by() -> None:
+def test_what_a_point_is_distinguished_by() -> None:
     points = [("loss", 1), ("loss", 1.0), ("loss", "1"), ("loss", None), ("loss1", ""), ("loss", float("nan"))]
 
     assert len({identity(*parts) for parts in points}) == len(points)
@@ -27,7 +27,7 @@ def test_what_a_point_is_told_apart_by() -> None:
 
 def test_beyond_the_limit_the_oldest_go_and_the_state_with_them() -> None:
     state = MemoryState()
-    seen = Seen(state, 2_048)
+    seen = Deduplicator(state, 2_048)
 
     for number in range(50_000):
         seen.add(identity(number))

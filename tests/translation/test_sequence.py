@@ -3,12 +3,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.translation.sequence import MAX_GAPS, Gap, Sequence
+from otel_bridge.translation.processes.sequence import MAX_GAPS, Gap, SequenceTracker
 
 
 @given(st.permutations(range(1, 13)), st.integers(1, 12))
 def test_what_has_come_is_known_by_number_and_by_time_in_any_order(order: list[int], come: int) -> None:
-    sequence = Sequence()
+    sequence = SequenceTracker()
 
     for number in order[:come]:
         sequence.add(number, number * 10)
@@ -20,18 +20,18 @@ def test_what_has_come_is_known_by_number_and_by_time_in_any_order(order: list[i
 
 
 def test_a_sequence_is_restored_from_its_state() -> None:
-    sequence = Sequence()
+    sequence = SequenceTracker()
     for number in (1, 2, 5, 9):
         sequence.add(number, number * 10)
 
-    restored = Sequence.from_state(sequence.to_state())
+    restored = SequenceTracker.from_state(sequence.to_state())
 
     assert restored == sequence
     assert restored.gaps == [Gap(3, 4, 20, 50), Gap(6, 8, 50, 90)]
 
 
 def test_gaps_are_bounded_and_the_oldest_stays_missing() -> None:
-    sequence = Sequence()
+    sequence = SequenceTracker()
 
     for number in range(2, 2 * MAX_GAPS + 4, 2):
         sequence.add(number, number)

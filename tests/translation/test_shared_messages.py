@@ -9,8 +9,8 @@ import pytest
 import trace_samples as sample
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.translation.attributes import mapping_of
-from otel_bridge.translation.shared_messages import with_messages
+from otel_bridge.translation.decode.attributes import mapping_of
+from otel_bridge.translation.decode.shared_messages import with_messages
 
 QUESTION = sample.text("user", "What is 1+1?")
 ASKS = {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "calc", "arguments": {"x": "1+1"}}]}

@@ -8,7 +8,7 @@ import pytest
 import trace_samples as sample
 
 from otel_bridge import records
-from otel_bridge.translation.spans import as_float, as_int, as_name, is_marked, is_rollout, kind_of, read_span
+from otel_bridge.translation.decode.spans import as_float, as_int, as_name, is_marked, is_rollout, kind_of, read_span
 
 
 def test_a_chat_span_becomes_a_generation_with_messages_model_and_tokens() -> None:
@@ -112,7 +112,7 @@ def test_an_error_is_the_status_message_else_the_exception_else_said_bare() -> N
     assert read_span(sample.span("a", 1, "x")).error is None
 
 
-def test_a_rollout_is_told_by_its_name_its_id_or_a_genai_operation() -> None:
+def test_a_rollout_is_reported_by_its_name_its_id_or_a_genai_operation() -> None:
     spans = [
         sample.span("a", 1, "rollout"),
         sample.span("a", 1, "x", {"rl.rollout.id": "mine"}),

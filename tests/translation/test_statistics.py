@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.translation.statistics import Statistics
+from otel_bridge.translation.rollouts.statistics import Statistics
 
 
 def test_metrics_are_over_all_rollouts_kept_or_not() -> None:
@@ -19,7 +19,7 @@ def test_metrics_are_over_all_rollouts_kept_or_not() -> None:
     merged.add("p2", 0.0)
     merged.add(None, None)
 
-    merged.add_left_out(3, {"p2": {"count": 2, "sum": 1.0, "sum_squares": 1.0, "min": 0.0, "max": 1.0}})
+    merged.add_sampled_out(3, {"p2": {"count": 2, "sum": 1.0, "sum_squares": 1.0, "min": 0.0, "max": 1.0}})
 
     assert merged.values(4, None) == {
         "rollouts/total": 7,
@@ -47,7 +47,7 @@ def test_without_rewards_there_are_only_counts_and_a_split_has_its_own_names() -
 def test_a_group_that_parts_over_workers_has_variance_when_the_whole_has() -> None:
     merged = Statistics()
     same = {"count": 4, "sum": 4.0, "sum_squares": 4.0, "min": 1.0, "max": 1.0}
-    merged.add_left_out(4, {"p": same, "q": same})
+    merged.add_sampled_out(4, {"p": same, "q": same})
     merged.add("p", 0.0)
 
     assert merged.values(0, None)["rollouts/zero_variance_groups"] == 1
@@ -67,7 +67,7 @@ def test_a_group_that_parts_over_workers_has_variance_when_the_whole_has() -> No
 def test_sums_that_cannot_be_read_leave_the_count(sums: Any) -> None:
     merged = Statistics()
 
-    merged.add_left_out(5, {"p": sums})
+    merged.add_sampled_out(5, {"p": sums})
 
     assert merged.values(0, None) == {"rollouts/total": 5, "rollouts/kept": 0, "rollouts/zero_variance_groups": 0}
 
@@ -75,7 +75,7 @@ def test_sums_that_cannot_be_read_leave_the_count(sums: Any) -> None:
 def test_a_number_of_rollouts_that_is_missing_is_at_least_that_of_the_rewards() -> None:
     merged = Statistics()
 
-    merged.add_left_out(0, {"p": {"count": 2, "sum": 1.0, "sum_squares": 1.0, "min": 0.0, "max": 1.0}})
+    merged.add_sampled_out(0, {"p": {"count": 2, "sum": 1.0, "sum_squares": 1.0, "min": 0.0, "max": 1.0}})
 
     assert merged.values(0, None)["rollouts/total"] == 2
 
@@ -102,7 +102,7 @@ def test_sums_sent_in_parts_say_the_same_as_all_rewards_at_once(
     merged = Statistics.from_json(json.loads(json.dumps(merged.to_json())))
     for group, reward in rewards[cut:]:
         sums = {"count": 1, "sum": reward, "sum_squares": reward * reward, "min": reward, "max": reward}
-        merged.add_left_out(1, {group or "": sums})
+        merged.add_sampled_out(1, {group or "": sums})
 
     values = merged.values(0, None)
 
@@ -111,3 +111,29 @@ def test_sums_sent_in_parts_say_the_same_as_all_rewards_at_once(
     assert values["rollouts/reward/mean"] == pytest.approx(statistics.fmean(numbers), abs=1e-6)
     assert values["rollouts/reward/std"] == pytest.approx(statistics.pstdev(numbers), abs=1.0, rel=1e-3)
     assert (values["rollouts/reward/min"], values["rollouts/reward/max"]) == (min(numbers), max(numbers))
+
+
+def test_staleness_is_over_all_rollouts_that_name_a_version_and_survives_a_restart() -> None:
+    merged = Statistics()
+    merged.add("p", 1.0, 1)
+    merged.add("p", 1.0)
+    merged = Statistics.from_json(json.loads(json.dumps(merged.to_json())))
+    merged.staleness.add(3, 12, 7)
+
+    values = merged.values(2, None)
+
+    assert (values["rollouts/staleness/mean"], values["rollouts/staleness/max"]) == (3.25, 7)
+
+
+def test_a_policy_ahead_of_its_step_has_a_negative_staleness() -> None:
+    merged = Statistics()
+    merged.add(None, None, -2)
+
+    assert merged.values(1, None)["rollouts/staleness/max"] == -2
+
+
+def test_statistics_of_before_staleness_was_kept_are_read() -> None:
+    stored = {**Statistics().to_json()}
+    del stored["staleness"]
+
+    assert Statistics.from_json(stored) == Statistics()

@@ -8,9 +8,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from trace_samples import pairs
 
-from otel_bridge.records import Config, LateValue, OtherTrace, Rollout, Row
-from otel_bridge.translation.spans import read_span
-from otel_bridge.translation.strict_content import with_less_text
+from otel_bridge.records import Config, Evaluation, PlainTrace, RolloutRecord, Row
+from otel_bridge.translation.content.per_exporter import truncate
+from otel_bridge.translation.decode.spans import read_span
 
 SECRET = "the prompt that must stay here"
 
@@ -32,8 +32,8 @@ def spans() -> list[OtlpSpan]:
     return [root, tool]
 
 
-def rollout() -> Rollout:
-    return Rollout(
+def rollout() -> RolloutRecord:
+    return RolloutRecord(
         id="ab" * 16, role="t", key="t/rollouts", step=3, axis="t/step", start_unix_ns=1, end_unix_ns=9, reward=0.5,
         messages=[
             {"role": "user", "content": SECRET}, {"role": "assistant", "content": [{"type": "text", "text": SECRET}]},
@@ -47,9 +47,9 @@ def rollout() -> Rollout:
 def test_switched_off_no_text_is_left_anywhere_and_every_number_stays() -> None:
     given = rollout()
 
-    bare = with_less_text(given, 0)
+    bare = truncate(given, 0)
 
-    assert isinstance(bare, Rollout)
+    assert isinstance(bare, RolloutRecord)
     assert SECRET not in repr(bare)
     assert SECRET.encode() not in b"".join(span.otlp for span in bare.spans)
     kept = replace(
@@ -64,9 +64,9 @@ def test_switched_off_no_text_is_left_anywhere_and_every_number_stays() -> None:
 
 
 def test_truncated_every_text_is_cut_inside_its_part_and_the_cut_is_counted() -> None:
-    cut = with_less_text(rollout(), 10)
+    cut = truncate(rollout(), 10)
 
-    assert isinstance(cut, Rollout)
+    assert isinstance(cut, RolloutRecord)
     short = "the prompt… [+20 characters]"
     assert cut.messages == [
         {"role": "user", "content": short},
@@ -79,26 +79,37 @@ def test_truncated_every_text_is_cut_inside_its_part_and_the_cut_is_counted() ->
     assert cut.clipped_bytes == 2 * (len(SECRET) - len(short))
 
 
-def test_a_late_value_loses_its_explanation_and_its_label() -> None:
-    value = LateValue("l", "ab" * 16, "t/rollouts", "judge", 0.5, "good", SECRET, "t", 3, "t/step", 1, position=4)
+def test_what_was_remarked_on_values_of_a_rollout_loses_its_text_as_a_late_value_does() -> None:
+    remarked = replace(rollout(), remarks={"judge": ["good", SECRET]})
 
-    assert with_less_text(value, 0) == replace(value, label="", explanation=None)
-    assert with_less_text(value, 10) == replace(value, explanation="the prompt… [+20 characters]")
+    bare, cut = truncate(remarked, 0), truncate(remarked, 10)
+
+    assert isinstance(bare, RolloutRecord)
+    assert isinstance(cut, RolloutRecord)
+    assert bare.remarks == {"judge": ("", None)}
+    assert cut.remarks == {"judge": ("good", "the prompt… [+20 characters]")}
+
+
+def test_a_late_value_loses_its_explanation_and_its_label() -> None:
+    value = Evaluation("l", "ab" * 16, "t/rollouts", "judge", 0.5, "good", SECRET, "t", 3, "t/step", 1, position=4)
+
+    assert truncate(value, 0) == replace(value, label="", explanation=None)
+    assert truncate(value, 10) == replace(value, explanation="the prompt… [+20 characters]")
 
 
 def test_other_traces_lose_text_too_and_rows_and_configs_are_left_alone() -> None:
-    trace = OtherTrace("cd" * 16, "t", "work", 1, 9, [read_span(span).record() for span in spans()], position=2)
+    trace = PlainTrace("cd" * 16, "t", "work", 1, 9, [read_span(span).record() for span in spans()], position=2)
     row = Row("m", "t", 1, "t/step", 1, {"loss": 0.5})
     config = Config("c", "t", {"prompt": "x"}, 1)
 
-    assert SECRET not in repr(with_less_text(trace, 0))
-    assert (with_less_text(row, 0), with_less_text(config, 0)) == (row, config)
+    assert SECRET not in repr(truncate(trace, 0))
+    assert (truncate(row, 0), truncate(config, 0)) == (row, config)
 
 
 def test_a_span_that_cannot_be_parsed_keeps_its_times_alone() -> None:
     broken = replace(rollout().spans[1], otlp=b"\xff\xff")
 
-    bare = with_less_text(replace(rollout(), spans=[broken]), 0)
+    bare = truncate(replace(rollout(), spans=[broken]), 0)
 
-    assert isinstance(bare, Rollout)
+    assert isinstance(bare, RolloutRecord)
     assert bare.spans == [replace(broken, attributes={}, input=None, output=None, otlp=b"")]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from itertools import permutations
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -33,12 +35,12 @@ from otlp_samples import (
 )
 from trace_samples import rollout_spans
 
-from otel_bridge.emit.events import event as encode_event
-from otel_bridge.emit.rows import RowEncoder
-from otel_bridge.records import Config, End, Record, Rollout, Row, Status
-from otel_bridge.translation.options import Options
+from otel_bridge.emit.encode.log_record import event as encode_event
+from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.records import Config, End, Record, RolloutRecord, Row, Status
+from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.state import MemoryState
-from otel_bridge.translation.translator import Source, Translator, Waiting
+from otel_bridge.translation.translator import PendingCounts, SegmentInfo, Translator
 
 APP = {"rl.run.id": RUN, "service.name": "megatron"}
 Point = tuple[Mapping[str, object], str, pb.Metric]
@@ -62,7 +64,7 @@ def content(records: list[Record]) -> list[tuple[object, ...]]:
 
 # --- any delivery -----------------------------------------------------------------------------------------------------
 def job() -> list[Point]:
-    """Every point of a small job, each alone: two processes of ours and a foreign one that sends all points again."""
+    """Every point of a small job, each alone: two native processes and a third-party one that sends all again."""
     points: list[Point] = []
     for instance, role in (("i1", "trainer"), ("i2", "explorer")):
         for seq in range(1, 6):
@@ -186,7 +188,7 @@ def test_a_restart_behind_any_frame_changes_no_record() -> None:
             straight.translator.redelivered(),
         )
 
-    assert {type(record) for record in straight.records} == {Row, Rollout, Config, End}
+    assert {type(record) for record in straight.records} == {Row, RolloutRecord, Config, End}
     assert [r.status for r in straight.records if isinstance(r, End)] == [Status.KILLED, Status.FINISHED]
 
 
@@ -208,7 +210,7 @@ def test_bytes_that_cannot_be_decoded_are_counted() -> None:
     for signal in (METRICS, TRACES, LOGS):
         for whole in (False, True):
             bench.records += bench.translator.frame(source(), signal, b"\x0a\xff\x01", whole, T0, T0)
-    bench.records += bench.translator.frame(Source("x", "process", b"\x0a\xff"), METRICS, b"", False, T0, T0)
+    bench.records += bench.translator.frame(SegmentInfo("x", "process", b"\x0a\xff"), METRICS, b"", False, T0, T0)
 
     assert (bench.records, bench.counts()) == ([], {"undecodable": 7})
 
@@ -262,12 +264,13 @@ def test_what_names_another_run_is_counted_and_left_out() -> None:
 
 
 def test_without_a_run_id_the_first_resource_says_which_run_it_is() -> None:
-    bench = Bench(options=Options())
+    bench = Bench(options=TranslationOptions())
 
     bench.metrics(source(), row(1, {"loss": 1.0}))
     bench.restart()
     bench.metrics(
-        Source("i2", "process", resource({**who("i2"), "rl.run.id": "another"}).SerializeToString()), row(1, {"a": 1.0})
+        SegmentInfo("i2", "process", resource({**who("i2"), "rl.run.id": "another"}).SerializeToString()),
+        row(1, {"a": 1.0}),
     )
 
     assert [record.id for record in bench.records] == ["m:i1:1"]
@@ -282,11 +285,36 @@ def test_what_is_known_of_the_run_is_gathered_from_its_resources() -> None:
     bench.open(source("i1", rl_run_group="g", rl_wandb_entity="team", rl_node_rank=1))
     bench.open(source("i2", rl_run_group="other", rl_mlflow_experiment="e", rl_run_tags=["x", "y"]))
 
-    assert first == {"id": RUN, "project": "default", "name": RUN, "identity": {}}
+    derived, given = ({"project": source, "name": source} for source in ("derived", "given"))
+    assert first == {"id": RUN, "project": "default", "name": RUN, "identity": {}, "sources": derived}
     assert bench.state.get("run") == {
         "id": RUN, "project": "gsm8k", "name": "ppo", "group": "g", "tags": ["x", "y"], "node_rank": 1,
-        "identity": {"rl.wandb.entity": "team", "rl.mlflow.experiment": "e"},
+        "identity": {"rl.wandb.entity": "team", "rl.mlflow.experiment": "e"}, "sources": given,
     }  # fmt: skip
+
+
+def test_a_generated_name_never_replaces_a_given_one_and_a_given_one_replaces_it() -> None:
+    def process(name: str, project: str, *generated: str) -> dict[str, object]:
+        marks = dict.fromkeys((f"rl.{what}.generated" for what in generated), True)
+        return {"rl.run.id": RUN, "rl.run.name": name, "rl.project": project, **marks}
+
+    nameless = process(RUN, "folder", "run.name", "project")
+    by_project = process("made-up", "gsm8k", "run.name")
+    named = process("nice", "gsm8k")
+    renamed = process("other", "elsewhere")
+    launched = {"rl.run.id": RUN, "rl.run.name": "script-1", "rl.run.name.generated": "true", "rl.project": "gsm8k"}
+
+    shown: dict[str, tuple[object, object]] = {}
+    for order in permutations((nameless, by_project, named, launched)):
+        bench = Bench()
+        for index, who_is in enumerate((*order, renamed)):
+            bench.open(
+                SegmentInfo(f"i{index}", "process", resource({**who(f"i{index}"), **who_is}).SerializeToString())
+            )
+        facts = cast("dict[str, object]", bench.state.get("run"))
+        shown[str(order)] = (facts["project"], facts["name"])
+
+    assert set(shown.values()) == {("gsm8k", "nice")}
 
 
 # --- other doors ------------------------------------------------------------------------------------------------------
@@ -307,7 +335,7 @@ def test_what_an_sdk_sends_inside_a_process_belongs_to_that_process_and_its_run(
 def test_a_rollout_comes_out_of_its_frame_and_opens_the_run_again() -> None:
     spans = ScopeSpans(scope=SCOPE, spans=rollout_spans("t1", step=1)).SerializeToString()
     explorer = source("i2", "explorer")
-    bench = Bench(options=Options(run_id=RUN, selection="first"))
+    bench = Bench(options=TranslationOptions(run_id=RUN, selection="first"))
     bench.metrics(explorer, row(1, {"reward": 1.0}, step=1))
     bench.logs(explorer, end("finished", 1, last_row=1))
 
@@ -315,9 +343,33 @@ def test_a_rollout_comes_out_of_its_frame_and_opens_the_run_again() -> None:
     bench.tick(30)
 
     kinds = [type(record) for record in bench.records]
-    assert (kinds[:2], kinds[-1], kinds.count(Rollout), kinds.count(End)) == ([Row, End], End, 1, 2)
-    rollout = next(record for record in bench.records if isinstance(record, Rollout))
+    assert (kinds[:2], kinds[-1], kinds.count(RolloutRecord), kinds.count(End)) == ([Row, End], End, 1, 2)
+    rollout = next(record for record in bench.records if isinstance(record, RolloutRecord))
     assert (rollout.role, rollout.step, rollout.steps) == ("explorer", 1, {"explorer/step": 1})
+
+
+def test_a_flood_of_names_of_splits_takes_no_more_keys_than_a_run_may_have() -> None:
+    bench = Bench(TranslationOptions(run_id=RUN, max_keys=10, selection="first", step_watermark_ns=S))
+    explorer = source("e1", "explorer")
+    bench.open(explorer)
+    bench.metrics(explorer, row(1, {"loss": 1.0}))
+    for number in range(5):
+        spans = ScopeSpans(scope=SCOPE, spans=rollout_spans(f"t{number}", step=1, rl__split=f"s{number}"))
+        now_ns = bench.now_ns
+        bench.records += bench.translator.frame(explorer, TRACES, spans.SerializeToString(), False, now_ns, now_ns)
+    bench.tick(60)
+    before = len(bench.records)
+
+    bench.restart()
+    bench.metrics(explorer, row(2, {"loss": 0.5}))
+
+    statistics = [each for each in bench.records[:before] if isinstance(each, Row) and each.id.startswith("s:")]
+    shown = {key for each in statistics for key in each.values}
+    (again,) = (each for each in bench.records[before:] if isinstance(each, Row))
+    assert {key.removeprefix("key/") for key, _ in bench.state.items("key/")} == {"explorer/loss", *shown}
+    assert (len(statistics), len(shown)) == (5, 9)
+    assert again.values == {"explorer/loss": 0.5}
+    assert bench.counts() == {"too_many_keys": 5 * 7 - 9}
 
 
 def test_rows_and_events_of_the_encoder_of_emission_are_read() -> None:
@@ -344,7 +396,7 @@ def test_rows_and_events_of_the_encoder_of_emission_are_read() -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_the_fast_way_is_taken_for_one_source_object_and_changes_nothing(kept: bool) -> None:
+def test_the_fast_way_is_treated_as_one_source_object_and_changes_nothing(kept: bool) -> None:
     encode = RowEncoder().encode
     one, bench = source(), Bench()
 
@@ -359,7 +411,7 @@ def test_the_fast_way_is_taken_for_one_source_object_and_changes_nothing(kept: b
 
 def test_the_state_is_written_only_when_it_is_flushed() -> None:
     state = MemoryState()
-    translator = Translator(state, Options(run_id=RUN))
+    translator = Translator(state, TranslationOptions(run_id=RUN))
     encode = RowEncoder().encode
     one = source()
     translator.frame(one, METRICS, encode({"loss": 0.0}, T0, 0, None, 1), False, T0, T0)
@@ -372,14 +424,14 @@ def test_the_state_is_written_only_when_it_is_flushed() -> None:
     assert state.snapshot() == before
     translator.flush()
     changed = {key for key, value in state.snapshot().items() if before.get(key) != value}
-    assert changed == {"axis/trainer/step", "proc/i1"}
+    assert changed == {"axis/trainer/step", "furthest/trainer/step", "proc/i1"}
 
 
-def test_what_waits_is_told() -> None:
+def test_what_waits_is_reported() -> None:
     bench = Bench()
 
     bench.request(metrics_request((who(), [row(2, {"loss": 1.0})])))
     bench.tick(1)
 
-    assert bench.translator.waiting() == Waiting(rows=1, traces=0, rollouts=0)
+    assert bench.translator.waiting() == PendingCounts(rows=1, traces=0, rollouts=0)
     assert bench.now_ns == T0 + S

@@ -21,11 +21,14 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from otel_bridge.bridge.forwarding.endpoint import Endpoint
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
-from otel_bridge.retry_after import retry_after_s
+from otel_bridge.request_size import retry_after_s
 from otel_bridge.semconv import HEADER_RUN_ID, HEADER_SERVER
+from otel_bridge.text.printable import shown
 
 _RETRY_HTTP: Final = frozenset({408, 429, 500, 502, 503, 504})
 _FINAL_HTTP: Final = frozenset({400, 413, 422})
+_TIMED_OUT_HTTP: Final = frozenset({408, 502, 504})
+_DEADLINE_EXCEEDED: Final = 4
 _RETRY_GRPC: Final = frozenset({1, 2, 4, 8, 10, 11, 13, 14, 15})
 _FINAL_GRPC: Final = frozenset({3})
 _LIMIT_GRPC: Final = frozenset({8, 11})
@@ -96,9 +99,11 @@ class _HttpClient:
                 self._endpoint.url, data=body, headers=headers, timeout=self._endpoint.timeout_s, allow_redirects=False
             )
         except requests.exceptions.SSLError as exc:
-            raise BlockedError(f"{self._endpoint.url}: TLS failed: {exc}", help=_TLS_HELP) from exc
+            raise BlockedError(f"{self._endpoint.address}: TLS failed: {_short(exc)}", help=_TLS_HELP) from exc
         except requests.RequestException as exc:
-            raise RetryableError(f"{self._endpoint.url} cannot be reached: {_short(exc)}") from exc
+            timed_out = isinstance(exc, requests.Timeout)
+            message = f"{self._endpoint.address} cannot be reached: {_short(exc)}"
+            raise RetryableError(message, timed_out=timed_out) from exc
         if answer.status_code == 200:
             return Reply(answer.content, {name.lower(): value for name, value in answer.headers.items()})
         raise self._error(answer)
@@ -108,9 +113,10 @@ class _HttpClient:
 
     def _error(self, answer: requests.Response) -> ExporterError:
         status = answer.status_code
-        message = f"{self._endpoint.url} answered {status} {answer.reason}"
+        message = f"{self._endpoint.address} answered {status} {_cut(answer.reason or '')}"
         if status in _RETRY_HTTP:
-            return RetryableError(message, retry_after_s=retry_after_s(answer.headers.get("Retry-After")))
+            asked_s = retry_after_s(answer.headers.get("Retry-After"))
+            return RetryableError(message, retry_after_s=asked_s, timed_out=status in _TIMED_OUT_HTTP)
         if status in _FINAL_HTTP:
             return PermanentError(message)
         return BlockedError(message, help=_AUTH_HELP if status in {401, 403} else _ENDPOINT_HELP)
@@ -122,7 +128,7 @@ class _GrpcClient:
 
         self._endpoint = endpoint
         self._rpc_error = grpc.RpcError
-        target = endpoint.url.partition("://")[2]
+        target = endpoint.address.partition("://")[2]
         options = [("grpc.max_receive_message_length", 4 << 20)]
         compression = grpc.Compression.Gzip if endpoint.gzip else grpc.Compression.NoCompression
         if endpoint.secure:
@@ -133,7 +139,7 @@ class _GrpcClient:
         else:
             self._channel = grpc.insecure_channel(target, options, compression)
         unary = self._channel.unary_unary  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # open in the stubs
-        self._export = cast("_Export", unary(_METHODS[endpoint.signal], bytes, bytes))
+        self._export = cast("_ExportMethod", unary(_METHODS[endpoint.signal], bytes, bytes))
         self._metadata = tuple(endpoint.headers.items())
 
     def send(self, body: bytes, run_id: str) -> Reply:
@@ -151,13 +157,13 @@ class _GrpcClient:
 
     def _error(self, failed: _Failed) -> ExporterError:
         code = failed.code().value[0]
-        message = f"{self._endpoint.url} answered gRPC status {code}: {failed.details()}"
+        message = f"{self._endpoint.address} answered gRPC status {code}: {_cut(failed.details() or '')}"
         asked_s = _asked_for(failed.trailing_metadata())
         over_size = code in _LIMIT_GRPC and asked_s is None and _OVER_SIZE.search(message)
         if code in _FINAL_GRPC or over_size:
             return PermanentError(message)
         if code in _RETRY_GRPC:
-            return RetryableError(message, retry_after_s=asked_s)
+            return RetryableError(message, retry_after_s=asked_s, timed_out=code == _DEADLINE_EXCEEDED)
         return BlockedError(message, help=_AUTH_HELP if code in {7, 16} else _ENDPOINT_HELP)
 
 
@@ -167,7 +173,7 @@ class _Answered(Protocol):
     def trailing_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
 
 
-class _Export(Protocol):
+class _ExportMethod(Protocol):
     def with_call(
         self, body: bytes, *, timeout: float, metadata: tuple[tuple[str, str], ...]
     ) -> tuple[bytes, _Answered]: ...
@@ -215,5 +221,10 @@ def _asked_for(trailers: Iterable[tuple[str, str | bytes]] | None) -> float | No
 
 
 def _short(exc: Exception) -> str:
-    text = str(exc)
+    return _cut(str(exc))
+
+
+def _cut(text: str) -> str:
+    """Return what somebody else said, at most 200 characters, without secrets: it may repeat the address."""
+    text = shown(text)
     return text if len(text) <= 200 else f"{text[:199]}…"

@@ -10,10 +10,11 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from otel_bridge import settings
 from otel_bridge.errors import ConfigError, MissingExtraError
+from otel_bridge.text.addresses import without_credentials
 
 Protocol: TypeAlias = Literal["grpc", "http/protobuf"]
 
@@ -50,9 +51,8 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """The url less user, password and query: what may be shown."""
-        parts = urlsplit(self.url)
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
+        """The url without user, password and query: what may be shown."""
+        return without_credentials(self.url).partition("?")[0]
 
 
 def endpoint_for(signal: str, env: Mapping[str, str]) -> Endpoint:
@@ -79,12 +79,12 @@ def endpoint_for(signal: str, env: Mapping[str, str]) -> Endpoint:
 
 
 def has_grpc() -> bool:
-    """Say whether gRPC can be spoken here."""
+    """Return whether gRPC can be generated here."""
     return importlib.util.find_spec("grpc") is not None
 
 
 def unset_without_grpc(env: Mapping[str, str]) -> bool:
-    """Say whether some signal goes over HTTP only because gRPC, which an unset protocol means, is not installed."""
+    """Return whether some signal goes over HTTP only because gRPC, which an unset protocol means, is not installed."""
     return not has_grpc() and not all(_value("PROTOCOL", signal, env) for signal in ("metrics", "traces", "logs"))
 
 
@@ -112,7 +112,7 @@ def _url(signal: str, protocol: Protocol, env: Mapping[str, str]) -> str:
         url = f"http://{url}"
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        seen = url.rpartition("@")[2]
+        seen = without_credentials(url)
         raise ConfigError(f"{_PREFIX}ENDPOINT={seen!r}: expected http://host:port or https://host:port")
     if protocol == "grpc":
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
@@ -136,12 +136,9 @@ def _timeout_s(signal: str, env: Mapping[str, str]) -> float:
     if not raw:
         return _TIMEOUT_S
     try:
-        timeout_s = float(raw)
-    except ValueError:
-        timeout_s = 0.0
-    if timeout_s <= 0:
-        raise ConfigError(f"{_PREFIX}TIMEOUT={raw!r}: expected a number of seconds above 0")
-    return timeout_s
+        return settings.positive_seconds(raw)
+    except ValueError as exc:
+        raise ConfigError(f"{_PREFIX}TIMEOUT={raw!r}: {exc}") from exc
 
 
 def _secure(signal: str, url: str, protocol: Protocol, env: Mapping[str, str]) -> bool:

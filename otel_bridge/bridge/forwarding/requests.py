@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from otel_bridge.bridge.forwarding.cutting import under
+from otel_bridge.bridge.forwarding.split import under
 from otel_bridge.journal.frames import Frame, Signal
 
 REQUEST_BYTES: Final = 3_500 << 10
@@ -23,23 +23,23 @@ _SCOPE_TAG: Final = b"\x12"  # field 2 of Resource*: scope_metrics, scope_spans,
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RequestPart:
     """One frame as it goes into a request, or a part of one: a serialised ``Export*ServiceRequest``."""
 
     signal: Signal
     data: bytes
 
 
-def parts_of(frame: Frame, resource: bytes) -> list[Part]:
+def parts_of(frame: Frame, resource: bytes) -> list[RequestPart]:
     """Return *frame* as parts of requests, each under `REQUEST_BYTES` where it can be cut; a control frame has none."""
     signal = Signal(frame.signal)
     if signal is Signal.CONTROL:
         return []
     request = frame.payload if frame.whole else _in_request(_field(_RESOURCE_TAG, resource), frame.payload)
-    return [Part(signal, data) for data in under(REQUEST_BYTES, signal, request)]
+    return [RequestPart(signal, data) for data in under(REQUEST_BYTES, signal, request)]
 
 
-def bodies(parts: Iterable[Part]) -> Iterator[tuple[Signal, Sequence[bytes]]]:
+def bodies(parts: Iterable[RequestPart]) -> Iterator[tuple[Signal, Sequence[bytes]]]:
     """Put *parts* together to requests under `REQUEST_BYTES`: rows first, then rollouts and events as they come.
 
     An event may be the statistics of a step, which the next step's rollouts would close, or the end of the process.

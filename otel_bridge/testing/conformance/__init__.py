@@ -6,15 +6,15 @@ delivers) and ``read`` (`RunInfo` -> `Shown`, through the tracker's own API). It
 
 from __future__ import annotations
 
-from otel_bridge.testing.conformance.job import Frame, Job, Segment, recorded_job
+from otel_bridge.testing.conformance.job import ConformanceJob, JobFrame, Segment, recorded_job
 from otel_bridge.testing.conformance.play import lay, play
 from otel_bridge.testing.conformance.suite import ConformanceSuite, Read
 from otel_bridge.testing.conformance.truth import Keeps, Shown, Truth, compare
 
 __all__ = [
+    "ConformanceJob",
     "ConformanceSuite",
-    "Frame",
-    "Job",
+    "JobFrame",
     "Keeps",
     "Read",
     "Segment",

@@ -3,9 +3,9 @@
 Equal arguments give equal bytes. In it are:
 
 * a trainer that is killed, and starts again three steps behind; an explorer whose rows come through a receiver cut,
-  merged, out of order and twice; an evaluator that speaks for a judge too, with steps that repeat and go back;
+  merged, out of order and twice; an evaluator that sends for a judge too, with steps that repeat and go back;
 * a process without a role; keys of all shapes; one row of 10,000 keys; numbers at the edge of what a double holds;
-* distributions, rollouts of two splits, late values, configs with secrets, ends that come twice;
+* distributions, rollouts of two splits, evaluations, configs with secrets, ends that come twice;
 * producers that know nothing of us: every metric type, with steps and without, sent again at each collection.
 """
 
@@ -25,7 +25,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
 from otel_bridge.records import Json, Status, Value, run_id_of
-from otel_bridge.testing.conformance import messages as otlp
+from otel_bridge.testing.conformance import messages
 from otel_bridge.testing.conformance.truth import Truth
 from otel_bridge.testing.samples import ODD_KEYS, START_UNIX_NS
 
@@ -34,11 +34,11 @@ METRICS, TRACES, LOGS = 1, 2, 3
 WIDE_KEYS = 10_000
 TICK_NS = 20_000_000
 """Between two words of anybody: each has a millisecond of its own."""
-STRUCK_OUT = "[redacted]"
+REDACTED = "[redacted]"
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class JobFrame:
     """One append: a ``Scope…`` message, or, when *whole*, an export request with resources of its own."""
 
     signal: int
@@ -55,11 +55,11 @@ class Segment:
     kind: str
     role: str | None
     resource: bytes
-    frames: tuple[Frame, ...]
+    frames: tuple[JobFrame, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ConformanceJob:
     """One recorded run and what is true of it."""
 
     project: str
@@ -73,7 +73,7 @@ class Job:
         return run_id_of(self.project, self.name)
 
 
-def recorded_job(name: str = "recorded", project: str = "conformance", *, wide_keys: int = WIDE_KEYS) -> Job:
+def recorded_job(name: str = "recorded", project: str = "conformance", *, wide_keys: int = WIDE_KEYS) -> ConformanceJob:
     """Return the job.
 
     Args:
@@ -94,7 +94,7 @@ def recorded_job(name: str = "recorded", project: str = "conformance", *, wide_k
         _rollouts(cast, name),
         _foreign(cast),
     )
-    return Job(project, name, segments, truth)
+    return ConformanceJob(project, name, segments, truth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,39 +105,39 @@ class _Cast:
     clock: Iterator[int]
     run: Mapping[str, Json]
 
-    def process(self, instance: str, role: str | None, *, attempt: int = 1) -> _Process:
+    def process(self, instance: str, role: str | None, *, attempt: int = 1) -> _ProcessScript:
         own: dict[str, Json] = {**self.run, semconv.INSTANCE_ID: instance, **({semconv.ROLE: role} if role else {})}
-        return _Process(self, instance, role, own, attempt)
+        return _ProcessScript(self, instance, role, own, attempt)
 
 
-class _Process:
-    """A process of ours, in a segment of its own."""
+class _ProcessScript:
+    """An otel-bridge process, in a segment of its own."""
 
     def __init__(
         self, cast: _Cast, instance: str, role: str | None, resource: Mapping[str, Json], attempt: int
     ) -> None:
         self._cast, self._instance, self._role, self._resource = cast, instance, role, resource
         self._shown: dict[str, Value] = {"attempt": attempt} if attempt > 1 else {}
-        self._frames: list[Frame] = []
+        self._frames: list[JobFrame] = []
         self._seq = self._event_seq = 0
 
     def row(self, step: int, values: Mapping[str, Value], *, role: str | None = None, odd: bool = False) -> None:
         self._cast.truth.row(role or self._role, step, {**self._shown, **values}, odd=odd)
         self._seq += 1
         now = next(self._cast.clock)
-        scope = otlp.scope(otlp.row(self._seq, step, values, now, role=role))
-        self._frames.append(Frame(METRICS, scope.SerializeToString(), now, False))
+        scope = messages.scope(messages.row(self._seq, step, values, now, role=role))
+        self._frames.append(JobFrame(METRICS, scope.SerializeToString(), now, False))
 
     def spans(self, spans: Iterable[Span]) -> None:
-        scope = ScopeSpans(scope=otlp.OURS, spans=list(spans))
-        self._frames.append(Frame(TRACES, scope.SerializeToString(), next(self._cast.clock), False))
+        scope = ScopeSpans(scope=messages.OURS, spans=list(spans))
+        self._frames.append(JobFrame(TRACES, scope.SerializeToString(), next(self._cast.clock), False))
 
     def event(self, name: str, attributes: Mapping[str, Json], body: Json = None, trace_id: str = "") -> None:
         self._event_seq += 1
         now = next(self._cast.clock)
         numbered: dict[str, Json] = {**attributes, semconv.EVENT_SEQ: self._event_seq}
-        scope = ScopeLogs(scope=otlp.OURS, log_records=[otlp.event(name, now, numbered, body, trace_id)])
-        self._frames.append(Frame(LOGS, scope.SerializeToString(), now, False))
+        scope = ScopeLogs(scope=messages.OURS, log_records=[messages.event(name, now, numbered, body, trace_id)])
+        self._frames.append(JobFrame(LOGS, scope.SerializeToString(), now, False))
 
     def end(self, status: Status) -> None:
         self.event(semconv.EVENT_END, {semconv.RUN_STATUS: status.value, semconv.SEQ: self._seq})
@@ -145,17 +145,17 @@ class _Process:
     def again(self) -> None:
         """Append the last word once more, as after a retry."""
         last = self._frames[-1]
-        self._frames.append(Frame(last.signal, last.payload, next(self._cast.clock), last.whole))
+        self._frames.append(JobFrame(last.signal, last.payload, next(self._cast.clock), last.whole))
 
     def segment(self) -> Segment:
-        resource = otlp.resource(self._resource).SerializeToString()
+        resource = messages.resource(self._resource).SerializeToString()
         return Segment(self._instance, "process", self._role, resource, tuple(self._frames))
 
 
 def _trainers(cast: _Cast) -> Iterator[Segment]:
     """Six steps, a kill, then from step 4 on again: both attempts are shown, the second by its number."""
     config: dict[str, Json] = {"lr": 0.001, "actor": {"layers": 2, "name": "tiny"}, "hub_token": "hf_" + "a" * 30}
-    cast.truth.configs["trainer"] = {**config, "hub_token": STRUCK_OUT, "seed": 7, "attempt": 2}
+    cast.truth.configs["trainer"] = {**config, "hub_token": REDACTED, "seed": 7, "attempt": 2}
     first = cast.process("00000000000000a1", "trainer")
     first.event(semconv.EVENT_CONFIG, {}, config)
     for step in range(1, 7):
@@ -166,7 +166,7 @@ def _trainers(cast: _Cast) -> Iterator[Segment]:
     second.event(semconv.EVENT_CONFIG, {}, {**config, "seed": 7})
     second.again()
     for step in range(4, 11):
-        second.row(step, {**_losses(step, 0.5), "grad": otlp.numbers_of(0.5, 1.0 * step, 10)})
+        second.row(step, {**_losses(step, 0.5), "grad": messages.numbers_of(0.5, 1.0 * step, 10)})
     second.row(10, {"nan": math.nan, "inf": math.inf, "minus_inf": -math.inf, "tiny": 5e-324, "huge": 1.7e308})
     second.row(10, {"big": 2**53 + 1, "least": -(2**63), "zero": 0, "truth": 1})
     second.end(Status.FINISHED)
@@ -209,7 +209,7 @@ def _explorer(cast: _Cast) -> Segment:
     for seq in range(1, 13):
         values: dict[str, Value] = {"reward/mean": seq / 16, "length": 100 * seq, "queue": 64 - seq, "seen": seq}
         cast.truth.row("explorer", 2 * seq, values)
-        metrics = otlp.row(seq, 2 * seq, values, next(cast.clock))
+        metrics = messages.row(seq, 2 * seq, values, next(cast.clock))
         pieces += [metrics[:2], metrics[2:]]
     requests: list[list[Metric]] = []
     for start in range(0, len(pieces), 6):
@@ -217,7 +217,7 @@ def _explorer(cast: _Cast) -> Segment:
         requests += [[*three[5], *three[0]], [*three[3], *three[4]], three[2], three[1]]
     received = [_metrics(who, request) for request in requests]
     end: dict[str, Json] = {semconv.RUN_STATUS: Status.FINISHED.value, semconv.SEQ: 12, semconv.EVENT_SEQ: 1}
-    said = _logs(who, [otlp.event(semconv.EVENT_END, next(cast.clock), end)])
+    said = _logs(who, [messages.event(semconv.EVENT_END, next(cast.clock), end)])
     frames = [(METRICS, payload) for payload in [*received, *received[::3]]] + [(LOGS, said), (LOGS, said)]
     return _receiver(cast, "00000000000000d0", frames)
 
@@ -232,9 +232,9 @@ def _foreign(cast: _Cast) -> Segment:
         now = next(cast.clock)
         total += n + 1
         metrics = [
-            otlp.gauge("queue", n / 2, now, {}),
-            otlp.counter("requests", 10 * (n + 1), now, delta=False, attributes={"code": 200}),
-            otlp.counter("bytes", n + 1, now, delta=True, attributes={}),
+            messages.gauge("queue", n / 2, now, {}),
+            messages.counter("requests", 10 * (n + 1), now, delta=False, attributes={"code": 200}),
+            messages.counter("bytes", n + 1, now, delta=True, attributes={}),
         ]
         cast.truth.row("sampler", None, {"queue": n / 2, "requests/code:200": 10 * (n + 1), "bytes": total})
         payload = _metrics(sampler, metrics, "app")
@@ -242,8 +242,8 @@ def _foreign(cast: _Cast) -> Segment:
     for step in (10, 20, 30):
         frames += [(METRICS, _megatron(cast, megatron, step))] * 2
     config: dict[str, Json] = {"service": "sampler", "password": "swordfish", "workers": 4}
-    cast.truth.configs["sampler"] = {"service": "sampler", "password": STRUCK_OUT, "workers": 4}
-    said = _logs(sampler, [otlp.event(semconv.EVENT_CONFIG, next(cast.clock), {}, config)])
+    cast.truth.configs["sampler"] = {"service": "sampler", "password": REDACTED, "workers": 4}
+    said = _logs(sampler, [messages.event(semconv.EVENT_CONFIG, next(cast.clock), {}, config)])
     return _receiver(cast, "00000000000000e0", [*frames, (LOGS, said), (LOGS, said)])
 
 
@@ -251,13 +251,13 @@ def _megatron(cast: _Cast, who: Mapping[str, Json], step: int) -> bytes:
     now, numbers = next(cast.clock), [0.5 * step, 1.0 * step, 2.0 * step]
     named: dict[str, Json] = {"dl.iteration": step}
     metrics = [
-        otlp.gauge("lm loss", 10 / step, now, named),
-        otlp.gauge("lm loss", 20 / step, now, {"step": step, "split": "valid"}),
-        otlp.explicit("grad", numbers, now, named),
-        otlp.exponential("update", numbers, now, named),
-        otlp.summary("rtt", (3, 1.5), {0.0: 0.25, 0.9: 0.5, 1.0: 0.75}, now, named),
+        messages.gauge("lm loss", 10 / step, now, named),
+        messages.gauge("lm loss", 20 / step, now, {"step": step, "split": "valid"}),
+        messages.explicit("grad", numbers, now, named),
+        messages.exponential("update", numbers, now, named),
+        messages.summary("rtt", (3, 1.5), {0.0: 0.25, 0.9: 0.5, 1.0: 0.75}, now, named),
     ]
-    spread = otlp.numbers_of(numbers[0], numbers[-1], 3)
+    spread = messages.numbers_of(numbers[0], numbers[-1], 3)
     cast.truth.row(
         "megatron", step,
         {
@@ -289,13 +289,13 @@ def _rollouts(cast: _Cast, name: str) -> Segment:
     return actor.segment()
 
 
-def _rollout(cast: _Cast, actor: _Process, place: tuple[str, int, int], reward: float | None, split: str) -> str:
+def _rollout(cast: _Cast, actor: _ProcessScript, place: tuple[str, int, int], reward: float | None, split: str) -> str:
     trace_id = hashlib.md5(repr(place).encode(), usedforsecurity=False).hexdigest()
     facts: dict[str, Json] = {semconv.STEP: place[1], semconv.SPLIT: split, semconv.SAMPLE_INDEX: place[2]}
     if reward is not None:
         facts[semconv.REWARD] = reward
     words = (f"What is {place[2]} + 1?", f"It is {place[2] + 1}.")
-    actor.spans(otlp.rollout_spans(trace_id, next(cast.clock), facts, words))
+    actor.spans(messages.rollout_spans(trace_id, next(cast.clock), facts, words))
     cast.truth.rollouts[trace_id] = reward
     return trace_id
 
@@ -310,15 +310,17 @@ def _statistics(prefix: str, total: int, rewards: Sequence[float]) -> dict[str, 
 
 
 def _metrics(who: Mapping[str, Json], metrics: Iterable[Metric], scope: str = semconv.SCOPE_NAME) -> bytes:
-    part = ResourceMetrics(resource=otlp.resource(who), scope_metrics=[otlp.scope(metrics, scope)])
+    part = ResourceMetrics(resource=messages.resource(who), scope_metrics=[messages.scope(metrics, scope)])
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
 
 
 def _logs(who: Mapping[str, Json], records: Iterable[LogRecord]) -> bytes:
-    part = ResourceLogs(resource=otlp.resource(who), scope_logs=[ScopeLogs(scope=otlp.OURS, log_records=list(records))])
+    part = ResourceLogs(
+        resource=messages.resource(who), scope_logs=[ScopeLogs(scope=messages.OURS, log_records=list(records))]
+    )
     return ExportLogsServiceRequest(resource_logs=[part]).SerializeToString()
 
 
 def _receiver(cast: _Cast, instance: str, requests: Iterable[tuple[int, bytes]]) -> Segment:
-    frames = [Frame(signal, payload, next(cast.clock), True) for signal, payload in requests]
+    frames = [JobFrame(signal, payload, next(cast.clock), True) for signal, payload in requests]
     return Segment(instance, "receiver", None, b"", tuple(frames))

@@ -1,4 +1,4 @@
-"""OTLP messages in few words: attributes, points, rows of ours, spans, events. Deterministic; times are nanoseconds."""
+"""OTLP messages in few words: attributes, points, native rows, spans, events. Deterministic; times are nanoseconds."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def summary(
 
 
 def row(seq: int, step: int, values: Mapping[str, Value], time_ns: int, *, role: str | None = None) -> list[pb.Metric]:
-    """Return one row of ours, a metric a value and ``rl.row``; *role* only when it differs from the resource's."""
+    """Return one native row, a metric a value and ``rl.row``; *role* only when it differs from the resource's."""
     where: dict[str, Json] = {semconv.STEP: step, **({semconv.ROLE: role} if role else {})}
     metrics = [
         exponential(key, _spread(value), time_ns, where)

@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from otel_bridge.bridge.exporters import Places
-from otel_bridge.bridge.host import Host
+from otel_bridge.bridge.exporters import ExporterEnvironment
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.emit.launch import bridge_environment
-from otel_bridge.exporter import SIGNALS, Exporter, ExporterSettings, Memory, RunInfo, RunWriter
+from otel_bridge.bridge.supervisor import BridgeSupervisor
+from otel_bridge.emit.bridge_process.spawn import bridge_environment
+from otel_bridge.exporter import SIGNALS, Exporter, ExporterSettings, RunInfo, RunWriter, WriterMemory
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.life import this_host
+from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.report import read_report
 from otel_bridge.journal.segment import SegmentWriter
-from otel_bridge.records import LateValue, Record, Rollout, Row
+from otel_bridge.records import Evaluation, Record, RolloutRecord, Row
 from otel_bridge.testing.child import load_target
-from otel_bridge.testing.conformance.job import Job, Segment
+from otel_bridge.testing.conformance.job import ConformanceJob, Segment
 from otel_bridge.testing.delivery import write
 
 TIMEOUT_S = 150.0
@@ -45,7 +45,7 @@ class Play:
         target: Where the exporter is, ``module:attribute``.
         environment: Variables that say where it delivers.
         folder: The run folder.
-        kill_at: Records after which the process kills itself, before the bridge hears of them; 0: never.
+        kill_at: Records after which the process kills itself, before the bridge reads them; 0: never.
     """
 
     target: str
@@ -54,7 +54,7 @@ class Play:
     kill_at: int = 0
 
 
-def lay(job: Job, base: Path) -> RunFolder:
+def lay(job: ConformanceJob, base: Path) -> RunFolder:
     """Write the segments of *job* as its processes, all dead now, left them; return the run folder."""
     folder = RunFolder(base, job.run_id)
     folder.create()
@@ -90,7 +90,7 @@ def play(target: str, environment: Mapping[str, str], folder: RunFolder, *, kill
         raise AssertionError(f"not all is delivered: {report}; {done.stderr.decode(errors='replace')[-4000:]}")
 
 
-def _header(job: Job, segment: Segment) -> SegmentHeader:
+def _header(job: ConformanceJob, segment: Segment) -> SegmentHeader:
     host = this_host()
     return SegmentHeader(
         instance_id=segment.instance_id,
@@ -122,10 +122,10 @@ class _Killing:
     def write_rows(self, rows: Sequence[Row]) -> None:
         self._written(rows)
 
-    def write_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         self._written(rollouts)
 
-    def write_late(self, values: Sequence[LateValue]) -> None:
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         self._written(values)
 
     def _written(self, records: Sequence[Record]) -> None:
@@ -145,7 +145,7 @@ def main(argv: Sequence[str]) -> int:
     read = BridgeOptions.read(env, Path.cwd())
     options = dataclasses.replace(
         read,
-        places=Places(env, Path.cwd(), load=lambda _: exporter),
+        places=ExporterEnvironment(env, Path.cwd(), load=lambda _: exporter),
         exporters=dict.fromkeys(SIGNALS, (NAME,)),
         closing=True,
     )
@@ -154,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
     def say(line: str) -> None:
         sys.stderr.write(f"{line}\n")
 
-    host = Host(folder.base, options, folders=lambda: [folder], until_done=True, say=say)
+    host = BridgeSupervisor(folder.base, options, folders=lambda: [folder], until_done=True, say=say)
     host.serve()
     sys.stderr.flush()
     if host.hanging:
@@ -162,8 +162,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _killing(exporter: Exporter, at: int) -> Callable[[RunInfo, ExporterSettings, Memory], RunWriter]:
-    def opened(run: RunInfo, settings: ExporterSettings, memory: Memory) -> RunWriter:
+def _killing(exporter: Exporter, at: int) -> Callable[[RunInfo, ExporterSettings, WriterMemory], RunWriter]:
+    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
         return cast("RunWriter", _Killing(exporter.open(run, settings, memory), at))
 
     return opened

@@ -11,7 +11,7 @@ from typing import ClassVar, TypeAlias
 import pytest
 
 from otel_bridge.exporter import RunInfo
-from otel_bridge.testing.conformance.job import WIDE_KEYS, Job, recorded_job
+from otel_bridge.testing.conformance.job import WIDE_KEYS, ConformanceJob, recorded_job
 from otel_bridge.testing.conformance.play import lay, play
 from otel_bridge.testing.conformance.truth import Keeps, Shown, compare
 
@@ -45,12 +45,12 @@ class ConformanceSuite:
         raise NotImplementedError("define the fixture `read`")
 
     @pytest.fixture
-    def job(self) -> Job:
+    def job(self) -> ConformanceJob:
         """The recorded job, as a run of this test alone."""
         return recorded_job(f"recorded-{os.urandom(4).hex()}", wide_keys=self.wide_keys)
 
     def test_the_recorded_job_is_shown_as_it_was(
-        self, job: Job, environment: Mapping[str, str], read: Read, tmp_path: Path
+        self, job: ConformanceJob, environment: Mapping[str, str], read: Read, tmp_path: Path
     ) -> None:
         folder = lay(job, tmp_path / "runs")
 

@@ -23,7 +23,7 @@ class Shown:
     """What a tracker shows of one run, read through its own API.
 
     Attributes:
-        contents: Numbers, distributions, rollouts, late values, config, status; doubles as often as they are there.
+        contents: Numbers, distributions, rollouts, evaluations, config, status; doubles as often as they are there.
         rows: How many rows it keeps; ``None`` where it keeps none, only series.
     """
 

@@ -14,7 +14,7 @@ from otel_bridge.testing.delivery import deliver
 
 def written(writer: RunWriter, records: Sequence[Record]) -> None:
     """Give *records* behind what *writer* holds to it, expect none refused, close it."""
-    refused = deliver(writer, records, held=writer.safe())
+    refused = deliver(writer, records, held=writer.durable())
     writer.close()
     same(refused, list[int](), "records refused")
 
@@ -23,7 +23,8 @@ def same(seen: object, wanted: object, what: str) -> None:
     """Compare; the contract's own words, since pytest does not rewrite the asserts of a library.
 
     Raises:
-        AssertionError: They differ; the message shows what is missing and what is too much where that can be told.
+        AssertionError: They differ; the message shows what is missing and what is too much where that can be
+            determined.
     """
     if seen == wanted:
         return

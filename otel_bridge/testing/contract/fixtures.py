@@ -11,8 +11,8 @@ from typing import ClassVar, TypeAlias, cast
 
 import pytest
 
-from otel_bridge.exporter import Exporter, ExporterSettings, Memory, RunInfo, RunWriter
-from otel_bridge.records import Distribution, LateValue, Record, Rollout, Row, run_id_of
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, RunWriter, WriterMemory
+from otel_bridge.records import Distribution, Evaluation, Record, RolloutRecord, Row, run_id_of
 from otel_bridge.testing.child import ChildJob, FileMemory, run_child
 from otel_bridge.testing.contents import Contents
 from otel_bridge.testing.contract.compare import same, same_scalars
@@ -32,7 +32,7 @@ class ContractFixtures:
         keeps_status: The tracker shows finished, failed and killed.
         keeps_config: It shows the run's config.
         keeps_rollouts: It shows rollouts.
-        keeps_late: It shows late values.
+        keeps_late: It shows evaluations.
         keeps_distributions: It shows distributions with minimum and maximum.
         keeps_stepless: It shows rows without a step.
         keeps_rewound_rows: Two values of one key and step are both there.
@@ -48,6 +48,10 @@ class ContractFixtures:
     keeps_stepless: ClassVar[bool] = True
     keeps_rewound_rows: ClassVar[bool] = True
     keeps_odd_keys: ClassVar[bool] = True
+
+    def leaves_open(self, writer: RunWriter) -> bool:  # noqa: ARG002  # for subclasses
+        """Return whether the installed tracker shows the run of a closed writer as running."""
+        return self.keeps_status
 
     # --- fixtures -----------------------------------------------------------------------------------------------------
     @pytest.fixture
@@ -73,7 +77,7 @@ class ContractFixtures:
         return RunInfo(id=run_id, project="contract", name=name, folder=tmp_path / "runs" / run_id)
 
     @pytest.fixture
-    def memory(self, tmp_path: Path) -> Memory:
+    def memory(self, tmp_path: Path) -> WriterMemory:
         """The writer's memory; in a file, so that it outlives a kill."""
         return FileMemory(tmp_path / "memory.db")
 
@@ -83,7 +87,7 @@ class ContractFixtures:
         return exporter.settings(environment, tmp_path)
 
     @pytest.fixture
-    def opened(self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, memory: Memory) -> Open:
+    def opened(self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, memory: WriterMemory) -> Open:
         """Open a writer of `run` with `memory`; keywords change fields of the run."""
         run.folder.mkdir(parents=True, exist_ok=True)
 
@@ -93,7 +97,7 @@ class ContractFixtures:
 
         return again
 
-    # --- for the tests -----------------------------------------------------------------------------------------------
+    # --- for the tests ------------------------------------------------------------------------------------------------
     def kill_after(
         self, opened: Open, records: Sequence[Record], run: RunInfo, environment: Mapping[str, str], folder: Path
     ) -> None:
@@ -103,7 +107,7 @@ class ContractFixtures:
         """
         if not self.target:
             writer = opened()
-            held = writer.safe()
+            held = writer.durable()
             for record in records:
                 deliver(writer, [record], held=held)
             return
@@ -111,13 +115,13 @@ class ContractFixtures:
         run_child(ChildJob(self.target, dict(environment), folder, run, folder / "memory.db", calls), folder)
 
     def holds(self, contents: Contents, records: Sequence[Record]) -> None:
-        """Compare rows, rollouts, distributions and the late value of `samples.job`, doubles counted."""
+        """Compare rows, rollouts, distributions and the evaluation of `samples.job`, doubles counted."""
         rows = [record for record in records if isinstance(record, Row)]
         same_scalars(contents, rows)
         if self.keeps_rollouts:
-            self.same_rollouts(contents, [record for record in records if isinstance(record, Rollout)])
+            self.same_rollouts(contents, [record for record in records if isinstance(record, RolloutRecord)])
         if self.keeps_late:
-            late = [record for record in records if isinstance(record, LateValue)]
+            late = [record for record in records if isinstance(record, Evaluation)]
             same(contents.late, [(value.rollout_id, value.name, value.value) for value in late], "late values")
         if self.keeps_distributions:
             wanted = Counter(
@@ -125,7 +129,7 @@ class ContractFixtures:
             )
             same(Counter((held.key, held.step) for held in contents.distributions), wanted, "distributions")
 
-    def same_rollouts(self, contents: Contents, rollouts: Iterable[Rollout]) -> None:
+    def same_rollouts(self, contents: Contents, rollouts: Iterable[RolloutRecord]) -> None:
         """Compare id, reward, messages and spans of every rollout, doubles counted."""
         held = {rollout.id: rollout for rollout in contents.rollouts}
         wanted = list(rollouts)

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, found_of, tracker_run_id_of
+from otel_bridge.exporter import (
+    Exporter,
+    ExporterSettings,
+    RunInfo,
+    degraded_of,
+    found_of,
+    left_out_of,
+    tracker_run_id_of,
+)
 from otel_bridge.records import Json, Status
 from otel_bridge.testing import samples
 from otel_bridge.testing.contents import flat_configs
@@ -53,14 +61,14 @@ class LifeContract(ContractFixtures):
 
     def test_the_trackers_own_id_of_the_run_stays_the_same(self, opened: Open) -> None:
         first = opened()
-        told = tracker_run_id_of(first)
-        if told is None:
+        given = tracker_run_id_of(first)
+        if given is None:
             pytest.skip("the writer says no id")
         written(first, samples.placed([samples.row(1)]))
 
         again = opened()
 
-        same(tracker_run_id_of(again), told, "tracker_run_id")
+        same(tracker_run_id_of(again), given, "tracker_run_id")
         again.close()
 
     def test_what_this_folder_wrote_itself_is_not_said_as_found(self, opened: Open) -> None:
@@ -73,7 +81,9 @@ class LifeContract(ContractFixtures):
         same(found_of(again), "", "found by a writer that goes on")
         again.close()
 
-    def test_a_config_of_odd_keys_and_values_is_no_error(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
+    def test_a_config_of_odd_keys_and_values_raises_no_error(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
         odd: dict[str, Json] = {
             **{key: n for n, key in enumerate(samples.ODD_KEYS)},
             "long": "x" * 20_000, "none": None, "list": [1, [2, {"a": None}]], "empty": {}, "": 1, "nan": float("nan"),
@@ -112,7 +122,7 @@ class LifeContract(ContractFixtures):
         first.end(Status.FAILED)
         first.close()
         second = opened(configs=configs, reopened=True)
-        deliver(second, records, held=second.safe())
+        deliver(second, records, held=second.durable())
         second.close()
         reopened = read_back(run)
         third = opened(configs=configs, reopened=True)
@@ -122,8 +132,10 @@ class LifeContract(ContractFixtures):
 
         same_scalars(reopened, records)
         same_scalars(ended, records)
+        if self.leaves_open(third):
+            same(reopened.status, None, "status after reopening")
         if self.keeps_status:
-            same((reopened.status, ended.status), (None, Status.FINISHED), "status after reopening, after the end")
+            same(ended.status, Status.FINISHED, "status after the end")
         if self.keeps_config:
             same(ended.config, {"trainer/lr": "0.1"}, "config")
 
@@ -134,30 +146,30 @@ class LifeContract(ContractFixtures):
 
         written(opened(), records[:2])
         writer = opened()
-        deliver(writer, records, held=writer.safe())
+        deliver(writer, records, held=writer.durable())
         writer.close()
         writer.close()
 
         contents = read_back(run)
         same_scalars(contents, records)
-        if self.keeps_status:
+        if self.leaves_open(writer):
             same(contents.status, None, "status")
 
-    def test_safe_never_goes_back_nor_beyond_what_was_written(self, opened: Open) -> None:
+    def test_durable_never_goes_back_nor_beyond_what_was_written(self, opened: Open) -> None:
         records = samples.placed(samples.rows(6))
         writer = opened()
 
-        seen = [writer.safe()]
+        seen = [writer.durable()]
         for record in records:
             writer.write_rows([record])
-            seen.append(writer.safe())
+            seen.append(writer.durable())
         writer.close()
 
         if seen[0] is None:
-            same(seen, [None] * len(seen), "safe() of a writer that cannot tell")
+            same(seen, [None] * len(seen), "durable() of a writer that cannot tell")
         else:
-            told = [position for position in seen if position is not None]
-            same((told, max(told) <= 6), (sorted(told), True), "safe()")
+            given = [position for position in seen if position is not None]
+            same((given, max(given) <= 6), (sorted(given), True), "durable()")
 
     def test_the_url_is_text_or_nothing(self, opened: Open) -> None:
         writer = opened()
@@ -165,6 +177,21 @@ class LifeContract(ContractFixtures):
         writer.close()
 
         same(url is None or bool(url), True, "url")
+
+    def test_an_ability_that_the_tracker_lacks_is_named_by_the_writer_and_by_the_probe(
+        self, exporter: Exporter, settings: ExporterSettings, opened: Open
+    ) -> None:
+        writer = opened()
+        deliver(writer, samples.job())
+        degraded, left_out = degraded_of(writer), left_out_of(writer)
+        writer.close()
+
+        one_line_each = all(sentence.strip() and "\n" not in sentence for sentence in degraded)
+        same(one_line_each, True, f"degraded is one sentence for each ability: {degraded}")
+        same(bool(left_out) and not degraded, False, f"left out with no ability missing: {left_out}")
+        same(all(count > 0 for count in left_out.values()), True, f"counts of what was left out: {left_out}")
+        if exporter.probe is not None:
+            same(tuple(exporter.probe(settings)), degraded, "what the probe finds, and the writer")
 
     def test_the_exporter_and_its_settings_import_no_tracker(
         self, exporter: Exporter, environment: Mapping[str, str], tmp_path: Path

@@ -21,9 +21,9 @@ class RedeliveryContract(ContractFixtures):
     def test_a_call_that_comes_again_changes_nothing(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
         records = samples.job(seed=run.id)[:-1]
         writer = opened()
-        if writer.safe() is not None:
+        if writer.durable() is not None:
             writer.close()
-            pytest.skip("this writer tells what it holds: only what lies behind comes again")
+            pytest.skip("this writer shows what it holds: only what lies behind comes again")
 
         deliver(writer, records)
         deliver(writer, records)

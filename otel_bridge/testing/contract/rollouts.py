@@ -1,4 +1,4 @@
-"""The contract: rollouts and late values."""
+"""The contract: rollouts and evaluations."""
 
 # ruff: noqa: D102  # the name of a test says what it tests
 from __future__ import annotations
@@ -17,7 +17,7 @@ from otel_bridge.testing.delivery import deliver
 
 
 class RolloutContract(ContractFixtures):
-    """Rollouts arrive once, also those that lack something; late values find theirs."""
+    """Rollouts arrive once, also those that lack something; evaluations find theirs."""
 
     def test_every_rollout_arrives_once_with_reward_messages_and_spans(
         self, opened: Open, run: RunInfo, read_back: ReadBack
@@ -50,12 +50,12 @@ class RolloutContract(ContractFixtures):
 
         same({held.id for held in read_back(run).rollouts}, {record.id for record in records}, "rollouts")
 
-    def test_a_late_value_is_attached_once_and_one_without_its_rollout_is_no_loss_of_others(
+    def test_a_late_value_is_attached_once_and_one_without_its_rollout_is_not_a_loss_of_others(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        rollout, stranger = samples.rollout(0, seed=run.id), samples.rollout(99, seed=run.id)
+        rollout, other_client = samples.rollout(0, seed=run.id), samples.rollout(99, seed=run.id)
         values = [
-            samples.late_value(stranger),
+            samples.late_value(other_client),
             samples.late_value(rollout, 0.5),
             samples.late_value(rollout, 1.0, name="reward"),
             samples.late_value(rollout, None, name="verdict", label="good"),
@@ -65,7 +65,7 @@ class RolloutContract(ContractFixtures):
 
         writer = opened()
         refused = deliver(writer, records)
-        again = deliver(writer, records[1:]) if writer.safe() is None else refused
+        again = deliver(writer, records[1:]) if writer.durable() is None else refused
         writer.close()
 
         same((set(refused) | set(again)) <= {2}, True, f"records refused, of which only 2 may be: {refused} {again}")

@@ -141,7 +141,7 @@ class RowContract(ContractFixtures):
 
         writer.write_rows([])
         writer.write_rollouts([])
-        writer.write_late([])
+        writer.write_evaluations([])
         writer.write_config("trainer", {})
         writer.close()
 

@@ -1,0 +1,251 @@
+"""OTLP/JSON -> the equivalent protobuf message, by the rules of OTLP where they differ from protobuf's.
+
+Ids are hex, not base64; enums are numbers, not names; unknown keys are ignored; keys are lowerCamelCase. 64-bit
+numbers come as text or number, doubles also as ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, other bytes as base64. One
+plan a message type, made of its descriptor once; one walk renames the keys, and protobuf builds the message in C.
+
+Source: opentelemetry-specification, protocol/otlp.md, "JSON Protobuf Encoding"; protobuf, "ProtoJSON Format".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final, TypeVar, cast
+
+import orjson
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from otel_bridge.errors import InvalidRecordError
+
+M = TypeVar("M", bound=Message)
+_HEX: Final = frozenset({"trace_id", "span_id", "parent_span_id"})
+_DEPTH: Final = 100
+"""How deep a message may nest: protobuf's own limit."""
+_SHOWN: Final = 40
+"""Characters of a wrong value that are given."""
+_WORDS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_F: Final = FieldDescriptor
+_INTEGERS: Final = frozenset(
+    {
+        _F.TYPE_INT32, _F.TYPE_INT64, _F.TYPE_UINT32, _F.TYPE_UINT64, _F.TYPE_SINT32, _F.TYPE_SINT64,
+        _F.TYPE_FIXED32, _F.TYPE_FIXED64, _F.TYPE_SFIXED32, _F.TYPE_SFIXED64,
+    }
+)  # fmt: skip
+_Convert = Callable[[object, int], object]
+
+
+class _BadValueError(ValueError):
+    """Raised for a value that its field cannot hold; callers add the path to the value."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.path: list[str] = []
+
+
+def message_of(kind: type[M], body: bytes) -> M:
+    """Return the message of the JSON text *body*.
+
+    Raises:
+        InvalidRecordError: *body* is not JSON, or has a value of the wrong type, whose path the error names.
+    """
+    try:
+        raw: object = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRecordError(f"body of {len(body)} bytes is not JSON: {exc}") from exc
+    try:
+        return kind(**_fields(raw, _plan(kind.DESCRIPTOR), 0))
+    except _BadValueError as exc:
+        where = ".".join(reversed(exc.path)).replace(".[", "[")
+        raise InvalidRecordError(f"{where or 'the request'}: {exc}") from exc
+    except (ValueError, TypeError, OverflowError) as exc:  # numbers out of their field's range
+        raise InvalidRecordError(f"a value does not fit its field: {exc}") from exc
+
+
+class _Plan:
+    """Describes how the fields of one message type are read: JSON key to name, converter, and oneof or ``None``."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self) -> None:
+        self.fields: dict[str, tuple[str, _Convert, str | None]] = {}
+
+
+@cache
+def _plan(kind: Descriptor) -> _Plan:
+    plan = _Plan()
+    _begun[kind.full_name] = plan
+    for field in kind.fields:
+        oneof = field.containing_oneof
+        real = oneof is not None and not _is_optional(field)
+        plan.fields[field.json_name] = (field.name, _reader(field), oneof.name if real and oneof else None)
+    return plan
+
+
+_begun: Final[dict[str, _Plan]] = {}
+"""Plans made or being made: messages hold messages of their own kind."""
+
+
+def _is_optional(field: FieldDescriptor) -> bool:
+    """Return whether *field* is an ``optional`` one: protobuf keeps those in a oneof of their own."""
+    oneof = field.containing_oneof
+    return oneof is not None and len(oneof.fields) == 1 and oneof.name == f"_{field.name}"
+
+
+def _reader(field: FieldDescriptor) -> _Convert:
+    one = _reader_of_one(field)
+    return _all_of(one) if _is_repeated(field) else one
+
+
+def _is_repeated(field: FieldDescriptor) -> bool:
+    new = cast("bool | None", getattr(field, "is_repeated", None))  # protobuf 6.31 on; `label` goes away
+    return bool(getattr(field, "label", 0) == 3) if new is None else new
+
+
+def _reader_of_one(field: FieldDescriptor) -> _Convert:
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        kind = field.message_type
+        assert kind is not None  # noqa: S101  # it is a message
+        plan = _begun.get(kind.full_name) or _plan(kind)
+        return lambda value, depth: _fields(value, plan, depth + 1)
+    if field.type in _INTEGERS:
+        return _integer
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return _hex if field.name in _HEX else _base64
+    return _SCALARS[field.type]
+
+
+def _all_of(one: _Convert) -> _Convert:
+    def read(value: object, depth: int) -> object:
+        if not isinstance(value, list):
+            raise _expected("an array", value)
+        items: list[object] = []
+        try:
+            for item in cast("list[object]", value):
+                items.append(one(item, depth))  # noqa: PERF401  # the index of the bad one is given
+        except _BadValueError as exc:
+            exc.path.append(f"[{len(items)}]")
+            raise
+        return items
+
+    return read
+
+
+def _fields(value: object, plan: _Plan, depth: int) -> dict[str, object]:
+    """Return the keyword arguments of a message."""
+    if not isinstance(value, dict):
+        raise _expected("an object", value)
+    if depth > _DEPTH:
+        raise _BadValueError(f"nested deeper than {_DEPTH} messages")
+    found: dict[str, object] = {}
+    oneofs: set[str] | None = None
+    for key, item in cast("dict[str, object]", value).items():
+        known = plan.fields.get(key)
+        if known is None or item is None:
+            continue
+        name, convert, oneof = known
+        try:
+            found[name] = convert(item, depth)
+        except _BadValueError as exc:
+            exc.path.append(key)
+            raise
+        if oneof is not None:
+            if oneofs is None:
+                oneofs = {oneof}
+            elif oneof in oneofs:
+                raise _BadValueError(f"{key} beside another of {oneof}: expected one of them")
+            else:
+                oneofs.add(oneof)
+    return found
+
+
+def _integer(value: object, depth: int) -> object:
+    del depth
+    if type(value) is int:
+        return value
+    if isinstance(value, str) and value.lstrip("-").isascii() and value.lstrip("-").isdecimal() and len(value) < 40:
+        return int(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**64:
+        return int(value)
+    raise _expected("an integer, as number or text", value)
+
+
+def _enum(value: object, depth: int) -> object:
+    del depth
+    if type(value) is int and -(2**31) <= value < 2**31:
+        return value
+    raise _expected("the number of an enum (OTLP takes no names)", value)
+
+
+def _double(value: object, depth: int) -> object:
+    del depth
+    if isinstance(value, float) or type(value) is int:
+        return float(value)
+    if isinstance(value, str) and len(value) < 400:
+        if value in _WORDS:
+            return _WORDS[value]
+        if value and value[-1].isdigit() and not value[0].isspace() and "_" not in value and value.isascii():
+            try:
+                return float(value)
+            except ValueError:
+                pass
+    raise _expected('a number, "NaN", "Infinity" or "-Infinity"', value)
+
+
+def _bool(value: object, depth: int) -> object:
+    del depth
+    if isinstance(value, bool):
+        return value
+    raise _expected("true or false", value)
+
+
+def _text(value: object, depth: int) -> object:
+    del depth
+    if isinstance(value, str):
+        return value
+    raise _expected("a text", value)
+
+
+def _hex(value: object, depth: int) -> object:
+    del depth
+    if isinstance(value, str):
+        try:
+            return binascii.unhexlify(value)
+        except ValueError:
+            pass
+    raise _expected("an id in hex", value)
+
+
+def _base64(value: object, depth: int) -> object:
+    del depth
+    if isinstance(value, str):
+        text = value.replace("-", "+").replace("_", "/")
+        try:
+            return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        except ValueError:
+            pass
+    raise _expected("base64", value)
+
+
+def _expected(what: str, value: object) -> _BadValueError:
+    return _BadValueError(f"expected {what}, got {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """Return the beginning of *value*; an array or object may be as large and as deep as the whole request."""
+    if isinstance(value, (list, dict)):
+        return f"an {'array' if isinstance(value, list) else 'object'} of {len(cast('list[object]', value))}"
+    seen = repr(value[:_SHOWN] if isinstance(value, str) else value)
+    return seen if len(seen) <= _SHOWN else f"{seen[: _SHOWN - 1]}…"
+
+
+_SCALARS: Final[Mapping[int, _Convert]] = {
+    FieldDescriptor.TYPE_DOUBLE: _double,
+    FieldDescriptor.TYPE_FLOAT: _double,
+    FieldDescriptor.TYPE_BOOL: _bool,
+    FieldDescriptor.TYPE_STRING: _text,
+    FieldDescriptor.TYPE_ENUM: _enum,
+}

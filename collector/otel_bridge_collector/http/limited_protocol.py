@@ -1,0 +1,96 @@
+"""Limits the connections of one HTTP server; needs httptools."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from otel_bridge_collector.http import protocol
+
+_log = logging.getLogger("otel_bridge_collector.http")
+# uvicorn warns of each malformed request: those are counted instead.
+_log.setLevel(logging.ERROR)
+
+
+def of_one_server(on_garbage: Callable[[], None]) -> type[HttpToolsProtocol]:
+    """Return the class of one server's connections, which are counted together."""
+    return type(
+        "LimitedProtocol", (_LimitedProtocol,), {"silent": OrderedDict(), "on_garbage": staticmethod(on_garbage)}
+    )
+
+
+class _LimitedProtocol(HttpToolsProtocol):
+    """Closes a connection whose head is too long or too late, and the longest silent one when there are too many.
+
+    Attributes:
+        silent: A server's connections without a running request, the longest silent one first.
+        on_garbage: Called for each connection that does not send HTTP.
+    """
+
+    silent: ClassVar[OrderedDict[_LimitedProtocol, None]]
+    on_garbage: Callable[[], None]
+
+    if TYPE_CHECKING:
+        transport: asyncio.Transport
+        loop: asyncio.AbstractEventLoop
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.logger = _log
+        self._head_bytes = 0
+        self._in_head = True
+        self._head_since_s = self.loop.time()
+        self._look: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._look = self.loop.call_later(protocol.HEAD_S, self._look_at_head)
+        self.silent[self] = None
+        if len(self.connections) > protocol.max_connections():
+            # Not the new one: a client that opens connections and sends nothing must not shut others out.
+            self.silent.popitem(last=False)[0].transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.silent.pop(self, None)
+        if self._look is not None:
+            self._look.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > protocol.HEAD_BYTES:
+                self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        del msg
+        self.on_garbage()
+        super().send_400_response(protocol.NO_HTTP)
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes, self._head_since_s = True, 0, self.loop.time()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self.silent.pop(self, None)
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        if not self.pipeline and not self.transport.is_closing():
+            self.silent[self] = None
+        super().on_response_complete()
+
+    def _look_at_head(self) -> None:
+        """Close a connection whose head takes too long, the first one or a later one; else look again."""
+        left_s = self._head_since_s + protocol.HEAD_S - self.loop.time() if self._in_head else protocol.HEAD_S
+        if left_s <= 0:
+            self.transport.close()
+        else:
+            self._look = self.loop.call_later(left_s, self._look_at_head)

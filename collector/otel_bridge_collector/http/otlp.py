@@ -1,0 +1,106 @@
+"""Defines OTLP over HTTP, independent of the server: paths, content types, bodies, answers. No I/O.
+
+Source: opentelemetry-specification, protocol/otlp.md, "OTLP/HTTP".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+
+from otel_bridge.journal.frames import Signal
+from otel_bridge_collector.error_table import RETRY_S, ErrorResponse, NotFoundError, TooLargeError, UnsupportedError
+from otel_bridge_collector.export_request import partial_success, partial_success_json
+from otel_bridge_collector.http.inflate import PLAIN, QUICK_BYTES, inflated
+from otel_bridge_collector.http.json_request import message_of
+from otel_bridge_collector.ingest import REQUESTS, Rejected
+
+PATHS: Final[Mapping[str, Signal]] = {
+    "/v1/metrics": Signal.METRICS,
+    "/v1/traces": Signal.TRACES,
+    "/v1/logs": Signal.LOGS,
+}
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+JSON_BYTES: Final = 16 << 20
+"""Largest JSON request, inflated: an object of 3 bytes takes 300 while it is read."""
+_JSON_OBJECTS: Final = 500_000
+"""Objects of a JSON request, some ten a data point: 150 MB while they are read."""
+_QUICK_JSON_BYTES: Final = 32 << 10
+
+
+def media_type(content_type: str) -> str:
+    """Return a ``Content-Type`` without its parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def check_type(kind: str) -> None:
+    """Raise `UnsupportedError` for a media type that is neither protobuf nor JSON."""
+    if kind not in {PROTOBUF, JSON}:
+        raise UnsupportedError(
+            f"Content-Type {kind or 'missing'}; this receiver reads {PROTOBUF} and {JSON}: "
+            "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+        )
+
+
+def no_such_path(path: str) -> NotFoundError:
+    """Return the error for an unknown path."""
+    return NotFoundError(f"{path} does not exist; send OTLP by POST to {', '.join(PATHS)}")
+
+
+def decoded(signal: Signal, body: bytes, encoding: str, *, is_json: bool, limit_bytes: int) -> bytes:
+    """Return a body as protobuf, not compressed.
+
+    Raises:
+        UnsupportedError: The encoding is not known.
+        TooLargeError: The body is over *limit_bytes* when decompressed, or over the limits of JSON.
+        InvalidRecordError: The body is not what its head announces.
+    """
+    if not is_json:
+        return inflated(body, encoding, limit_bytes)
+    return _of_json(signal, inflated(body, encoding, min(limit_bytes, JSON_BYTES)))
+
+
+def decoded_at_once(signal: Signal, body: bytes, encoding: str, *, is_json: bool, limit_bytes: int) -> bytes | None:
+    """Return the same if that takes about a millisecond, by the decompressed size, else ``None``.
+
+    Raises the same errors as `decoded`.
+    """
+    if not is_json and encoding in PLAIN:
+        return body
+    most = min(_QUICK_JSON_BYTES if is_json else QUICK_BYTES, limit_bytes)
+    if len(body) > most:
+        return None
+    try:
+        plain = inflated(body, encoding, most)
+    except TooLargeError:
+        return None
+    return _of_json(signal, plain) if is_json else plain
+
+
+def _of_json(signal: Signal, body: bytes) -> bytes:
+    if len(body) > JSON_BYTES:
+        raise TooLargeError(f"JSON request is over {JSON_BYTES} bytes; send smaller batches, or protobuf")
+    if body.count(b"{") > _JSON_OBJECTS:
+        raise TooLargeError(f"JSON request has more than {_JSON_OBJECTS} objects; send smaller batches, or protobuf")
+    return message_of(REQUESTS[signal], body).SerializeToString()
+
+
+def said_of_taken(signal: Signal, rejected: Rejected | None, *, is_json: bool) -> bytes:
+    """Return the body of the answer to an accepted request."""
+    if is_json:
+        return orjson.dumps({} if rejected is None else partial_success_json(signal, rejected.items, rejected.reason))
+    return b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
+
+
+def said_of_refused(answer: ErrorResponse, *, is_json: bool) -> bytes:
+    """Return the body of a refusal: a ``google.rpc.Status``."""
+    return answer.json() if is_json else answer.status().SerializeToString()
+
+
+def headers_of_refused(answer: ErrorResponse) -> dict[str, str]:
+    """Return the additional headers of a refusal."""
+    found = {"Retry-After": str(RETRY_S)} if answer.retry else {}
+    return found | ({"WWW-Authenticate": "Bearer"} if answer.http_status == 401 else {})

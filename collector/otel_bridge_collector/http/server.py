@@ -1,0 +1,292 @@
+"""Serves OTLP over HTTP (``POST /v1/{metrics,traces,logs}``, protobuf and JSON) and the pages for operators.
+
+It uses starlette and uvicorn, on the event loop of the receiver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.journal.frames import Signal
+from otel_bridge.semconv import HEADER_SERVER
+from otel_bridge_collector.access import BrowserHeaders, Tls
+from otel_bridge_collector.error_table import MethodError, TooLargeError, answer_to
+from otel_bridge_collector.http.otlp import (
+    JSON,
+    PATHS,
+    PROTOBUF,
+    check_type,
+    decoded,
+    decoded_at_once,
+    headers_of_refused,
+    media_type,
+    no_such_path,
+    said_of_refused,
+    said_of_taken,
+)
+from otel_bridge_collector.http.protocol import NO_HTTP, max_connections, protocol
+from otel_bridge_collector.http.shared_page import SharedPage
+from otel_bridge_collector.ingest import Rejected
+from otel_bridge_collector.server_context import ServerContext
+
+_KEEP_ALIVE_S: Final = 75
+_BODY_S: Final = 60.0
+_DISCARD_BYTES: Final = 64 << 20
+_DISCARD_S: Final = 2.0
+_SHOWN: Final = 200
+"""Characters of an unknown path that are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpsEndpoints:
+    """Holds the functions that make the pages for operators; called outside the event loop.
+
+    Attributes:
+        unready: Returns one line per reason why data cannot be accepted; no line when it can.
+        metrics: Returns the service's own metrics, in the text format of Prometheus.
+        status: Returns every run, as JSON; ``None`` when this receiver has no such page.
+    """
+
+    unready: Callable[[], list[str]]
+    metrics: Callable[[], str]
+    status: Callable[[], bytes] | None = None
+
+
+class HttpServer:
+    """Listens from construction on, answers between `start` and `stop`. Made and used on the event loop.
+
+    Args:
+        host: Address to bind.
+        port: The port; 0 for any free port.
+        serving: Context that all servers share.
+        tls: Files of TLS; ``None`` for plain text.
+        pages: Makes ``/readyz``, ``/metrics`` and ``/status``.
+
+    Raises:
+        OSError: The address cannot be bound.
+    """
+
+    def __init__(self, host: str, port: int, serving: ServerContext, *, tls: Tls | None, pages: OpsEndpoints) -> None:
+        self._serving, self._pages = serving, pages
+        self._metrics_page, self._status_page = SharedPage(pages.metrics), SharedPage(pages.status or bytes)
+        self._headers = {HEADER_SERVER: version("otel-bridge")}
+        self._socket = _listen(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        export = _ExportEndpoint(serving)
+        app = Starlette(
+            routes=[
+                *(Route(path, export, methods=["POST"]) for path in PATHS),
+                Route("/healthz", self._healthz, methods=["GET"]),
+                Route("/readyz", self._readyz, methods=["GET"]),
+                Route("/metrics", self._metrics, methods=["GET"]),
+                *([Route("/status", self._status, methods=["GET"])] if pages.status is not None else []),
+            ],
+            exception_handlers={HTTPException: self._no_such_page},
+        )
+        app.router.redirect_slashes = False  # to another scheme behind a proxy, and the token in clear with it
+        http = protocol(self._count_garbage)
+        config = uvicorn.Config(
+            app,
+            http=http,
+            loop="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            limit_concurrency=max_connections() if http == "h11" else None,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            server_header=False,
+            ssl_certfile=None if tls is None else tls.certificate,
+            ssl_keyfile=None if tls is None else tls.key,
+            ssl_ca_certs=None if tls is None or tls.client_ca is None else str(tls.client_ca),
+            ssl_cert_reqs=ssl.CERT_NONE if tls is None or tls.client_ca is None else ssl.CERT_REQUIRED,
+        )
+        config.load()
+        self._server = uvicorn.Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to answer."""
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept no new request and wait for running ones, at most *grace_s*."""
+        self._server.config.timeout_graceful_shutdown = max(int(grace_s), 1)
+        self._server.should_exit = True
+        if self._task is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._task, grace_s + 2)
+        self._socket.close()
+
+    def _count_garbage(self) -> None:
+        error = InvalidRecordError(NO_HTTP)
+        self._serving.counters.refuse(answer_to(error), "HTTP", error)
+
+    async def _healthz(self, request: Request) -> Response:
+        del request
+        return Response("alive\n", headers=self._headers)
+
+    async def _readyz(self, request: Request) -> Response:
+        del request
+        reasons = await asyncio.to_thread(self._pages.unready)
+        text = "\n".join(reasons) or "ready"
+        return Response(f"{text}\n", 503 if reasons else 200, headers=self._headers)
+
+    async def _metrics(self, request: Request) -> Response:
+        return await self._page(request, self._metrics_page, "text/plain; version=0.0.4")
+
+    async def _status(self, request: Request) -> Response:
+        return await self._page(request, self._status_page, JSON)
+
+    async def _page(self, request: Request, page: SharedPage, media_type: str) -> Response:
+        """Answer with a page that only clients that may send can see."""
+        try:
+            sent = request.headers
+            browser = BrowserHeaders(sent.get("origin"), sent.get("sec-fetch-site"), sent.get("host"))
+            self._serving.access.check(sent.get("authorization"), browser)
+        except Exception as exc:  # noqa: BLE001  # answered by the table
+            answer = answer_to(exc)
+            return Response(f"{answer.message}\n", answer.http_status, headers=self._headers)
+        return Response(await page.get(), media_type=media_type, headers=self._headers)
+
+    async def _no_such_page(self, request: Request, exc: Exception) -> Response:
+        status = exc.status_code if isinstance(exc, HTTPException) else 404
+        path: str = request.scope["path"]  # not of `url`, which the client's header `Host` is part of
+        error: Exception = no_such_path(path[:_SHOWN])
+        headers = dict(self._headers)
+        if status == 405:
+            error = MethodError(f"{request.method} {path}: OTLP goes by POST")
+            headers["Allow"] = "POST" if path in PATHS else "GET"
+        answer = answer_to(error)
+        self._serving.counters.refuse(answer, "HTTP", error)
+        is_json = _is_json(request.headers)
+        said = said_of_refused(answer, is_json=is_json)
+        return Response(said, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=headers)
+
+
+class _ExportEndpoint:
+    """Serves the three signals as bare ASGI, the fast path of HTTP."""
+
+    def __init__(self, serving: ServerContext) -> None:
+        self._serving = serving
+        self._headers = {HEADER_SERVER: version("otel-bridge")}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, body = Headers(scope=scope), _Body(receive)
+        is_json = _is_json(headers)
+        signal = PATHS[scope["path"]]
+        try:
+            rejected = await self._store(signal, headers, body, is_json=is_json)
+        except Exception as exc:  # noqa: BLE001  # a 500 would be final for clients
+            await body.discard()
+            answer = answer_to(exc)
+            self._serving.counters.refuse(answer, "OTLP/HTTP", exc)
+            said = said_of_refused(answer, is_json=is_json)
+            more = {**self._headers, **headers_of_refused(answer)}
+            response = Response(said, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=more)
+        else:
+            said = said_of_taken(signal, rejected, is_json=is_json)
+            response = Response(said, media_type=JSON if is_json else PROTOBUF, headers=self._headers)
+        await response(scope, receive, send)
+
+    async def _store(self, signal: Signal, headers: Headers, sent: _Body, *, is_json: bool) -> Rejected | None:
+        serving = self._serving
+        serving.limits.enter()
+        try:
+            browser = BrowserHeaders(headers.get("origin"), headers.get("sec-fetch-site"))
+            serving.access.check(headers.get("authorization"), browser)
+            check_type(media_type(headers.get("content-type", "")))
+            sent.check(headers.get("content-length", ""), serving.request_bytes)
+            try:
+                body = await asyncio.wait_for(sent.read(serving.request_bytes), _BODY_S)
+            except asyncio.TimeoutError as exc:
+                raise InvalidRecordError(f"the body did not come within {_BODY_S:.0f} s") from exc
+            serving.heap.note(len(body))
+            serving.limits.charge(len(body))
+            encoding = headers.get("content-encoding", "").strip().lower()
+            return await serving.accept(signal, await self._decoded(signal, body, encoding, is_json=is_json))
+        finally:
+            serving.limits.leave()
+
+    async def _decoded(self, signal: Signal, body: bytes, encoding: str, *, is_json: bool) -> bytes:
+        limit_bytes = self._serving.request_bytes
+        at_once = decoded_at_once(signal, body, encoding, is_json=is_json, limit_bytes=limit_bytes)
+        if at_once is not None:
+            return at_once
+        work = partial(decoded, signal, body, encoding, is_json=is_json, limit_bytes=limit_bytes)
+        return await asyncio.get_running_loop().run_in_executor(self._serving.decoding, work)
+
+
+class _Body:
+    """Reads the body of one request."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive, self._over = receive, False
+
+    @staticmethod
+    def check(announced: str, limit: int) -> None:
+        """Raise `TooLargeError` when the head announces more than *limit* bytes, before they are sent."""
+        if announced.isascii() and announced.isdecimal() and (len(announced) > 20 or int(announced) > limit):
+            raise TooLargeError(f"request of {announced[:20]} bytes, at most {limit}; send smaller batches")
+
+    async def read(self, limit: int) -> bytes:
+        """Return the whole body; raise `TooLargeError` beyond *limit* bytes."""
+        parts: list[bytes] = []
+        size = 0
+        while not self._over:
+            part = await self._next()
+            size += len(part)
+            if size > limit:
+                raise TooLargeError(f"request is over {limit} bytes; send smaller batches")
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def discard(self) -> None:
+        """Read the rest of a refused body, because a client that still sends does not read the answer."""
+        left = _DISCARD_BYTES
+        with contextlib.suppress(asyncio.TimeoutError, InvalidRecordError):
+            while left > 0 and not self._over:
+                left -= len(await asyncio.wait_for(self._next(), _DISCARD_S))
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        self._over = not message.get("more_body", False)
+        if message["type"] == "http.disconnect":
+            raise InvalidRecordError("the client closed the connection before the end of its request")
+        body: bytes = message.get("body", b"")
+        return body
+
+
+def _is_json(headers: Headers) -> bool:
+    return media_type(headers.get("content-type", "")) == JSON
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener

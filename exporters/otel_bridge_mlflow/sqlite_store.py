@@ -1,0 +1,368 @@
+"""Create the SQLite file of a store in one transaction, and refuse one whose tables another MLflow made.
+
+MLflow creates its tables in many small steps. A process killed between two of them leaves a file that no MLflow opens
+again (``duplicate column name``, ``table _alembic_tmp_… already exists``). So MLflow creates the tables in a folder of
+its own beside the file, and one transaction copies them. SQLite undoes a killed transaction by itself. Its lock also
+keeps out another process that creates the same file: a training script that calls ``mlflow.set_experiment``, or
+``mlflow ui``.
+
+MLflow also migrates an older store without asking when a table is missing. A bridge never does that to a user's data:
+it blocks with the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import logging
+import os
+import re
+import shlex
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.errors import BlockedError, RetryableError
+from otel_bridge.journal.machine import network_file_system
+from otel_bridge_mlflow.settings import MlflowSettings
+
+_log = logging.getLogger(__name__)
+_LOCK_WAIT_S: Final = 60.0
+_SQLITE_WAIT_S: Final = 5.0
+ABANDONED_S: Final = 30.0
+"""How long a store without any data stays unfinished and unchanged until this process completes it."""
+_TEMPORARY: Final = "_alembic_tmp_"
+_DEFAULT_EXPERIMENT: Final = 0
+_REVISION: Final = re.compile(r"^revision\b[^=\n]*= *[\"']([^\"']+)[\"']", re.MULTILINE)
+_PARENTS: Final = re.compile(r"^down_revision\b[^=\n]*= *(.+)$", re.MULTILINE)
+
+MakeStore = Callable[[str], None]
+"""Opens MLflow's store of an address, which creates its tables, and closes it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revisions:
+    """Holds the schema revisions that the installed MLflow knows.
+
+    Attributes:
+        newest: The one its own stores have, ``None`` when it cannot be determined.
+        known: All of them.
+        version: Version of MLflow, for messages.
+    """
+
+    newest: str | None
+    known: frozenset[str]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """Describes the tables of a file.
+
+    Attributes:
+        revision: Its schema revision, ``None`` before the first migration is complete.
+        names: Names of its tables.
+        experiments: Whether there is an experiment. MLflow creates the first one after its last migration.
+        changed: Differs after every change of the tables.
+    """
+
+    revision: str | None
+    names: frozenset[str]
+    experiments: bool
+    changed: int
+
+    @property
+    def of_mlflow(self) -> bool:
+        return bool({"experiments", "runs"} & self.names)
+
+    @property
+    def left_over(self) -> list[str]:
+        """Return the copies of tables that an interrupted migration left."""
+        return sorted(name for name in self.names if name.startswith(_TEMPORARY))
+
+
+_unfinished: dict[Path, tuple[int, float]] = {}
+"""Unfinished stores of other processes: their last change, and when (monotonic) this process first saw it."""
+
+
+@functools.cache
+def revisions_of(migrations: Path, version: str) -> Revisions:
+    """Return the revisions of the folder *migrations* of the installed MLflow.
+
+    Reads the files as text: Alembic imports all of them, which costs half a second.
+    """
+    known: set[str] = set()
+    parents: set[str] = set()
+    with contextlib.suppress(OSError):
+        for path in migrations.glob("*.py"):
+            text = path.read_text(errors="replace")
+            known.update(_REVISION.findall(text))
+            parents.update(name for line in _PARENTS.findall(text) for name in re.findall(r"[\"']([^\"']+)[\"']", line))
+    heads = known - parents
+    return Revisions(next(iter(heads)) if len(heads) == 1 else None, frozenset(known), version)
+
+
+def require_writable(path: Path) -> None:
+    """Check that the database can be written: MLflow tries for minutes before it reports that.
+
+    Raises:
+        BlockedError: The folder or the file is read-only.
+    """
+    needed = [path.parent, *([path] if path.exists() else [])]
+    for place in needed:
+        if place.exists() and not os.access(place, os.W_OK):
+            raise BlockedError(
+                f"{place} is not writable", help="make it writable for this user, or set MLFLOW_TRACKING_URI"
+            )
+
+
+@contextmanager
+def sole_opener(path: Path) -> Generator[bool]:
+    """Hold the lock that keeps other bridges from opening the database *path*; yield whether there is one.
+
+    The lock is on the folder, so that no file of the bridge stays beside the user's.
+
+    Raises:
+        RetryableError: Another bridge holds the lock for a minute.
+        BlockedError: The folder cannot be created or opened.
+    """
+    folder = path.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as exc:
+        raise BlockedError(f"{folder}: {exc.strerror}", help="make the database's folder exist and writable") from exc
+    try:
+        yield _lock(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> bool:
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # noqa: PERF203  # waits anyway
+            if time.monotonic() > deadline:
+                raise RetryableError(f"{path}: another process has been opening it for a minute") from None
+            time.sleep(0.02)
+        except OSError:
+            return False  # a file system without locks on folders (NFS): SQLite's own lock remains
+        else:
+            return True
+
+
+def prepare(settings: MlflowSettings, path: Path, revisions: Revisions, make: MakeStore, *, alone: bool) -> None:
+    """Leave a database at *path* that MLflow opens without changing its tables.
+
+    Args:
+        settings: Of the store.
+        path: The database.
+        revisions: Of the installed MLflow.
+        make: Lets MLflow create a store elsewhere.
+        alone: Whether this process holds the lock of `sole_opener`.
+
+    Raises:
+        RetryableError: Another process is creating it.
+        BlockedError: Its tables are those of another version, or a migration of them was interrupted.
+        sqlite3.Error: SQLite's own errors.
+    """
+    # Without known revisions (an MLflow that keeps its migrations elsewhere) MLflow decides by itself.
+    found = _look(path) if revisions.newest is not None else None
+    complete = found is not None and found.of_mlflow and not _is_unfinished(path, found, revisions)
+    if revisions.newest is not None and not complete:
+        _create(path, found, revisions, make, alone=alone)
+    _unfinished.pop(path, None)
+    if settings.wal:
+        write_ahead(path)
+
+
+def write_ahead(path: Path) -> None:
+    """Put the database into write-ahead mode, unless it is on a network file system, where that destroys it."""
+    shared = network_file_system(path)
+    if shared is not None:
+        _log.warning(
+            "OTEL_BRIDGE_MLFLOW_WAL is ignored: %s is on %s, and write-ahead mode needs a local disk", path, shared
+        )
+        return
+    with closing(sqlite3.connect(path, timeout=20)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+
+
+def _look(path: Path) -> _Tables | None:
+    """Return what the file holds, ``None`` when there is no file."""
+    if not path.exists():
+        return None
+    with closing(_connected(path)) as database:
+        return _tables(database)
+
+
+def _tables(database: sqlite3.Connection) -> _Tables:
+    names = frozenset(str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
+    rows: list[tuple[object]] = []
+    if "alembic_version" in names:
+        rows = database.execute("SELECT version_num FROM alembic_version").fetchall()
+    return _Tables(
+        str(rows[0][0]) if rows else None,
+        names,
+        "experiments" in names and _has_rows(database, "experiments"),
+        int(database.execute("PRAGMA schema_version").fetchone()[0]),
+    )
+
+
+def _is_unfinished(path: Path, found: _Tables, revisions: Revisions) -> bool:
+    """Return whether to complete a store that its creator has left; a complete one of this MLflow is not unfinished.
+
+    Raises:
+        RetryableError: The process that creates the store may still be running.
+        BlockedError: The store holds data, and its tables are not those of this MLflow.
+    """
+    if found.revision == revisions.newest:
+        return False
+    address = shlex.quote(f"sqlite:///{path}")
+    if found.revision is not None and found.revision not in revisions.known:
+        raise BlockedError(
+            f"{path} has tables of another MLflow than {revisions.version} (schema {found.revision})",
+            help="install the newer mlflow that made it where the bridge runs, or set MLFLOW_TRACKING_URI",
+        )
+    if not found.experiments:
+        return _is_abandoned(path, found)
+    if found.left_over:
+        raise BlockedError(
+            f"{path}: an upgrade of its tables was interrupted (left over: {', '.join(found.left_over)})",
+            help="restore a backup made before the upgrade; without one, copy the file, then: "
+            f"sqlite3 {shlex.quote(str(path))} 'DROP TABLE {found.left_over[0]}' && mlflow db upgrade {address}",
+        )
+    raise BlockedError(
+        f"{path} has an out-of-date database schema: an MLflow older than {revisions.version} made it",
+        help=f"back up the file, then: mlflow db upgrade {address}",
+    )
+
+
+def _is_abandoned(path: Path, found: _Tables) -> bool:
+    now = time.monotonic()
+    changed, since = _unfinished.get(path, (-1, now))
+    if changed != found.changed:
+        since = now
+    _unfinished[path] = (found.changed, since)
+    if now - since >= ABANDONED_S:
+        return True
+    raise RetryableError(
+        f"{path} is being created by another process, or was left unfinished: completed in {ABANDONED_S:.0f} s"
+        " when nothing changes it",
+        retry_after_s=1.0,
+    )
+
+
+def _create(path: Path, found: _Tables | None, revisions: Revisions, make: MakeStore, *, alone: bool) -> None:
+    """Let MLflow create a store in another folder, and copy its tables to *path* in one transaction.
+
+    Raises:
+        RetryableError: Another process changed the file meanwhile.
+        BlockedError: An unfinished store holds data.
+    """
+    if alone:
+        _remove_left_over(path)
+    try:
+        aside = Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent))
+    except OSError as exc:
+        raise RetryableError(f"{path.parent}: {exc.strerror}") from exc
+    try:
+        template = aside / path.name
+        make(f"sqlite:///{template}")
+        with closing(_connected(path, create=True)) as database:
+            database.execute("ATTACH DATABASE ? AS template", (str(template),))
+            _copy(database, path, found)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    _log.info("created the MLflow store %s (schema %s)", path, revisions.newest)
+
+
+def _copy(database: sqlite3.Connection, path: Path, found: _Tables | None) -> None:
+    database.execute("BEGIN EXCLUSIVE")
+    try:
+        now = _tables(database)
+        if now.of_mlflow and (found is None or now.changed != found.changed):
+            raise RetryableError(f"{path} is being created by another process", retry_after_s=1.0)
+        _remove_tables(database, path, now)
+        _copy_tables(database)
+        database.execute(
+            "UPDATE main.experiments SET artifact_location = ? WHERE experiment_id = ?",
+            (str(path.parent / "mlruns" / str(_DEFAULT_EXPERIMENT)), _DEFAULT_EXPERIMENT),
+        )
+        database.execute("COMMIT")
+    except BaseException:
+        database.execute("ROLLBACK")
+        raise
+
+
+def _remove_tables(database: sqlite3.Connection, path: Path, found: _Tables) -> None:
+    """Remove the empty tables of an unfinished store.
+
+    Raises:
+        BlockedError: One of them holds rows.
+    """
+    if not found.of_mlflow:
+        return
+    made = {str(name) for (name,) in database.execute("SELECT name FROM template.sqlite_master WHERE type = 'table'")}
+    seeded = {name for name in made if _has_rows(database, name, "template")} - {"experiments"}
+    ours = [name for name in sorted(found.names) if name in made or name.startswith(_TEMPORARY)]
+    for name in ours:
+        if name not in seeded and _has_rows(database, name, "main"):
+            raise BlockedError(
+                f"{path}: MLflow was interrupted while it created this store, and table {name} holds data",
+                help="restore a backup, or move the file away: "
+                f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.unfinished')}",
+            )
+    for name in ours:
+        database.execute(f"DROP TABLE main.{_quoted(name)}")
+    _log.warning("%s was left unfinished while MLflow created it, and holds no data: created anew", path)
+
+
+def _copy_tables(database: sqlite3.Connection) -> None:
+    parts = database.execute(
+        "SELECT type, name, sql FROM template.sqlite_master WHERE sql IS NOT NULL AND substr(name, 1, 7) != 'sqlite_'"
+    ).fetchall()
+    for name, sql in [(str(name), str(sql)) for kind, name, sql in parts if kind == "table"]:
+        database.execute(sql)
+        # Without the generated columns, which table_info does not list.
+        listed = database.execute("SELECT name FROM pragma_table_info(?, 'template')", (name,))
+        columns = ", ".join(_quoted(str(column)) for (column,) in listed)
+        table = _quoted(name)
+        database.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM template.{table}")  # noqa: S608
+    for kind, _, sql in parts:
+        if kind != "table":
+            database.execute(str(sql))
+
+
+def _has_rows(database: sqlite3.Connection, table: str, schema: str = "main") -> bool:
+    return database.execute(f"SELECT 1 FROM {schema}.{_quoted(table)} LIMIT 1").fetchone() is not None  # noqa: S608
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _connected(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    mode = "rwc" if create else "rw"
+    return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=_SQLITE_WAIT_S, isolation_level=None)
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name}.otel-bridge-"
+
+
+def _remove_left_over(path: Path) -> None:
+    """Remove the folders of bridges that were killed while they created this store."""
+    with contextlib.suppress(OSError):
+        for entry in list(path.parent.iterdir()):
+            if entry.name.startswith(_prefix(path)) and entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Rollouts as MLflow traces with assessments."""

@@ -1,0 +1,169 @@
+"""Rollout -> the OTLP spans that MLflow shows well. Pure.
+
+The root gets MLflow's own attributes: inputs and outputs in OpenAI's chat format (chat view, readable previews), type,
+trace name, tags, and the group as session. Its GenAI messages are removed, because MLflow would keep them twice.
+Children stay unchanged; MLflow reads the GenAI conventions itself (mlflow/tracing/otel/translation/genai_semconv.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+from opentelemetry.proto.common.v1 import common_pb2
+from opentelemetry.proto.trace.v1 import trace_pb2
+
+from otel_bridge import semconv
+from otel_bridge.records import Json, Message, RolloutRecord, Span
+
+SESSION_LENGTH = 250
+"""MAX_CHARS_IN_TRACE_INFO_METADATA of mlflow/tracing/constant.py; a longer session fails the whole request."""
+TRAIN = "train"
+TAG_PREFIX = "mlflow.traceTag."
+TRACE_NAME = "mlflow.traceName"
+"""The tag that MLflow shows as the name of a trace."""
+_TWICE = frozenset({semconv.GEN_AI_INPUT_MESSAGES, semconv.GEN_AI_OUTPUT_MESSAGES})
+
+
+def trace_id_of(rollout_id: str) -> str:
+    """Return MLflow's id of the trace with this OTel id."""
+    return f"tr-{rollout_id}"
+
+
+def spans_of(rollout: RolloutRecord, tag_name: Callable[[str], str], tag_length: int) -> list[trace_pb2.Span]:
+    """Return the spans of *rollout*, its root first.
+
+    Args:
+        rollout: With or without a root: a missing root is created, because MLflow links and tags by roots.
+        tag_name: Returns the name under which MLflow accepts a tag.
+        tag_length: Longest value of a tag.
+    """
+    messages = [_message(rollout, span) for span in rollout.spans]
+    if not messages or messages[0].parent_span_id:
+        messages.insert(0, _made_up_root(rollout, messages))
+    root = messages[0]
+    kept = [attribute for attribute in root.attributes if attribute.key not in _TWICE or not rollout.messages]
+    del root.attributes[:]
+    root.attributes.extend(kept)
+    root.attributes.extend(_text(key, value) for key, value in _root_attributes(rollout).items())
+    for tag, value in tags_of(rollout).items():
+        root.attributes.append(_text(f"{TAG_PREFIX}{tag_name(tag)}", value[:tag_length]))
+    return messages
+
+
+def tags_of(rollout: RolloutRecord) -> dict[str, str]:
+    """Return the fields of *rollout* that are searched most often, by name.
+
+    A tag costs MLflow a select and an insert, a thirtieth of a whole trace. So the split is a tag only when it is not
+    ``train``, and the parts of the reward share one tag (their assessments are searched by number). Other fields are
+    attributes of the root (``span.attributes.rl.split LIKE '%train%'`` finds them). The role is in the trace's name and
+    the group is its session, which cost nothing.
+    """
+    wanted: dict[str, Json] = {
+        "step": rollout.step,
+        "split": rollout.split if rollout.split != TRAIN else None,
+        "reward": rollout.reward,
+        "rewards": _json({**rollout.rewards}) if rollout.rewards else None,
+        "incomplete": rollout.incomplete or None,
+        "clipped_bytes": rollout.clipped_bytes or None,
+    }
+    return {key: clean_text(str(value)) for key, value in wanted.items() if value is not None}
+
+
+def name_of(rollout: RolloutRecord) -> str:
+    """Return the name of the trace of *rollout*."""
+    return clean_text(rollout.key)[:SESSION_LENGTH]
+
+
+def clean_text(text: str) -> str:
+    """Return *text* without characters that databases refuse: NUL (PostgreSQL) and lone surrogates (all)."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "�").encode("utf-8", "replace").decode()
+
+
+def _root_attributes(rollout: RolloutRecord) -> dict[str, str]:
+    attributes = {"mlflow.spanType": "AGENT", f"{TAG_PREFIX}{TRACE_NAME}": name_of(rollout)}
+    if rollout.group:
+        attributes["session.id"] = clean_text(rollout.group)[:SESSION_LENGTH]
+    given, made = _conversation(rollout)
+    if given:
+        attributes["mlflow.spanInputs"] = _json({"messages": given})
+    if made is not None:
+        choice: dict[str, Json] = {"index": 0, "message": made, "finish_reason": rollout.finish_reason}
+        attributes["mlflow.spanOutputs"] = _json({"choices": [choice]})
+    return attributes
+
+
+def _conversation(rollout: RolloutRecord) -> tuple[list[Json], Message | None]:
+    """Split the messages into input and answer; without an answer at the end, all messages are input."""
+    messages: list[Json] = list(rollout.messages)
+    last = rollout.messages[-1] if rollout.messages else None
+    if last is None or last.get("role") != "assistant":
+        return messages, None
+    return messages[:-1], last
+
+
+def _message(rollout: RolloutRecord, span: Span) -> trace_pb2.Span:
+    message = trace_pb2.Span()
+    if span.otlp:
+        message.ParseFromString(span.otlp)
+    else:
+        message.name = span.name
+        message.parent_span_id = bytes.fromhex(span.parent_id or "")
+        message.start_time_unix_nano = span.start_unix_ns
+        message.end_time_unix_nano = span.end_unix_ns
+        message.attributes.extend(_text(key, _plain(value)) for key, value in span.attributes.items())
+        if span.input is not None:
+            message.attributes.append(_text("mlflow.spanInputs", _json(span.input)))
+        if span.output is not None:
+            message.attributes.append(_text("mlflow.spanOutputs", _json(span.output)))
+        if span.error is not None:
+            message.status.code = trace_pb2.Status.STATUS_CODE_ERROR
+            message.status.message = clean_text(span.error)
+    message.trace_id = bytes.fromhex(rollout.id)
+    message.span_id = bytes.fromhex(span.id)
+    return message
+
+
+def _made_up_root(rollout: RolloutRecord, messages: list[trace_pb2.Span]) -> trace_pb2.Span:
+    """Return a root in place of the missing one; the real root replaces it if it arrives later."""
+    known = {message.span_id for message in messages}
+    missing = next((message.parent_span_id for message in messages if message.parent_span_id not in known), b"")
+    return trace_pb2.Span(
+        trace_id=bytes.fromhex(rollout.id),
+        span_id=missing or bytes.fromhex(rollout.id[:16]),
+        name=semconv.ROLLOUT_SPAN,
+        start_time_unix_nano=rollout.start_unix_ns,
+        end_time_unix_nano=rollout.end_unix_ns,
+        status=trace_pb2.Status(
+            code=trace_pb2.Status.STATUS_CODE_ERROR if rollout.error else trace_pb2.Status.STATUS_CODE_UNSET,
+            message=clean_text(rollout.error or ""),
+        ),
+    )
+
+
+def _text(key: str, value: str) -> common_pb2.KeyValue:
+    return common_pb2.KeyValue(key=clean_text(key), value=common_pb2.AnyValue(string_value=value))
+
+
+def _plain(value: Json) -> str:
+    return clean_text(value) if isinstance(value, str) else _json(value)
+
+
+def _json(value: Json) -> str:
+    return json.dumps(_cleaned(value), ensure_ascii=False)
+
+
+def _cleaned(value: Json) -> Json:
+    """Return *value* with clean text and finite numbers, as JSON requires."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {clean_text(key): _cleaned(item) for key, item in value.items()}
+    return value

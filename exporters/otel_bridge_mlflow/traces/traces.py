@@ -1,0 +1,186 @@
+"""Rollouts -> traces of MLflow, linked to the run.
+
+A server accepts OTLP at ``/v1/traces``; for a database, MLflow's store writes the same spans. Both upsert by (trace,
+span), so that a redelivered rollout changes nothing. A request is all or nothing: a refused request is halved until the
+bad rollout is found.
+
+MLflow versions differ in how they use a root's attributes. Below 3.13 they create no tags, and below 3.10 no session
+either. So the first rollout that a writer stores is read back. What is missing there is then set by a separate call
+for this rollout and all later ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+from opentelemetry.proto.trace.v1 import trace_pb2
+
+from otel_bridge.errors import ExporterError, PermanentError
+from otel_bridge.exporter import WriterMemory
+from otel_bridge.records import RolloutRecord
+from otel_bridge.request_size import RequestSize
+from otel_bridge_mlflow.connection import Connection
+from otel_bridge_mlflow.errors import Refused, as_bridge_errors
+from otel_bridge_mlflow.keys import Names
+from otel_bridge_mlflow.runs import OpenMlflowRun
+from otel_bridge_mlflow.traces.spans import (
+    SESSION_LENGTH,
+    TRACE_NAME,
+    clean_text,
+    name_of,
+    spans_of,
+    tags_of,
+    trace_id_of,
+)
+
+_log = logging.getLogger(__name__)
+REQUEST_ROLLOUTS = 50
+"""MLflow links at most 100 traces in one call (sqlalchemy_store.py, link_traces_to_run)."""
+REQUEST_BYTES = 8 << 20
+_TRACES = "/v1/traces"
+_ONE_TRACE = "must belong to the same trace"
+_SESSION = "mlflow.trace.session"
+_GROUP = "group"
+"""Tag for the group of a rollout in an MLflow without sessions."""
+
+
+class TraceWriter:
+    """Writes rollouts to one MLflow run.
+
+    Args:
+        connection: The store.
+        run: The run.
+        names: Names of trace tags.
+        memory: Where the size of a request is kept.
+    """
+
+    def __init__(self, connection: Connection, run: OpenMlflowRun, names: Names, memory: WriterMemory) -> None:
+        self._connection = connection
+        self._run = run
+        self._names = names
+        self._size = RequestSize(REQUEST_ROLLOUTS, memory=memory, key="request_size/traces")
+        self._send: Callable[[Sequence[list[trace_pb2.Span]]], None]
+        self._send = self._post if connection.settings.remote else self._log
+        self._one_trace_a_call = False
+        self._tags_missing: bool | None = None
+        self._session_missing: bool | None = None
+
+    def write(self, rollouts: Sequence[RolloutRecord]) -> None:
+        """Store *rollouts* and link them to the run.
+
+        Raises:
+            PermanentError: A rollout is refused; the rollouts before it are stored.
+            RetryableError: As `Connection.request`.
+            BlockedError: As `Connection.request`.
+        """
+        start = 0
+        while start < len(rollouts):
+            batch = self._batch(rollouts, start)
+            self._write_batch(rollouts[start : start + len(batch)], batch)
+            start += len(batch)
+
+    def _batch(self, rollouts: Sequence[RolloutRecord], start: int) -> list[list[trace_pb2.Span]]:
+        batch: list[list[trace_pb2.Span]] = []
+        size = 0
+        for rollout in rollouts[start : start + self._size.now]:
+            spans = spans_of(rollout, self._names.name, self._connection.rules.trace_tag_length)
+            size += sum(span.ByteSize() for span in spans)
+            if batch and size > REQUEST_BYTES:
+                break
+            batch.append(spans)
+        return batch
+
+    def _write_batch(self, rollouts: Sequence[RolloutRecord], batch: Sequence[list[trace_pb2.Span]]) -> None:
+        position = rollouts[0].position
+        try:
+            with self._size.request(len(batch)):
+                self._send(batch)
+                self._link(batch)
+            self._set_missing_tags(rollouts)
+        except Refused as exc:
+            if len(batch) == 1:
+                raise PermanentError(f"rollout {rollouts[0].id}: {exc}", position=position) from exc
+            middle = len(batch) // 2
+            self._write_batch(rollouts[:middle], batch[:middle])
+            self._write_batch(rollouts[middle:], batch[middle:])
+        except ExporterError as exc:
+            exc.position = position if exc.position is None else exc.position
+            raise
+
+    def _post(self, batch: Sequence[list[trace_pb2.Span]]) -> None:
+        request = trace_service_pb2.ExportTraceServiceRequest()
+        # An empty resource, because MLflow would create a tag for each of its attributes in every trace.
+        scope = request.resource_spans.add().scope_spans.add()
+        for spans in batch:
+            scope.spans.extend(spans)
+        headers = {"Content-Type": "application/x-protobuf", "x-mlflow-experiment-id": self._run.experiment_id}
+        self._connection.request("POST", _TRACES, data=request.SerializeToString(), headers=headers)
+
+    def _log(self, batch: Sequence[list[trace_pb2.Span]]) -> None:
+        make, store = self._connection.entities.Span.from_otel_proto, self._connection.store
+        traces = [[make(span) for span in spans] for spans in batch]
+        if not self._one_trace_a_call:
+            try:
+                with as_bridge_errors(self._doing(len(batch))):
+                    store.log_spans(self._run.experiment_id, [span for spans in traces for span in spans])
+            except Refused as exc:
+                if len(batch) == 1 or _ONE_TRACE not in str(exc):
+                    raise
+                self._one_trace_a_call = True  # MLflow below 3.13
+            else:
+                return
+        with as_bridge_errors(self._doing(len(batch))):
+            for spans in traces:
+                store.log_spans(self._run.experiment_id, spans)
+
+    def _link(self, batch: Sequence[list[trace_pb2.Span]]) -> None:
+        """Link the traces to the run, because servers below MLflow 3.15 ignore the header that does this."""
+        with as_bridge_errors(f"linking {len(batch)} traces to MLflow run {self._run.id}"):
+            ids = [trace_id_of(spans[0].trace_id.hex()) for spans in batch]
+            self._connection.client.link_traces_to_run(ids, self._run.id)
+
+    def _doing(self, count: int) -> str:
+        return f"storing {count} traces in {self._connection.shown}"
+
+    def _set_missing_tags(self, rollouts: Sequence[RolloutRecord]) -> None:
+        """Set the tags that MLflow did not create from the roots' attributes."""
+        if self._tags_missing is None:
+            self._read_back(rollouts[0])
+        if self._session_missing is None:
+            self._read_back(next((each for each in rollouts if each.group), None))
+        if not self._tags_missing and not self._session_missing:
+            return
+        for rollout in rollouts:
+            tags = self._tags(rollout) if self._tags_missing else {}
+            if self._session_missing and rollout.group:
+                tags[self._names.name(_GROUP)] = clean_text(rollout.group)[:SESSION_LENGTH]
+            self._set_tags(rollout, tags)
+
+    def _set_tags(self, rollout: RolloutRecord, tags: Mapping[str, str]) -> None:
+        try:
+            with as_bridge_errors(f"tagging trace {rollout.id}", missing_is_refused=True):
+                for key, value in tags.items():
+                    self._connection.client.set_trace_tag(trace_id_of(rollout.id), key, value)
+        except Refused as exc:  # deleted meanwhile; the trace itself is stored
+            _log.warning("a tag of rollout %s is left out: %s", rollout.id, exc)
+
+    def _read_back(self, rollout: RolloutRecord | None) -> None:
+        """Find out which tags MLflow created for *rollout*; unknown as long as no trace can be read."""
+        if rollout is None:
+            return
+        try:
+            with as_bridge_errors(f"reading trace {rollout.id} back", missing_is_refused=True):
+                held = self._connection.client.get_trace(trace_id_of(rollout.id)).info
+        except Refused as exc:
+            _log.warning("rollout %s cannot be read back: %s", rollout.id, exc)
+            return
+        self._tags_missing = any(held.tags.get(key) != value for key, value in self._tags(rollout).items())
+        if rollout.group:
+            self._session_missing = _SESSION not in held.trace_metadata
+
+    def _tags(self, rollout: RolloutRecord) -> dict[str, str]:
+        limit = self._connection.rules.trace_tag_length
+        tags = {self._names.name(tag): value[:limit] for tag, value in tags_of(rollout).items()}
+        return {TRACE_NAME: name_of(rollout), **tags}

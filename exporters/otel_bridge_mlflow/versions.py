@@ -1,0 +1,109 @@
+"""Determines what the installed MLflow and its server can do, from calls and fields.
+
+A server exposes neither calls nor fields. Its version decides one ability that no answer reveals: an MLflow server
+older than 3.6 accepts traces and never shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from otel_bridge.capabilities import Capabilities, accepts, release_of
+from otel_bridge.errors import BlockedError
+
+INSTALL: Final = "pip install 'otel-bridge[mlflow]'"
+HINTS: Final = {
+    "FallbackAsyncAdaptedQueuePool": "pip install 'sqlalchemy<2.1': this MLflow cannot use a newer one",
+}
+"""Text of an error to the command that fixes it, where the package at fault is not MLflow."""
+_TRACES_FROM: Final = (3, 6)
+_CLIENT: Final = (
+    ("get_run", "run_id"),
+    ("search_runs", "experiment_ids", "filter_string", "max_results", "order_by"),
+    ("create_run", "experiment_id", "run_name", "tags"),
+    ("update_run", "run_id", "status"),
+    ("delete_run", "run_id"),
+    ("set_terminated", "run_id", "status"),
+    ("set_tag", "run_id", "key", "value"),
+    ("log_batch", "run_id", "metrics", "params", "tags", "synchronous"),
+    ("get_experiment", "experiment_id"),
+    ("get_experiment_by_name", "name"),
+    ("create_experiment", "name", "artifact_location"),
+)
+"""Calls of ``mlflow.MlflowClient`` without which nothing works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """Holds the used parts of the installed MLflow.
+
+    Attributes:
+        version: Its version, for messages.
+        client: ``mlflow.MlflowClient``.
+        entities: ``mlflow.entities``.
+        store: Class of the tracking store: of a database, or of servers.
+        trace_tags: ``mlflow.tracing.constant.TraceTagKey``, ``None`` where MLflow has none.
+        rest: ``mlflow.utils.rest_utils``.
+    """
+
+    version: str
+    client: Any
+    entities: Any
+    store: Any
+    trace_tags: Any
+    rest: Any
+
+
+@dataclass(frozen=True, slots=True)
+class MlflowAbilities:
+    """Holds what can be written.
+
+    Attributes:
+        left_out: Why rollouts and their evaluations are left out; empty when they are written.
+        degraded: One sentence for each ability that is missing.
+    """
+
+    left_out: str = ""
+    degraded: tuple[str, ...] = ()
+
+
+def abilities_of(package: Package, *, remote: bool, server_version: str | None) -> MlflowAbilities:
+    """Return what *package* can do with a server (*remote*) of *server_version*, or with a database.
+
+    Raises:
+        BlockedError: A call is missing without which nothing works.
+    """
+    tracker = f"MLflow {package.version}"
+    found = Capabilities(tracker, INSTALL)
+    for call, *arguments in _CLIENT:
+        found.require(package.client, call, "self", *arguments)
+    for name in ("Metric", "Param", "RunTag"):
+        found.require(package.entities, name, "key", "value", *(("timestamp", "step") if name == "Metric" else ()))
+    if remote and not accepts(package.rest, "http_request", "host_creds", "endpoint", "method", "extra_headers"):
+        raise BlockedError(f"{tracker} has another mlflow.utils.rest_utils.http_request", help=INSTALL)
+    shows = _shows_traces(package, remote=remote)
+    old = remote and server_version is not None and release_of(server_version) < _TRACES_FROM
+    where = f"the MLflow server is {server_version}, which" if old else f"{tracker}"
+    left_out = "" if shows and not old else f"{where} does not show traces written this way; 3.7 does"
+    found.prefer(not left_out, f"rollouts and evaluations are left out: {left_out}")
+    return MlflowAbilities(left_out, found.degraded)
+
+
+def _shows_traces(package: Package, *, remote: bool) -> bool:
+    writes = remote or (
+        # A tag marks traces whose spans are in the database. An MLflow without it writes them there but reads files.
+        hasattr(package.trace_tags, "SPANS_LOCATION")
+        and accepts(package.store, "log_spans", "location", "spans")
+        and accepts(package.store, "create_assessment", "assessment")
+        and accepts(getattr(package.entities, "Span", None), "from_otel_proto", "otel_proto_span")
+    )
+    return (
+        writes
+        and accepts(package.client, "link_traces_to_run", "trace_ids", "run_id")
+        and accepts(package.client, "set_trace_tag", "trace_id", "key", "value")
+        and accepts(
+            package.store, "update_assessment", "trace_id", "assessment_id", "feedback", "rationale", "metadata"
+        )
+        and accepts(package.entities, "Feedback", "name", "value", "source", "trace_id", "metadata", "rationale")
+    )

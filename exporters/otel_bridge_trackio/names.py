@@ -1,0 +1,92 @@
+"""Chooses the one name under which Trackio lists a run; Trackio lists a run twice when its rows have two names.
+
+If the name is generated, the name that Trackio has is used. A given name replaces a generated one in the local
+database. A server and an inbox cannot rename: there the run keeps the name that it was first written under.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final, Protocol
+
+from otel_bridge.exporter import RunInfo, WriterMemory
+
+_NAME: Final = "name"
+_GENERATED: Final = "name/generated"
+_TABLES: Final = ("metrics", "configs", "traces", "system_metrics", "alerts")
+_LOCK_WAIT_S: Final = 30.0
+
+
+class NamedStore(Protocol):
+    """Stores a run under a name, which may be read and changed."""
+
+    def name_held(self) -> str:
+        """Return the name of the run's rows, empty when it has none or that is not known."""
+        ...
+
+    def rename(self, name: str) -> bool:
+        """Give the run's rows another name; return whether that is possible."""
+        ...
+
+
+def name_of(store: NamedStore, run: RunInfo, memory: WriterMemory) -> str:
+    """Return the name to write *run* under, and store it in *memory*.
+
+    Args:
+        store: Where the run is written.
+        run: The run as its processes name it.
+        memory: Keeps the name for a store that cannot be read.
+    """
+    noted = (memory.get(_NAME) or b"").decode()
+    name, held = run.name, store.name_held() or noted
+    if held and held != run.name:
+        # A process that knows only the id uses the id as the generated name.
+        generated = held == run.id or held == (memory.get(_GENERATED) or b"").decode()
+        if run.name_generated or not (generated and store.rename(run.name)):
+            name = held
+    if name != noted:
+        memory.put(_NAME, name.encode("utf-8", "replace"))
+    if run.name_generated and name == run.name:
+        memory.put(_GENERATED, name.encode("utf-8", "replace"))
+    return name
+
+
+def listed_name(path: Path, run_id: str) -> str:
+    """Return the name of the run's rows in the database at *path*, empty without one.
+
+    Raises:
+        sqlite3.Error: The database cannot be read.
+    """
+    if not path.exists():
+        return ""
+    with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S)) as database:
+        if "metrics" not in _tables_with_names(database):
+            return ""
+        found = database.execute(
+            "SELECT run_name FROM metrics WHERE run_id = ? ORDER BY id DESC LIMIT 1", [run_id]
+        ).fetchone()
+    return str(found[0]) if found else ""
+
+
+def rename_rows(path: Path, run_id: str, name: str) -> None:
+    """Set the name of all rows of a run to *name*, in one transaction.
+
+    Trackio's own call for this loses the ids of the rows.
+
+    Raises:
+        sqlite3.Error: The database cannot be written; nothing was changed.
+    """
+    with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S)) as database, database:
+        for table in _tables_with_names(database):
+            database.execute(f"UPDATE {table} SET run_name = ? WHERE run_id = ?", [name, run_id])  # noqa: S608  # ours
+
+
+def _tables_with_names(database: sqlite3.Connection) -> Sequence[str]:
+    return [
+        table
+        for table in _TABLES
+        if {"run_id", "run_name"} <= {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
+    ]

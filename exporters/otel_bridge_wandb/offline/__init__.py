@@ -1,0 +1,1 @@
+"""Writes runs to W&B's offline files."""

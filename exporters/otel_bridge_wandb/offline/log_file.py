@@ -1,0 +1,66 @@
+"""Reads the file of an offline run, ``run-<id>.wandb``: seven bytes of header, then LevelDB log blocks of 32 KiB.
+
+A record is a serialised ``wandb_internal_pb2.Record``, in one chunk or split into first, middle and last chunks.
+The checksum is plain CRC-32, neither LevelDB's polynomial nor its mask.
+Source: core/pkg/leveldb and core/internal/transactionlog of wandb-core.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+MAGIC: Final = b":W&B"
+HEADER_BYTES: Final = 7
+BLOCK_BYTES: Final = 32 << 10
+_CHUNK: Final = struct.Struct("<IHB")
+_FULL, _FIRST, _LAST = 1, 2, 4
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Reads the records in the bytes of a file.
+
+    Attributes:
+        data: Bytes from a block's boundary on.
+        at: Offset of the first chunk: after the header, or 0.
+        torn: After reading: whether the end is cut off or damaged.
+    """
+
+    data: bytes
+    at: int = HEADER_BYTES
+    torn: bool = False
+
+    def records(self) -> Iterator[bytes]:
+        """Yield the records up to the end or the first damaged chunk; parts without a beginning are skipped."""
+        parts: list[bytes] = []
+        whole = False
+        while (chunk := self._next()) is not None:
+            kind, body = chunk
+            whole = kind in {_FULL, _FIRST} or (whole and bool(parts))
+            parts = [body] if kind in {_FULL, _FIRST} else [*parts, body]
+            if kind in {_FULL, _LAST}:
+                if whole:
+                    yield b"".join(parts)
+                parts = []
+        self.torn = bool(parts) or self.at < len(self.data)
+
+    def _next(self) -> tuple[int, bytes] | None:
+        while self.at + _CHUNK.size <= len(self.data):
+            left = BLOCK_BYTES - self.at % BLOCK_BYTES
+            if left < _CHUNK.size:
+                self.at += left
+                continue
+            crc, size, kind = _CHUNK.unpack_from(self.data, self.at)
+            if (crc, size, kind) == (0, 0, 0):
+                self.at += left
+                continue
+            body = self.data[self.at + _CHUNK.size : self.at + _CHUNK.size + size]
+            if len(body) < size or zlib.crc32(body, zlib.crc32(bytes([kind]))) != crc:
+                return None
+            self.at += _CHUNK.size + size
+            return kind, body
+        return None

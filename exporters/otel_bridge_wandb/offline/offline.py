@@ -1,0 +1,206 @@
+"""Manages the directory of an offline run, which each new writer writes again from the ledger.
+
+An offline directory cannot be continued (a kill loses its unflushed tail), and two directories of one run overwrite
+each other when they are synced. So its records are never *durable*: each new writer gets all of them again, and with
+its first record the previous directory is deleted. The previous directory stays, as a second one, when it has W&B's
+``.synced`` mark, or when it holds records that retention has deleted from the ledger.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from otel_bridge.errors import RetryableError
+from otel_bridge.exporter import WriterMemory
+from otel_bridge.records import Position
+from otel_bridge_wandb.offline.log_file import BLOCK_BYTES, HEADER_BYTES, LogReader
+from otel_bridge_wandb.sdk import staging_in
+
+_KEY: Final = "offline/directories"
+_FLUSH_S: Final = 10.0
+_log: Final = logging.getLogger("otel_bridge.wandb")
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """Describes one offline directory of the run.
+
+    Attributes:
+        path: Absolute path.
+        first: Position of its first record; ``None`` when it has none.
+        kept: Whether it cannot be replaced, and a warning has reported that.
+    """
+
+    path: Path
+    first: Position | None = None
+    kept: bool = False
+
+    @property
+    def synced(self) -> bool:
+        """Return whether W&B has uploaded the directory."""
+        return any(self.path.glob("*.synced"))
+
+
+class OfflineStore:
+    """Tracks the records of an offline run: none is durable, and each new writer gets all of them again.
+
+    Args:
+        memory: Where the directories are stored.
+        root: Folder in which wandb creates them.
+        run_id: W&B run id.
+        oldest: Position of the oldest record that can still be delivered again.
+    """
+
+    def __init__(self, memory: WriterMemory, root: Path, run_id: str, *, oldest: Position = 1) -> None:
+        self._oldest = oldest
+        self._memory = memory
+        self._root = root
+        self._run_id = run_id
+        self._known = [directory for directory in _read(memory) if directory.path.is_dir()]
+        self._current: _Directory | None = None
+
+    def before_init(self) -> None:
+        """Note which directories there are, so that one made and not remembered (a kill between) is known as ours."""
+        stored = self._memory.get("offline/opening")
+        if stored is not None:
+            before = {Path(path) for path in json.loads(stored)}
+            strays = self._present() - before - {directory.path for directory in self._known}
+            self._known += [_Directory(path) for path in sorted(strays)]
+            self._save()  # first: the list below holds them, so a second kill before after_init() would hide them
+        self._memory.put("offline/opening", json.dumps([str(path) for path in self._present()]).encode())
+
+    def after_init(self, path: Path) -> None:
+        """Remember the directory of the run just opened."""
+        self._current = _Directory(path)
+        self._save()
+        self._memory.delete("offline/opening")
+
+    def due(self, positions: Sequence[Position]) -> Sequence[Position]:
+        """Return the positions that must be written: all."""
+        return positions
+
+    def announce(self, positions: Sequence[Position]) -> None:
+        """Replace the older directories before the first records are logged."""
+        if self._current is None or self._current.first is not None or not positions:
+            return
+        self._current = _Directory(self._current.path, first=positions[0])
+        kept = [directory for directory in self._known if not self._replaced(directory)]
+        self._known = [_Directory(directory.path, directory.first, kept=True) for directory in kept]
+        self._save()
+
+    def announce_table(self, _key: str, positions: Sequence[Position]) -> None:
+        """Do the same as `announce`."""
+        self.announce(positions)
+
+    def log_table(self, log: Callable[[], None]) -> None:
+        """Log an increment; its files stay in the directory."""
+        if self._current is None:
+            log()
+            return
+        with staging_in(self._current.path):
+            log()
+
+    def logged(self, _count: int) -> None:
+        """Do nothing."""
+
+    def passed(self, _position: Position) -> None:
+        """Do nothing."""
+
+    def ran_out(self) -> None:
+        """Do nothing."""
+
+    def ended(self) -> Position | None:
+        """Wait until the directory is whole; it may still be replaced by a later one."""
+        if self._current is not None and not wait_for_exit(self._current.path, _FLUSH_S):
+            raise RetryableError(f"W&B did not write the end of {self._current.path}")
+        return self.durable()
+
+    def left(self) -> Position | None:
+        """Do the same as `ended`."""
+        return self.ended()
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+    def durable(self) -> Position | None:
+        """Return 0: no record of an offline directory is durable."""
+        return 0
+
+    def _replaced(self, directory: _Directory) -> bool:
+        """Delete *directory* if all of its records are delivered again; return whether it is deleted."""
+        if directory.kept:
+            return False
+        if directory.first is None or (self._oldest <= directory.first and not directory.synced):
+            return _deleted(directory.path)
+        reason = "was synced already" if directory.synced else "holds records that are no longer kept here"
+        _log.warning("W&B offline: %s %s; a second directory of the run follows", directory.path, reason)
+        return False
+
+    def _present(self) -> set[Path]:
+        # The whole name, because a user's run whose id contains this id must not be replaced.
+        ours = re.compile(rf"offline-run-\d+_\d+-{re.escape(self._run_id)}(-\d+)?")
+        return {path for path in (self._root / "wandb").glob("offline-run-*") if ours.fullmatch(path.name)}
+
+    def _save(self) -> None:
+        listed = [*self._known, *([self._current] if self._current else [])]
+        value: list[Mapping[str, object]] = [
+            {"path": str(directory.path), "first": directory.first, "kept": directory.kept} for directory in listed
+        ]
+        self._memory.put(_KEY, json.dumps(value).encode())
+
+
+def _deleted(path: Path) -> bool:
+    try:
+        shutil.rmtree(path)
+    except OSError as exc:
+        if path.exists():
+            _log.warning("W&B offline: %s cannot be deleted: %s; do so before `wandb sync`", path, exc.strerror)
+            return False
+    return True
+
+
+def _read(memory: WriterMemory) -> list[_Directory]:
+    stored = memory.get(_KEY)
+    if stored is None:
+        return []
+    return [_Directory(Path(str(entry["path"])), entry["first"], bool(entry["kept"])) for entry in json.loads(stored)]
+
+
+# Wait until an offline run's file is whole: ``run.finish()`` returns before wandb's service has flushed and closed it.
+#
+# Source: ``handleInformFinish`` in core/pkg/server/connection.go, which sends no answer.
+
+_PAUSE_S: Final = 0.005
+
+
+def wait_for_exit(directory: Path, timeout_s: float) -> bool:
+    """Wait until the run's file in *directory* ends with its exit record; return whether it does."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if any(has_exit(file) for file in directory.glob("run-*.wandb")):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PAUSE_S)
+
+
+def has_exit(file: Path) -> bool:
+    """Return whether the last two blocks of *file* contain an exit record."""
+    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    try:
+        with file.open("rb") as opened:
+            start = max(opened.seek(0, 2) // BLOCK_BYTES - 1, 0) * BLOCK_BYTES
+            opened.seek(start)
+            reader = LogReader(opened.read(), 0 if start else HEADER_BYTES)
+    except OSError:
+        return False
+    return any(messages.Record.FromString(record).HasField("exit") for record in reader.records())

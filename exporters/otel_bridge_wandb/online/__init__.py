@@ -1,0 +1,1 @@
+"""Writes runs to a W&B server."""

@@ -1,0 +1,353 @@
+"""Records which history line of the run holds which records: from "the server has n lines" follows "durable up to p".
+
+Every ``run.log`` is one line, and lines arrive in order. Before records are logged, their lines are stored in the
+memory. After a kill the server's line count shows which lines arrived, and the next line continues after them. An
+increment of a table is one line too, but its rows are in an artifact that is uploaded separately. The increment stays
+*pending* until the artifact is committed. When its writer ends before that, its rollouts are *lost* and sent again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_bridge.exporter import WriterMemory
+from otel_bridge.records import Position
+
+_PREFIX: Final = "line/"
+_HELD: Final = "held"
+MAX_SENT: Final = 10
+"""How often an increment is sent before the server is no longer asked for its artifact, which it never listed."""
+_log: Final = logging.getLogger("otel_bridge.wandb")
+
+
+@dataclass(frozen=True, slots=True)
+class LineEntry:
+    """Holds consecutive lines and their records.
+
+    Attributes:
+        start: First line.
+        positions: Record of each line; for the one line of a table, all of its records.
+        table: Key of the table, empty for rows.
+        at_unix_ms: Time before the increment was logged; its file is named by the time of logging.
+        until_unix_ms: Time after it was logged; 0 when its process crashed during logging.
+        sent: How often these rollouts were sent, this time included.
+        unseen: How often wandb has completed its uploads while the server did not list the artifact.
+    """
+
+    start: int
+    positions: tuple[Position, ...]
+    table: str = ""
+    at_unix_ms: int = 0
+    until_unix_ms: int = 0
+    sent: int = 1
+    unseen: int = 0
+
+    @property
+    def end(self) -> int:
+        """Return the number of the line after the last one."""
+        return self.start + (1 if self.table else len(self.positions))
+
+    def may_have(self, file_unix_ms: int) -> bool:
+        """Return whether a file named by this time is this increment's."""
+        return self.at_unix_ms <= file_unix_ms <= (self.until_unix_ms or math.inf)
+
+
+class LineLedger:
+    """Tracks the lines of one run that are not confirmed yet, oldest first. For one thread.
+
+    Args:
+        memory: Memory of this destination.
+        held: Lines that the server held when the run was opened.
+    """
+
+    def __init__(self, memory: WriterMemory, held: int) -> None:
+        self._memory = memory
+        self._entries: deque[LineEntry] = deque()
+        self._pending: list[LineEntry] = []
+        self._stale: list[LineEntry] = []  # increments to be replaced by ones that are sent again
+        self._lost: dict[Position, LineEntry] = {}  # their records, until logged again, and as what they were sent last
+        self._listing = VersionListing(memory)
+        self._held, self._position = _read_held(memory)
+        if held == 0 or held < self._held:
+            self._forget_more_than(held)
+        self._load(held)
+        self.next = held
+        self._logged = self._position
+        self._tail = self._position
+        self.advance(held)
+
+    @property
+    def outstanding(self) -> int:
+        """Return how many lines were logged and are not confirmed."""
+        return self.next - self._held
+
+    @property
+    def pending(self) -> Sequence[LineEntry]:
+        """Return the increments whose line is confirmed and whose artifact is not."""
+        return self._pending
+
+    def durable(self) -> Position:
+        """Return the last position up to which all records are in the store."""
+        waiting = [entry.positions[0] for entry in (*self._pending, *self._stale)]
+        if waiting:
+            return min(min(waiting) - 1, self._position)
+        return max(self._position, self._tail) if self.outstanding <= 0 else self._position
+
+    def due(self, positions: Sequence[Position]) -> Sequence[Position]:
+        """Return the positions of *positions* that were neither confirmed at open nor logged since."""
+        if positions and positions[0] > self._logged:
+            return positions
+        return [position for position in positions if position > self._logged or position in self._lost]
+
+    def announce(self, positions: Sequence[Position]) -> None:
+        """Store the next lines, one per position, in the memory."""
+        self._put(LineEntry(self.next, tuple(positions)))
+
+    def announce_table(self, key: str, positions: Sequence[Position], at_unix_ms: int) -> None:
+        """Store the next line, an increment of table *key*, in the memory."""
+        before = [self._lost[position] for position in positions if position in self._lost]
+        sent, unseen = max((e.sent for e in before), default=0), max((e.unseen for e in before), default=0)
+        self._put(LineEntry(self.next, tuple(positions), key, at_unix_ms, sent=sent + 1, unseen=unseen))
+
+    def logged_table(self, until_unix_ms: int) -> None:
+        """Note that the increment just announced was logged."""
+        entry = dataclasses.replace(self._entries.pop(), until_unix_ms=until_unix_ms)
+        self._put(entry)
+        self.logged(1)
+
+    def logged(self, count: int) -> None:
+        """Note that *count* of the lines just announced were logged and the rest will not be."""
+        entry = self._entries[-1]
+        self.next = entry.start + count
+        if count:
+            done = entry.positions if entry.table else entry.positions[:count]
+            self._logged = max(self._logged, done[-1])
+            self._tail = max(self._tail, done[-1])
+            for position in done if self._lost else ():
+                self._lost.pop(position, None)
+        if self.next < entry.end:
+            self._cut(entry, self.next)
+
+    def passed(self, position: Position) -> None:
+        """Note that the record at *position* has no line."""
+        self._tail = max(self._tail, position)
+
+    def advance(self, held: int) -> None:
+        """Note that the server holds *held* lines."""
+        popped = False
+        while self._entries and self._entries[0].end <= held:
+            entry = self._entries.popleft()
+            self._position = max(self._position, entry.positions[-1])
+            if entry.table and not self._listing.given_up:
+                self._pending.append(entry)
+            else:
+                self._memory.delete(_key(entry.start))
+            popped = True
+        if self._entries and self._entries[0].start < held:
+            first = self._entries[0]
+            self._position = max(self._position, first.positions[held - first.start - 1])
+        self._held = max(self._held, min(held, self.next))
+        if popped:
+            self._memory.put(_HELD, json.dumps([self._held, self._position]).encode())
+        self._logged = max(self._logged, self._position)
+
+    def awaited_tables(self) -> dict[str, int]:
+        """Return the tables with pending increments and the time (Unix milliseconds) of the oldest."""
+        since: dict[str, int] = {}
+        for entry in self._pending:
+            since[entry.table] = min(entry.at_unix_ms, since.get(entry.table, entry.at_unix_ms))
+        return since
+
+    def committed(self, seen: Callable[[str], Iterable[int]]) -> None:
+        """Drop pending increments whose file is committed.
+
+        Args:
+            seen: Returns, for a table's key, the times (Unix milliseconds) in the names of its committed files.
+        """
+        for key in self.awaited_tables():
+            times = list(seen(key))
+            if times:
+                self._listing.seen()
+            for start in [entry.start for entry in self._pending if entry.table == key]:
+                entry = next((found for found in self._pending if found.start == start), None)
+                if entry is not None and any(entry.may_have(at) for at in times):
+                    self._drop(entry)
+
+    def uploaded(self) -> None:
+        """Note that wandb has completed its uploads; increments not listed after several of them count as durable."""
+        self._pending = [dataclasses.replace(entry, unseen=entry.unseen + 1) for entry in self._pending]
+        for entry in list(self._pending):
+            self._memory.put(_key(entry.start), _encode(entry))
+            if entry.unseen >= MAX_UNSEEN and entry in self._pending:
+                self._listing.give_up(entry.table)
+                self._drop(entry)
+        if self._listing.given_up:
+            for entry in list(self._pending):
+                if entry in self._pending:
+                    self._drop(entry)
+
+    def lose_pending(self, now_unix_ms: int) -> None:
+        """Mark pending increments as lost, because their writer has ended: they are sent again unless committed."""
+        for entry in [entry for entry in self._pending if entry.sent >= MAX_SENT]:
+            _log.warning("W&B: table %s: its artifact was not seen %d times; not sent again", entry.table, entry.sent)
+            self._drop(entry)
+        for entry in self._pending:
+            self._lost |= dict.fromkeys(entry.positions, entry)
+            # Its process is gone: a file with a later time is another increment's.
+            until = entry.until_unix_ms or now_unix_ms
+            self._stale.append(dataclasses.replace(entry, until_unix_ms=until))
+            self._memory.put(_key(entry.start), _encode(self._stale[-1]))
+        self._pending = []
+
+    def _put(self, entry: LineEntry) -> None:
+        self._memory.put(_key(entry.start), _encode(entry))
+        self._entries.append(entry)
+
+    def _cut(self, entry: LineEntry, end: int) -> None:
+        self._entries.pop()
+        self._memory.delete(_key(entry.start))
+        if end > entry.start and not entry.table:
+            self._put(dataclasses.replace(entry, positions=entry.positions[: end - entry.start]))
+
+    def _drop(self, entry: LineEntry) -> None:
+        """Delete an increment that is in the store, and older increments of the same records, from the memory."""
+        self._pending.remove(entry)
+        self._memory.delete(_key(entry.start))
+        self._pending = self._without(entry, self._pending)
+        self._stale = self._without(entry, self._stale)
+
+    def _without(self, done: LineEntry, entries: list[LineEntry]) -> list[LineEntry]:
+        left: list[LineEntry] = []
+        for entry in entries:
+            rest = tuple(position for position in entry.positions if position not in done.positions)
+            if len(rest) == len(entry.positions):
+                left.append(entry)
+            elif rest:
+                left.append(dataclasses.replace(entry, positions=rest))
+                self._memory.put(_key(entry.start), _encode(left[-1]))
+            else:
+                self._memory.delete(_key(entry.start))
+        return left
+
+    def _load(self, held: int) -> None:
+        """Load what the previous writer announced, up to the lines that arrived; later lines are discarded."""
+        for key, value in list(self._memory.items(_PREFIX)):
+            entry = _decode(key, value)
+            if entry.start >= held:
+                self._memory.delete(key)
+            elif entry.end > held:
+                cut = dataclasses.replace(entry, positions=entry.positions[: held - entry.start])
+                self._put(cut)
+            else:
+                self._entries.append(entry)
+
+    def _forget_more_than(self, held: int) -> None:
+        """Discard lines after *held*, because the server has lost them: the run was deleted or replaced."""
+        if self._held > held:
+            _log.warning("W&B holds %d lines of the run, it held %d: lines were deleted there", held, self._held)
+        if held == 0:
+            self._position = 0
+        self._held = held
+        self._memory.put(_HELD, json.dumps([self._held, self._position]).encode())
+
+
+def held_before(memory: WriterMemory) -> int:
+    """Return how many lines were confirmed, as last stored in *memory*."""
+    return _read_held(memory)[0]
+
+
+def announced_before(memory: WriterMemory) -> int:
+    """Return how many lines the last writer had announced; further lines are another writer's."""
+    entries = [_decode(key, value) for key, value in memory.items(_PREFIX)]
+    return max(held_before(memory), *(entry.end for entry in entries), 0)
+
+
+def _key(line: int) -> str:
+    return f"{_PREFIX}{line:016d}"
+
+
+def _encode(entry: LineEntry) -> bytes:
+    """Return an entry as JSON; consecutive positions as pairs of first and count."""
+    runs: list[list[int]] = []
+    for position in entry.positions:
+        if runs and position == runs[-1][0] + runs[-1][1]:
+            runs[-1][1] += 1
+        else:
+            runs.append([position, 1])
+    value: dict[str, object] = {"p": runs}
+    if entry.table:
+        value |= {"t": entry.table, "ms": [entry.at_unix_ms, entry.until_unix_ms], "n": entry.sent, "u": entry.unseen}
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _decode(key: str, value: bytes) -> LineEntry:
+    stored = json.loads(value)
+    positions = tuple(first + at for first, count in stored["p"] for at in range(count))
+    start = int(key.removeprefix(_PREFIX))
+    at_unix_ms, until_unix_ms = stored.get("ms", (0, 0))
+    return LineEntry(
+        start, positions, stored.get("t", ""), at_unix_ms, until_unix_ms, stored.get("n", 1), stored.get("u", 0)
+    )
+
+
+def _read_held(memory: WriterMemory) -> tuple[int, Position]:
+    stored = memory.get(_HELD)
+    lines, position = json.loads(stored) if stored else (0, 0)
+    return int(lines), int(position)
+
+
+# Finds out whether the server lists the versions of an artifact, which show that an increment is committed.
+#
+# A server may lack the list, or refuse it. Then no increment is ever shown as committed, although wandb has uploaded
+# all of them: waiting for the list would keep a run from ending, and would send its rollouts again and again.
+
+_SEEN: Final = "tables/listed"
+_GIVEN_UP: Final = "tables/not-listed"
+MAX_UNSEEN: Final = 3
+"""Uploads that wandb has completed after which an increment that is still not listed counts as durable."""
+
+
+class VersionListing:
+    """Remembers over restarts whether one server lists versions of artifacts. For one thread.
+
+    Args:
+        memory: Memory of this destination.
+    """
+
+    def __init__(self, memory: WriterMemory) -> None:
+        self._memory = memory
+        self._seen = memory.get(_SEEN) is not None
+        self.given_up = memory.get(_GIVEN_UP) is not None
+        """Whether lines alone decide what is durable, since the server has never listed an increment of the run."""
+
+    def seen(self) -> None:
+        """Note that the server lists increments of the run."""
+        if not self._seen:
+            self._seen = True
+            self._memory.put(_SEEN, b"1")
+
+    def give_up(self, table: str) -> None:
+        """Log that an increment of *table* counts as durable unseen.
+
+        If the server has never listed an increment of the run, it is not asked for the list again.
+        """
+        if self._seen:
+            _log.warning(
+                "W&B: table %s: an artifact was uploaded %d times and never listed; it counts as stored",
+                table,
+                MAX_UNSEEN,
+            )
+        elif not self.given_up:
+            self.given_up = True
+            self._memory.put(_GIVEN_UP, b"1")
+            _log.warning(
+                "W&B: this server lists no versions of artifacts (table %s, %d uploads); rollouts count as stored once "
+                "it holds their lines", table, MAX_UNSEEN,
+            )  # fmt: skip

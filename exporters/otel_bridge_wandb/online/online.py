@@ -1,0 +1,194 @@
+"""Tracks the records of an online writer, which are durable up to the server's line count."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.errors import BlockedError, RetryableError
+from otel_bridge.records import Position
+from otel_bridge_wandb.online.line_ledger import LineLedger
+from otel_bridge_wandb.online.upload_timeouts import UploadTimeouts
+from otel_bridge_wandb.online.uploads import ServerProgress, Uploads
+from otel_bridge_wandb.settings import UploadLimits
+
+OTHER_RUN_HELP: Final = (
+    "end the other writer, do not call wandb.init() with this run's id, or let the job have another (WANDB_RUN_ID); "
+    "for one run of several machines set OTEL_EXPORTER_OTLP_ENDPOINT to one `otel-bridge serve`"
+)
+_log: Final = logging.getLogger("otel_bridge.wandb")
+_END_S = 10.0
+"""Seconds that the server may take to count the lines that it acknowledged."""
+
+
+class OnlineStore:
+    """Tracks the lines of one open run and their upload.
+
+    Args:
+        lines: Lines that were logged.
+        uploads: Lines that arrived.
+        limits: Limits of lines that are not confirmed.
+        folder: wandb's folder of the run, deleted when all of it is in the store; ``None`` when it is the user's.
+        timeouts: Notified whether the waits were long enough.
+        alone: Whether no other process writes the run; in shared mode the server's count of a writer's lines may lag.
+    """
+
+    def __init__(
+        self,
+        lines: LineLedger,
+        uploads: Uploads,
+        limits: UploadLimits,
+        folder: Path | None,
+        *,
+        timeouts: UploadTimeouts,
+        alone: bool = True,
+    ) -> None:
+        self._lines, self._uploads, self._limits, self._folder = lines, uploads, limits, folder
+        self._alone, self._patience = alone, timeouts
+
+    @property
+    def next_line(self) -> int:
+        """Return the number of the next line, from 0."""
+        return self._lines.next
+
+    def due(self, positions: Sequence[Position]) -> Sequence[Position]:
+        """Return the positions of *positions* that the server does not hold and this writer did not log."""
+        return self._lines.due(positions)
+
+    def passed(self, position: Position) -> None:
+        """Note that the record at *position* has no line."""
+        self._lines.passed(position)
+
+    def announce(self, positions: Sequence[Position]) -> None:
+        """Store the next lines; wait for room, and raise when the upload is dead."""
+        self._make_room(positions[0], len(positions))
+        self._lines.announce(positions)
+
+    def logged(self, count: int) -> None:
+        """Note that *count* of the announced lines were logged."""
+        self._lines.logged(count)
+        self._expect()
+
+    def announce_table(self, key: str, positions: Sequence[Position]) -> None:
+        """Store that the next line is an increment of table *key*."""
+        self._make_room(positions[0], 1)
+        self._lines.announce_table(key, positions, _now_unix_ms())
+
+    def log_table(self, log: Callable[[], None]) -> None:
+        """Log the increment just announced."""
+        try:
+            log()
+        except BaseException:
+            self._lines.logged(0)
+            raise
+        self._lines.logged_table(_now_unix_ms())
+        self._expect()
+
+    def durable(self) -> Position | None:
+        """Return the last position that the server holds; raise when no more will arrive."""
+        self._apply(self._uploads.news())
+        self._raise_dead()
+        return self._lines.durable()
+
+    def ran_out(self) -> None:
+        """Note that the run was not finished in time."""
+        self._patience.ran_out()
+
+    def ended(self) -> Position | None:
+        """Check after the end of the run that the server holds every line."""
+        self._expect()
+        self._uploads.hasten()
+        deadline = time.monotonic() + self._patience.wait_s(_END_S + self._limits.poll_s)
+        while True:
+            news = self._uploads.news()
+            self._apply(news)
+            if self._lines.outstanding <= 0 and not self._lines.pending:
+                break
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not self._uploads.wait(news, left_s):
+                self._note_unseen_tables(news)
+                if self._lines.outstanding <= 0 and not self._lines.pending:
+                    break
+                missing = self._missing(news)
+                if self._alone or isinstance(missing, BlockedError):
+                    self._patience.ran_out()
+                    raise missing
+                _log.warning("%s; it took them, and they are not given again while this bridge runs", missing)
+                break
+        self._patience.completed()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return self._lines.durable()
+
+    def left(self) -> Position | None:
+        """Check nothing: lines that did not arrive are found when the run is opened again."""
+        self._patience.completed()
+        news = self._uploads.news()
+        self._apply(news)
+        self._note_unseen_tables(news)
+        return self._lines.durable()
+
+    def _note_unseen_tables(self, news: ServerProgress) -> None:
+        """Note that wandb has uploaded everything, and that the server does not list some increments."""
+        if self._lines.pending and self._lines.outstanding <= 0 and news.error is None:
+            self._lines.uploaded()
+
+    def _missing(self, news: ServerProgress) -> RetryableError | BlockedError:
+        dead = self._uploads.dead() or news.error
+        if dead is not None:
+            return dead
+        tables = ", ".join(sorted({entry.table for entry in self._lines.pending}))
+        what = f"{news.lines} of {self._lines.next} lines" + (f", not all of {tables}" if tables else "")
+        return RetryableError(f"W&B holds {what} after the end of the run")
+
+    def close(self) -> None:
+        """Stop watching the upload."""
+        self._uploads.close()
+
+    def _make_room(self, position: Position, count: int) -> None:
+        self._raise_dead(position)
+        self._apply(self._uploads.news())
+        if self._lines.outstanding and self._lines.outstanding + count > self._limits.max_lines:
+            enough = self._lines.next + count - self._limits.max_lines
+            self._uploads.hasten()
+            self._uploads.wait_lines(enough, self._limits.poll_s * 2)
+            self._apply(self._uploads.news())
+            if self._lines.outstanding + count > self._limits.max_lines:
+                raise RetryableError(
+                    f"W&B has not yet taken {self._lines.outstanding} rows; waiting for it", position=position
+                )
+
+    def _raise_dead(self, position: Position | None = None) -> None:
+        dead = self._uploads.dead()
+        if dead is not None:
+            if isinstance(dead, RetryableError):
+                self._patience.ran_out()
+            dead.position = position
+            raise dead
+
+    def _apply(self, news: ServerProgress) -> None:
+        if self._alone and news.lines > self._lines.next:
+            raise other_writers(news.lines - self._lines.next)
+        self._lines.advance(news.lines)
+        if self._lines.pending:
+            self._lines.committed(lambda key: news.committed.get(key, ()))
+            self._expect()
+
+    def _expect(self) -> None:
+        self._uploads.expect(self._lines.next, self._lines.awaited_tables())
+
+
+def other_writers(lines: int) -> BlockedError:
+    """Return the error for a run in which another process has written *lines* and still writes."""
+    return BlockedError(
+        f"W&B: another process writes this run too ({lines:,} lines are not ours); two writers of one run lose rows",
+        help=OTHER_RUN_HELP,
+    )
+
+
+def _now_unix_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,104 @@
+"""Decides whether the W&B run at the server belongs to this run folder, and whether it may be opened.
+
+A run belongs to the folder once an ``init()`` of its bridge has succeeded. An ``init()`` that was killed or timed out
+may have created the run too. So the attempt is stored before ``init()``, with the number of lines at the server. A run
+that has grown since then has another writer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_bridge.errors import BlockedError
+from otel_bridge.exporter import NEW_RUN_HINT, WriterMemory
+from otel_bridge_wandb.online.line_ledger import announced_before
+from otel_bridge_wandb.online.online import OTHER_RUN_HELP, other_writers
+from otel_bridge_wandb.online.uploads import ServerRun
+
+_OPENED: Final = "online/opened"
+_OPENING: Final = "online/opening"
+_ABSENT: Final = -1
+"""Line count of a run that did not exist."""
+_NEVER_HELP: Final = f"give the job another id (WANDB_RUN_ID; {NEW_RUN_HINT}), or set WANDB_RESUME=allow"
+_MUST_HELP: Final = "correct WANDB_RUN_ID, WANDB_PROJECT and WANDB_ENTITY, or set WANDB_RESUME=allow"
+
+
+class RunOwnership:
+    """Compares the memory of a destination with the run at the server. For one thread.
+
+    Args:
+        memory: Memory of this destination.
+        found: The run as the server has it now; ``None`` when it does not exist.
+    """
+
+    def __init__(self, memory: WriterMemory, found: ServerRun | None) -> None:
+        self._memory, self._found = memory, found
+        self._opened = _number(memory.get(_OPENED))
+        self._opening = _number(memory.get(_OPENING))
+
+    @property
+    def exists(self) -> bool:
+        """Return whether the server has the run."""
+        return self._found is not None
+
+    @property
+    def first(self) -> bool:
+        """Return whether no ``init()`` of this folder has succeeded yet."""
+        return self._opened is None
+
+    @property
+    def owned(self) -> bool:
+        """Return whether this folder has opened the run, or has tried to and no other process wrote since."""
+        if self._opened is not None:
+            return True
+        found, opening = self._found, self._opening
+        return found is not None and opening is not None and found.lines <= max(opening, 0)
+
+    def require_allowed(self, run_id: str, resume: str) -> None:
+        """Check WANDB_RESUME; wandb itself cannot, because it does not know which runs belong to this folder.
+
+        Raises:
+            BlockedError: *resume* forbids to continue the run, or requires a run that does not exist.
+        """
+        if resume == "must" and self._found is None:
+            raise BlockedError(f"W&B: WANDB_RESUME=must, but there is no run {run_id}", help=_MUST_HELP)
+        if resume == "never" and self._found is not None and not self.owned:
+            raise BlockedError(
+                f"W&B: WANDB_RESUME=never, but run {run_id} exists and this job did not create it", help=_NEVER_HELP
+            )
+
+    def refuse_other_writer(self, run_id: str) -> None:
+        """Raise `BlockedError` when the run is running and its writer is not the former bridge of this folder."""
+        if self._found is None or self._found.state != "running":
+            return
+        if not self.owned:
+            raise BlockedError(
+                f"W&B: run {run_id} is being written by another process, and two writers of one run lose rows. If that "
+                "one is dead, W&B marks the run crashed after some minutes and this one goes on",
+                help=OTHER_RUN_HELP,
+            )
+        known = self._opened if self._opened is not None else self._opening
+        announced = max(known or 0, announced_before(self._memory))
+        if self._found.lines > announced:
+            raise other_writers(self._found.lines - announced)
+
+    def opening(self) -> None:
+        """Note that ``init()`` is about to be called."""
+        if self._opened is None:
+            self._memory.put(_OPENING, str(self._found.lines if self._found else _ABSENT).encode())
+
+    def refused(self) -> None:
+        """Note that ``init()`` was refused, so that nothing was created; an attempt before it may have created it."""
+        if self._opened is None and self._opening is None:
+            self._memory.delete(_OPENING)
+        elif self._opened is None:
+            self._memory.put(_OPENING, str(self._opening).encode())
+
+    def opened(self, held: int) -> None:
+        """Note that ``init()`` has succeeded, with *held* lines at the server."""
+        self._memory.put(_OPENED, str(held).encode())
+        self._memory.delete(_OPENING)
+
+
+def _number(stored: bytes | None) -> int | None:
+    return None if stored is None else int(stored)

@@ -1,0 +1,296 @@
+"""Asks the server, from a separate thread, how many lines of the run it holds and which increments are committed.
+
+``run.log`` only passes a line to wandb's service, which does not report whether the line arrives. One answer 403 ends
+the upload for good, while all calls still return normally. Only the server's line count is reliable
+(``historyLineCount``, which a resume uses). If the server answers and its count does not grow, the upload is dead.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, cast
+
+from otel_bridge.errors import BlockedError, RetryableError
+from otel_bridge_wandb.errors import outcome
+from otel_bridge_wandb.settings import UploadLimits
+
+_ENTRY: Final = re.compile(r"^(?:\d+|None)-(\d+)\.")
+_FATAL: Final = re.compile(r"filestream: fatal error:? *([^\n\"]*?)(?: url=[^\n]*|[\"\n])")
+_MAX_VERSIONS: Final = 200
+_SAMPLES: Final = 1_000
+_TAIL_BYTES: Final = 256 << 10
+_HASTE_S: Final = 0.05
+"""The first of the growing intervals at which the server is asked while a caller waits."""
+_TABLE_TYPE: Final = "wandb-run-incremental-table"
+_MISSING: Final = re.compile(r"not found|could not find|does not exist|unable to parse", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRun:
+    """Describes a run as the server has it."""
+
+    lines: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Holds what the server stores of a run with several writers.
+
+    Attributes:
+        config: As stored, wandb's own part (``_wandb``) included.
+        keys: Every key in the run's history.
+    """
+
+    config: Mapping[str, Any]
+    keys: tuple[str, ...] = ()
+
+
+class Server:
+    """Queries the server about one run, through ``wandb.Api``; for one thread at a time.
+
+    Args:
+        api: ``wandb.Api``.
+        entity: The entity; empty for the API key's default.
+        marker: In shared mode, the key under which this writer numbers its own lines, which are the only ones counted.
+    """
+
+    def __init__(self, api: Any, *, entity: str, project: str, run_id: str, marker: str = "") -> None:
+        self._api = api
+        self._marker = marker
+        self._entity = entity or str(self._api.default_entity)
+        self._project = project
+        self._run_id = run_id
+
+    def find(self) -> ServerRun | None:
+        """Return the run, ``None`` when there is none."""
+        path = f"{self._entity}/{self._project}"
+        self._api.flush()  # it remembers runs
+        try:
+            for run in self._api.runs(path, filters={"name": self._run_id}, per_page=1):
+                if str(run.id) == self._run_id:
+                    lines = self._marked(run) if self._marker else int(run.historyLineCount or 0)
+                    return ServerRun(lines, str(run.state))
+        except Exception as exc:
+            if _MISSING.search(str(exc)):
+                return None
+            raise
+        return None
+
+    def config(self) -> dict[str, Any]:
+        """Return the run's config as it is stored, wandb's own part (``_wandb``) included."""
+        self._api.flush()
+        return dict(self._api.run(f"{self._entity}/{self._project}/{self._run_id}").rawconfig)
+
+    def stored(self) -> Stored:
+        """Return config and keys of the run."""
+        self._api.flush()
+        run = self._api.run(f"{self._entity}/{self._project}/{self._run_id}")
+        history: object = getattr(run, "history_keys", None)
+        keys = cast("Mapping[str, object]", history).get("keys") if isinstance(history, dict) else None
+        return Stored(dict(run.rawconfig), tuple(cast("Mapping[str, object]", keys)) if isinstance(keys, dict) else ())
+
+    def _marked(self, run: Any) -> int:
+        """Return the highest number of a line of this writer that the server names.
+
+        Its history is asked in samples, its summary is the last value it derived: each alone may lag, none runs ahead.
+        """
+        sampled = run.history(samples=_SAMPLES, keys=[self._marker], pandas=False)
+        known = [row.get(self._marker) for row in sampled] + [run.summary.get(self._marker)]
+        return max((int(number) for number in known if isinstance(number, (int, float))), default=0)
+
+    def history(self, lines: int) -> list[dict[str, object]]:
+        """Return the run's history, *lines* lines of it."""
+        path = f"{self._entity}/{self._project}/{self._run_id}"
+        return list(self._api.run(path).history(samples=max(1, lines), pandas=False))
+
+    def committed(self, key: str, since_unix_ms: int) -> list[int]:
+        """Return the times (Unix milliseconds) in the names of committed increments of table *key*, new ones first.
+
+        Each increment is a version of one artifact. Versions may be made side by side, so that a later one need not
+        list the files of an earlier one: all are looked at, back to one that holds nothing since *since_unix_ms*.
+        """
+        name = f"{self._entity}/{self._project}/{artifact_name(self._run_id, key)}"
+        times: set[int] = set()
+        try:
+            for version in islice(self._versions(name), _MAX_VERSIONS):
+                entries: Iterable[str] = version.manifest.entries
+                held = [int(found[1]) for found in map(_ENTRY.match, entries) if found]
+                times.update(held)
+                if held and max(held) < since_unix_ms:
+                    break
+        except Exception as exc:
+            if _MISSING.search(str(exc)):
+                return sorted(times)
+            raise
+        return sorted(times)
+
+    def _versions(self, name: str) -> Iterable[Any]:
+        listing: Callable[..., Iterable[Any]] = self._api.artifacts
+        order = {"order": "-createdAt"} if "order" in inspect.signature(listing).parameters else {}
+        return listing(_TABLE_TYPE, name, per_page=20, **order)
+
+
+@dataclass(slots=True)
+class ServerProgress:
+    """Holds the last answer of the server.
+
+    Attributes:
+        lines: Its line count.
+        committed: Table key to times of its committed increments.
+        error: Why there is no newer answer, when the last query failed.
+    """
+
+    lines: int
+    committed: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    error: RetryableError | BlockedError | None = None
+
+    @property
+    def files(self) -> int:
+        """Return the number of committed increments."""
+        return sum(map(len, self.committed.values()))
+
+
+class Uploads:
+    """Watches the upload of one open run.
+
+    Args:
+        connect: Creates the `Server`, in the watching thread.
+        lines: Lines that the server held when the run was opened.
+        limits: Intervals and timeouts.
+        log_file: wandb's own log of the run, which has the reason why an upload died.
+    """
+
+    def __init__(self, connect: Callable[[], Server], lines: int, limits: UploadLimits, log_file: Path) -> None:
+        self._connect, self._limits, self._log_file = connect, limits, log_file
+        self._changed = threading.Condition()
+        self._news = ServerProgress(lines)
+        self._expected = lines
+        self._tables: dict[str, int] = {}
+        self._grown_s = time.monotonic()
+        self._fatal = ""
+        self._closing = False
+        self._pause_s = limits.poll_s
+        self._thread = threading.Thread(target=self._watch, name=f"wandb-uploads-{log_file.parent.name}", daemon=True)
+        self._thread.start()
+
+    def expect(self, lines: int, tables: Mapping[str, int]) -> None:
+        """Expect *lines* lines, and the increments of *tables*, logged from these times on."""
+        with self._changed:
+            if self._expected <= self._news.lines and not self._tables:
+                self._grown_s = time.monotonic()  # nothing was awaited till now
+            self._expected, self._tables = lines, dict(tables)
+
+    def hasten(self) -> None:
+        """Query at once, then at growing intervals up to the usual one, because a caller waits for the answer."""
+        with self._changed:
+            self._pause_s = 0.0
+            self._changed.notify_all()
+
+    def news(self) -> ServerProgress:
+        """Return the last answer of the server."""
+        with self._changed:
+            return self._news
+
+    def wait(self, known: ServerProgress, timeout_s: float) -> bool:
+        """Wait for an answer other than *known*; return whether there is one."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._news is not known, timeout_s)
+
+    def wait_lines(self, lines: int, timeout_s: float) -> bool:
+        """Wait until the server holds *lines* or the upload is dead; return whether it holds them."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._news.lines >= lines or bool(self._fatal), timeout_s)
+            return self._news.lines >= lines
+
+    def dead(self) -> RetryableError | BlockedError | None:
+        """Return the error because of which no more data of this run arrives, ``None`` while the upload works."""
+        with self._changed:
+            news, fatal = self._news, self._fatal
+            if isinstance(news.error, BlockedError):
+                return news.error
+            if fatal:
+                return outcome(RuntimeError(fatal), "uploading")
+            waited_s = time.monotonic() - self._grown_s
+            awaited = self._expected > news.lines or bool(self._tables)
+            if news.error is not None or not awaited or waited_s < self._limits.stall_s:
+                return None
+            missing = f"{self._expected - news.lines} lines" if self._expected > news.lines else ", ".join(self._tables)
+        return RetryableError(f"W&B answers, but {missing} did not arrive within {self._limits.stall_s:g} s")
+
+    def close(self) -> None:
+        """Stop watching."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def _watch(self) -> None:
+        server: Server | None = None
+        while True:
+            with self._changed:
+                self._await_turn()
+                if self._closing:
+                    return
+                tables, before = self._tables, self._news
+                if self._expected <= before.lines and not tables:
+                    continue
+            try:
+                server = server or self._connect()
+                found = server.find()
+                news = ServerProgress(
+                    found.lines if found else 0, {key: server.committed(key, since) for key, since in tables.items()}
+                )
+            except Exception as exc:  # noqa: BLE001  # whatever it is: the server did not say
+                news = ServerProgress(before.lines, before.committed, error=outcome(exc, "asking which lines it holds"))
+            self._publish(before, news)
+
+    def _await_turn(self) -> None:
+        """Wait until the next query is due, or the watch ends; the lock is held."""
+        began_s = time.monotonic()
+        self._changed.wait_for(
+            lambda: self._closing or time.monotonic() - began_s >= self._pause_s, timeout=self._pause_s
+        )
+        self._pause_s = min(max(2 * self._pause_s, _HASTE_S), self._limits.poll_s)
+
+    def _publish(self, before: ServerProgress, news: ServerProgress) -> None:
+        grown = news.lines > before.lines or news.files > before.files
+        fatal = "" if grown else fatal_error(self._log_file)
+        with self._changed:
+            now = time.monotonic()
+            if grown:
+                self._grown_s = now
+            elif news.error is not None:  # after an outage wandb, too, needs time to go on
+                self._grown_s = max(self._grown_s, now - self._limits.stall_s / 2)
+            self._news, self._fatal = news, fatal
+            self._changed.notify_all()
+
+
+def fatal_error(log_file: Path) -> str:
+    """Return the line of wandb's log with the reason why the upload ended for good, ``""`` when there is none."""
+    try:
+        with log_file.open("rb") as opened:
+            opened.seek(max(opened.seek(0, 2) - _TAIL_BYTES, 0))
+            tail = opened.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    found = _FATAL.findall(tail)
+    return found[-1][:500] if found else ""
+
+
+def artifact_name(run_id: str, key: str) -> str:
+    """Return the name of the artifact behind a table (``sanitize_artifact_name`` of wandb, which is not public)."""
+    name = f"run-{run_id}-incr-{key}"
+    cleaned = re.sub(r"[^a-zA-Z0-9_\-.]+", "", name)
+    if cleaned == name:
+        return name
+    suffix = base64.urlsafe_b64encode(zlib.crc32(name.encode()).to_bytes(4, "big")).rstrip(b"=").decode()
+    return f"{cleaned}-{suffix}"

@@ -1,0 +1,1 @@
+"""Writes runs with several bridges in W&B's shared mode."""

@@ -1,0 +1,198 @@
+"""Numbers the lines of one of several writers of a shared run, and preserves the other writers' config and axes.
+
+The server's line count covers all writers, so that each line has its number under a hidden key of its writer. After a
+kill the writer continues after the highest number that the server returns.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from otel_bridge.exporter import WriterMemory
+from otel_bridge.records import axis_of
+from otel_bridge_wandb.axes import WandbAxes
+from otel_bridge_wandb.online.uploads import Stored
+
+_LABEL: Final = "shared/label"
+_MARKERS: Final = "otel_bridge/"
+_MAX_REPAIRS: Final = 3
+"""How often in a row replaced entries are sent again: two machines with one role may disagree for good."""
+_UPLOADED_S: Final = 6.0
+"""wandb uploads a change of config or axes five seconds after it (``runupdatework.go``)."""
+_log: Final = logging.getLogger("otel_bridge.wandb")
+
+
+class SharedRun:
+    """Preserves config and axes of a shared run, for one of its writers. For one thread.
+
+    Every upload of a writer replaces the whole config of the run, axes included. So each writer also sends the config
+    of the other writers, and an axis for each key of the run's history.
+
+    Args:
+        run: ``wandb.Run``.
+        axes: Its axes.
+        roles: All roles of the job.
+        next_line: Number of this writer's next line, from 0.
+        stored: Asks the server for what it stores of the run.
+        marker: From `marker_of`.
+        every_s: Seconds between two looks at what the server stores.
+        clock_s: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        run: Any,
+        axes: WandbAxes,
+        *,
+        roles: Sequence[str],
+        next_line: Callable[[], int],
+        stored: Callable[[], Stored],
+        marker: str,
+        every_s: float,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run, self._axes, self._next_line, self._stored = run, axes, next_line, stored
+        self._marker, self._every_s, self._clock_s = marker, every_s, clock_s
+        self._prefixes = {f"{role}/": axis_of(role) for role in roles}
+        self._mine: dict[str, object] = {}
+        self._others: dict[str, object] = {}
+        self._next_look_s = clock_s()
+        self._repairs = 0
+
+    def number(self, lines: Sequence[dict[str, object]]) -> None:
+        """Number the lines that are about to be logged, from 1."""
+        for number, line in enumerate(lines, self._next_line() + 1):
+            line[self._marker] = number
+
+    def gather(self, mine: Mapping[str, object] | None = None) -> None:
+        """Adopt what the other writers have stored, because the next upload replaces it.
+
+        Args:
+            mine: Entries of the config that this writer is about to set.
+        """
+        if mine:
+            self._mine |= mine
+            self._repairs = 0
+        self.take_over(self._stored())
+
+    def take_over(self, stored: Stored) -> None:
+        """Adopt the config of the other writers, and an axis for each key that they logged."""
+        found = {key: _value(item) for key, item in stored.config.items() if key != "_wandb" and key not in self._mine}
+        changed = {key: value for key, value in found.items() if key not in self._others or self._others[key] != value}
+        if changed:
+            self._run.config.update(changed, allow_val_change=True)
+            self._others |= changed
+        for name, axis in definitions_in(stored.config):
+            self._axes.adopt(name, axis)
+        for key, axis in self._axes_of(stored.keys):
+            self._axes.adopt(key, axis)
+        for key in {*stored.keys, *defined_names(stored.config)}:
+            if key.startswith(_MARKERS):
+                self._axes.hide(key)
+
+    def look(self) -> None:
+        """Check from time to time what the server stores: adopt new entries, and send replaced entries again."""
+        now_s = self._clock_s()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + self._every_s
+        try:
+            stored = self._stored()
+        except Exception as exc:  # noqa: BLE001  # the rows do not depend on it, and their own question reports an outage
+            _log.debug("W&B: what the server stores of the shared run could not be read: %r", exc)
+            return
+        self.take_over(stored)
+        if not self._replaced(stored):
+            self._repairs = 0
+        elif self._repairs < _MAX_REPAIRS:
+            self._repairs += 1
+            self._axes.touch()
+            self._next_look_s = now_s + max(self._every_s, _UPLOADED_S)
+
+    def before_end(self) -> None:
+        """Send all entries once more, because the last upload is final."""
+        self.gather()
+        self._axes.touch()
+
+    def lacking(self) -> list[str]:
+        """Return what the server lacks of the run's axes and of this writer's config."""
+        stored = self._stored()
+        defined = defined_names(stored.config)
+        axes = [key for key, _ in self._axes_of(stored.keys) if self._axes.needs(key) and key not in defined]
+        config = [key for key in self._mine if key not in stored.config]
+        return [
+            *(["the axes"] if axes or not self._axes.declared <= defined else []),
+            *(["the config"] if config else []),
+        ]
+
+    def _replaced(self, stored: Stored) -> bool:
+        """Return whether another writer's upload has replaced an entry of this writer."""
+        same = all(key in stored.config and _value(stored.config[key]) == value for key, value in self._mine.items())
+        return not same or not self._axes.declared <= defined_names(stored.config)
+
+    def _axes_of(self, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield the keys of *keys* that belong to a listed role, with its axis."""
+        for key in keys:
+            axis = next((axis for prefix, axis in self._prefixes.items() if key.startswith(prefix)), "")
+            if axis and key != axis:
+                yield key, axis
+
+
+def marker_of(memory: WriterMemory) -> str:
+    """Return the key under which this writer numbers its lines, the same for a run folder after a restart."""
+    stored = memory.get(_LABEL)
+    label = stored.decode() if stored else os.urandom(4).hex()
+    if stored is None:
+        memory.put(_LABEL, label.encode())
+    return f"{_MARKERS}{label}"
+
+
+def table_suffix_of(marker: str) -> str:
+    """Return what ends the keys of the tables of a writer that is not the primary.
+
+    Each increment of a table names those before it that its own writer made, so that of two writers of one key each
+    would hide the other's rows; one role may run on several machines.
+    """
+    return f"_{marker.rpartition('/')[2]}"
+
+
+def definitions_in(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the keys that a stored config binds by their exact names, and their axes.
+
+    Definitions are a list of maps keyed by protobuf field numbers: 1 the name, 5 the place of the axis, from 1.
+    """
+    entries = _definitions(config)
+    names = [str(entry.get("1") or "").replace("\\.", ".") for entry in entries]
+    found: list[tuple[str, str]] = []
+    for name, entry in zip(names, entries, strict=True):
+        at = entry.get("5")
+        if name and isinstance(at, int) and 0 < at <= len(names) and names[at - 1]:
+            found.append((name, names[at - 1]))
+    return found
+
+
+def defined_names(config: Mapping[str, Any]) -> set[str]:
+    """Return the names and patterns that a stored config defines."""
+    return {str(entry.get("1") or entry.get("2") or "").replace("\\.", ".") for entry in _definitions(config)}
+
+
+def definitions_count(config: Mapping[str, Any]) -> int:
+    """Return how many names a stored config defines."""
+    return len(_definitions(config))
+
+
+def _definitions(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    internal = cast("Mapping[str, Any]", _value(config.get("_wandb")) or {})
+    return cast("list[dict[str, Any]]", internal.get("m") or [])
+
+
+def _value(item: object) -> Any:
+    """Return an entry of a stored config without its description."""
+    if not isinstance(item, dict):
+        return item
+    entry = cast("dict[str, Any]", item)
+    return entry["value"] if "value" in entry and entry.keys() <= {"value", "desc"} else entry

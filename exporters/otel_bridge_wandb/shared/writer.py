@@ -1,0 +1,165 @@
+"""Writes a shared run: records of listed roles to the shared run, records of each other role to a separate run.
+
+The axes of a role that is not in the list would be lost at the next upload of another writer; a separate run keeps
+them. That run is in the group of the job and has one writer, like any ordinary run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Final, TypeVar
+
+from otel_bridge.errors import RetryableError
+from otel_bridge.exporter import WriterMemory
+from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
+from otel_bridge_wandb.shared.mode import ROLES, Sharing
+from otel_bridge_wandb.writer import WandbRunWriter
+
+_UNLISTED: Final = "shared/unlisted"
+_PRIMARY: Final = "shared/primary"
+_log: Final = logging.getLogger("otel_bridge.wandb")
+R = TypeVar("R", Row, RolloutRecord, Evaluation)
+
+
+class SharedWriter:
+    """Writes one run to Weights & Biases beside other machines, from one delivery thread.
+
+    Args:
+        sharing: Who takes part.
+        main: Writes the shared run.
+        open_own: Opens the run of one role that is not listed.
+        memory: Of this destination.
+        primary: This bridge ends the run.
+    """
+
+    def __init__(
+        self,
+        sharing: Sharing,
+        main: WandbRunWriter,
+        *,
+        open_own: Callable[[str | None], WandbRunWriter],
+        memory: WriterMemory,
+        primary: bool,
+    ) -> None:
+        self._sharing, self._main, self._open_own, self._memory = sharing, main, open_own, memory
+        self._primary = primary
+        self._own: dict[str | None, WandbRunWriter] = {}
+        self.tracker_run_id, self.found, self.degraded = main.tracker_run_id, main.found, main.degraded
+        for role in _unlisted(memory):  # what they logged before a kill must be known before anything is called durable
+            self._own[role] = open_own(role)
+
+    @property
+    def url(self) -> str | None:
+        """Return the address of the shared run's page."""
+        return self._main.url
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        """Log *rows*."""
+        for role, group in _by_role(rows):
+            self._writer(role).write_rows(group)
+        self._passed(rows)
+
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
+        """Log one increment per key."""
+        for role, group in _by_role(rollouts):
+            self._writer(role).write_rollouts(group)
+        self._passed(rollouts)
+
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
+        """Log one increment per rollout key."""
+        for role, group in _by_role(values):
+            self._writer(role).write_evaluations(group)
+        self._passed(values)
+
+    def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
+        """Set the config of *role* in the run that has its rows; a config without a role is the shared run's."""
+        (self._main if role is None else self._writer(role)).write_config(role, config)
+
+    def durable(self) -> Position | None:
+        """Return the last position up to which every run holds its records."""
+        known = [writer.durable() for writer in (self._main, *self._own.values())]
+        return min((position for position in known if position is not None), default=None)
+
+    def end(self, status: Status) -> None:
+        """End the runs of single roles, and the shared one if this is the primary."""
+        for writer in (*self._own.values(), self._main):
+            writer.end(status)
+
+    def close(self) -> None:
+        """Release all runs."""
+        with contextlib.ExitStack() as stack:  # each is called, whatever another raises
+            for writer in (self._main, *self._own.values()):
+                stack.callback(writer.close)
+
+    def _writer(self, role: str | None) -> WandbRunWriter:
+        if role is not None and role in self._sharing.roles:
+            if role == self._sharing.primary and not self._primary:
+                self._memory.put(_PRIMARY, b"1")
+                raise RetryableError(
+                    f"W&B: role {role} makes this machine the primary one; the run is opened anew", retry_after_s=0.0
+                )
+            return self._main
+        writer = self._own.get(role)
+        if writer is None:
+            listed = ", ".join(self._sharing.roles)
+            _log.warning(
+                "W&B: %s is not in %s (%s) and gets a run of its own", f"role {role}" if role else "a row without role",
+                ROLES.name, listed,
+            )  # fmt: skip
+            self._memory.put(_UNLISTED, json.dumps(list(dict.fromkeys([*_unlisted(self._memory), role]))).encode())
+            writer = self._own[role] = self._open_own(role)
+        return writer
+
+    def _passed(self, records: Sequence[Row] | Sequence[RolloutRecord] | Sequence[Evaluation]) -> None:
+        if records:
+            for writer in (self._main, *self._own.values()):
+                with contextlib.suppress(RetryableError):  # closed meanwhile: it is opened again
+                    writer.passed(records[-1].position)
+
+
+def became_primary(memory: WriterMemory) -> bool:
+    """Return whether the primary's role was seen here although it had not been when the run was opened."""
+    return memory.get(_PRIMARY) is not None
+
+
+def _by_role(records: Sequence[R]) -> Iterator[tuple[str | None, list[R]]]:
+    for role, group in groupby(records, lambda record: record.role):
+        yield role, list(group)
+
+
+def _unlisted(memory: WriterMemory) -> list[str | None]:
+    stored = memory.get(_UNLISTED)
+    return list(dict.fromkeys(json.loads(stored))) if stored else []
+
+
+class PrefixedMemory:
+    """Provides a part of a destination's memory to one of several runs.
+
+    Args:
+        memory: The whole.
+        prefix: What the keys of the part begin with.
+    """
+
+    def __init__(self, memory: WriterMemory, prefix: str) -> None:
+        self._memory, self._prefix = memory, prefix
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value, ``None`` when there is none."""
+        return self._memory.get(self._prefix + key)
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store a value durably."""
+        self._memory.put(self._prefix + key, value)
+
+    def delete(self, key: str) -> None:
+        """Forget a key."""
+        self._memory.delete(self._prefix + key)
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """Yield the pairs whose key begins with *prefix*, ordered by key."""
+        for key, value in self._memory.items(self._prefix + prefix):
+            yield key.removeprefix(self._prefix), value

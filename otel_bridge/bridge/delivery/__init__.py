@@ -1,0 +1,1 @@
+"""Delivery of one exporter: position, retry, throttle, dead letters."""

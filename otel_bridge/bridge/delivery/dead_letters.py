@@ -1,0 +1,85 @@
+"""Dead letters that a person wants tried again: by the exporter that refused them, one at a time.
+
+A dead letter goes to the writer as a batch of its own, between two batches of the ledger's order. It stays in the
+ledger until it is written; refused again, it is stored as a dead letter again, with the new reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from otel_bridge.bridge.delivery.batch import Batch, WriterCall
+from otel_bridge.bridge.ledger.codec import decode
+from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.ledger.rows import Destination, StoredDeadLetter
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.records import End, Record, RolloutRecord, Row
+
+
+class DeadLetterRetry:
+    """What is to be tried again of one exporter. `ask` is for any thread, the rest for the exporter's own.
+
+    Args:
+        say: Takes one line for the log.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._asked: deque[int] = deque()
+        self._end: End | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many wait to be tried."""
+        return len(self._asked)
+
+    def ask(self, ids: Iterable[int]) -> None:
+        """Try these again, in their order."""
+        self._asked.extend(number for number in ids if number not in self._asked)
+
+    def batch(self, view: LedgerView, at: Destination) -> Batch | None:
+        """Return the next one as a batch of its own; ``None``: none waits."""
+        while self._asked:
+            dead_letter = self._asked[0]
+            record = self._record(view, dead_letter, at)
+            if record is not None:
+                if at.ended and at.end_status is not None:
+                    # Opening the tracker's run takes its end back: it ends again behind the last dead letter.
+                    self._end = End("", at.end_status, 0, at.ended)
+                end = self._end if len(self._asked) == 1 else None
+                return Batch(deque([WriterCall([record])]), at.written, end, dead_letter=dead_letter)
+            self._asked.popleft()
+        return None
+
+    def done(self, ledger: Ledger, at: Destination, batch: Batch) -> Destination:
+        """Remove the dead letter of *batch*, which was tried, from the ledger."""
+        ledger.remove_dead_letters(at.id, [batch.dead_letter])
+        if self._asked and self._asked[0] == batch.dead_letter:
+            self._asked.popleft()
+        if not self._asked:
+            self._end = None
+        batch.dead_letter_removed()
+        rows, rollouts = isinstance(batch.tried, Row), isinstance(batch.tried, RolloutRecord)
+        return dataclasses.replace(at, rows=at.rows + rows, rollouts=at.rollouts + rollouts)
+
+    def _record(self, view: LedgerView, dead_letter: int, at: Destination) -> Record | None:
+        found = view.dead_letters([dead_letter])
+        if not found:
+            return None  # discarded meanwhile
+        why = _hindrance(found[0], at)
+        if not why:
+            try:
+                return dataclasses.replace(decode(found[0].kind, found[0].data, 0), position=at.written)
+            except InvalidRecordError as exc:
+                why = str(exc)
+        self._say(f"{at.exporter}: dead letter {dead_letter} cannot be tried again: {why}")
+        return None
+
+
+def _hindrance(dead_letter: StoredDeadLetter, at: Destination) -> str:
+    if dead_letter.destination_id != at.id:
+        return "it belongs to another destination of this exporter"
+    return "" if dead_letter.data else "its content was released, there were too many"

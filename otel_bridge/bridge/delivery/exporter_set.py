@@ -1,0 +1,195 @@
+"""The exporters of one run at work: one `ExporterWorker` each, begun and ended as the run's processes name them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from otel_bridge.bridge.delivery.batch import Describe, LastWanted, Progress
+from otel_bridge.bridge.delivery.delivery import Delivery
+from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
+from otel_bridge.bridge.exporters import ExporterEnvironment, Names
+from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.exporter import OTLP, RunInfo
+from otel_bridge.otlp.content import Limit
+from otel_bridge.records import Position
+
+_NOWHERE: Final[Mapping[str, str]] = {}
+_WITHOUT_LAST: Final[Mapping[str, LastWanted]] = {}
+
+
+class ExporterSet:
+    """Owns the workers of one run. One thread.
+
+    Args:
+        ledger: The run's ledger.
+        places: Where exporters deliver.
+        describe: Describes the run.
+        progressed: Called from a worker's thread when it got on.
+        say: Takes one line for the log.
+        forward: Makes the worker of ``otlp``.
+        limit_of: From an exporter to the characters that a text may have for it.
+        more_comes: Returns whether more records are about to come without a pause, so that no writer may rest.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        places: ExporterEnvironment,
+        describe: Describe,
+        *,
+        progressed: Callable[[], None],
+        say: Callable[[str], None],
+        forward: Callable[[], ExporterWorker],
+        limit_of: Callable[[str], Limit],
+        more_comes: Callable[[], bool],
+    ) -> None:
+        self.by_name: dict[str, ExporterWorker] = {}
+        self._ledger, self._places, self._describe = ledger, places, describe
+        self._progressed, self._say, self._forward = progressed, say, forward
+        self._limit_of, self._more_comes = limit_of, more_comes
+        self._names: Names = {}
+        self._leaving: list[ExporterWorker] = []
+        self._marked = frozenset[int](), frozenset[str]()
+        self._run_names: tuple[str, str] | None = None
+
+    @property
+    def names(self) -> Names:
+        """Exporter to signals, as they are now."""
+        return self._names
+
+    def choose(
+        self,
+        names: Names,
+        named: Mapping[str, Mapping[str, str]],
+        last_wanted: Mapping[str, LastWanted] = _WITHOUT_LAST,
+    ) -> bool:
+        """Make the workers those of *names*; return whether anything changed.
+
+        Args:
+            names: Exporter to signals.
+            named: Exporter to the place that the run's processes name for it.
+            last_wanted: Exporter to where its records end, where no process asks for it any more.
+        """
+        for name, worker in self.by_name.items():
+            worker.stop_at(last_wanted.get(name))
+        self._leaving = [worker for worker in self._leaving if not worker.join(0.0)]
+        if names == self._names:
+            return False
+        for name in self._names.keys() - names.keys():
+            worker = self.by_name.pop(name)
+            del self._names[name]
+            worker.stop()
+            self._leaving.append(worker)
+        for name, signals in names.items():
+            if name not in self.by_name:
+                self.by_name[name] = self._begun(name, signals, named.get(name, _NOWHERE), last_wanted.get(name))
+            elif self._names[name] != signals:
+                self.by_name[name].set_signals(signals)
+            self._names[name] = signals
+        return True
+
+    def widen(self, names: Names) -> None:
+        """Deliver the signals of *names* too, to those exporters that are at work: before such records are there."""
+        for name, signals in names.items():
+            missing = tuple(signal for signal in signals if signal not in self._names.get(name, signals))
+            if missing:
+                self._names[name] = (*self._names[name], *missing)
+                self.by_name[name].set_signals(self._names[name])
+
+    def notify(self, *, retry: bool = False) -> None:
+        """Say that there are new records; with *retry* try at once what failed."""
+        for worker in self.by_name.values():
+            worker.notify(retry=retry)
+
+    def follow_name(self, run: RunInfo) -> None:
+        """Open every writer anew when the project or the name of *run* has changed since the last call."""
+        names = run.project, run.name
+        if self._run_names not in {None, names}:
+            for worker in self.by_name.values():
+                worker.reopen()
+        self._run_names = names
+
+    def retry_dead_letters(self, dead_letters: Mapping[str, Sequence[int]]) -> None:
+        """Try dead letters again, ids by exporter; those of an exporter that the run does not have stay as they are."""
+        for name, ids in dead_letters.items():
+            if name in self.by_name:
+                self.by_name[name].retry_dead_letters(ids)
+            else:
+                self._say(f"{name} is not among the run's exporters: its dead letters stay as they are")
+
+    def mark_named(self) -> None:
+        """Tell the ledger which destinations the run has now, when that changed.
+
+        An exporter whose destination is not known here may get one at any instant, on its own thread.
+        """
+        ids = {name: worker.destination_id for name, worker in self.by_name.items()}
+        known = frozenset(number for number in ids.values() if number is not None)
+        unknown = frozenset(name for name, number in ids.items() if number is None)
+        if (known, unknown) != self._marked:
+            self._ledger.name_destinations(known, unknown=unknown)
+            self._marked = known, unknown
+
+    def unresolved(self) -> bool:
+        """Return whether an exporter's destination is not known yet."""
+        return any(not worker.progress.resolved for name, worker in self.by_name.items() if name != OTLP)
+
+    def rest(self, position: Position, retry_after_exit_s: float) -> tuple[bool, bool]:
+        """Return whether all is delivered, and else whether what is not is parked: blocked, or failing for *park_s*."""
+        workers = self.by_name.values()
+        left = [
+            worker.progress
+            for worker in workers
+            if worker.dead_letters_waiting() or not _is_done(worker.progress, position)
+        ]
+        return not left, all(_is_parked(progress, retry_after_exit_s) for progress in left)
+
+    def written(self) -> list[Position]:
+        """Return how far each of those is that do not fail."""
+        return [
+            worker.progress.written
+            for name, worker in self.by_name.items()
+            if name != OTLP and worker.progress.failing_since_s is None
+        ]
+
+    def stop(self) -> None:
+        """Ask all to end."""
+        for worker in (*self.by_name.values(), *self._leaving):
+            worker.stop()
+
+    def join(self, deadline_s: float) -> list[str]:
+        """Wait for all until `time.monotonic` is *deadline_s*; return the names of those that hang."""
+        workers = {**self.by_name, **{worker.progress.exporter: worker for worker in self._leaving}}
+        return [name for name, worker in workers.items() if not worker.join(deadline_s - time.monotonic())]
+
+    def _begun(
+        self, name: str, signals: tuple[str, ...], place: Mapping[str, str], last_wanted: LastWanted | None
+    ) -> ExporterWorker:
+        if name == OTLP:
+            worker = self._forward()
+        else:
+            delivery = Delivery(
+                name,
+                signals,
+                self._ledger,
+                resolve=lambda: self._places.resolve(name, place),
+                describe=self._describe,
+                say=self._say,
+                limit=lambda: self._limit_of(name),
+                more_comes=self._more_comes,
+            )
+            delivery.stop_at(last_wanted)
+            worker = DeliveryWorker(delivery, progressed=self._progressed)
+        worker.start()
+        return worker
+
+
+def _is_done(progress: Progress, position: Position) -> bool:
+    return progress.resolved and progress.failing_since_s is None and progress.has_all(position)
+
+
+def _is_parked(progress: Progress, retry_after_exit_s: float) -> bool:
+    if progress.state == "blocked":
+        return True
+    return progress.failing_since_s is not None and time.monotonic() - progress.failing_since_s >= retry_after_exit_s

@@ -1,0 +1,268 @@
+"""The thread of one exporter of one run. What it waits for never keeps another waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from otel_bridge.bridge.delivery.batch import LastWanted, Progress
+from otel_bridge.bridge.delivery.delivery import Delivery
+from otel_bridge.errors import OtelBridgeError
+from otel_bridge.records import Position
+
+
+class ExporterWorker(Protocol):
+    """What serves one exporter of one run: a `DeliveryWorker`, or for ``otlp`` what forwards the segments."""
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        ...
+
+    @property
+    def destination_id(self) -> int | None:
+        """Its destination in the ledger, ``None`` when it has none (yet)."""
+        ...
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def notify(self, *, retry: bool = False) -> None:
+        """Say that something new is there; with *retry* also try at once what failed."""
+        ...
+
+    def set_signals(self, signals: tuple[str, ...]) -> None:
+        """Deliver these signals from now on."""
+        ...
+
+    def stop_at(self, last: LastWanted | None) -> None:
+        """Deliver records up to *last* only, and end the tracker's run there; ``None``: all."""
+        ...
+
+    def skip_through(self, through: Position) -> None:
+        """Count what is written up to *through* as durable: the bound needs its room."""
+        ...
+
+    def reopen(self) -> None:
+        """Open the run in the tracker anew with its next record: what describes the run has changed."""
+        ...
+
+    def retry_dead_letters(self, ids: Sequence[int]) -> None:
+        """Try these dead letters again."""
+        ...
+
+    def dead_letters_waiting(self) -> int:
+        """Say how many of them wait to be tried."""
+        ...
+
+    def stop(self) -> None:
+        """Ask it to release its tracker and end. Returns at once."""
+        ...
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until it has ended; ``False``: it hangs."""
+        ...
+
+
+class DeliveryWorker:
+    """Runs a `Delivery` on a daemon thread: one that hangs in a tracker ends with the process.
+
+    Args:
+        delivery: Made, not yet used.
+        progressed: Called on the thread after each step that changed something; must be quick.
+    """
+
+    def __init__(self, delivery: Delivery, *, progressed: Callable[[], None]) -> None:
+        self._delivery, self._progressed = delivery, progressed
+        self._requests = threading.Lock()
+        self._skip_through: Position | None = None
+        self._reopen = False
+        self._thread = DeliveryThread(
+            self._step, failed=self._failed, ended=self._ended, name=f"deliver-{delivery.progress.exporter}"
+        )
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        last = self._delivery.last_wanted
+        found = self._delivery.progress
+        return found if last is None else replace(found, last_wanted=last.position)
+
+    @property
+    def destination_id(self) -> int | None:
+        """Its destination in the ledger, ``None`` while its settings cannot be read."""
+        return self._delivery.destination_id
+
+    def start(self) -> None:
+        """Begin to deliver.
+
+        Raises:
+            RuntimeError: The machine allows no more threads; the delivery is closed.
+        """
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._delivery.close()
+            raise
+
+    def notify(self, *, retry: bool = False) -> None:
+        """Say that there are new records; with *retry* also try at once what failed."""
+        self._thread.notify(retry=retry)
+
+    def set_signals(self, signals: tuple[str, ...]) -> None:
+        """Deliver these signals of every record that is committed from now on."""
+        self._delivery.set_signals(signals)
+        self._thread.notify(retry=True)
+
+    def stop_at(self, last: LastWanted | None) -> None:
+        """Deliver records up to *last* only, and end the tracker's run there; ``None``: all."""
+        if self._delivery.last_wanted != last:
+            self._delivery.stop_at(last)
+            self._thread.notify(retry=True)
+
+    def skip_through(self, through: Position) -> None:
+        """Count what is written up to *through* as durable."""
+        with self._requests:
+            self._skip_through = through
+        self._thread.notify(retry=True)
+
+    def reopen(self) -> None:
+        """Open the run in the tracker anew with its next record."""
+        with self._requests:
+            self._reopen = True
+        self._thread.notify(retry=True)
+
+    def retry_dead_letters(self, ids: Sequence[int]) -> None:
+        """Try these dead letters again."""
+        self._delivery.dead_letters.ask(ids)
+        self._thread.notify(retry=True)
+
+    def dead_letters_waiting(self) -> int:
+        """Say how many of them wait to be tried."""
+        return self._delivery.dead_letters.waiting
+
+    def stop(self) -> None:
+        """Ask it to end; returns at once."""
+        self._thread.stop()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until it has ended; ``False``: it hangs."""
+        return self._thread.join(timeout_s)
+
+    def _step(self) -> tuple[float | None, bool]:
+        self._run_requests()
+        before = self._delivery.progress
+        wait_s = self._delivery.step()
+        if self._delivery.progress is not before:
+            self._progressed()
+        # New records cut neither a failing exporter's wait short nor a rest; a flush does, and finish() asks for one.
+        return wait_s, self._delivery.progress.failing_since_s is None and not self._delivery.resting
+
+    def _failed(self, exc: BaseException) -> float:
+        wait_s = self._delivery.failed(exc)
+        self._progressed()
+        return wait_s
+
+    def _ended(self) -> None:
+        self._delivery.close()
+        self._progressed()
+
+    def _run_requests(self) -> None:
+        with self._requests:
+            through, self._skip_through = self._skip_through, None
+            reopen, self._reopen = self._reopen, False
+        if through is not None:
+            with contextlib.suppress(OtelBridgeError):  # the bound asks again
+                self._delivery.skip_through(through)
+        if reopen:
+            self._delivery.reopen()
+
+
+# A daemon thread that makes one step after another and sleeps until there is something to do.
+
+FAILED_S: Final = 1.0
+"""Pause after a step whose failure could not be reported."""
+
+
+class DeliveryThread:
+    """Runs *step* until it is stopped. A step that hangs in a tracker ends with the process.
+
+    Args:
+        step: Makes one step on the thread. Returns the seconds until the next one is due, 0 for at
+            once, ``None`` for when something new is there; and whether new records cut that wait short.
+        failed: Called on the thread with what *step* raised; returns the seconds until the next step. Nothing that a
+            step raises ends the thread, not even `SystemExit` or a cancellation: trackers raise both.
+        ended: Called on the thread when it was stopped.
+        name: Of the thread.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[], tuple[float | None, bool]],
+        *,
+        failed: Callable[[BaseException], float],
+        ended: Callable[[], None],
+        name: str,
+    ) -> None:
+        self._step, self._failed, self._ended = step, failed, ended
+        self._wake = threading.Condition()
+        self._news = self._retry = self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def stopping(self) -> bool:
+        """It was asked to end."""
+        return self._stopping
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def notify(self, *, retry: bool = False) -> None:
+        """Say that something new is there; with *retry* the next step is made at once, whatever it waits for."""
+        with self._wake:
+            self._news = True
+            self._retry = self._retry or retry
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """Ask it to end; returns at once."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until it has ended; ``False``: it hangs."""
+        self._thread.join(max(timeout_s, 0.0))
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            wait_s, for_news = self._next_step()
+            if wait_s != 0:
+                self._sleep(wait_s, for_news=for_news)
+        self._ended()
+
+    def _next_step(self) -> tuple[float | None, bool]:
+        try:
+            return self._step()
+        except BaseException as exc:  # noqa: BLE001  # see `failed`
+            try:
+                return self._failed(exc), False
+            except Exception:  # noqa: BLE001  # a report that fails must not end the thread either
+                return FAILED_S, False
+
+    def _sleep(self, wait_s: float | None, *, for_news: bool) -> None:
+        deadline = None if wait_s is None else time.monotonic() + wait_s
+        with self._wake:
+            while not (self._stopping or self._retry or (self._news and for_news)):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                self._wake.wait(left)
+            self._news = self._retry = False

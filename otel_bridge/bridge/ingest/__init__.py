@@ -1,0 +1,1 @@
+"""Segments -> translation -> ledger; which segments are kept."""

@@ -1,0 +1,282 @@
+"""Segments -> translation -> ledger, for one run folder.
+
+Frames of all segments are used in the order of their append time, so that a folder read late reads like one read live;
+what they lead to (records, changes of state, offsets) is committed in one transaction, all or nothing. One thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Final
+
+from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
+from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.translation_state import LedgerState
+from otel_bridge.errors import FormatVersionError, JournalError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.frames import Frame, Signal
+from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.journal.liveness import alive
+from otel_bridge.records import Record, Status
+from otel_bridge.translation.options import OtherTraces, TranslationOptions
+from otel_bridge.translation.state import count
+from otel_bridge.translation.translator import Translator
+
+BATCH_FRAMES: Final = 4_000
+BATCH_BYTES: Final = 4 << 20
+_TICK_NS: Final = 250_000_000
+"""How far append times may go before time passes in translation, while frames are read late."""
+_LATE_NS: Final = 1_000_000_000
+_ALL: Final = (1 << 62, 0)
+_NEVER: Final = (1 << 64, "")
+_LIST_S: Final = 1.0
+_YOUNG_NS: Final = 2_000_000_000
+"""A folder changed so shortly ago may change again without its time of change showing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """What one turn brought.
+
+    Attributes:
+        frames: Frames used.
+        records: Records committed.
+        more: There is more to read right away.
+        flush: Somebody asked to write and retry now.
+    """
+
+    frames: int = 0
+    records: int = 0
+    more: bool = False
+    flush: bool = False
+
+
+class SegmentReader:
+    """Reads all segments of a run folder into its ledger.
+
+    Args:
+        folder: The run folder, whose lock is held.
+        ledger: Its ledger.
+        options: Of translation.
+        others: Returns what becomes of a trace that is not a rollout.
+        on_segment_header: Called with the header of each process whose first segment was found, before anything of it
+            is committed.
+        say: Takes one line for the log.
+
+    Attributes:
+        caught_up: Everything that was there at the last read has been read.
+        consistent: Memory holds what the ledger holds, or more; not so while the ledger cannot be read.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        ledger: Ledger,
+        options: TranslationOptions,
+        *,
+        others: Callable[[], OtherTraces],
+        on_segment_header: Callable[[SegmentHeader], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.tails: dict[str, SegmentTailer] = {}
+        self.caught_up = False
+        self._others, self._on_segment_header = others, on_segment_header
+        self._folder, self._ledger, self._options, self._say = folder, ledger, options, say
+        self._view = ledger.view()
+        self._listed_s = 0.0
+        self._listed_mtime_ns = -1
+        self._ticked_ns = 0
+        self._opened_ns = time.time_ns()
+        try:
+            self._begin()
+        except BaseException:
+            self._view.close()
+            raise
+
+    def _begin(self) -> None:
+        """Begin where the ledger stands; also after a commit that failed."""
+        self.consistent = self.caught_up = False
+        self.state = LedgerState(self._view)
+        self.translator = Translator(
+            self.state,
+            self._options,
+            others=self._others,
+            opened_unix_ns=self._opened_ns,
+        )
+        before = self.tails
+        self.tails = {
+            source.instance_id: SegmentTailer.resumed(self._folder, source) for source in self._view.sources()
+        }
+        for instance_id, tail in before.items():
+            new = self.tails.setdefault(instance_id, SegmentTailer(self._folder, instance_id, tail.first_number))
+            new.inherit(tail)
+        self.consistent = True
+
+    def discover_segments(self, *, now: bool = False) -> None:
+        """Find new segments; cheap while nothing changed.
+
+        Args:
+            now: List the folder whatever it looks like.
+        """
+        try:
+            mtime_ns = os.stat(self._folder.segments_dir).st_mtime_ns
+        except OSError:
+            return
+        seen_s = time.monotonic()
+        young = time.time_ns() - mtime_ns < _YOUNG_NS
+        if not (now or young or mtime_ns != self._listed_mtime_ns or seen_s - self._listed_s > _LIST_S):
+            return
+        self._listed_mtime_ns, self._listed_s = mtime_ns, seen_s
+        for file in self._folder.segments():
+            tail = self.tails.get(file.instance_id)
+            if tail is None:
+                tail = self.tails[file.instance_id] = SegmentTailer(self._folder, file.instance_id, file.number)
+            tail.listed(file.number)
+
+    def read(self) -> ReadResult:
+        """Use what is there, up to one batch, and commit it.
+
+        Raises:
+            JournalError: It could not be committed; nothing of it is kept, the next call begins there again.
+        """
+        with self._or_as_before():
+            return self._read()
+
+    def falls_behind(self) -> None:
+        """Note that there is more to read, which nobody can take now."""
+        self.caught_up = False
+
+    def behind(self) -> bool:
+        """Return whether there is more than was read."""
+        return any(tail.behind() for tail in self.tails.values())
+
+    def close_translation(self, status: Status | None = None, *, over: bool = True) -> int:
+        """Release all that waits. Returns how many records that made.
+
+        Args:
+            status: How those ended that did not say it themselves; ``None``: as it looks.
+            over: Nothing more will come: remote processes end too. Else they may go on.
+
+        Raises:
+            JournalError: It could not be committed; all of it waits on.
+        """
+        with self._or_as_before():
+            now_ns = time.time_ns()
+            return self._commit(self.translator.close(now_ns, status) if over else self.translator.pause(now_ns))
+
+    def known(self) -> dict[str, tuple[int, int]]:
+        """Return how far each process is read: number of the segment and offset; all of those left as they are."""
+        return {name: _ALL if tail.refused else (tail.number, tail.offset) for name, tail in self.tails.items()}
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._view.close()
+
+    @contextlib.contextmanager
+    def _or_as_before(self) -> Generator[None]:
+        """Begin anew where the ledger stands when what is done inside fails; also later, when that fails too."""
+        if not self.consistent:
+            self._begin()
+        try:
+            yield
+        except Exception:
+            self._begin()
+            raise
+
+    def _read(self) -> ReadResult:
+        records: list[Record] = []
+        filled = [(name, tail) for name, tail in self.tails.items() if self._filled(tail, records)]
+        heap = [(tail.frames[0].append_unix_ns, name, tail) for name, tail in filled]
+        heapq.heapify(heap)
+        frames = size = 0
+        flush = False
+        while heap and frames < BATCH_FRAMES and size < BATCH_BYTES:
+            _, name, tail = heapq.heappop(heap)
+            # Most often one process sends for a while: its frames pass by the heap until another's is earlier.
+            until = heap[0][:2] if heap else _NEVER
+            while tail.frames or self._filled(tail, records):
+                if frames >= BATCH_FRAMES or size >= BATCH_BYTES or (tail.frames[0].append_unix_ns, name) > until:
+                    heapq.heappush(heap, (tail.frames[0].append_unix_ns, name, tail))
+                    break
+                frame = tail.take()
+                frames, size = frames + 1, size + len(frame.payload)
+                if frame.signal is Signal.CONTROL:
+                    flush = True
+                else:
+                    self._use(tail, frame, records)
+        if not heap:
+            self._tick(time.time_ns(), records)
+        found = ReadResult(frames, self._commit(records), bool(heap), flush)
+        self.caught_up = not heap  # behind the commit: a writer that sees it finds the last records in the ledger
+        return found
+
+    def _filled(self, tail: SegmentTailer, records: list[Record]) -> bool:
+        """Read more of *tail* when nothing of it is left; return whether anything is."""
+        if tail.frames:
+            return True
+        if tail.refused:
+            return False
+        try:
+            tail.fill()
+        except FormatVersionError as exc:
+            tail.refuse()
+            self._say(f"a segment of {tail.instance_id} is left as it is: {exc}")
+            return False
+        if (header := tail.take_header()) is not None:
+            # At once: a process that has not logged yet keeps the run open too.
+            self._on_segment_header(header)
+            records += self.translator.opened(tail.producer, min(header.created_unix_ns, time.time_ns()))
+        return bool(tail.frames)
+
+    def _use(self, tail: SegmentTailer, frame: Frame, records: list[Record]) -> None:
+        now = time.time_ns()
+        if frame.append_unix_ns < now:
+            if frame.append_unix_ns - self._ticked_ns > _TICK_NS and now - frame.append_unix_ns > _LATE_NS:
+                self._tick(frame.append_unix_ns, records)
+            now = frame.append_unix_ns
+        if tail.begin_use():
+            self.translator.gone(self._gone(tail))
+        if gaps := tail.take_gaps():
+            count(self.state, "segment_gaps", gaps)
+            self._say(f"{gaps} unreadable stretches in the segments of {tail.instance_id}")
+        try:
+            records += self.translator.frame(
+                tail.producer, frame.signal, frame.payload, frame.whole, frame.append_unix_ns, now
+            )
+        except JournalError:  # the ledger's fault, not the frame's
+            raise
+        except Exception as exc:  # noqa: BLE001  # one frame must not stop the run
+            count(self.state, "translation_errors")
+            self._say(f"a frame of {tail.instance_id} cannot be translated: {type(exc).__name__}: {exc}")
+
+    def _gone(self, new: SegmentTailer) -> list[str]:
+        """Return the processes that died and have nothing left to be read as the first frame of *new* is used."""
+        gone: list[str] = []
+        for name, tail in self.tails.items():
+            if tail is new or tail.frames or tail.header is None or tail.header.kind != "process":
+                continue
+            if tail.dead or not alive(
+                self._folder, tail.header, time.time_ns(), liveness_timeout_ns=self._options.liveness_timeout_ns
+            ):
+                gone.append(name)
+        return gone
+
+    def _tick(self, now_unix_ns: int, records: list[Record]) -> None:
+        self._ticked_ns = now_unix_ns
+        records += self.translator.tick(now_unix_ns)
+
+    def _commit(self, records: list[Record]) -> int:
+        self.translator.flush()
+        changes = self.state.changes()
+        sources = [tail.source for tail in self.tails.values() if tail.moved]
+        if records or changes or sources:
+            self._ledger.commit(records, changes, sources)
+            self.state.committed()
+            for tail in self.tails.values():
+                tail.committed()
+        return len(records)

@@ -1,0 +1,243 @@
+"""Records and state values <-> bytes for the ledger.
+
+orjson writes what it can write exactly. It would turn NaN and infinities into null, and refuses integers beyond 64 bits
+and lone surrogates: such values go through the standard library's JSON, marked by the first byte. Pure: no I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+import orjson
+
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.records import (
+    Config,
+    Distribution,
+    End,
+    Evaluation,
+    Json,
+    PlainTrace,
+    Position,
+    Record,
+    RolloutRecord,
+    Row,
+    Span,
+    Status,
+    Value,
+)
+
+ROW: Final = 0
+ROLLOUT: Final = 1
+LATE: Final = 2
+CONFIG: Final = 3
+END: Final = 4
+OTHER: Final = 5
+
+_STDLIB: Final = b"J"
+_BYTES: Final = b"B"
+_DISTRIBUTION: Final = "$d"
+_WITHOUT_REMARKS: Final = 28
+"""Fields of a rollout that an earlier version wrote."""
+_LENGTH: Final = struct.Struct("<I")
+
+
+def encode_value(value: object) -> bytes:
+    """Encode one state value: JSON-able, non-finite floats included, or bytes."""
+    if isinstance(value, bytes):
+        return _BYTES + value
+    return _dump(value)
+
+
+def decode_value(data: bytes) -> object:
+    """Decode what `encode_value` made.
+
+    Raises:
+        InvalidRecordError: *data* is something else.
+    """
+    return data[1:] if data[:1] == _BYTES else _load(data)
+
+
+def encode(record: Record) -> tuple[int, bytes]:
+    """Return the kind and the bytes of *record*, all but its position."""
+    # isinstance in the order of how often they come: rows are the hot path.
+    if isinstance(record, Row):
+        return ROW, _encode_row(record)
+    if isinstance(record, RolloutRecord):
+        return ROLLOUT, _encode_rollout(record)
+    if isinstance(record, Evaluation):
+        return LATE, _dump(_late_fields(record))
+    if isinstance(record, PlainTrace):
+        return OTHER, _encode_other(record)
+    if isinstance(record, Config):
+        return CONFIG, _dump([record.id, record.role, record.config, record.time_unix_ns])
+    return END, _dump([record.id, record.status.value, record.time_unix_ns])
+
+
+def decode(kind: int, data: bytes, position: Position) -> Record:
+    """Return the record that `encode` made *kind* and *data* of, at *position*.
+
+    Raises:
+        InvalidRecordError: *data* is something else.
+    """
+    try:
+        if kind == ROW:
+            return _decode_row(data, position)
+        if kind == ROLLOUT:
+            return _decode_rollout(data, position)
+        if kind == OTHER:
+            return _decode_other(data, position)
+        if kind == LATE:
+            late: list[Any] = [*_load(data), position]
+            return Evaluation(*late)
+        if kind == CONFIG:
+            name, role, config, time_unix_ns = cast("list[Any]", _load(data))
+            return Config(name, role, config, time_unix_ns, position)
+        name, status, time_unix_ns = cast("list[Any]", _load(data))
+        return End(name, Status(status), time_unix_ns, position)
+    except (ValueError, TypeError, LookupError, struct.error) as exc:
+        raise InvalidRecordError(
+            f"record {position} of kind {kind} in the ledger ({len(data)} bytes) cannot be decoded: {exc}"
+        ) from exc
+
+
+def _encode_row(row: Row) -> bytes:
+    try:
+        # One sum instead of a check each: NaN and infinities stick to it; an overflow only costs the slower way, as
+        # does a `Distribution`, which cannot be added.
+        total = sum(cast("Iterable[float]", row.values.values()))
+        if total - total == 0:
+            return orjson.dumps(
+                (row.id, row.role, row.step, row.axis, row.time_unix_ns, row.values, row.steps, row.attempt)
+            )
+    except (TypeError, OverflowError):
+        pass
+    values = {key: _plain_value(value) for key, value in row.values.items()}
+    return _dump([row.id, row.role, row.step, row.axis, row.time_unix_ns, values, dict(row.steps), row.attempt])
+
+
+def _plain_value(value: Value) -> Json:
+    if isinstance(value, Distribution):
+        parts: list[Json] = [value.count, value.sum, value.min, value.max, list(value.edges), list(value.counts)]
+        return {_DISTRIBUTION: parts}
+    return value
+
+
+def _decode_row(data: bytes, position: Position) -> Row:
+    name, role, step, axis, time_unix_ns, values, steps, attempt = _load(data)
+    # Only the standard library's and the mixed form can hold distributions; both have the marker in their text.
+    if b"$d" in data:
+        values = {key: _value(value) for key, value in values.items()}
+    return Row(name, role, step, axis, time_unix_ns, values, steps, attempt, position)
+
+
+def _value(value: Any) -> Value:
+    if not isinstance(value, dict):
+        return cast("Value", value)
+    count, total, low, high, edges, counts = cast("dict[str, list[Any]]", value)[_DISTRIBUTION]
+    return Distribution(count, total, low, high, tuple(edges), tuple(counts))
+
+
+def _late_fields(value: Evaluation) -> list[object]:
+    return [
+        value.id, value.rollout_id, value.rollout_key, value.name, value.value, value.label, value.explanation,
+        value.role, value.step, value.axis, value.time_unix_ns,
+    ]  # fmt: skip
+
+
+def _encode_rollout(rollout: RolloutRecord) -> bytes:
+    spans = _span_fields(rollout.spans)
+    fields = [
+        rollout.id, rollout.role, rollout.key, rollout.step, rollout.axis, rollout.start_unix_ns, rollout.end_unix_ns,
+        list(rollout.messages), spans, rollout.split, rollout.group, rollout.sample, rollout.trajectory_id,
+        rollout.prompt_index, rollout.batch_index, rollout.reward, rollout.rewards, rollout.advantage,
+        rollout.finish_reason, rollout.policy_version, rollout.dataset, rollout.dataset_index, rollout.tools,
+        rollout.metadata, rollout.error, rollout.incomplete, rollout.clipped_bytes, rollout.steps, rollout.remarks,
+    ]  # fmt: skip
+    return _with_otlp(fields, rollout.spans)
+
+
+def _encode_other(trace: PlainTrace) -> bytes:
+    fields = [
+        trace.id, trace.role, trace.name, trace.start_unix_ns, trace.end_unix_ns, _span_fields(trace.spans),
+    ]  # fmt: skip
+    return _with_otlp(fields, trace.spans)
+
+
+def _span_fields(spans: Iterable[Span]) -> list[list[object]]:
+    return [
+        [
+            span.id, span.parent_id, span.name, span.kind, span.start_unix_ns, span.end_unix_ns, span.attributes,
+            span.input, span.output, span.model, span.input_tokens, span.output_tokens, span.error, len(span.otlp),
+        ]
+        for span in spans
+    ]  # fmt: skip
+
+
+def _with_otlp(fields: object, spans: Iterable[Span]) -> bytes:
+    head = _dump(fields)
+    return b"".join((_LENGTH.pack(len(head)), head, *(span.otlp for span in spans)))
+
+
+def _without_otlp(data: bytes, spans_at: int) -> list[Any]:
+    """Return the fields that `_with_otlp` was given, each span whole again."""
+    (length,) = _LENGTH.unpack_from(data)
+    fields: list[Any] = _load(data[4 : 4 + length])
+    spans: list[Span] = []
+    start = 4 + length
+    for *span, size in fields[spans_at]:
+        parts: list[Any] = [*span, data[start : start + size]]
+        spans.append(Span(*parts))
+        start += size
+    fields[spans_at] = spans
+    return fields
+
+
+def _decode_other(data: bytes, position: Position) -> PlainTrace:
+    fields: list[Any] = [*_without_otlp(data, 5), position]
+    return PlainTrace(*fields)
+
+
+def _decode_rollout(data: bytes, position: Position) -> RolloutRecord:
+    fields = _without_otlp(data, 8)
+    if len(fields) == _WITHOUT_REMARKS:
+        fields.append({})
+    all_fields: list[Any] = [*fields, position]
+    return RolloutRecord(*all_fields)
+
+
+def _dump(value: object) -> bytes:
+    if _is_exact(value):
+        try:
+            return orjson.dumps(value, default=_mapping)
+        except TypeError:
+            pass
+    return _STDLIB + json.dumps(value, default=_mapping, separators=(",", ":")).encode()
+
+
+def _mapping(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, object]", value))
+    raise TypeError(f"{type(value).__name__} is not JSON-able")
+
+
+def _is_exact(value: object) -> bool:
+    """Return whether orjson writes *value* as it is; what it refuses, it refuses by itself."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_exact, cast("dict[str, object]", value).values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_exact, cast("list[object]", value)))
+    return value is None or isinstance(value, (str, int))
+
+
+def _load(data: bytes) -> Any:
+    try:
+        return json.loads(data[1:]) if data[:1] == _STDLIB else orjson.loads(data)
+    except ValueError as exc:
+        raise InvalidRecordError(f"{len(data)} bytes in the ledger are not JSON: {exc}") from exc

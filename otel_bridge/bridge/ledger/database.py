@@ -1,0 +1,280 @@
+"""The ledger's SQLite file: schema, format version, connections, and SQLite's errors as ours.
+
+One connection writes, guarded by a lock; each delivery thread reads through one of its own. WAL mode: readers never
+wait. ``auto_vacuum=INCREMENTAL`` must be set before the first table is made, else deleted pages are never given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Generator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError, LedgerDamagedError
+from otel_bridge.journal.files import size_of_regular
+
+FORMAT: Final = 2
+
+_SCHEMA: Final = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE records (position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE state (key TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE sources (
+    instance_id TEXT PRIMARY KEY, number INTEGER NOT NULL, offset INTEGER NOT NULL, header BLOB NOT NULL,
+    ended INTEGER NOT NULL DEFAULT 0, forwarded_number INTEGER NOT NULL DEFAULT 0,
+    forwarded_offset INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+CREATE TABLE destinations (
+    id INTEGER PRIMARY KEY, exporter TEXT NOT NULL, place TEXT NOT NULL, named INTEGER NOT NULL DEFAULT 1,
+    written INTEGER NOT NULL DEFAULT 0, durable INTEGER NOT NULL DEFAULT 0, counted INTEGER NOT NULL DEFAULT 0,
+    rows INTEGER NOT NULL DEFAULT 0, rollouts INTEGER NOT NULL DEFAULT 0, taken INTEGER NOT NULL DEFAULT 0,
+    dead INTEGER NOT NULL DEFAULT 0,
+    opened INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0, end_status TEXT NOT NULL DEFAULT '',
+    url TEXT, tracker_run_id TEXT, missed INTEGER NOT NULL DEFAULT 0,
+    backlog INTEGER NOT NULL DEFAULT 0, degraded TEXT NOT NULL DEFAULT '[]', left_out TEXT NOT NULL DEFAULT '{}',
+    UNIQUE (exporter, place));
+CREATE TABLE memory (
+    destination INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (destination, key)) WITHOUT ROWID;
+CREATE TABLE dead_letters (
+    id INTEGER PRIMARY KEY, destination INTEGER NOT NULL, position INTEGER NOT NULL, kind INTEGER NOT NULL,
+    record_id TEXT NOT NULL, reason TEXT NOT NULL, time_unix_ns INTEGER NOT NULL, data BLOB NOT NULL);
+"""
+
+
+class Database:
+    """The write connection of one ledger file, and the maker of read connections. Thread-safe.
+
+    Args:
+        path: The file; made when it is not there.
+        exclusive: For a shared file system: ``locking_mode=EXCLUSIVE``, no ``-shm`` file, one connection for all.
+
+    Raises:
+        FormatVersionError: A newer version wrote the file.
+        LedgerDamagedError: The file is damaged.
+        JournalFullError: The disk is full.
+        JournalError: The file cannot be used.
+    """
+
+    def __init__(self, path: Path, *, exclusive: bool = False) -> None:
+        self.path = path
+        self._exclusive = exclusive
+        self._lock = threading.RLock()
+        _make_private(path)
+        with sqlite_errors(path):
+            _refuse_other_formats(path)
+            self._writer = _connect(path, exclusive=exclusive)
+            try:
+                self._prepare()
+            except BaseException:
+                self._writer.close()
+                raise
+
+    @contextlib.contextmanager
+    def transaction(self) -> Generator[sqlite3.Connection]:
+        """Hold the lock and one write transaction; committed at the end, rolled back on any error."""
+        with self._lock, sqlite_errors(self.path):
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+    def connect_reader(self) -> DatabaseReader:
+        """Return a read connection for one thread."""
+        if self._exclusive:
+            return DatabaseReader(self._writer, self._lock, self.path, owned=False)
+        with sqlite_errors(self.path):
+            # Its PRAGMAs read the file: so a damaged one is found, while the writer still has pages in memory.
+            return DatabaseReader(_connect(self.path), threading.RLock(), self.path, owned=True)
+
+    def give_back(self, pages: int, *, keep: int = 0) -> int:
+        """Give up to *pages* pages of deleted content back to the disk, all but *keep*; return how many went."""
+        with self._lock, sqlite_errors(self.path):
+            free = self._free_pages()
+            if free <= keep:
+                return 0
+            # The statement gives back one page a step, and `execute` makes only the first: executescript makes all.
+            self._writer.executescript(f"PRAGMA incremental_vacuum({min(free - keep, pages)})")
+            return free - self._free_pages()
+
+    def _free_pages(self) -> int:
+        return int(self._writer.execute("PRAGMA freelist_count").fetchone()[0])
+
+    def sync(self) -> None:
+        """Wait until all that is committed is on the disk.
+
+        Raises:
+            JournalError: The disk refused.
+        """
+        # Checkpoints sync by themselves; what is committed since stands in the WAL. SQLite's locks are on the other two
+        # files, so that opening and closing this one drops none of them.
+        try:
+            fd = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as exc:
+            raise JournalError(f"{self.path}-wal cannot be opened: {exc.strerror}") from exc
+        try:
+            os.fsync(fd)
+        except OSError as exc:
+            raise JournalError(f"{self.path}-wal cannot be synced: {exc.strerror}") from exc
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close the write connection; what was committed stays. May be called twice."""
+        with self._lock, contextlib.suppress(sqlite3.Error):
+            self._writer.close()
+
+    def _prepare(self) -> None:
+        version = int(self._writer.execute("PRAGMA user_version").fetchone()[0])
+        if version == 0:
+            with self.transaction() as sql:
+                for statement in _SCHEMA.split(";\n"):
+                    sql.execute(statement)
+                sql.execute(f"PRAGMA user_version = {FORMAT}")
+        # Touches every table once, so that a damaged file shows at open and not in the middle of the night.
+        for table in ("meta", "records", "state", "sources", "destinations", "memory", "dead_letters"):
+            self._writer.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()  # noqa: S608
+        self._writer.execute("SELECT max(position) FROM records").fetchone()
+
+
+class DatabaseReader:
+    """A read connection of one thread."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, lock: AbstractContextManager[bool], path: Path, *, owned: bool
+    ) -> None:
+        self._connection, self._lock, self._path, self._owned = connection, lock, path, owned
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Generator[sqlite3.Connection]:
+        """Hold one read transaction: all that is read in it is of one instant."""
+        with self._lock, sqlite_errors(self._path):
+            self._connection.execute("BEGIN")
+            try:
+                yield self._connection
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the connection where it is this reader's own."""
+        if self._owned:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+
+
+def open_for_reading(path: Path) -> DatabaseReader:
+    """Return a read connection to the ledger at *path*, for commands that only look.
+
+    Raises:
+        JournalError: There is none.
+        FormatVersionError: A newer version wrote it.
+        LedgerDamagedError: It is damaged.
+    """
+    if not path.exists():
+        raise JournalError(f"{path}: no ledger; no bridge has worked on this run yet")
+    _refuse_irregular(path)
+    with sqlite_errors(path):
+        connection = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
+        try:
+            _check_version(path, connection)
+        except BaseException:
+            connection.close()
+            raise
+    return DatabaseReader(connection, threading.RLock(), path, owned=True)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged ledger, so that a new one can be made; return its new name.
+
+    Raises:
+        JournalError: It cannot be renamed.
+    """
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    try:
+        for suffix in ("-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
+        path.rename(aside)
+    except OSError as exc:
+        raise JournalError(f"{path}: damaged, and it cannot be set aside: {exc.strerror}") from exc
+    return aside
+
+
+@contextlib.contextmanager
+def sqlite_errors(path: Path) -> Generator[None]:
+    """Turn SQLite's errors into ours."""
+    try:
+        yield
+    except sqlite3.Error as exc:
+        text = str(exc)
+        # sqlite_errorcode is there only from Python 3.11 on.
+        if "disk is full" in text:
+            raise JournalFullError(f"{path}: {text}; free space on that disk") from exc
+        if "malformed" in text or "not a database" in text or "no such table" in text or "no such column" in text:
+            raise LedgerDamagedError(f"{path}: the ledger is damaged: {text}") from exc
+        raise JournalError(f"{path}: the ledger cannot be used: {text}") from exc
+
+
+def _refuse_other_formats(path: Path) -> None:
+    """Raise `FormatVersionError` for a file of another format, before anything of it is touched."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+    try:
+        _check_version(path, connection)
+    finally:
+        connection.close()
+
+
+def _check_version(path: Path, connection: sqlite3.Connection) -> None:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > FORMAT:
+        raise FormatVersionError(
+            f"{path}: ledger of format {version}, this version reads up to {FORMAT}; upgrade otel-bridge"
+        )
+    if 0 < version < FORMAT:
+        raise FormatVersionError(
+            f"{path}: ledger of format {version}, from before the first release, expected {FORMAT}; deliver "
+            "the run with the version that wrote it, or delete its folder"
+        )
+
+
+def _make_private(path: Path) -> None:
+    # The umask decides the mode of a file that SQLite makes. Never open one that is there: closing it would drop the
+    # locks that this process may hold on it.
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        _refuse_irregular(path)
+    except OSError as exc:
+        raise JournalError(f"{path}: the ledger cannot be made: {exc.strerror}") from exc
+
+
+def _refuse_irregular(path: Path) -> None:
+    """Raise `JournalError` where something else lies than files of a ledger: SQLite follows links, and reads FIFOs."""
+    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        if os.path.lexists(name) and size_of_regular(name) is None:
+            raise JournalError(f"{name} is not a regular file; remove it, the bridge makes a new one")
+
+
+def _connect(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
+    if exclusive:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    # A commit survives a kill of the process; what must survive a power loss is synced by `Database.sync`.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA wal_autocheckpoint = 2000")
+    connection.execute("PRAGMA journal_size_limit = 16777216")
+    return connection

@@ -1,0 +1,331 @@
+"""The ledger of one run: its records in one order, how far the reader is, how far each destination is.
+
+The reader thread commits batches (offsets, state, records in one transaction); delivery threads move positions, keep
+their writer's memory and note dead letters. Every method is thread-safe. Errors are those of `Database`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final, cast
+
+from otel_bridge.bridge.ledger.codec import ROLLOUT, ROW, encode
+from otel_bridge.bridge.ledger.database import Database, set_aside
+from otel_bridge.bridge.ledger.queries import LedgerView, RecordPage
+from otel_bridge.bridge.ledger.recent_cache import Encoded, RecentRecords
+from otel_bridge.bridge.ledger.rows import Destination, SegmentPosition, destinations_of, put_source
+from otel_bridge.bridge.ledger.writer_memory import LedgerMemory
+from otel_bridge.errors import LedgerDamagedError
+from otel_bridge.records import Position, Record, Row
+
+DEAD_LETTERS_KEPT: Final = 10_000
+"""Dead letters whose content is kept for each destination; older ones are only counted."""
+_PRUNE_RECORDS: Final = 20_000
+_INSERT_RECORDS: Final = 300
+"""Three variables each; SQLite before 3.32 takes 999 in a statement."""
+_VACUUM_PAGES: Final = 2_000
+_SPARE_PAGES: Final = 1_000
+"""Of 4,096 bytes: what some 8,000 rows of ten keys take."""
+_DELIVERED: Final = (
+    "CASE WHEN destinations.ended OR NOT destinations.opened THEN destinations.written ELSE destinations.durable END"
+)
+"""`Destination.delivered` in SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that a destination will never take, as it lies in the ledger."""
+
+    destination_id: int
+    position: Position
+    kind: int
+    record_id: str
+    reason: str
+    time_unix_ns: int
+    data: bytes
+
+
+class Ledger:
+    """One run's ledger, open for writing. Only the holder of the run folder's lock may open it.
+
+    Args:
+        path: The SQLite file.
+        exclusive: See `Database`.
+
+    Attributes:
+        position: The last position given.
+        rows: Rows committed so far.
+        rollouts: Rollouts committed so far.
+        rows_by_axis: Axis to the rows committed so far; those without a step under an empty one.
+        row_times: Axis to the time of the row committed last, in ns.
+        recent: The records committed last, in memory.
+    """
+
+    def __init__(self, path: Path, *, exclusive: bool = False) -> None:
+        self.database = Database(path, exclusive=exclusive)
+        view = self.view()
+        self.position: Position = view.position()
+        self.rows, self.rollouts = int(str(view.meta("rows") or 0)), int(str(view.meta("rollouts") or 0))
+        rows_by_axis = cast("dict[str, int] | None", view.meta("rows_by_axis"))
+        self.rows_by_axis: Mapping[str, int] = rows_by_axis or {}
+        row_times = cast("dict[str, int] | None", view.meta("row_times"))
+        self.row_times: Mapping[str, int] = row_times or {}
+        self.recent = RecentRecords()
+        view.close()
+
+    def view(self) -> LedgerView:
+        """Return a view with a read connection of its own, for one thread."""
+        return LedgerView(self.database.connect_reader())
+
+    def commit(
+        self,
+        records: Sequence[Record],
+        changes: Sequence[tuple[str, bytes | None]] = (),
+        sources: Iterable[SegmentPosition] = (),
+    ) -> Position:
+        """Store one batch of the reader in one transaction: all of it or nothing.
+
+        Args:
+            records: Get the next positions, in their order; they are this ledger's from now on, rows are marked with
+                theirs.
+            changes: State keys with their encoded values; ``None`` deletes.
+            sources: How far segments are read now.
+
+        Returns:
+            The last position.
+        """
+        first = self.position + 1
+        rows, rollouts, rows_by_axis, row_times = self.rows, self.rollouts, self.rows_by_axis, self.row_times
+        encoded = [(position, *encode(record)) for position, record in enumerate(records, first)]
+        with self.database.transaction() as sql:
+            if encoded:
+                _insert(sql, encoded)
+                rows += sum(1 for _, kind, _ in encoded if kind == ROW)
+                rollouts += sum(1 for _, kind, _ in encoded if kind == ROLLOUT)
+                rows_by_axis = _counted(rows_by_axis, records)
+                row_times = {
+                    **row_times,
+                    **{record.axis or "": record.time_unix_ns for record in records if isinstance(record, Row)},
+                }
+                facts = (
+                    ("position", encoded[-1][0]),
+                    ("rows", rows),
+                    ("rollouts", rollouts),
+                    ("rows_by_axis", json.dumps(rows_by_axis)),
+                    ("row_times", json.dumps(row_times)),
+                )
+                sql.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts)
+            if changes:
+                kept = [(key, value) for key, value in changes if value is not None]
+                sql.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", kept)
+                sql.executemany("DELETE FROM state WHERE key = ?", [(key,) for key, value in changes if value is None])
+            for source in sources:
+                put_source(sql, source)
+        if encoded:
+            _mark(records, first)
+            self.recent.add(records, encoded)
+            self.position, self.rows, self.rollouts = encoded[-1][0], rows, rollouts
+            self.rows_by_axis, self.row_times = rows_by_axis, row_times
+        return self.position
+
+    def records(
+        self, view: LedgerView, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
+    ) -> RecordPage:
+        """Return what `LedgerView.records` of *view* does, from memory where it is there."""
+        recent = self.recent.records(after, kinds, limit=limit, limit_bytes=limit_bytes)
+        return recent or view.records(after, kinds, limit=limit, limit_bytes=limit_bytes)
+
+    def forget_source(self, instance_id: str) -> None:
+        """Forget a process whose segments are deleted."""
+        with self.database.transaction() as sql:
+            sql.execute("DELETE FROM sources WHERE instance_id = ?", (instance_id,))
+
+    def forwarded(self, instance_id: str, number: int, offset: int) -> bool:
+        """Note how far a process's segments are forwarded; ``False``: nothing of it is committed yet, or any more."""
+        with self.database.transaction() as sql:
+            noted = sql.execute(
+                "UPDATE sources SET forwarded_number = ?, forwarded_offset = ? WHERE instance_id = ?",
+                (number, offset, instance_id),
+            )
+            return noted.rowcount > 0
+
+    def set_meta(self, key: str, value: object) -> None:
+        """Store one fact about the run's bridge, JSON-able."""
+        with self.database.transaction() as sql:
+            sql.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
+    def destination(self, exporter: str, place: Mapping[str, str]) -> Destination:
+        """Return the destination, made at the oldest record still there when it is new."""
+        text = json.dumps(dict(place), sort_keys=True)
+        with self.database.transaction() as sql:
+            oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
+            start = self.position if oldest is None else oldest - 1
+            sql.execute(
+                "INSERT OR IGNORE INTO destinations (exporter, place, written, durable, counted, missed) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (exporter, text, start, start, start, start),
+            )
+            sql.execute("UPDATE destinations SET named = 1 WHERE exporter = ? AND place = ?", (exporter, text))
+            found = [
+                item for item in destinations_of(sql) if (item.exporter, dict(item.place)) == (exporter, dict(place))
+            ]
+        return found[0]
+
+    def name_destinations(self, ids: Collection[int], *, unknown: Collection[str] = ()) -> None:
+        """Say which destinations the run has now.
+
+        Args:
+            ids: The destinations.
+            unknown: Exporters that the run has and whose destination the caller does not know: theirs stay as they are.
+        """
+        with self.database.transaction() as sql:
+            known = [(item.id in ids, item.id) for item in destinations_of(sql) if item.exporter not in unknown]
+            sql.executemany("UPDATE destinations SET named = ? WHERE id = ?", known)
+
+    def save(self, destination: Destination) -> None:
+        """Store how far a destination is."""
+        status = "" if destination.end_status is None else destination.end_status.value
+        with self.database.transaction() as sql:
+            sql.execute(
+                "UPDATE destinations SET written = ?, durable = ?, counted = ?, rows = ?, rollouts = ?, opened = ?, "
+                "ended = ?, end_status = ?, url = ?, tracker_run_id = ?, backlog = ?, degraded = ?, "
+                "left_out = ? WHERE id = ?",
+                (
+                    destination.written, destination.durable, destination.counted, destination.rows,
+                    destination.rollouts, int(destination.opened), destination.ended, status, destination.url,
+                    destination.tracker_run_id, destination.backlog, json.dumps(destination.degraded),
+                    json.dumps(destination.left_out), destination.id,
+                ),
+            )  # fmt: skip
+
+    def dead_letter(self, dead_letter: DeadLetter) -> None:
+        """Keep a record that a destination will never take."""
+        with self.database.transaction() as sql:
+            sql.execute(
+                "INSERT INTO dead_letters (destination, position, kind, record_id, reason, time_unix_ns, data) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                dataclasses.astuple(dead_letter),
+            )
+            sql.execute("UPDATE destinations SET dead = dead + 1 WHERE id = ?", (dead_letter.destination_id,))
+            sql.execute(
+                "UPDATE dead_letters SET data = x'' WHERE id = (SELECT max(id) FROM dead_letters) - ?",
+                (DEAD_LETTERS_KEPT,),
+            )
+
+    def discard_dead_letters(
+        self, exporter: str | None = None, dead_letters: Mapping[str, Sequence[int]] | None = None
+    ) -> int:
+        """Delete the dead letters of *exporter*, of all when ``None``, or single ones; return how many."""
+        if dead_letters:
+            view = self.view()
+            chosen = {
+                item.id: dead_letters[item.exporter] for item in view.destinations() if item.exporter in dead_letters
+            }
+            view.close()
+            return sum(self.remove_dead_letters(destination_id, ids) for destination_id, ids in chosen.items())
+        with self.database.transaction() as sql:
+            ids = [(item.id,) for item in destinations_of(sql) if exporter in {None, item.exporter}]
+            sql.executemany("UPDATE destinations SET dead = 0 WHERE id = ?", ids)
+            return sql.executemany("DELETE FROM dead_letters WHERE destination = ?", ids).rowcount
+
+    def remove_dead_letters(self, destination_id: int, ids: Sequence[int]) -> int:
+        """Delete single dead letters of one destination; return how many there were."""
+        with self.database.transaction() as sql:
+            pairs = [(destination_id, number) for number in ids]
+            found = sql.executemany("DELETE FROM dead_letters WHERE destination = ? AND id = ?", pairs).rowcount
+            sql.execute("UPDATE destinations SET dead = max(dead - ?, 0) WHERE id = ?", (found, destination_id))
+        return found
+
+    def prune(self, through: Position) -> int:
+        """Delete records up to *through*, at most some thousands a call; return how many.
+
+        Of the pages that got free so many are kept as the next records may soon fill, the rest is given back: giving
+        back costs more than deleting.
+        """
+        with self.database.transaction() as sql:
+            oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
+            deleted = 0
+            if oldest is not None and oldest <= through:
+                last = min(through, oldest + _PRUNE_RECORDS - 1)
+                deleted = sql.execute("DELETE FROM records WHERE position <= ?", (last,)).rowcount
+        self.database.give_back(_VACUUM_PAGES, keep=_SPARE_PAGES)
+        return deleted
+
+    def give_back(self) -> None:
+        """Give every free page back to the disk: nothing is expected soon."""
+        while self.database.give_back(_VACUUM_PAGES):
+            pass
+
+    def take_from_unnamed(self, through: Position) -> None:
+        """Let the records up to *through* go although destinations no longer named have not got them.
+
+        What a tracker had not confirmed counts as taken too, unless the end of its run settled that.
+        """
+        with self.database.transaction() as sql:
+            sql.execute(
+                "UPDATE destinations SET taken = taken + (SELECT count(*) FROM records WHERE position <= ? AND "  # noqa: S608
+                f"position > {_DELIVERED}) WHERE named = 0 AND {_DELIVERED} < ?",
+                (through, through),
+            )
+            sql.execute(
+                "UPDATE destinations SET written = max(written, ?), durable = max(durable, ?) WHERE named = 0",
+                (through, through),
+            )
+
+    def pass_over(self, exporter: str, through: Position) -> None:
+        """Move every destination of *exporter* behind the records up to *through*, which it never gets."""
+        with self.database.transaction() as sql:
+            sql.execute(
+                "UPDATE destinations SET written = max(written, ?), durable = max(durable, ?) WHERE exporter = ?",
+                (through, through, exporter),
+            )
+
+    def memory(self, destination_id: int) -> LedgerMemory:
+        """Return the memory of a destination's writer."""
+        return LedgerMemory(self.database, destination_id)
+
+    def close(self) -> None:
+        """Close; what was committed stays. May be called twice."""
+        self.recent.close()
+        self.database.close()
+
+
+def _insert(sql: sqlite3.Connection, encoded: Sequence[Encoded]) -> None:
+    # `executemany` gives the interpreter up at every row: beside a writer at work each is a change of threads.
+    for start in range(0, len(encoded), _INSERT_RECORDS):
+        part = encoded[start : start + _INSERT_RECORDS]
+        marks = ",".join(["(?,?,?)"] * len(part))
+        sql.execute(f"INSERT INTO records VALUES {marks}", [*chain.from_iterable(part)])  # noqa: S608
+
+
+def _mark(records: Sequence[Record], first: Position) -> None:
+    # Before anybody else sees them; a copy of each would cost as much as reading it back.
+    for position, record in enumerate(records, first):
+        if isinstance(record, Row):
+            object.__setattr__(record, "position", position)
+
+
+def _counted(rows_by_axis: Mapping[str, int], records: Sequence[Record]) -> dict[str, int]:
+    counts = Counter(rows_by_axis)
+    counts.update(record.axis or "" for record in records if isinstance(record, Row))
+    return dict(counts)
+
+
+def open_or_rebuild(path: Path, *, exclusive: bool = False) -> tuple[Ledger, Path | None]:
+    """Open the ledger; a damaged one is set aside and a new one made, to be filled from the segments that remain.
+
+    Returns:
+        The ledger, and where the damaged one lies now, ``None`` when it was sound.
+    """
+    try:
+        return Ledger(path, exclusive=exclusive), None
+    except LedgerDamagedError:
+        aside = set_aside(path)
+        return Ledger(path, exclusive=exclusive), aside

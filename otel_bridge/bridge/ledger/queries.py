@@ -1,0 +1,156 @@
+"""Reading the ledger: by delivery threads, by the report, by the commands that only look."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from otel_bridge.bridge.ledger.codec import decode, decode_value
+from otel_bridge.bridge.ledger.database import DatabaseReader
+from otel_bridge.bridge.ledger.rows import (
+    Destination,
+    SegmentPosition,
+    StoredDeadLetter,
+    after_prefix,
+    dead_letter_of,
+    destinations_of,
+    position_of,
+    sources_of,
+)
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.records import Position, Record
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """Records behind a position.
+
+    Attributes:
+        records: In order, of the kinds asked for.
+        through: All of those kinds up to here are in `records`.
+        last: The last position in the ledger at that moment.
+        broken: Position, kind, bytes and reason of records that cannot be decoded.
+    """
+
+    records: list[Record]
+    through: Position
+    last: Position
+    broken: list[tuple[Position, int, bytes, str]] = field(default_factory=list[tuple[Position, int, bytes, str]])
+
+    def up_to(self, position: Position) -> RecordPage:
+        """Return the part of this batch up to *position*, as if the ledger ended there."""
+        if self.through <= position:
+            return replace(self, last=min(self.last, position))
+        records = [record for record in self.records if record.position <= position]
+        return RecordPage(
+            records, position, min(self.last, position), [one for one in self.broken if one[0] <= position]
+        )
+
+
+class LedgerView:
+    """Reads the ledger through one connection, in one thread."""
+
+    def __init__(self, reader: DatabaseReader) -> None:
+        self._reader = reader
+
+    def position(self) -> Position:
+        """Return the last position given."""
+        with self._reader.snapshot() as sql:
+            return position_of(sql)
+
+    def records(self, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int) -> RecordPage:
+        """Return the next records of *kinds* behind *after*, at least one if there is any."""
+        marks = ",".join("?" * len(kinds))
+        batch = RecordPage([], after, after)
+        size, last = 0, after
+        with self._reader.snapshot() as sql:
+            total = position_of(sql)
+            found = sql.execute(
+                f"SELECT position, kind, data FROM records WHERE position > ? AND kind IN ({marks}) "  # noqa: S608
+                "ORDER BY position LIMIT ?",
+                (after, *kinds, limit),
+            )
+            cut = False
+            count = 0
+            for position, kind, data in cast("Iterable[tuple[int, int, bytes]]", found):
+                if count and size + len(data) > limit_bytes:
+                    cut = True
+                    break
+                try:
+                    batch.records.append(decode(kind, data, position))
+                except InvalidRecordError as exc:
+                    batch.broken.append((position, kind, data, str(exc)))
+                count, size, last = count + 1, size + len(data), position
+            found.close()
+        through = last if cut or count == limit else total
+        return RecordPage(batch.records, through, total, batch.broken)
+
+    def oldest(self) -> Position:
+        """Return the position of the oldest record still there; the next one to come when there is none."""
+        with self._reader.snapshot() as sql:
+            oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
+            return position_of(sql) + 1 if oldest is None else oldest
+
+    def state(self, *prefixes: str) -> tuple[Position, dict[str, object]]:
+        """Return the last position and the state under *prefixes*, of one instant."""
+        with self._reader.snapshot() as sql:
+            values: dict[str, object] = {}
+            for prefix in prefixes:
+                found = sql.execute(
+                    "SELECT key, value FROM state WHERE key >= ? AND key < ? ORDER BY key",
+                    (prefix, after_prefix(prefix)),
+                )
+                values |= {key: decode_value(value) for key, value in cast("Iterable[tuple[str, bytes]]", found)}
+            return position_of(sql), values
+
+    def encoded_state(self) -> list[tuple[str, bytes]]:
+        """Return every state key with its encoded value, ordered by key."""
+        with self._reader.snapshot() as sql:
+            return list(cast("Iterable[tuple[str, bytes]]", sql.execute("SELECT key, value FROM state ORDER BY key")))
+
+    def state_value(self, key: str) -> object | None:
+        """Return one state value, ``None`` when there is none."""
+        with self._reader.snapshot() as sql:
+            found = sql.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
+            return None if found is None else decode_value(found[0])
+
+    def sources(self) -> list[SegmentPosition]:
+        """Return how far each process's segments are read."""
+        with self._reader.snapshot() as sql:
+            return sources_of(sql)
+
+    def destinations(self) -> list[Destination]:
+        """Return every destination, named now or not."""
+        with self._reader.snapshot() as sql:
+            return destinations_of(sql)
+
+    def dead_letters(self, ids: Sequence[int] | None = None) -> list[StoredDeadLetter]:
+        """Return dead letters, oldest first: all, or those of *ids*."""
+        with self._reader.snapshot() as sql:
+            return dead_letter_of(sql, ids)
+
+    def meta(self, key: str) -> object:
+        """Return what `Ledger.set_meta` stored, ``None`` when nothing was."""
+        with self._reader.snapshot() as sql:
+            found = sql.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+            return None if found is None else json.loads(str(found[0]))
+
+    def overview(self) -> tuple[Position, list[SegmentPosition], list[Destination]]:
+        """Return position, sources and destinations, of one instant."""
+        with self._reader.snapshot() as sql:
+            return position_of(sql), sources_of(sql), destinations_of(sql)
+
+    def count(self, after: Position, through: Position) -> dict[int, int]:
+        """Return how many records of each kind stand behind *after*, up to *through*."""
+        with self._reader.snapshot() as sql:
+            found = sql.execute(
+                "SELECT kind, count(*) FROM records WHERE position > ? AND position <= ? GROUP BY kind",
+                (after, through),
+            )
+            return dict(cast("Iterable[tuple[int, int]]", found))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._reader.close()

@@ -1,0 +1,149 @@
+"""The records committed last, kept as they were made, so that a writer that keeps up need not read them from the disk.
+
+The ledger stays the truth: what is not here is read there. Rows only are kept as objects, which nobody changes; every
+other kind is kept as the ledger's bytes, so that each exporter gets an object of its own. Bounded in bytes, for each
+run and for all runs of the process together. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from otel_bridge.bridge.ledger.codec import decode
+from otel_bridge.bridge.ledger.queries import RecordPage
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.records import Position, Record, Row
+
+LIMIT_BYTES: Final = 16 << 20
+"""Of one run."""
+ALL_BYTES: Final = 64 << 20
+"""Of all runs in the process."""
+_OBJECT_FACTOR: Final = 4
+"""How much larger a row is as an object than in the ledger, about."""
+
+Encoded = tuple[Position, int, bytes]
+"""Position, kind and bytes of a record as the ledger has it."""
+
+
+class CacheBudget:
+    """Bytes that several `RecentRecords` share. Thread-safe."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._left = limit_bytes
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> bool:
+        """Take *size_bytes*; ``False``: there are not so many."""
+        with self._lock:
+            if size_bytes > self._left:
+                return False
+            self._left -= size_bytes
+            return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give *size_bytes* back."""
+        with self._lock:
+            self._left += size_bytes
+
+
+ROOM: Final = CacheBudget(ALL_BYTES)
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """What one commit brought; shape of both lists (n,)."""
+
+    first: Position
+    last: Position
+    rows: list[Row | None]
+    encoded: list[Encoded]
+    size_bytes: int
+
+
+class RecentRecords:
+    """The last records of one run, without a gap between them.
+
+    Args:
+        limit_bytes: At most so many; the oldest commit goes first.
+        room: Shared with other runs.
+    """
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES, room: CacheBudget = ROOM) -> None:
+        self._limit, self._room = limit_bytes, room
+        self._chunks: deque[_Chunk] = deque()
+        self._size_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, records: Sequence[Record], encoded: Sequence[Encoded]) -> None:
+        """Keep what was just committed: *records*, shape (n,), positions given, and the same as the ledger has them."""
+        if not records:
+            return
+        size = _OBJECT_FACTOR * sum(len(data) for _, _, data in encoded)
+        rows = [record if isinstance(record, Row) else None for record in records]
+        chunk = _Chunk(encoded[0][0], encoded[-1][0], rows, list(encoded), size)
+        with self._lock:
+            if self._chunks and chunk.first != self._chunks[-1].last + 1:
+                self._drop(len(self._chunks))
+            while self._chunks and self._size_bytes + size > self._limit:
+                self._drop(1)
+            if size > self._limit or not self._room.take(size):
+                self._drop(len(self._chunks))
+                return
+            self._chunks.append(chunk)
+            self._size_bytes += size
+
+    def records(self, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int) -> RecordPage | None:
+        """Return what `LedgerView.records` would; ``None``: the records right behind *after* are not here."""
+        with self._lock:
+            if not self._chunks or not self._chunks[0].first <= after + 1 <= self._chunks[-1].last:
+                return None
+            chunks = list(self._chunks)
+        return _picked(chunks, after, kinds, limit=limit, limit_bytes=limit_bytes)
+
+    def forget(self, through: Position) -> None:
+        """Let the commits go that hold nothing behind *through*."""
+        with self._lock:
+            while self._chunks and self._chunks[0].last <= through:
+                self._drop(1)
+
+    def close(self) -> None:
+        """Let everything go."""
+        with self._lock:
+            self._drop(len(self._chunks))
+
+    def _drop(self, number: int) -> None:
+        """Let the oldest *number* commits go; the lock is held."""
+        for _ in range(number):
+            chunk = self._chunks.popleft()
+            self._size_bytes -= chunk.size_bytes
+            self._room.give_back(chunk.size_bytes)
+
+
+def _picked(
+    chunks: Sequence[_Chunk], after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
+) -> RecordPage | None:
+    records: list[Record] = []
+    size, last, total = 0, after, chunks[-1].last
+    for chunk in chunks:
+        start = max(after + 1 - chunk.first, 0)
+        for row, (position, kind, data) in zip(  # noqa: B905  # of one length
+            islice(chunk.rows, start, None), islice(chunk.encoded, start, None)
+        ):
+            if kind not in kinds:
+                continue
+            size += len(data)
+            if records and size > limit_bytes:
+                return RecordPage(records, last, total)
+            try:
+                records.append(decode(kind, data, position) if row is None else row)
+            except InvalidRecordError:
+                return None  # the ledger's reader says so
+            last = position
+            if len(records) == limit:
+                return RecordPage(records, last, total)
+    return RecordPage(records, total, total)

@@ -1,0 +1,111 @@
+"""The state of translation, kept in the ledger: every key in memory, large values only as long as there is room.
+
+Changes gather until the reader commits them together with the records that they led to. One thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from otel_bridge.bridge.ledger.codec import decode_value, encode_value
+from otel_bridge.bridge.ledger.queries import LedgerView
+
+LARGE_BYTES: Final = 1 << 10
+"""Values from here on count towards the limit and may be released; smaller ones stay."""
+LIMIT_BYTES: Final = 64 << 20
+
+
+class _Stored:
+    """Stands for a value that only the ledger has."""
+
+
+_STORED: Final = _Stored()
+
+
+class LedgerState:
+    """A `TranslationState` on top of a ledger.
+
+    After a commit that failed throw it away and make a new one: what it holds was never stored.
+
+    Args:
+        view: Reads the ledger; this state's own.
+        limit_bytes: Of large values in memory.
+    """
+
+    def __init__(self, view: LedgerView, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._view, self._limit = view, limit_bytes
+        self._spaces: dict[str, dict[str, object]] = {}
+        self._changed: dict[str, None] = {}
+        self._large: dict[str, int] = {}
+        self._large_bytes = 0
+        for key, data in view.encoded_state():
+            self._space(key)[key] = _STORED if self._grown(key, len(data)) else decode_value(data)
+
+    def get(self, key: str) -> object | None:
+        """Return the value, ``None`` when there is none."""
+        value = self._space(key).get(key)
+        return self._read(key) if value is _STORED else value
+
+    def set(self, key: str, value: object) -> None:
+        """Replace the value of *key*."""
+        self._space(key)[key] = value
+        self._changed[key] = None
+
+    def delete(self, key: str) -> None:
+        """Forget *key*."""
+        if self._space(key).pop(key, None) is not None or key in self._changed:
+            self._changed[key] = None
+
+    def items(self, prefix: str) -> Iterator[tuple[str, object]]:
+        """Return the pairs whose key begins with *prefix*, ordered by key; values that come late are read late."""
+        if "/" in prefix:
+            found = [pair for pair in self._space(prefix).items() if pair[0].startswith(prefix)]
+        else:
+            found = [pair for space in self._spaces.values() for pair in space.items() if pair[0].startswith(prefix)]
+        found.sort(key=lambda pair: pair[0])
+        return ((key, self._read(key) if value is _STORED else value) for key, value in found)
+
+    def changes(self) -> list[tuple[str, bytes | None]]:
+        """Return what `Ledger.commit` is to store."""
+        changes: list[tuple[str, bytes | None]] = []
+        for key in self._changed:
+            space = self._space(key)
+            self._large_bytes -= self._large.pop(key, 0)
+            if key not in space:
+                changes.append((key, None))
+            elif space[key] is not _STORED:
+                data = encode_value(space[key])
+                self._count(key, len(data))
+                changes.append((key, data))
+        return changes
+
+    def committed(self) -> None:
+        """Note that the changes are stored; let large values go where they take too much room, oldest first."""
+        self._changed.clear()
+        while self._large_bytes > self._limit and self._large:
+            key = next(iter(self._large))
+            self._large_bytes -= self._large.pop(key)
+            self._space(key)[key] = _STORED
+
+    def _space(self, key: str) -> dict[str, object]:
+        name = key[: key.find("/") + 1]
+        space = self._spaces.get(name)
+        if space is None:
+            space = self._spaces[name] = {}
+        return space
+
+    def _read(self, key: str) -> object | None:
+        return self._view.state_value(key)
+
+    def _count(self, key: str, size_bytes: int) -> None:
+        if size_bytes >= LARGE_BYTES:
+            self._large[key] = size_bytes
+            self._large_bytes += size_bytes
+
+    def _grown(self, key: str, size_bytes: int) -> bool:
+        """Count a value found at the start; return whether it is left in the ledger."""
+        if size_bytes >= LARGE_BYTES and self._large_bytes + size_bytes > self._limit:
+            return True
+        self._count(key, size_bytes)
+        return False

@@ -1,0 +1,1 @@
+"""What a bridge reports of a run."""

@@ -1,0 +1,225 @@
+"""Write ``report.json`` from the ledger and the workers: at most every 0.1 s, from one ledger transaction."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from otel_bridge.bridge.delivery.batch import Progress
+from otel_bridge.bridge.delivery.requested import DiscardedExporter
+from otel_bridge.bridge.delivery.worker import ExporterWorker
+from otel_bridge.bridge.ingest.bridge_segment import KIND
+from otel_bridge.bridge.ingest.reader import SegmentReader
+from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.rows import Destination
+from otel_bridge.bridge.report.run_info import RunDescription
+from otel_bridge.errors import JournalError
+from otel_bridge.exporter import RunInfo
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.liveness import this_host
+from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report, read_report, write_report
+from otel_bridge.translation.state import FIRST_KEY
+
+EVERY_S: Final = 0.1
+_SETTLE_S: Final = 0.05
+_DROP: Final = "drop/"
+_BARE: Final = "bare/"
+_AXIS: Final = "axis/"
+_FURTHEST: Final = "furthest/"
+
+
+class ReportWriter:
+    """Writes the report of one run folder. One thread, but `set_due` is for any.
+
+    Args:
+        folder: The run folder.
+        ledger: Its ledger.
+        reader: Its reader.
+        describe: Describes the run.
+        owed: Returns by exporter how many records it is owed that is not at work here.
+        given_up: Returns by exporter what it never gets.
+        launcher: The bridge is ``otel-bridge run``.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        ledger: Ledger,
+        reader: SegmentReader,
+        describe: RunDescription,
+        *,
+        owed: Callable[[], Mapping[str, int]],
+        given_up: Callable[[], Mapping[str, DiscardedExporter]],
+        launcher: bool,
+    ) -> None:
+        self._due_s: float | None = 0.0
+        self._folder, self._ledger, self._reader, self._describe = folder, ledger, reader, describe
+        self._launcher = launcher
+        self._owed, self._given_up = owed, given_up
+        self._view = ledger.view()
+        self._written_s = float("-inf")
+        self._rates = Rates()
+        before = read_report(folder) or Report()
+        self._known = {**before.former, **before.exporters}
+
+    def set_due(self) -> None:
+        """Say that something changed. From any thread."""
+        if self._due_s is None:
+            self._due_s = time.monotonic()
+
+    def write(self, workers: Mapping[str, ExporterWorker], *, ended: bool, settled: bool, now: bool = False) -> None:
+        """Write the report when it is due.
+
+        Args:
+            workers: The exporters.
+            ended: Everything is delivered and ended in every tracker.
+            settled: No exporter is on its way to the last position; else one that is about to get there is waited for
+                a moment, so that the report that somebody waits for is not kept back by one of just before.
+            now: Do not wait for anything.
+
+        Raises:
+            JournalError: It cannot be written; the last one stands.
+        """
+        seen_s, due_s = time.monotonic(), self._due_s
+        if due_s is None:
+            return
+        if not now and (seen_s - self._written_s < EVERY_S or not (settled or seen_s - due_s >= _SETTLE_S)):
+            return
+        self._due_s, self._written_s = None, seen_s  # before it is made: what changes meanwhile is due again
+        try:
+            report = self._report(workers, ended)
+            write_report(self._folder, report)
+        except JournalError:
+            self._due_s = seen_s
+            raise
+        self._known |= report.exporters
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._view.close()
+
+    def _report(self, workers: Mapping[str, ExporterWorker], ended: bool) -> Report:
+        # States before numbers: an exporter that is said to write may be through by then, never the other way round.
+        progress = {name: worker.progress for name, worker in workers.items()}
+        ids = {name: worker.destination_id for name, worker in workers.items()}
+        position, sources, found = self._view.overview()
+        destinations = {item.id: item for item in found}
+        translator, state, host = self._reader.translator, self._reader.state, this_host()
+        run = self._describe.brief(state.get("run"))
+        held = translator.waiting_rows_of()
+        owed, given_up = dict(self._owed()), self._given_up()
+        return Report(
+            time_unix_ns=time.time_ns(),
+            project=run.project,
+            name=run.name,
+            generated=self._describe.generated(state.get("run")),
+            bridge=BridgeReport(os.getpid(), host.name, host.boot_id),
+            processes={
+                source.instance_id: ProcessReport(
+                    source.number,
+                    source.offset,
+                    source.forwarded_number,
+                    source.forwarded_offset,
+                    *self._life_of(source.instance_id),
+                    held.get(source.instance_id, 0),
+                )
+                for source in sources
+            },
+            position=position,
+            exporters={
+                name: self._exporter(item, destinations.get(ids[name] or 0), run) for name, item in progress.items()
+            },
+            former={name: one for name, one in self._known.items() if name not in workers},
+            drops={key.removeprefix(_DROP): _int(value) for key, value in state.items(_DROP)},
+            drop_keys={key.removeprefix(FIRST_KEY): str(value) for key, value in state.items(FIRST_KEY)},
+            bare_scopes={key.removeprefix(_BARE): str(value) for key, value in state.items(_BARE)},
+            missing_rows=translator.missing_rows(),
+            steps={
+                **{key.removeprefix(_AXIS): _int(value) for key, value in state.items(_AXIS)},
+                **{key.removeprefix(_FURTHEST): _int(value) for key, value in state.items(_FURTHEST)},
+            },
+            rows=self._ledger.rows,
+            rollouts=self._ledger.rollouts,
+            rows_per_s=self._rates.per_s("", self._ledger.rows, self._written_s),
+            rows_by_axis=dict(self._ledger.rows_by_axis),
+            row_times=dict(self._ledger.row_times),
+            waiting=dataclasses.asdict(translator.waiting()),
+            status=translator.status(),
+            ended=ended and not owed,
+            owed=owed,
+            destinations=len(found),
+            discarded={name: one.discarded for name, one in given_up.items() if one.discarded},
+            evicted={name: one.evicted for name, one in given_up.items() if one.evicted},
+            launcher=self._launcher,
+        )
+
+    def _exporter(self, progress: Progress, at: Destination | None, run: RunInfo) -> ExporterReport:
+        rows = 0 if at is None else at.rows
+        return _exporter(progress, at, run, rows_per_s=self._rates.per_s(progress.exporter, rows, self._written_s))
+
+    def _life_of(self, instance_id: str) -> tuple[str | None, bool, bool]:
+        tail = self._reader.tails.get(instance_id)
+        if tail is None:
+            return None, False, False
+        own = tail.header is not None and tail.header.kind == KIND
+        return tail.producer.role, not tail.dead and not own, own
+
+
+def _exporter(progress: Progress, at: Destination | None, run: RunInfo, *, rows_per_s: float) -> ExporterReport:
+    return ExporterReport(
+        written=progress.written if at is None else min(at.written, progress.written),
+        durable=progress.durable if at is None else at.durable,
+        state=progress.state,
+        reason=progress.reason,
+        help=progress.help,
+        url=progress.url if at is None else at.url,
+        destination=dict(progress.destination),
+        view="" if progress.settings is None else progress.settings.view(run),
+        found=progress.found,
+        rows_per_s=rows_per_s,
+        rows=0 if at is None else at.rows,
+        rollouts=0 if at is None else at.rollouts,
+        dead_letters=0 if at is None else at.dead_letters,
+        tracker_run_id=None if at is None else at.tracker_run_id,
+        missed=0 if at is None else at.missed,
+        backlog=0 if at is None else at.backlog,
+        degraded=[] if at is None else [*at.degraded],
+        left_out={} if at is None else dict(at.left_out),
+    )
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+# How fast counts grow: the mean over the last seconds. One thread.
+
+WINDOW_S: Final = 30.0
+_SAMPLE_S: Final = 1.0
+
+
+class Rates:
+    """Counts by name, looked at from time to time; keeps a sample a second of the last `WINDOW_S`."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[tuple[float, int]]] = {}
+
+    def per_s(self, name: str, count: int, now_s: float) -> float:
+        """Return the growth of *name* in a second, to a tenth; 0 until two looks are a second apart.
+
+        Args:
+            name: Whose count.
+            count: What it is now.
+            now_s: A monotonic clock.
+        """
+        samples = self._samples.setdefault(name, deque())
+        while len(samples) > 1 and now_s - samples[0][0] > WINDOW_S:
+            samples.popleft()
+        if not samples or now_s - samples[-1][0] >= _SAMPLE_S:
+            samples.append((now_s, count))
+        since_s, before = samples[0]
+        return round(max(count - before, 0) / (now_s - since_s), 1) if now_s - since_s >= _SAMPLE_S else 0.0

@@ -1,0 +1,363 @@
+"""The runs of a host: found, opened, served in turn, put to sleep, closed. For the host's thread.
+
+No run can end that thread: whatever one raises is that run's failure, retried with backoff while the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.bridge.exporters import by_exporter
+from otel_bridge.bridge.ingest.retention import Fullness, fullness_of
+from otel_bridge.bridge.ledger.database import set_aside
+from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.run_bridge import RunBridge
+from otel_bridge.bridge.serving.discovery import AGAIN_S, ClosedRun, Discovery
+from otel_bridge.bridge.serving.heartbeat import Heartbeat
+from otel_bridge.bridge.serving.idle_runs import IdleRuns, drained, has_nothing_to_do
+from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
+from otel_bridge.bridge.serving.process_limits import DescriptorShares, descriptor_limit, exhausted
+from otel_bridge.bridge.serving.rotation import Rotation
+from otel_bridge.bridge.serving.run_failures import RunFailures
+from otel_bridge.errors import FolderLockedError, FormatVersionError, LedgerDamagedError, OtelBridgeError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.records import Status
+
+CLOSE_S: Final = 10.0
+_ROUND_S: Final = 0.25
+"""How long a round opens runs, and how long it closes some, at most: those at work wait meanwhile."""
+_FILES_S: Final = 0.5
+"""Pause before a run is opened again after files ran out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A run whose writers were asked to close, and what is done once they have."""
+
+    run: RunBridge
+    by_s: float
+    then: Callable[[RunBridge, float], None]
+
+
+class ActiveRuns:
+    """Owns the open runs of a host.
+
+    Args:
+        folders: Lists the folders to serve.
+        options: How they are served.
+        until_done: What is closed with something left to do stays closed.
+        wake: Called from any thread when a run got on.
+        say: Takes one line for the log.
+        heartbeat: Beats at each run.
+
+    Attributes:
+        hanging: Exporters whose writer did not close.
+        failures: Of single runs.
+        rotation: The line of runs that wait for their turn.
+    """
+
+    def __init__(
+        self,
+        folders: Callable[[], Iterable[RunFolder]],
+        options: BridgeOptions,
+        *,
+        until_done: bool,
+        wake: Callable[[], None],
+        say: Callable[[str], None],
+        heartbeat: Heartbeat,
+    ) -> None:
+        self._options, self._until_done = options, until_done
+        self._wake, self._say, self._heartbeat = wake, say, heartbeat
+        shares = DescriptorShares.of(descriptor_limit())
+        self._runs: dict[Path, RunBridge] = {}
+        self._leaving: dict[Path, _Leaving] = {}
+        self.rotation = Rotation(options.max_open_runs or shares.runs)
+        self.failures = RunFailures(say)
+        self.hanging: list[str] = []
+        self._idle_runs = IdleRuns(options.idle_s, shares.locks)
+        self._discovery = Discovery(
+            folders,
+            self._serves,
+            self._idle_runs,
+            named=by_exporter(options.exporters or {}),
+            until_done=until_done,
+            forget_deleted=self.failures.forget_deleted,
+        )
+        self._fullness: dict[Path, Fullness] = {}
+        self._open_again_s = 0.0
+        self._draining = False
+        self._spared_pid = 0
+        self._finish_as: Status | None = None
+
+    def __len__(self) -> int:
+        return len(self._runs) + len(self._leaving)
+
+    def __iter__(self) -> Iterator[RunBridge]:
+        """Return the runs at work."""
+        return iter(list(self._runs.values()))
+
+    # --- one round ----------------------------------------------------------------------------------------------------
+    def find(self) -> bool:
+        """Look for folders that need work, when it is time, and open those whose turn it is; return whether any was."""
+        if time.monotonic() >= self._discovery.next_s:
+            for folder in self._discovery.find():
+                self.rotation.wait(folder)
+        return self._fill()
+
+    def poll(self) -> bool:
+        """Serve each open run once; return whether there is more to do right away."""
+        more = False
+        for path, run in list(self._runs.items()):
+            self._heartbeat.beat(run.folder.run_id)
+            more |= self._turn(path, run)
+        self._heartbeat.beat()
+        return more
+
+    def write_reports(self) -> None:
+        """Write the reports that are due."""
+        for run in self._runs.values():
+            run.write_report()
+
+    def allow_leave(self) -> bool:
+        """Close the runs whose writers have closed, and ask more to give way; return whether any place became free."""
+        until_s, closed = time.monotonic() + _ROUND_S, False
+        for one in [one for one in self._leaving.values() if one.run.stopped() or time.monotonic() >= one.by_s]:
+            self._close(one)
+            closed = True
+            if time.monotonic() >= until_s:
+                break
+        for run in self.rotation.to_give_way(self, leaving=len(self._leaving)) if not self._leaving_many() else ():
+            self._leave(run, self._gave_way)
+        return closed
+
+    def nothing_left(self) -> bool:
+        """Return whether no folder is open, waits for its turn, or needs work."""
+        return not (self._runs or self._leaving or self.rotation.waiting or self._discovery.finds_any())
+
+    def idle(self) -> bool:
+        """Return whether nothing is left to do; while the host drains: nothing that can be delivered now."""
+        if not self._draining:
+            return self.nothing_left()
+        over = not self._leaving and not self.rotation.waiting and all(map(drained, self._runs.values()))
+        return over and not self._discovery.finds_any()
+
+    # --- what the host was asked --------------------------------------------------------------------------------------
+    def notify(self) -> None:
+        """Look for folders, and try what failed, at once."""
+        self._discovery.try_again()
+        self.failures.try_all()
+        for run in self._runs.values():
+            run.notify()
+
+    def drain(self) -> None:
+        """Release all that waits, also of runs that sleep."""
+        self._draining = True
+        self._discovery.wake_idle_runs()
+        self._discovery.try_again(gone_only=True)
+        self.failures.try_all()
+        for run in self._runs.values():
+            run.drain()
+
+    def spare(self, pid: int) -> None:
+        """Leave the end of process *pid* to `finish`."""
+        self._spared_pid = pid
+        for run in self._runs.values():
+            run.shutdown.spare(pid)
+
+    def finish(self, status: Status) -> None:
+        """End the processes that did not end themselves, also in folders found later."""
+        self._finish_as = status
+        for run in self._runs.values():
+            run.shutdown.finish(status)
+
+    def remaining(self) -> dict[str, RunStatus]:
+        """Return where every run served since the start stands, by run id."""
+        closed = {one.remaining.run_id: one.remaining for one in self._discovery.closed.values()}
+        open_ = (*(one.run for one in self._leaving.values()), *self._runs.values())
+        return closed | {run.folder.run_id: run.remaining() for run in open_}
+
+    def close_all(self, deadline_s: float) -> None:
+        """Close every run until `time.monotonic` is *deadline_s*, and free all locks."""
+        for run in self._runs.values():
+            run.stop()
+        runs = [*self._runs.values(), *(one.run for one in self._leaving.values())]
+        self._runs.clear()
+        self._leaving.clear()
+        for run in runs:
+            try:
+                remaining = run.remaining()
+                self._close_run(run, deadline_s)
+                remaining = replace(remaining, exporters=run.progress())
+                self._discovery.closed[run.folder.path] = ClosedRun(remaining, None, float("inf"))
+            except Exception as exc:  # noqa: BLE001, PERF203  # the locks of the others must be freed
+                self.failures.failed(run.folder.path, exc)
+        for folder, _ in self.rotation.waiting.values():
+            if folder.path not in self._discovery.closed:
+                remaining = RunStatus(folder.run_id, Outcome.BUSY, unread=True)
+                self._discovery.closed[folder.path] = ClosedRun(remaining, None, float("inf"))
+        self._idle_runs.release()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+    def _serves(self, path: Path) -> bool:
+        return path in self._runs or path in self._leaving or path in self.rotation.waiting
+
+    def _leaving_many(self) -> bool:
+        return 2 * len(self._leaving) > len(self._runs) > 1
+
+    def _fill(self) -> bool:
+        opened, until_s = False, time.monotonic() + _ROUND_S
+        while self._open_again_s <= time.monotonic() < until_s:
+            folder = self.rotation.next(len(self))
+            if folder is None:
+                break
+            self._heartbeat.beat(folder.run_id)
+            opened |= self._open(folder)
+        return opened
+
+    def _turn(self, path: Path, run: RunBridge) -> bool:
+        """Serve one folder once; return whether there is more to do right away."""
+        if not self.failures.due(path):
+            run.write_report()
+            return False
+        try:
+            return self._served(path, run, run.poll())
+        except LedgerDamagedError as exc:
+            self._rebuild(run, exc)
+            return True
+        except Exception as exc:  # noqa: BLE001  # one bad run harms no other
+            self.failures.failed(path, exc)
+            if exhausted(exc):
+                self.rotation.files_ran_out(len(self))
+            return False
+
+    def _served(self, path: Path, run: RunBridge, more: bool) -> bool:
+        self.failures.works(path)
+        run.write_report()
+        if run.rest() is not Outcome.BUSY:
+            self._leave(run, self._ended)
+            return True
+        if self._draining:
+            sleeps = bool(self.rotation.waiting) and drained(run)
+        else:
+            sleeps = not more and self._idle_runs.tired(run)
+        if sleeps:
+            self._leave(run, self._fell_asleep)
+        return more
+
+    def _open(self, folder: RunFolder) -> bool:
+        """Open a folder whose turn it is; return whether that was done. What it fails by is its own failure."""
+
+        def say(line: str) -> None:
+            self._say(f"{folder.run_id}: {line}")
+
+        lock = self._idle_runs.take(folder.path)
+        run = RunBridge(folder, self._options, wake=self._wake, say=say, lock=lock, fullness=self._fullness_of(folder))
+        try:
+            run.open()
+        except (FolderLockedError, FormatVersionError) as exc:
+            self.failures.report(folder.path, f"{folder.run_id}: {exc}")
+            self._put_off(folder, str(exc), AGAIN_S)
+            return False
+        except Exception as exc:  # noqa: BLE001  # whatever it is, the others are served
+            if exhausted(exc):
+                self._files_ran_out(folder)
+            else:
+                self._put_off(folder, str(exc), self.failures.failed(folder.path, exc))
+            return False
+        self._discovery.closed.pop(folder.path, None)
+        self._runs[folder.path] = run
+        self.rotation.began(folder.path)
+        run.shutdown.spare(self._spared_pid)
+        if self._finish_as is not None:
+            run.shutdown.finish(self._finish_as)
+        if self._draining:
+            run.drain()
+        return True
+
+    def _fullness_of(self, folder: RunFolder) -> Fullness:
+        if folder.base not in self._fullness:
+            self._fullness[folder.base] = fullness_of(folder, self._options)
+        return self._fullness[folder.base]
+
+    def _put_off(self, folder: RunFolder, reason: str, wait_s: float) -> None:
+        remaining = RunStatus(folder.run_id, Outcome.GONE, reason=reason)
+        self._discovery.closed[folder.path] = ClosedRun(remaining, None, time.monotonic() + wait_s)
+
+    def _files_ran_out(self, folder: RunFolder) -> None:
+        """Let the run keep its place in line, and fewer others be at work."""
+        self.rotation.wait(folder, first=True)
+        if not self.rotation.limited:
+            self._say(
+                f"{folder.run_id}: no more files can be opened with {len(self)} runs at work; "
+                "fewer work at one time now, raise the limit of open files (ulimit -n)"
+            )
+        self.rotation.files_ran_out(len(self))
+        self._open_again_s = time.monotonic() + _FILES_S
+
+    def _leave(self, run: RunBridge, then: Callable[[RunBridge, float], None]) -> None:
+        """Ask the writers of a run to close; *then* is done once they have, or at the end of their time."""
+        run.stop()
+        self._runs.pop(run.folder.path, None)
+        self._leaving[run.folder.path] = _Leaving(run, time.monotonic() + CLOSE_S, then)
+
+    def _close(self, leaving: _Leaving) -> None:
+        run = leaving.run
+        self._leaving.pop(run.folder.path, None)
+        self.rotation.ended(run.folder.path)
+        self._heartbeat.beat(run.folder.run_id)
+        try:
+            leaving.then(run, time.monotonic())
+        except Exception as exc:  # noqa: BLE001  # one bad run harms no other
+            with contextlib.suppress(Exception):  # its files must be closed, whatever failed before or fails now
+                run.close(time.monotonic())
+            run.lease.release()
+            self._put_off(run.folder, str(exc), self.failures.failed(run.folder.path, exc))
+
+    def _ended(self, run: RunBridge, deadline_s: float) -> None:
+        """Close a folder with nothing left to do; what came meanwhile puts it in line again."""
+        remaining = run.remaining()
+        self._close_run(run, deadline_s)
+        self._discovery.closed[run.folder.path] = ClosedRun(remaining, run.segments_read, time.monotonic() + AGAIN_S)
+        # The lock is free now: what came before that is found here, the one that comes after it finds the lock free.
+        if remaining.rest in {Outcome.DONE, Outcome.PARKED} and run.segments_read.anything_new():
+            self.rotation.wait(run.folder, first=True)
+
+    def _fell_asleep(self, run: RunBridge, deadline_s: float) -> None:
+        remaining = run.remaining()
+        # One that was on its way to sleep when the host began to drain was not drained: it wakes for that.
+        self.hanging += self._idle_runs.put(run, deadline_s, drained=self._draining and drained(run))
+        self._discovery.closed[run.folder.path] = ClosedRun(remaining, run.segments_read, float("inf"))
+
+    def _gave_way(self, run: RunBridge, deadline_s: float) -> None:
+        """Put a run to sleep for those in line; one with something left to do goes to the end of the line."""
+        finished = drained(run) if self._draining else has_nothing_to_do(run)
+        self._fell_asleep(run, deadline_s)
+        if self._until_done or not finished:
+            self.rotation.wait(run.folder)
+
+    def _rebuild(self, run: RunBridge, exc: LedgerDamagedError) -> None:
+        """The ledger turned out to be damaged: set it aside and begin anew from the segments that remain."""
+        folder = run.folder
+        self._say(f"{folder.run_id}: {exc}")
+        self._runs.pop(folder.path, None)
+        self._close_run(run, time.monotonic() + CLOSE_S)
+        try:
+            aside = set_aside(folder.ledger_path)
+            self._say(f"{folder.run_id}: it lies at {aside}, what segments remain are read again")
+        except OtelBridgeError as failed:
+            self._say(f"{folder.run_id}: {failed}")
+        self._open(folder)
+
+    def _close_run(self, run: RunBridge, deadline_s: float) -> None:
+        self._idle_runs.forget(run.folder.path)
+        self.rotation.ended(run.folder.path)
+        try:
+            self.hanging += run.close(deadline_s)
+        except Exception as exc:  # noqa: BLE001  # the lock must be free, whatever the disk says
+            self._say(f"{run.folder.run_id}: not closed well: {type(exc).__name__}: {exc}")
+            run.lease.release()

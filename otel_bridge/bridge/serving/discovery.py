@@ -1,0 +1,147 @@
+"""Which run folders have something left to do and nobody serves: new ones, and closed ones that got more.
+
+Looking takes a fiftieth of the time at most, however many folders there are. For the host's thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.bridge.serving.idle_runs import IdleRuns, deleted
+from otel_bridge.bridge.serving.outcome import Outcome, RunStatus, SegmentsRead
+from otel_bridge.journal.control import is_asked
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.report import Report, read_report
+
+DISCOVER_S: Final = 0.25
+AGAIN_S: Final = 60.0
+"""When a folder is tried again that was parked, handed over, locked by another or failing."""
+_COST_FACTOR: Final = 50
+_YOUNG_NS: Final = 2_000_000_000
+
+
+@dataclass(slots=True)
+class ClosedRun:
+    """A folder that was served and is not now; the run itself is released, of thousands it would fill the memory."""
+
+    remaining: RunStatus
+    read: SegmentsRead | None
+    again_s: float
+
+
+class Discovery:
+    """Finds folders that need work.
+
+    Args:
+        folders: Lists the folders that are ours.
+        served: Says which are open, or in line to be opened.
+        idle_runs: Runs that sleep, and when they wake.
+        named: Names of the exporters that every run is given.
+        until_done: What is closed with something left to do stays closed.
+        forget_deleted: Called with the folders there are at each look, to forget what was noted of deleted ones.
+
+    Attributes:
+        closed: Folders that were served and are not now.
+        next_s: `time.monotonic` when to look again.
+    """
+
+    def __init__(
+        self,
+        folders: Callable[[], Iterable[RunFolder]],
+        served: Callable[[Path], bool],
+        idle_runs: IdleRuns,
+        *,
+        named: Iterable[str],
+        until_done: bool,
+        forget_deleted: Callable[[Collection[Path]], object] = lambda _: None,
+    ) -> None:
+        self._forget_deleted = forget_deleted
+        self._folders, self._served, self._idle_runs = folders, served, idle_runs
+        self._named, self._until_done = frozenset(named), until_done
+        self.closed: dict[Path, ClosedRun] = {}
+        self.next_s = float("-inf")
+        self._wake_idle_runs = False
+        self._looked: dict[Path, int] = {}
+
+    def find(self) -> list[RunFolder]:
+        """Return the folders that need work."""
+        began_s = time.monotonic()
+        folders = list(self._folders())
+        self._forget({folder.path for folder in folders})
+        found = [folder for folder in folders if self._needs_work(folder)]
+        self.next_s = began_s + max(DISCOVER_S, _COST_FACTOR * (time.monotonic() - began_s))
+        return found
+
+    def _forget(self, listed: Collection[Path]) -> None:
+        """Forget the runs whose folder was deleted: a new folder of that name is another run."""
+        self._idle_runs.forget_deleted(listed)
+        for noted in (self.closed, self._looked):
+            for path in deleted(noted, listed):
+                del noted[path]
+        self._forget_deleted(listed)
+
+    def wake_idle_runs(self) -> None:
+        """Let every idle run that needs work be found from now on."""
+        self._wake_idle_runs = True
+
+    def finds_any(self) -> bool:
+        """Return whether a folder needs work; then it is found again at once."""
+        for folder in self._folders():
+            if self._needs_work(folder):
+                self._looked.pop(folder.path, None)  # it was looked at and not opened
+                self._look_now()
+                return True
+        return False
+
+    def try_again(self, *, gone_only: bool = False) -> None:
+        """Take closed folders for due, with *gone_only* those that could not be opened, for want of space, say."""
+        self._look_now()
+        for closed in self.closed.values():
+            if not gone_only or closed.remaining.rest is Outcome.GONE:
+                closed.again_s = 0.0
+
+    def _look_now(self) -> None:
+        self.next_s = float("-inf")
+
+    def _needs_work(self, folder: RunFolder) -> bool:
+        """Return whether a folder that is not served now has something left to do."""
+        if self._served(folder.path):
+            return False
+        if folder.path in self._idle_runs:
+            return self._idle_runs.wakes(folder, now=self._wake_idle_runs)
+        closed = self.closed.get(folder.path)
+        if closed is not None and closed.remaining.rest not in {Outcome.DONE, Outcome.PARKED}:
+            return not self._until_done and time.monotonic() >= closed.again_s
+        return is_asked(folder) or self._has_more(folder, closed)
+
+    def _has_more(self, folder: RunFolder, closed: ClosedRun | None) -> bool:
+        changed_ns = _changed_ns(folder)
+        if changed_ns != self._looked.get(folder.path):
+            # Young times of change hide a further change: such a folder is looked at again.
+            if time.time_ns() - changed_ns > _YOUNG_NS:
+                self._looked[folder.path] = changed_ns
+            if closed is None or closed.read is None:
+                report = read_report(folder)
+                if folder.segments() or (report is not None and (not report.ended or self._names_more(report))):
+                    return True
+            elif closed.read.anything_new():
+                return True
+        parked = closed is not None and closed.remaining.rest is Outcome.PARKED
+        return parked and not self._until_done and time.monotonic() >= (closed.again_s if closed is not None else 0.0)
+
+    def _names_more(self, report: Report) -> bool:
+        """Return whether an exporter is given that has got nothing of an ended run yet: its ledger may hold records."""
+        return bool(self._named - report.exporters.keys())
+
+
+def _changed_ns(folder: RunFolder) -> int:
+    """Return when a segment was made or deleted last."""
+    try:
+        return os.stat(folder.segments_dir).st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,72 @@
+"""Whether the thread that reads run folders still turns: a beat with each run it serves, and rounds that failed."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+from otel_bridge.bridge.delivery.retry import Backoff
+
+LONGEST_PAUSE_S: Final = 5.0
+
+
+class Heartbeat:
+    """Beats of one thread; read from any.
+
+    Args:
+        stall_s: Silence after which the thread counts as stalled.
+        say: Takes one line for the log.
+
+    Attributes:
+        failures: Rounds that an exception ended, so far.
+        ended: The thread has ended.
+    """
+
+    def __init__(self, stall_s: float, say: Callable[[str], None]) -> None:
+        self._stall_s, self._say = stall_s, say
+        self._beat_s = time.monotonic()
+        self._where = ""
+        self._backoff = Backoff()
+        self._failure = ""
+        self.failures = 0
+        self.ended = False
+
+    def beat(self, where: str = "") -> None:
+        """Note that the thread turns, and at which run."""
+        self._beat_s, self._where = time.monotonic(), where
+
+    def age_s(self) -> float:
+        """Return the seconds since the last beat."""
+        return time.monotonic() - self._beat_s
+
+    def end(self) -> None:
+        """Note that the thread has ended."""
+        self.ended = True
+
+    def round_failed(self, exc: BaseException) -> float:
+        """Note a round that *exc* ended, reported when it is another one than before; return the pause in seconds."""
+        self.failures += 1
+        text = f"{type(exc).__name__}: {exc}"
+        if text != self._failure:
+            self._failure = text
+            self._say(f"reading run folders failed, tried again: {''.join(traceback.format_exception(exc))}")
+        return min(self._backoff.failed(), LONGEST_PAUSE_S)
+
+    def round_done(self) -> None:
+        """Note a round without an exception."""
+        self._backoff.succeeded()
+        self._failure = ""
+
+    def warnings(self) -> list[str]:
+        """Return why nothing is delivered now, one line a reason."""
+        if self.ended:
+            return ["the thread that reads run folders has ended; restart the service"]
+        reasons: list[str] = []
+        if self.age_s() > self._stall_s:
+            at = f" at run {self._where}" if self._where else ""
+            reasons.append(f"the thread that reads run folders has stood still{at} for {self.age_s():.0f} s")
+        if self._failure and self._backoff.failures >= 3:
+            reasons.append(f"reading run folders fails: {self._failure}")
+        return reasons

@@ -1,0 +1,136 @@
+"""Hold the exclusive right to serve a run folder: the lock, its heartbeat, and whether it was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Final
+
+from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.errors import FolderLockedError, JournalError
+from otel_bridge.journal.control import send_control
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.liveness import this_host
+from otel_bridge.journal.locks import RecordLock
+from otel_bridge.journal.report import read_report
+
+BEAT_S: Final = 10.0
+
+
+class FolderLease:
+    """Holds a run folder from `take` until `release` or `hand_on`. One thread.
+
+    Args:
+        folder: The run folder.
+        lock: Its lock, where this process holds it already.
+        say: Takes one line for the log.
+
+    Attributes:
+        lost: The folder was deleted; what lies at its path now is another bridge's.
+    """
+
+    def __init__(self, folder: RunFolder, lock: RecordLock | None, say: Callable[[str], None]) -> None:
+        self._folder, self._lock, self._say = folder, lock, say
+        self._beat_s = 0.0
+        self.lost = False
+
+    def take(self, options: BridgeOptions) -> None:
+        """Take the lock, from another bridge where *options* say so.
+
+        Raises:
+            FolderLockedError: Another bridge has the folder and keeps it.
+            JournalError: It cannot be locked.
+        """
+        if self._lock is None or not self._lock.held():
+            if self._lock is not None:  # of a folder that was deleted
+                self._lock.release()
+            self._lock = take_lock(self._folder, options, self._say)
+
+    def kept(self) -> bool:
+        """Return whether the folder is still held; one that was deleted is said, once."""
+        if self._lock is not None and self._lock.held():
+            return True
+        if not self.lost:
+            self._say(f"{self._folder.path} was deleted or is another bridge's; this one ends")
+        self.lost = True
+        return False
+
+    def beat(self) -> None:
+        """Say from time to time that somebody holds the folder; also while its run sleeps."""
+        if self._lock is not None and time.monotonic() - self._beat_s >= BEAT_S:
+            self._beat_s = time.monotonic()
+            with contextlib.suppress(JournalError):
+                self._folder.beat(self._lock, time.time_ns())
+
+    def hand_on(self) -> RecordLock | None:
+        """Return the lock, for the one in this process that goes on with the folder."""
+        lock, self._lock = self._lock, None
+        return lock
+
+    def release(self) -> None:
+        """Free the lock; also one that is lost holds a file open."""
+        if self._lock is not None:
+            if self._beat_s and not self.lost:  # so that another host need not wait for this heart to grow old
+                with contextlib.suppress(JournalError):
+                    self._folder.beat(self._lock, 0)
+            self._lock.release()
+
+
+# Taking a run folder: the lock, and what is done when another bridge has it.
+
+OTHER_HOST_NS: Final = 60 * 10**9
+
+
+def take_lock(folder: RunFolder, options: BridgeOptions, say: Callable[[str], None]) -> RecordLock:
+    """Take the lock of a run folder, from another bridge where the options say so.
+
+    Raises:
+        FolderLockedError: Another bridge has the folder and keeps it.
+        JournalError: It cannot be locked.
+    """
+    _refuse_other_host(folder)
+    lock = folder.lock()
+    if lock.acquire():
+        return lock
+    if options.takeover:
+        send_control(folder, "handover")
+        if _acquired(lock, options.handover_s):
+            return lock
+        _kill_holder(folder, options, say)
+        if _acquired(lock, options.handover_s):
+            return lock
+    holder = folder.holder()
+    who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
+    raise FolderLockedError(f"{folder.path} is served by {who}; wait for it or end it")
+
+
+def _refuse_other_host(folder: RunFolder) -> None:
+    """Where locks are of one machine only, a young heartbeat of another one says that it serves the folder."""
+    holder, now_ns = folder.holder(), time.time_ns()
+    if holder is None or holder.boot_id == this_host().boot_id:
+        return
+    if now_ns - holder.heartbeat_unix_ns < OTHER_HOST_NS:
+        raise FolderLockedError(f"{folder.path} is served by process {holder.pid} on {holder.host}; end it there first")
+
+
+def _kill_holder(folder: RunFolder, options: BridgeOptions, say: Callable[[str], None]) -> None:
+    """Kill a bridge that does not hand over: nothing is lost by that. A launcher has a command to look after."""
+    holder, report = folder.holder(), read_report(folder)
+    if report is not None and report.launcher:
+        return
+    if holder is not None and holder.boot_id == this_host().boot_id and holder.pid not in {0, os.getpid()}:
+        say(f"the bridge {holder.pid} does not hand over within {options.handover_s:.0f} s and is killed")
+        with contextlib.suppress(OSError):
+            os.kill(holder.pid, signal.SIGKILL)
+
+
+def _acquired(lock: RecordLock, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not lock.acquire():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,82 @@
+"""Failures of single runs of a host: each is retried with backoff, counted, and reported once."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.bridge.delivery.retry import Backoff
+from otel_bridge.bridge.serving.idle_runs import deleted
+from otel_bridge.errors import OtelBridgeError
+
+LONGEST_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Failing:
+    text: str = ""
+    until_s: float = 0.0
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+class RunFailures:
+    """What failed for each run, until it works again. For the host's thread; `count` is for any.
+
+    Args:
+        say: Takes one line for the log.
+
+    Attributes:
+        count: Failures so far, of all runs.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._failing: dict[Path, _Failing] = {}
+        self.count = 0
+
+    def failed(self, path: Path, exc: BaseException) -> float:
+        """Note a failure of the run at *path*; the same one is reported once.
+
+        Returns:
+            Seconds until it is due again: doubling, up to `LONGEST_S`.
+        """
+        self.count += 1
+        failing = self._failing.setdefault(path, _Failing())
+        wait_s = min(failing.backoff.failed(), LONGEST_S)
+        failing.until_s = time.monotonic() + wait_s
+        known = isinstance(exc, OtelBridgeError)
+        shown = str(exc) if known else "".join(traceback.format_exception(exc))
+        self._report(failing, f"{type(exc).__name__}: {exc}", f"{path.name}: tried again: {shown}")
+        return wait_s
+
+    def report(self, path: Path, line: str) -> None:
+        """Write *line* to the log, unless it is what was written of this run last."""
+        self._report(self._failing.setdefault(path, _Failing()), line, line)
+
+    def due(self, path: Path) -> bool:
+        """Return whether the run may be tried now."""
+        failing = self._failing.get(path)
+        return failing is None or time.monotonic() >= failing.until_s
+
+    def works(self, path: Path) -> None:
+        """Forget the failures of a run that works."""
+        self._failing.pop(path, None)
+
+    def forget_deleted(self, listed: Collection[Path]) -> None:
+        """Forget the failures of runs whose folder, not among those *listed*, was deleted."""
+        for path in deleted(self._failing, listed):
+            del self._failing[path]
+
+    def try_all(self) -> None:
+        """Make every run due now."""
+        for failing in self._failing.values():
+            failing.until_s = 0.0
+
+    def _report(self, failing: _Failing, key: str, line: str) -> None:
+        if failing.text != key:
+            failing.text = key
+            self._say(line)

@@ -1,0 +1,260 @@
+"""Many run folders below one directory: one thread reads them all, one more for each exporter of each run.
+
+Used by the plain bridge for one folder, by ``run``, ``serve`` and ``drain`` for many. A folder with nothing left to do
+gives its writers, threads and ledger back and is opened again when something new comes. Nothing that a round raises
+ends the thread: it is counted, reported once, and the next round comes after a pause.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.serving.active_runs import CLOSE_S, ActiveRuns
+from otel_bridge.bridge.serving.heartbeat import Heartbeat
+from otel_bridge.bridge.serving.outcome import RunStatus
+from otel_bridge.bridge.serving.wakeup import Wakeup
+from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.records import Status
+from otel_bridge.text.printable import shown
+
+_SNAPSHOT_S: Final = 0.1
+_SNAPSHOT_COST: Final = 4
+"""The pause between two snapshots is so many times as long as one takes."""
+_POLL_COST: Final = 1.0
+"""Looking at runs in which nothing is new takes at most half of the time, however many are open."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorState:
+    """What a host's own metrics say.
+
+    Attributes:
+        runs_open: Runs at work.
+        runs_waiting: Runs that wait until another gives way.
+        longest_wait_s: How long the first of those has waited.
+        heartbeat_age_s: Seconds since the thread that reads run folders served a run.
+        failures: Rounds of that thread, and turns of single runs, that an exception ended.
+    """
+
+    runs_open: int
+    runs_waiting: int
+    longest_wait_s: float
+    heartbeat_age_s: float
+    failures: int
+
+
+class BridgeSupervisor:
+    """Serves run folders until it is stopped. Its public methods may be called from any thread.
+
+    Args:
+        base: The directory of run folders; new ones are found as they come.
+        options: How they are served.
+        folders: Lists the folders that are ours; default: all below *base*.
+        until_done: End by itself when no folder has anything left to do (the plain bridge, ``drain``).
+        say: Takes one line for the log, from any thread.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        options: BridgeOptions,
+        *,
+        folders: Callable[[], Iterable[RunFolder]] | None = None,
+        until_done: bool = False,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._options = options
+        self._until_done, self._print = until_done, say
+        self._wake = Wakeup()
+        self._heartbeat = Heartbeat(options.stall_s, self._say)
+        self._runs = ActiveRuns(
+            folders or (lambda: run_folders(base)),
+            options,
+            until_done=until_done,
+            wake=self._wake.set,
+            say=self._say,
+            heartbeat=self._heartbeat,
+        )
+        self._requests: deque[Callable[[], None]] = deque()
+        self._stop_by_s: float | None = None
+        self._ended = threading.Event()
+        self._snapshot: dict[str, RunStatus] = {}
+        self._snapshot_s = self._polled_s = float("-inf")
+        self._poll_s = options.poll_s
+        self._thread = threading.Thread(target=self.serve, name="otel-bridge", daemon=True)
+
+    # --- for others ---------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Serve on a thread of its own."""
+        self._thread.start()
+
+    def notify(self) -> None:
+        """Look for new folders and try what failed, now."""
+        self._request(self._runs.notify)
+
+    def spare(self, pid: int) -> None:
+        """Leave the end of process *pid* to `finish`, whose caller waited for it and knows how it ended."""
+        self._request(lambda: self._runs.spare(pid))
+
+    def finish(self, status: Status) -> None:
+        """End the processes that did not end themselves, also in folders found later; what waits is released."""
+        self._request(lambda: self._runs.finish(status))
+
+    def drain(self) -> None:
+        """Release all that waits; `wait` then returns when all is written, but for blocked exporters."""
+        self._request(self._runs.drain)
+
+    def progress(self) -> dict[str, RunStatus]:
+        """Return where every run served since the start stands, by run id; 0.1 s old, older with thousands of runs."""
+        return self._snapshot
+
+    def wait(self, timeout_s: float, *, on_progress: Callable[[dict[str, RunStatus]], None] = lambda _: None) -> bool:
+        """Wait until no folder has anything left to do: all is delivered and ended, or parked.
+
+        Args:
+            timeout_s: How long at most.
+            on_progress: Called about five times a second.
+
+        Returns:
+            Whether that came in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._ended.is_set():
+            idle: list[bool] = []
+            self._request(partial(self._say_idle, idle))
+            self._ended.wait(min(0.2, max(deadline - time.monotonic(), 0.0)))
+            on_progress(self._snapshot)
+            if any(idle):
+                return True
+            if time.monotonic() >= deadline:
+                return False
+        return True
+
+    def stop(self, deadline_s: float = CLOSE_S) -> dict[str, RunStatus]:
+        """Commit, close every writer, free the locks; return what remains, by run id.
+
+        Args:
+            deadline_s: How many seconds writers may take to close; those that hang are left.
+        """
+        self.request_stop(deadline_s)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(deadline_s + CLOSE_S)
+        return self._snapshot
+
+    def request_stop(self, deadline_s: float = CLOSE_S) -> None:
+        """Ask for `stop` and return at once; safe in a signal handler."""
+        self._stop_by_s = time.monotonic() + deadline_s
+        self._wake.set()
+
+    @property
+    def hanging(self) -> list[str]:
+        """Exporters whose writer did not close; the process must be ended by force."""
+        return self._runs.hanging
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread of `start` runs: after `stop` it hangs, and the process must be ended by force."""
+        return self._thread.is_alive()
+
+    def warnings(self) -> list[str]:
+        """Return why runs are not read now, one line a reason; empty while all goes well. From any thread."""
+        reasons = [] if self._stop_by_s is not None else self._heartbeat.warnings()
+        rotation = self._runs.rotation
+        wait_s = rotation.longest_wait_s()
+        if rotation.limited and wait_s > self._options.stall_s:
+            reasons.append(
+                f"{len(rotation.waiting)} runs wait, the first for {wait_s:.0f} s, and no more files can be opened; "
+                "raise the limit of open files (ulimit -n)"
+            )
+        return reasons
+
+    def state(self) -> SupervisorState:
+        """Return what our own metrics say. From any thread."""
+        rotation = self._runs.rotation
+        return SupervisorState(
+            runs_open=len(self._runs),
+            runs_waiting=len(rotation.waiting),
+            longest_wait_s=rotation.longest_wait_s(),
+            heartbeat_age_s=self._heartbeat.age_s(),
+            failures=self._heartbeat.failures + self._runs.failures.count,
+        )
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+    def serve(self) -> None:
+        """Serve in this thread until stopped, or, with *until_done*, until nothing is left to do."""
+        more = False
+        try:
+            while self._stop_by_s is None:
+                try:
+                    more = self._round(more)
+                    if self._until_done and self._runs.nothing_left():
+                        break
+                    self._heartbeat.round_done()
+                    pause_s = 0.0 if more else max(self._polled_s + self._poll_s - time.monotonic(), 0.0)
+                except Exception as exc:  # noqa: BLE001  # nothing may end the only thread that reads
+                    more, pause_s = False, self._heartbeat.round_failed(exc)
+                if pause_s:
+                    self._wake.wait(pause_s)
+                self._wake.clear()
+        finally:
+            self._end()
+
+    def _round(self, more: bool) -> bool:
+        now = time.monotonic()
+        self._heartbeat.beat()
+        while self._requests:
+            self._requests.popleft()()
+            more = True
+        more |= self._runs.allow_leave()
+        more |= self._runs.find()
+        if more or now - self._polled_s >= self._poll_s:
+            self._polled_s = now
+            more = self._runs.poll()
+            self._poll_s = max(
+                self._options.poll_s, _POLL_COST * (time.monotonic() - now) if len(self._runs) > 1 else 0
+            )
+        else:
+            self._runs.write_reports()  # woken by a worker that got on
+        if now >= self._snapshot_s:
+            self._take_snapshot()
+        return more
+
+    def _end(self) -> None:
+        deadline_s = self._stop_by_s or time.monotonic() + CLOSE_S
+        try:
+            self._take_snapshot()
+            self._runs.close_all(deadline_s)
+            self._take_snapshot()
+        except Exception as exc:  # noqa: BLE001  # those who wait for the end must learn of it
+            self._say(f"not ended well: {type(exc).__name__}: {exc}")
+        finally:
+            self._heartbeat.end()
+            self._ended.set()
+
+    def _take_snapshot(self) -> None:
+        began_s = time.monotonic()
+        self._snapshot = self._runs.remaining()
+        self._snapshot_s = time.monotonic() + max(_SNAPSHOT_S, _SNAPSHOT_COST * (time.monotonic() - began_s))
+
+    def _request(self, request: Callable[[], None]) -> None:
+        self._requests.append(request)
+        self._wake.set()
+
+    def _say_idle(self, answer: list[bool]) -> None:
+        idle = self._runs.idle()
+        if idle:
+            self._take_snapshot()
+        answer.append(idle)
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(Exception):  # a log that cannot be written ends nothing
+            self._print(shown(line))

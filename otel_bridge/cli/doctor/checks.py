@@ -1,0 +1,168 @@
+"""Checks of `doctor` beyond settings: versions, ports, tokens, credentials, reachable addresses, clocks.
+
+Each check returns lines to show, and lines that state what is wrong and what to do. No check writes anywhere. A check
+that needs the network waits a few seconds at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Final
+from urllib.parse import urlsplit
+
+import psutil
+import requests
+
+from otel_bridge import settings
+from otel_bridge.capabilities import incompatibility
+from otel_bridge.errors import BlockedError
+from otel_bridge.exporter import OTLP, Exporter, ExporterSettings
+from otel_bridge.semconv import HEADER_SERVER
+from otel_bridge.text.addresses import without_credentials
+
+_TIMEOUT_S: Final = 3.0
+_SKEW_S: Final = 60.0
+_TOKEN_CHARACTERS: Final = 16
+_PORTS: Final = (4317, 4318)
+_CREDENTIALS: Final[Mapping[str, Sequence[str]]] = {
+    "wandb": ("WANDB_API_KEY",),
+    "mlflow": ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),
+    "trackio": ("HF_TOKEN",),
+    OTLP: ("OTEL_EXPORTER_OTLP_HEADERS",),
+}
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+@dataclass(slots=True)
+class Finding:
+    """Holds the lines of a check: those to show, and those that state what is wrong."""
+
+    shown: list[str] = field(default_factory=list[str])
+    wrong: list[str] = field(default_factory=list[str])
+
+
+def versions(exporters: Mapping[str, Exporter]) -> Finding:
+    """Return the installed version of each tracker beside the versions that its exporter was tested with.
+
+    An untested version is not a problem by itself: `abilities` probes what works.
+    """
+    found = Finding()
+    for name, exporter in exporters.items():
+        for package in exporter.requires if exporter.tested_with else ():
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the exporter reports it itself
+                version = importlib.metadata.version(package)
+                found.shown.append(f"{name}: {package} {version} is installed; tested with {exporter.tested_with}")
+    return found
+
+
+def abilities(name: str, exporter: Exporter, settings: ExporterSettings) -> Finding:
+    """Import the tracker of a chosen exporter, and return what its installed version lacks."""
+    if exporter.probe is None:
+        return Finding()
+    try:
+        return Finding([f"{name}: {sentence}" for sentence in exporter.probe(settings)])
+    except Exception as exc:  # noqa: BLE001  # a tracker may raise anything while it is imported
+        packages = " ".join(exporter.requires)
+        shown = incompatibility(exc, packages, f"pip install --upgrade {packages}") or exc
+        help_ = f"; {shown.help}" if isinstance(shown, BlockedError) and shown.help else ""
+        return Finding(wrong=[f"{name}: {shown}{help_}"])
+
+
+def ports() -> Finding:
+    """Return for each port of OTLP whether it is free on this machine, or which process listens on it."""
+    return Finding([f"port {port}: {_holder(port)}" for port in _PORTS])
+
+
+def _holder(port: int) -> str:
+    with socket.socket() as probe:
+        probe.settimeout(_TIMEOUT_S)
+        if probe.connect_ex(("127.0.0.1", port)) != 0:
+            return "free"
+    try:
+        answer = requests.get(f"http://127.0.0.1:{port}/healthz", timeout=_TIMEOUT_S)
+        if HEADER_SERVER in answer.headers:
+            return f"otel-bridge {answer.headers[HEADER_SERVER]}"
+    except requests.RequestException:
+        pass  # gRPC, TLS, or another server
+    return _process_at(port) or "taken by a process of another user"
+
+
+def _process_at(port: int) -> str:
+    try:
+        for one in psutil.net_connections("tcp"):
+            if one.laddr and one.laddr[1] == port and one.status == psutil.CONN_LISTEN and one.pid:
+                return f"taken by process {one.pid} ({psutil.Process(one.pid).name()})"
+    except (psutil.Error, OSError):
+        pass
+    return ""
+
+
+def tokens(env: Mapping[str, str]) -> Finding:
+    """Return the configured tokens, masked, and which of them is too short to be safe."""
+    found = Finding()
+    for token in settings.TOKEN.read(env):
+        found.shown.append(f"token: {masked(token)}")
+        if len(token) < _TOKEN_CHARACTERS:
+            found.wrong.append(
+                f"a token of {settings.TOKEN.name} has {len(token)} characters, at least {_TOKEN_CHARACTERS} are "
+                "hard to guess: openssl rand -hex 24"
+            )
+    return found
+
+
+def masked(secret: str) -> str:
+    """Return what may be shown of a secret: its length and, of a long one, its last characters."""
+    tail = f"…{secret[-4:]}, " if len(secret) >= _TOKEN_CHARACTERS else ""
+    return f"{tail}{len(secret)} characters"
+
+
+def tracker(name: str, destination: Mapping[str, str], env: Mapping[str, str]) -> Finding:
+    """Return which credentials a chosen exporter has, masked, and whether its addresses answer.
+
+    Args:
+        name: The exporter.
+        destination: Where it delivers; values that are addresses are contacted.
+        env: The environment.
+    """
+    found = Finding()
+    given = [variable for variable in _CREDENTIALS.get(name, ()) if env.get(variable)]
+    found.shown += [f"{name}: {variable} is set ({masked(env[variable])})" for variable in given]
+    for address in dict.fromkeys(destination.values()):
+        if urlsplit(address).scheme in _DEFAULT_PORTS:
+            _ask(found, name, address)
+    return found
+
+
+def _ask(found: Finding, name: str, address: str) -> None:
+    parts = urlsplit(address)
+    shown = without_credentials(address).partition("?")[0]
+    try:
+        port = parts.port or _DEFAULT_PORTS[parts.scheme]
+        socket.create_connection((parts.hostname or "", port), _TIMEOUT_S).close()
+    except (OSError, ValueError) as exc:
+        found.wrong.append(
+            f"{name}: {shown} does not answer ({exc}); records wait on this machine until it does: check the address, "
+            "the network, and whether the server runs"
+        )
+        return
+    found.shown.append(f"{name}: {shown} answers")
+    skew_s = _skew_s(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/")
+    if abs(skew_s) > _SKEW_S:
+        found.wrong.append(
+            f"{name}: the clock of {parts.hostname} and of this machine differ by {skew_s:.0f} s: set yours by NTP"
+        )
+
+
+def _skew_s(url: str) -> float:
+    """Return how many seconds the server's clock is ahead, by the Date of its answer; 0 without a Date."""
+    try:
+        answer = requests.head(url, timeout=_TIMEOUT_S, allow_redirects=False)
+        return parsedate_to_datetime(answer.headers["Date"]).timestamp() - time.time()
+    except (requests.RequestException, KeyError, ValueError, TypeError):
+        return 0.0

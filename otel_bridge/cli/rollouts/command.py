@@ -1,0 +1,204 @@
+"""``otel-bridge rollouts``: print rollouts on the terminal, without any tracker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+import orjson
+
+from otel_bridge import settings
+from otel_bridge.cli.rollouts.source import RolloutListing, RolloutSource, StoredRollout
+from otel_bridge.cli.rollouts.view import RolloutView
+from otel_bridge.cli.status.source import NAME_ANOTHER, folders_of, no_run_folder
+from otel_bridge.cli.status.unread import unread
+from otel_bridge.cli.terminal import Terminal, echo
+from otel_bridge.errors import OtelBridgeError
+from otel_bridge.journal.folder import RunFolder, base_dir
+from otel_bridge.journal.locks import probe
+from otel_bridge.journal.report import read_report
+from otel_bridge.text.printable import printable_json
+
+_SORT: Final = ("newest", "reward", "advantage", "step", "duration", "turns")
+_LIMIT: Final = 10
+_UNNAMED: Final = {"split": "train"}
+"""Values of a rollout that does not set them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """Selects rollouts by the options of the command; ``None`` and empty select all."""
+
+    steps: tuple[int, ...]
+    group: str | None
+    role: str | None
+    split: str | None
+    trace: str | None
+    errors: bool
+
+    def takes(self, found: StoredRollout) -> bool:
+        """Return whether *found* matches every option."""
+        facts = found.facts
+        wanted = {"group": self.group, "role": self.role, "split": self.split}
+        return (
+            (not self.steps or facts.get("step") in self.steps)
+            and all(value is None or value == (facts.get(key) or _UNNAMED.get(key)) for key, value in wanted.items())
+            and (self.trace is None or str(facts["id"]).startswith(self.trace) or facts["rollout_id"] == self.trace)
+            and (not self.errors or bool(facts["failed"]))
+        )
+
+
+@click.command("rollouts")
+@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.option("--step", "steps", type=int, multiple=True, help="Only this step; may be given several times.")
+@click.option("--group", help="Only this group: the samples of one prompt.")
+@click.option("--role", help="Only this role.")
+@click.option("--split", help="Only this split: train, eval, …")
+@click.option("--id", "trace", metavar="ID", help="Only the rollout with this trace id, beginning of it, or own id.")
+@click.option("--run", "run", metavar="NAME", help="Only this run: its name, its id, or the beginning of its id.")
+@click.option(
+    "--errors", is_flag=True, help="Only failed rollouts: with an error, a failed tool call, or without an end."
+)
+@click.option(
+    "--sort", type=click.Choice(_SORT), default="newest", show_default=True, help="Sort by this, highest first."
+)
+@click.option("--reverse", is_flag=True, help="Sort lowest first.")
+@click.option("--limit", type=click.IntRange(min=0), help=f"Show at most N; 0: all. [default: {_LIMIT}; --json: all]")
+@click.option("--full", is_flag=True, help="Do not clip long messages on a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per rollout, complete.")
+def command(
+    *,
+    directory: Path | None,
+    steps: tuple[int, ...],
+    group: str | None,
+    role: str | None,
+    split: str | None,
+    trace: str | None,
+    run: str | None,
+    errors: bool,
+    sort: str,
+    reverse: bool,
+    limit: int | None,
+    full: bool,
+    as_json: bool,
+) -> None:
+    """Show rollouts: messages, tool calls, rewards.
+
+    DIRECTORY holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), or is a run folder itself. A bridge
+    may serve the run meanwhile. A rollout can be shown until every tracker has it. The exporter `file` keeps it longer.
+    """
+    folders = chosen_folders(directory, run)
+    asked = _Filter(steps, group, role, split, trace, errors)
+    view = RolloutView(Terminal(soft_wrap=True), full=full)
+    read = [_show(folder, asked, view, _SortOrder(sort, reverse, limit, as_json)) for folder in folders]
+    if not any(read):
+        raise SystemExit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _SortOrder:
+    """Holds the order, the number and the form in which rollouts are shown."""
+
+    sort: str
+    reverse: bool
+    limit: int | None
+    as_json: bool
+
+    def of(self, found: Sequence[StoredRollout]) -> list[StoredRollout]:
+        """Return the rollouts to show, in order; those without the value to sort by come last."""
+        known = [one for one in found if _key(one, self.sort) is not None]
+        known.sort(key=lambda one: _key(one, self.sort) or 0.0, reverse=not self.reverse)
+        ordered = [*known, *(one for one in found if _key(one, self.sort) is None)]
+        limit = self.limit if self.limit is not None else 0 if self.as_json else _LIMIT
+        return ordered[:limit] if limit else ordered
+
+
+def _key(found: StoredRollout, sort: str) -> float | None:
+    facts = found.facts
+    if sort == "duration":
+        start, end = facts.get("start_unix_ns"), facts.get("end_unix_ns")
+        return float(end - start) if isinstance(start, int) and isinstance(end, int) else None
+    value = facts.get("position" if sort == "newest" else sort)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
+    """Return the run folders of *directory*, or those that match *run*: a name, an id, or the beginning of an id.
+
+    Raises:
+        ClickException: No folder matches; the message lists the runs that exist.
+    """
+    where = directory or base_dir(settings.environment(), Path.cwd())
+    if not where.is_dir():
+        raise click.ClickException(f"{where}: no such folder; {NAME_ANOTHER}")
+    folders = folders_of(directory)
+    if not folders:
+        raise click.ClickException(no_run_folder(where))
+    if run is None:
+        return folders
+    named = [(folder, _name_of(folder)) for folder in folders]
+    found = [folder for folder, name in named if run == name or folder.run_id.startswith(run)]
+    if not found:
+        there = ", ".join(f"{name} ({folder.run_id})" if name else folder.run_id for folder, name in named[:20])
+        raise click.ClickException(f"{where}: no run {run!r} here; there are {there}")
+    return found
+
+
+def _name_of(folder: RunFolder) -> str:
+    report = read_report(folder)
+    return "" if report is None else report.name
+
+
+def _show(folder: RunFolder, asked: _Filter, view: RolloutView, order: _SortOrder) -> bool:
+    """Print the rollouts of one run; return whether any of its data could be read."""
+    try:
+        with RolloutSource(folder) as source:
+            rollouts = source.rollouts()
+            if not rollouts.sources:
+                _notify_unread(folder)
+                return False
+            matching = [found for found in rollouts.found if asked.takes(found)]
+            chosen = order.of(matching)
+            if not order.as_json:
+                view.run(folder.run_id, read_report(folder))
+            shown = sum(_show_one(found, view, as_json=order.as_json) for found in chosen)
+    except OtelBridgeError as exc:
+        echo(f"{folder.run_id}: {exc}", err=True)
+        return False
+    _notify_rest(rollouts, len(matching), shown)
+    return True
+
+
+def _show_one(found: StoredRollout, view: RolloutView, *, as_json: bool) -> bool:
+    payload = found.whole()
+    if payload is None:
+        return False
+    if as_json:
+        sys.stdout.write(printable_json(orjson.dumps(payload).decode()) + "\n")
+    else:
+        view.rollout(payload)
+    return True
+
+
+def _notify_unread(folder: RunFolder) -> None:
+    waiting_bytes = sum(segment.size_bytes for segment in folder.segments())
+    message, command = unread(folder.run_id, folder, waiting_bytes, served=probe(folder.lock_path))
+    echo(f"{message}; {command}", err=True)
+
+
+def _notify_rest(rollouts: RolloutListing, matching: int, shown: int) -> None:
+    """Print on stderr how many rollouts are not shown, and why."""
+    here = len(rollouts.found)
+    parts = [
+        f"{shown} of {here} rollouts shown" if matching == here else f"{shown} of {matching} that match, {here} here"
+    ]
+    if rollouts.gone:
+        parts.append(
+            f"{rollouts.gone} more were delivered and deleted here: look in the trackers, "
+            "or add the exporter file to keep rollouts here"
+        )
+    echo("; ".join(parts), err=True)

@@ -1,0 +1,187 @@
+"""Reads the rollouts of one run from its ledger and from the files of the exporter ``file``.
+
+Each rollout is listed once with its small fields, and evaluations are merged into it. Messages and spans are read again
+only for the rollouts that are shown, so that a folder of gigabytes needs little memory. Read-only: a bridge may serve
+the run meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias, cast
+
+import orjson
+
+from otel_bridge.bridge.ledger.codec import LATE, ROLLOUT
+from otel_bridge.bridge.ledger.database import open_for_reading
+from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.journal.files import open_regular
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.records import Evaluation, Json, RolloutRecord
+from otel_bridge_local.payload import late_payload, rollout_payload
+
+Payload: TypeAlias = dict[str, Json]
+"""A rollout as the exporter ``file`` writes it; and ``rollout_id``, ``turns``, ``tool_calls``, ``failed``, ``late``."""
+Read: TypeAlias = Callable[[], "Payload | None"]
+"""Reads a rollout again; returns ``None`` when it was deleted."""
+
+_BATCH: Final = 200
+_BATCH_BYTES: Final = 8 << 20
+_MARKS: Final = {b'{"kind":"rollout"': "rollout", b'{"kind":"late"': "late"}
+_HEAVY: Final = ("messages", "spans", "metadata", "tools")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRollout:
+    """Holds one rollout's small fields, and reads the rest on demand."""
+
+    facts: Payload
+    read: Read
+    late: Mapping[str, Payload]
+
+    def whole(self) -> Payload | None:
+        """Return the complete rollout, or ``None`` when it was deleted meanwhile."""
+        payload = self.read()
+        return None if payload is None else _with_late(_counted(payload), self.late)
+
+
+@dataclass(slots=True)
+class RolloutListing:
+    """Holds the rollouts of one run.
+
+    Attributes:
+        found: Rollouts, by position.
+        gone: Number of rollouts that were delivered and deleted from the ledger, and are in no file.
+        sources: What was read: ``ledger``, ``file``; empty when there is neither.
+    """
+
+    found: list[StoredRollout] = field(default_factory=list[StoredRollout])
+    gone: int = 0
+    sources: list[str] = field(default_factory=list[str])
+
+
+class RolloutSource:
+    """Reads the rollouts of one run folder; a context manager that closes the ledger.
+
+    Raises:
+        OtelBridgeError: The ledger is damaged, locked, or of a newer version.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._files = sorted((folder.path / "file").glob("records-*.jsonl"))
+        self._view = LedgerView(open_for_reading(folder.ledger_path)) if folder.ledger_path.exists() else None
+
+    def __enter__(self) -> RolloutSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._view is not None:
+            self._view.close()
+
+    def rollouts(self) -> RolloutListing:
+        """Return every rollout once; a rollout that is in both sources is read from the ledger."""
+        reads: dict[str, tuple[Payload, Read]] = {}
+        late: dict[str, dict[str, Payload]] = {}
+        result = RolloutListing()
+        for source, places in (("file", self._of_files()), ("ledger", self._of_ledger())):
+            for payload, read in places:
+                if payload["kind"] == "late":
+                    late.setdefault(str(payload["rollout_id"]), {})[str(payload["name"])] = payload
+                else:
+                    counted = _counted(payload)
+                    light = {key: value for key, value in counted.items() if key not in _HEAVY}
+                    reads[str(payload["id"])] = (light, read)
+            if self._files if source == "file" else self._view:
+                result.sources.append(source)
+        for rollout_id, (light, read) in reads.items():
+            values = late.get(rollout_id, {})
+            result.found.append(StoredRollout(_with_late(light, values), read, values))
+        result.found.sort(key=lambda one: cast("int", one.facts["position"]))
+        total = self._view.meta("rollouts") if self._view is not None else 0
+        result.gone = max((total if isinstance(total, int) else 0) - len(result.found), 0)
+        return result
+
+    def _of_files(self) -> Iterator[tuple[Payload, Read]]:
+        for path in self._files:
+            with (
+                contextlib.suppress(OSError),
+                open(open_regular(path), "rb") as opened,
+            ):  # the bridge deletes the oldest
+                offset = 0
+                for line in opened:
+                    if any(line.startswith(mark) for mark in _MARKS) and (payload := _parsed(line)) is not None:
+                        yield payload, partial(_line_at, path, offset)
+                    offset += len(line)
+
+    def _of_ledger(self) -> Iterator[tuple[Payload, Read]]:
+        view, after = self._view, 0
+        while view is not None:
+            batch = view.records(after, (ROLLOUT, LATE), limit=_BATCH, limit_bytes=_BATCH_BYTES)
+            for record in batch.records:
+                if isinstance(record, RolloutRecord):
+                    yield rollout_payload(record), partial(_record_at, view, record.position)
+                elif isinstance(record, Evaluation):
+                    yield late_payload(record), partial(_record_at, view, record.position)
+            if batch.through <= after or not (batch.records or batch.broken):
+                return
+            after = batch.through
+
+
+def _line_at(path: Path, offset: int) -> Payload | None:
+    try:
+        with open(open_regular(path), "rb") as opened:
+            opened.seek(offset)
+            return _parsed(opened.readline())
+    except OSError:
+        return None
+
+
+def _parsed(line: bytes) -> Payload | None:
+    """Return the content of one line, or ``None`` when the line is torn or still being written."""
+    try:
+        payload: object = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return cast("Payload", payload) if isinstance(payload, dict) else None
+
+
+def _record_at(view: LedgerView, position: int) -> Payload | None:
+    records = view.records(position - 1, (ROLLOUT,), limit=1, limit_bytes=_BATCH_BYTES).records
+    found = records[0] if records else None
+    return rollout_payload(found) if isinstance(found, RolloutRecord) and found.position == position else None
+
+
+def _counted(payload: Payload) -> Payload:
+    """Return a rollout with its numbers of turns and tool calls, whether it failed, and the user's own id."""
+    spans, messages = entries(payload.get("spans")), entries(payload.get("messages"))
+    metadata = payload.get("metadata")
+    return {
+        **payload,
+        "rollout_id": metadata.get("rollout_id") if isinstance(metadata, dict) else None,
+        "turns": sum(message.get("role") == "assistant" for message in messages),
+        "tool_calls": sum(span.get("kind") == "tool" for span in spans),
+        "failed": bool(payload.get("error") or payload.get("incomplete") or any(span.get("error") for span in spans)),
+    }
+
+
+def _with_late(payload: Payload, late: Mapping[str, Payload]) -> Payload:
+    """Return a rollout with the evaluations that arrived after it."""
+    rewards = payload.get("rewards")
+    parts: dict[str, Json] = dict(rewards) if isinstance(rewards, dict) else {}
+    merged: Payload = {**payload, "late": [dict(value) for value in late.values()]}
+    for name, value in late.items():
+        number = value.get("value")
+        if number is not None and name in {"reward", "advantage"}:
+            merged[name] = number
+        elif number is not None:
+            parts[name] = number
+    return {**merged, "rewards": parts}
+
+
+def entries(value: Json) -> list[dict[str, Json]]:
+    """Return the objects of a JSON list."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

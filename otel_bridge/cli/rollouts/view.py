@@ -1,0 +1,178 @@
+"""Prints one rollout as text: a heading, then its messages by role with tool calls and results.
+
+On a terminal, long messages are clipped, with a note of how many lines are left out. In a pipe every line is printed.
+Control characters are escaped, because a model's text must not control the terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import orjson
+from rich.console import Console
+from rich.text import Text
+
+from otel_bridge.cli.rollouts.source import Payload, entries
+from otel_bridge.journal.report import Report
+from otel_bridge.records import Json
+from otel_bridge.text.printable import printable
+
+_ROLES: Final = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow", "developer": "magenta"}
+_LINES: Final = 12
+"""Lines of one message on a terminal."""
+_INDENT: Final = "    "
+
+
+class RolloutView:
+    """Prints rollouts on *console*; with *full* nothing is clipped."""
+
+    def __init__(self, console: Console, *, full: bool = False) -> None:
+        self._console = console
+        self._clips = console.is_terminal and not full
+
+    def run(self, run_id: str, report: Report | None) -> None:
+        """Print the heading of the run whose rollouts follow."""
+        name = f"{report.project}/{report.name} ({run_id})" if report is not None and report.name else run_id
+        self._console.print(Text(_shown(name), style="bold"))
+
+    def rollout(self, payload: Payload) -> None:
+        """Print one rollout."""
+        self._console.print()
+        self._console.print(_heading(payload))
+        for line in _remarks(payload):
+            self._console.print(line)
+        messages = entries(payload.get("messages"))
+        names = {str(call.get("id")): _function(call)[0] for one in messages for call in entries(one.get("tool_calls"))}
+        for message in messages:
+            self._message(message, names)
+        if not messages:
+            self._console.print(Text("  no messages: none were sent, or their content is switched off", style="dim"))
+
+    def _message(self, message: Payload, names: Mapping[str, str]) -> None:
+        role = str(message.get("role") or "message")
+        tool = str(message.get("name") or names.get(str(message.get("tool_call_id"))) or "")
+        self._console.print(Text(_shown(f"  {role} {tool}".rstrip()), style=_ROLES.get(role, "bold")))
+        lines = [line for text in _texts(message) for line in _shown(text).split("\n")]
+        for line in self._clipped(lines):
+            self._console.print(line)
+
+    def _clipped(self, lines: list[str]) -> Iterator[Text]:
+        """Yield lines folded to the terminal's width, then a note of how many are left out."""
+        if not self._clips:
+            yield from (Text(_INDENT + line) for line in lines)
+            return
+        width = max(self._console.width - len(_INDENT), 20)
+        folded = [line[at : at + width] for line in lines for at in range(0, max(len(line), 1), width)]
+        yield from (Text(_INDENT + line) for line in folded[:_LINES])
+        if len(folded) > _LINES:
+            yield Text(f"{_INDENT}… {len(folded) - _LINES} more lines; --full or --json shows all", style="dim")
+
+
+def _shown(text: str) -> str:
+    """Return *text* escaped for a terminal; line breaks stay, and a tab becomes spaces."""
+    return printable(text.expandtabs(4), lines=True)
+
+
+def _heading(payload: Payload) -> Text:
+    facts: list[tuple[str, str]] = [(str(payload.get("key") or "rollouts"), "bold")]
+    facts += [(f"{name} {payload[key]}", "") for name, key in _NAMES if payload.get(key) not in {None, ""}]
+    if payload.get("reward") is not None:
+        facts.append((f"reward {_number(payload['reward'])}{_parts(payload.get('rewards'))}", "bold"))
+    elif payload.get("rewards"):
+        facts.append((f"rewards{_parts(payload.get('rewards'))}", "bold"))
+    if payload.get("advantage") is not None:
+        facts.append((f"advantage {_number(payload['advantage'])}", ""))
+    for name, key in (("finish", "finish_reason"), ("policy", "policy_version")):
+        if payload.get(key) is not None:
+            facts.append((f"{name} {payload[key]}", ""))
+    facts += [(text, "") for text in (_duration(payload), _counts(payload)) if text]
+    facts.append((f"trace {payload['id']}", "dim"))
+    heading = Text()
+    for number, (text, style) in enumerate(facts):
+        heading.append(" · " if number else "", style="dim")
+        heading.append(_shown(text), style=style)
+    return heading
+
+
+_NAMES: Final = (
+    ("step", "step"), ("split", "split"), ("group", "group"), ("sample", "sample"), ("id", "rollout_id"),
+)  # fmt: skip
+
+
+def _parts(rewards: Json) -> str:
+    if not isinstance(rewards, dict) or not rewards:
+        return ""
+    return f" ({', '.join(f'{name} {_number(value)}' for name, value in rewards.items())})"
+
+
+def _number(value: Json) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _duration(payload: Payload) -> str:
+    start, end = payload.get("start_unix_ns"), payload.get("end_unix_ns")
+    # A rollout that was logged without times has one nanosecond per span.
+    if not isinstance(start, int) or not isinstance(end, int) or end - start < 1000:
+        return ""
+    return f"{(end - start) / 1e9:.3g} s"
+
+
+def _counts(payload: Payload) -> str:
+    counts = ((payload.get("turns"), "turn"), (payload.get("tool_calls"), "tool call"))
+    return ", ".join(
+        f"{count} {name}{'s' * (count != 1)}" for count, name in counts if isinstance(count, int) and count
+    )
+
+
+def _remarks(payload: Payload) -> Iterator[Text]:
+    """Yield a line for each error, each truncation and each evaluation."""
+    if payload.get("error"):
+        yield Text(_shown(f"  error: {payload['error']}"), style="red")
+    for span in entries(payload.get("spans")):
+        if span.get("error") and span.get("parent_id") is not None:
+            yield Text(_shown(f"  {span.get('name')} failed: {span['error']}"), style="red")
+    if payload.get("incomplete"):
+        yield Text("  incomplete: its root span never arrived", style="red")
+    clipped = payload.get("clipped_bytes")
+    if isinstance(clipped, int) and clipped:
+        yield Text(f"  {clipped:,} bytes of its content were truncated before they arrived", style="yellow")
+    for late in entries(payload.get("late")):
+        parts = [str(late[key]) for key in ("value", "label", "explanation") if late.get(key) is not None]
+        yield Text(_shown(f"  later: {late.get('name')} {' · '.join(parts)}"), style="dim")
+
+
+def _texts(message: Payload) -> Iterator[str]:
+    """Yield the texts of a message: reasoning, content, tool calls."""
+    if message.get("reasoning_content"):
+        yield f"(thinks) {message['reasoning_content']}"
+    content = message.get("content")
+    if isinstance(content, str):
+        if content or not message.get("tool_calls"):
+            yield content
+    elif content is not None:
+        yield from (_part(part) for part in (content if isinstance(content, list) else [content]))
+    for call in entries(message.get("tool_calls")):
+        name, arguments = _function(call)
+        yield f"→ {name}({arguments})"
+
+
+def _part(part: Json) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, dict) else None
+    address = _json(part)
+    return f"[{kind or 'part'}] {address if len(address) <= 200 else address[:200] + '…'}"
+
+
+def _function(call: Payload) -> tuple[str, str]:
+    function = call.get("function")
+    inner = function if isinstance(function, dict) else call
+    arguments = inner.get("arguments")
+    return str(inner.get("name") or "tool"), arguments if isinstance(arguments, str) else _json(arguments)
+
+
+def _json(value: Json) -> str:
+    return "" if value is None else orjson.dumps(value).decode()

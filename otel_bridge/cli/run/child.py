@@ -1,0 +1,79 @@
+"""Starts the command of ``otel-bridge run``, forwards signals to it and waits for its exit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Final
+
+import click
+
+from otel_bridge.records import Status
+
+_FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
+_LOOK_S: Final = 0.2
+
+
+class NotStartedError(click.ClickException):
+    """Raised when the command cannot be started; the exit code is the one that shells use."""
+
+    exit_code = 127
+
+
+class Child:
+    """Runs one command, and forwards the signals that this process receives while the command runs.
+
+    Args:
+        command: Program and arguments.
+        env: Its environment.
+
+    Raises:
+        NotStartedError: The command cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+        try:
+            self._process = subprocess.Popen(list(command), env=dict(env))
+        except OSError as exc:
+            raise NotStartedError(f"{command[0]}: {exc.strerror}; expected a program that can be run") from exc
+        for number in _FORWARDED:
+            signal.signal(number, self._forward)
+
+    @property
+    def pid(self) -> int:
+        """Return the command's process id."""
+        return self._process.pid
+
+    def wait(self) -> int:
+        """Wait until the command exits; return its exit code as a shell does: 128 + n when signal n killed it."""
+        while True:
+            # Another thread may receive the signal. Its handler runs in this thread, once the wait times out.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(_LOOK_S)
+                return 128 - code if code < 0 else code
+
+    def status(self) -> Status:
+        """Return how the command ended: killed by a signal, failed by its exit code, or finished."""
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return Status.KILLED
+        return Status.FAILED if code else Status.FINISHED
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        if number in _FROM_TERMINAL and _in_foreground():
+            return  # the terminal has sent the signal to the whole process group, the command included
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,245 @@
+"""``otel-bridge serve``: receive OTLP over gRPC and HTTP, and deliver every run folder below one directory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from otel_bridge import settings
+from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.serving.process_limits import collect_less_often
+from otel_bridge.bridge.serving.wakeup import Wakeup
+from otel_bridge.bridge.supervisor import BridgeSupervisor
+from otel_bridge.cli.delivery_summary import left
+from otel_bridge.cli.serve.directory_lock import ServiceLock
+from otel_bridge.cli.serve.log import ServiceLog
+from otel_bridge.cli.status.run_state import StateReader
+from otel_bridge.cli.status.source import overview_of
+from otel_bridge.emit.bridge_process.spawn import bridge_environment
+from otel_bridge.emit.config.exporters import RequestedDestinations, choose
+from otel_bridge.errors import ConfigError, MissingExtraError
+from otel_bridge.exporter import OTLP
+from otel_bridge.journal.folder import base_dir, run_folders
+from otel_bridge.journal.report import unread_bytes
+
+if TYPE_CHECKING:
+    from otel_bridge_collector import Receiver
+    from otel_bridge_collector.telemetry import Metric
+
+DRAIN_S: Final = 30.0
+IDLE_S: Final = 60.0
+FILES: Final = 65_536
+_STOP_S: Final = 10.0
+_THREADS_S: Final = 2.0
+_OFF: Final = "off"
+
+
+@click.command("serve")
+@click.option("--exporters", default="", help="Exporters of all signals, e.g. wandb,mlflow; overrides all variables.")
+@click.option("--grpc", "grpc_address", default="127.0.0.1:4317", metavar="HOST:PORT", show_default=True,
+              help="Where to receive OTLP over gRPC; off disables it.")  # fmt: skip
+@click.option("--http", "http_address", default="127.0.0.1:4318", metavar="HOST:PORT", show_default=True,
+              help="Where to receive OTLP over HTTP, with /healthz, /readyz, /metrics and /status; "
+                   "off disables it.")  # fmt: skip
+@click.option("--dir", "directory", default="", help="Where run folders are (OTEL_BRIDGE_DIR).")
+@click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
+def command(exporters: str, grpc_address: str, http_address: str, directory: str, log_format: str) -> None:
+    """Receive OTLP and deliver every run below one directory to the trackers, until SIGTERM or SIGINT.
+
+    After the signal, new data is refused: clients send it again later. Incomplete data is released, and everything
+    is delivered for at most OTEL_BRIDGE_DRAIN_TIMEOUT_S (30) seconds. A second signal stops the delivery at once. What
+    remains is reported and stays in the folders, until the next `serve` or `drain` delivers it. Exit codes: 0 nothing
+    remains, 1 something remains, 2 the call is wrong.
+    """
+    env = settings.environment()
+    if directory:
+        env[settings.DIR.name] = directory
+    cwd = Path.cwd()
+    base = base_dir(env, cwd)
+    allow_files()
+    with ServiceLog(as_json=log_format == "json") as log, ServiceLock(base):
+        service = _Service(env, cwd, base, exporters=exporters, log=log)
+        service.listen(grpc_address, http_address)
+        code = service.run()
+        sys.stdout.flush()
+        if service.hanging or _others_at_work():
+            os._exit(code)  # a writer, a disk or an HTTP request that hangs must not keep the service from exiting
+    sys.exit(code)
+
+
+def allow_files() -> None:
+    """Raise the limit of open files as far as allowed.
+
+    An active run keeps fifteen files open, and 1,024 is a common soft limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _others_at_work() -> bool:
+    """Return whether a non-daemon thread still runs, for which the interpreter would wait at exit.
+
+    An HTTP request that reads from a disk that hangs is such a thread.
+    """
+    until_s = time.monotonic() + _THREADS_S
+    others = [one for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
+    for thread in others:
+        thread.join(max(until_s - time.monotonic(), 0.0))
+    return any(thread.is_alive() for thread in others)
+
+
+class _Service:
+    """Runs the bridge supervisor of all run folders and the receiver, and shuts both down in order."""
+
+    def __init__(self, env: Mapping[str, str], cwd: Path, base: Path, *, exporters: str, log: ServiceLog) -> None:
+        self._env, self._base, self._log = env, base, log
+        named = {**env, settings.EXPORTERS.name: exporters} if exporters else dict(env)
+        if exporters:
+            for setting in (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER):
+                named.pop(setting.name, None)
+        self._choice: RequestedDestinations = choose(None, named, cwd)
+        options = dataclasses.replace(
+            BridgeOptions.read(bridge_environment(env), cwd),
+            exporters=self._choice.by_signal if self._choice.names or self._choice.refused else None,
+            idle_s=IDLE_S,
+            lazy=True,
+        )
+        self._drain_s = settings.DRAIN_TIMEOUT_S.read(env)
+        self._host = BridgeSupervisor(base, options, say=log.log_run_line)
+        self._states = StateReader()
+        self._receiver: Receiver | None = None
+        self._end_own_metrics: Callable[[], None] = lambda: None
+        self._asked = 0
+        self._stop = Wakeup()
+
+    @property
+    def hanging(self) -> bool:
+        """Return whether a writer did not close, or the thread that reads run folders did not end."""
+        return bool(self._host.hanging) or self._host.alive
+
+    def listen(self, grpc_address: str, http_address: str) -> None:
+        """Begin to receive.
+
+        Raises:
+            ConfigError: An address is not valid or not free, or the receiver's packages are missing.
+        """
+        grpc, http = _address("--grpc", grpc_address), _address("--http", http_address)
+        if grpc is None and http is None:
+            return
+        if any(importlib.util.find_spec(name) is None for name in ("grpc", "starlette", "uvicorn")):
+            raise MissingExtraError(
+                "serve needs the receiver: pip install 'otel-bridge[collector]', or set both to off"
+            )
+        from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # an extra
+
+        chosen = ReceiverSettings.from_environment(
+            self._env,
+            self._base,
+            host=grpc[0] if grpc else http[0] if http else "",
+            grpc_port=grpc[1] if grpc else None,
+            http_host=http[0] if http else grpc[0] if grpc else "",
+            http_port=http[1] if http else None,
+        )
+        if chosen.in_clear:
+            line = "data arrives unencrypted: set OTEL_BRIDGE_TLS_CERT and _KEY, or put a proxy with TLS in front"
+            self._log.log_line(line, level="warning")
+        self._receiver = Receiver(chosen, metrics=self._metrics, status=self._status, warnings=self._host.warnings)
+
+    def run(self) -> int:
+        """Serve until a signal arrives; return the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        collect_less_often()
+        self._host.start()
+        self._log_begin()
+        self._send_own_metrics()
+        self._stop.wait()
+        return self._end()
+
+    def _log_begin(self) -> None:
+        where = "nowhere"
+        if self._receiver is not None:
+            where = " and ".join(one for one in (self._receiver.grpc_endpoint, self._receiver.http_endpoint) if one)
+        names = ", ".join(self._choice.names)
+        self._log.log_line(f"receives at {where}; run folders in {self._base}; delivers to {names or 'no exporter'}")
+        if not names:
+            self._log.log_line(
+                "no exporter is chosen: data is stored only; pass --exporters, or drain it later", level="warning"
+            )
+
+    def _send_own_metrics(self) -> None:
+        if OTLP in self._choice.names and self._receiver is not None:
+            from otel_bridge_collector.telemetry import OwnMetrics  # noqa: PLC0415  # an extra
+
+            own = OwnMetrics(self._receiver.metrics, self._env)
+            own.start()
+            self._end_own_metrics = own.stop
+
+    def _signalled(self, number: int, _frame: object) -> None:
+        del number
+        self._asked += 1
+        if self._asked > 1:
+            self._host.request_stop(_STOP_S)
+        self._stop.set()
+
+    def _end(self) -> int:
+        limit_s = DRAIN_S if self._drain_s is None else self._drain_s
+        self._log.log_line(f"shuts down: refuses new data and delivers what is stored for at most {limit_s:g} s")
+        self._end_own_metrics()
+        if self._receiver is not None:
+            self._receiver.refuse("the service is shutting down; send it again")
+            self._try(self._receiver.release_connections)
+        self._host.drain()
+        self._host.wait(limit_s)
+        remaining = self._host.stop(_STOP_S)
+        if self._receiver is not None:
+            self._try(self._receiver.stop)
+        lines = [f"{run.run_id}: {line}" for run in remaining.values() for line in left(run, self._host.hanging)]
+        for line in lines:
+            self._log.log_line(line, level="warning")
+        rest = f"not everything is delivered, the rest stays in {self._base}" if lines else "nothing remains"
+        self._log.log_line(f"ended; {rest}")
+        return 1 if lines else 0
+
+    def _try(self, end: Callable[[], None]) -> None:
+        try:
+            end()
+        except Exception as exc:  # noqa: BLE001  # the other parts must be shut down too
+            self._log.log_line(f"the receiver failed to shut down: {type(exc).__name__}: {exc}", level="warning")
+
+    def _metrics(self) -> list[Metric]:
+        from otel_bridge_collector.telemetry import of_host, of_runs  # noqa: PLC0415  # an extra
+
+        folders = run_folders(self._base)
+        reports = {folder.run_id: self._states.reports.read(folder) for folder in folders}
+        unread = {folder.run_id: unread_bytes(folder, reports[folder.run_id]) for folder in folders}
+        shown = {name: one for name, one in reports.items() if one is not None}
+        return [*of_host(self._host.state()), *of_runs(shown, time.time_ns(), unread=unread)]
+
+    def _status(self) -> bytes:
+        return overview_of(self._base, run_folders(self._base), self._env, self._states).to_json()
+
+
+def _address(option: str, given: str) -> tuple[str, int] | None:
+    """Return host and port, or ``None`` for ``off``; port 0 means any free port."""
+    if given == _OFF:
+        return None
+    host, colon, port = given.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{option}={given!r}: expected HOST:PORT, e.g. 127.0.0.1:4317, or off")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,232 @@
+"""Run folder -> what `status` shows: the report, the records that each exporter still needs, and their disk space.
+
+Read-only: a bridge may serve the run meanwhile. ``/status`` of a service returns the same as JSON, an object per run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias, cast
+
+from otel_bridge import settings
+from otel_bridge.bridge.ledger.codec import CONFIG, END, LATE, OTHER, ROLLOUT, ROW
+from otel_bridge.bridge.ledger.database import open_for_reading
+from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.ledger.rows import Destination
+from otel_bridge.errors import OtelBridgeError
+from otel_bridge.exporter import OTLP
+from otel_bridge.journal.files import Stamp, StampedCache
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.folder_scan import FolderScan, scan_folder
+from otel_bridge.journal.locks import probe
+from otel_bridge.journal.quota import Quota, bytes_below
+from otel_bridge.journal.report import Report, ReportCache, report_from
+from otel_bridge.journal.segment import SegmentFile
+
+_HELD_BYTES: Final = 4 << 10
+_LEDGERS_LIMIT_BYTES: Final = 8_192 * _HELD_BYTES
+_KINDS: Final = (ROW, ROLLOUT, LATE, CONFIG, END, OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRecords:
+    """Counts the records that one exporter keeps in the run folder.
+
+    Attributes:
+        records: Number of records that are not durable in its tracker.
+        bytes: Their space, approximately; other exporters may keep the same records.
+        unwritten_unix_ns: Time of the oldest record that it has not written; ``None`` when there is none.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    unwritten_unix_ns: int | None = None
+
+
+_InLedger: TypeAlias = tuple[Mapping[str, KeptRecords], int | None]
+"""Kept records by exporter, and the time of the ledger's oldest record."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Describes one run folder at one moment.
+
+    Attributes:
+        bridge_alive: Whether a process holds its lock.
+        report: Its report; ``None`` when no bridge has read it yet.
+        bytes: Part of the folder (``segments``, ``ledger``, ``files``) to its bytes.
+        held: Kept records, by exporter.
+        held_since_unix_ns: Time of the oldest record in the ledger; ``None`` when the ledger is empty.
+    """
+
+    run_id: str
+    folder: str
+    bridge_alive: bool = False
+    report: Report | None = None
+    bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+    held: Mapping[str, KeptRecords] = field(default_factory=dict[str, KeptRecords])
+    held_since_unix_ns: int | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the size of the whole folder."""
+        return sum(self.bytes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryUse:
+    """Holds the used space of the directory and its present limit, in bytes.
+
+    Attributes:
+        of_disk: Whether the limit is half of the free disk, which is less than ``OTEL_BRIDGE_MAX_BYTES``.
+    """
+
+    used_bytes: int
+    limit_bytes: int
+    of_disk: bool = False
+
+
+def room_of(base: Path, env: Mapping[str, str], states: Iterable[RunState] = ()) -> DirectoryUse:
+    """Measure the directory of run folders; sizes of the folders in *states* are taken from there."""
+    max_bytes = settings.MAX_BYTES.read(env)
+    measured = {Path(state.folder).name: state.total_bytes for state in states}
+    used_bytes = bytes_below(str(base), measured)
+    limit_bytes = Quota(base, max_bytes).limit_bytes(used_bytes)
+    return DirectoryUse(used_bytes, limit_bytes, limit_bytes < max_bytes)
+
+
+class StateReader:
+    """Reads the states of run folders repeatedly; files that have not changed are read once. Thread-safe.
+
+    Each folder is measured anew at every call, because any of its files may have grown.
+
+    Attributes:
+        reports: The cache of reports, which callers may use too.
+    """
+
+    def __init__(self) -> None:
+        self.reports = ReportCache()
+        self._ledgers = StampedCache[Path, _InLedger](_LEDGERS_LIMIT_BYTES)
+
+    def read(self, folder: RunFolder) -> RunState:
+        """Return the state of *folder*; parts of its ledger that cannot be read are left out."""
+        scan = scan_folder(folder)
+        report = self.reports.read_stamped(folder, scan.report)
+        held: dict[str, KeptRecords] = {}
+        since_ns: int | None = None
+        if report is not None and _holds_nothing(report):
+            held = {name: KeptRecords() for name in report.exporters}
+        else:
+            with contextlib.suppress(OtelBridgeError):  # no ledger yet, or locked by its bridge on a shared file system
+                found, since_ns = self._read_ledger(folder.ledger_path, scan.ledger)
+                held = dict(found)
+        if report is not None and OTLP in report.exporters:
+            held[OTLP] = _not_forwarded(scan.segments, report)
+        return RunState(folder.run_id, str(folder.path), probe(folder.lock_path), report, _sizes(scan), held, since_ns)
+
+    def _read_ledger(self, path: Path, stamps: tuple[Stamp | None, ...]) -> _InLedger:
+        size_bytes = sum(stamp.size_bytes for stamp in stamps if stamp is not None)
+        return self._ledgers.get(path, stamps, lambda: _in_ledger(path, size_bytes), cost_bytes=_HELD_BYTES)
+
+
+def run_state_from(raw: object) -> RunState | None:
+    """Return the state that the JSON value *raw* describes, or ``None`` when *raw* is not valid."""
+    try:
+        table = cast("dict[str, object]", raw)
+        return RunState(
+            run_id=str(table["run_id"]),
+            folder=str(table["folder"]),
+            bridge_alive=bool(table["bridge_alive"]),
+            report=report_from(table["report"]) if table["report"] is not None else None,
+            bytes={name: int(size) for name, size in cast("dict[str, int]", table["bytes"]).items()},
+            held={
+                name: KeptRecords(int(one["records"] or 0), int(one["bytes"] or 0), one["unwritten_unix_ns"])
+                for name, one in cast("dict[str, dict[str, int | None]]", table["held"]).items()
+            },
+            held_since_unix_ns=cast("int | None", table["held_since_unix_ns"]),
+        )
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return None
+
+
+def lasts_s(states: Iterable[RunState], room: DirectoryUse, now_unix_ns: int) -> float | None:
+    """Return in how many seconds the space is full at the present rate; ``None`` when nothing fills it.
+
+    The rate of a running run is the size of its kept records divided by the age of the oldest one. Ended runs add
+    nothing.
+    """
+    growth = 0.0
+    for state in states:
+        running = state.report is not None and not state.report.ended and state.report.status == "running"
+        if running and state.held_since_unix_ns is not None:
+            age_s = max((now_unix_ns - state.held_since_unix_ns) / 1e9, 1.0)
+            growth += max((one.bytes for one in state.held.values()), default=0) / age_s
+    return max(room.limit_bytes - room.used_bytes, 0) / growth if growth > 0 else None
+
+
+def _sizes(scan: FolderScan) -> dict[str, int]:
+    segments, ledger = scan.segment_bytes, scan.ledger_bytes
+    return {"segments": segments, "ledger": ledger, "files": scan.total_bytes - segments - ledger}
+
+
+def _holds_nothing(report: Report) -> bool:
+    """Return whether the run has ended and every destination is durable up to its end, so that no record is needed."""
+    exporters = report.exporters.values()
+    return (
+        report.ended
+        and report.destinations == len(report.exporters) > 0
+        and all(one.durable >= report.position for one in exporters)
+    )
+
+
+def _in_ledger(ledger: Path, size_bytes: int) -> _InLedger:
+    """Return from *ledger* the kept records by exporter, and the time of its oldest record."""
+    view = LedgerView(open_for_reading(ledger))
+    try:
+        return _held(view, size_bytes)
+    finally:
+        view.close()
+
+
+def _held(view: LedgerView, ledger_bytes: int) -> _InLedger:
+    position, _, destinations = view.overview()
+    oldest = view.oldest()
+    here = position - oldest + 1
+    held: dict[str, KeptRecords] = {}
+    for at in destinations:
+        records = position - max(at.durable, oldest - 1)
+        share = ledger_bytes * records // here if here > 0 else 0
+        held[_label(at)] = KeptRecords(
+            records, share, _time_behind(view, at.written) if position > at.written else None
+        )
+    return held, _time_behind(view, 0)
+
+
+def _label(at: Destination) -> str:
+    return at.exporter if at.named else f"{at.exporter}, no longer named"
+
+
+def _time_behind(view: LedgerView, position: int) -> int | None:
+    records = view.records(position, _KINDS, limit=1, limit_bytes=1).records
+    time_unix_ns: object = getattr(records[0], "time_unix_ns", None) if records else None
+    if time_unix_ns is None and records:
+        time_unix_ns = getattr(records[0], "start_unix_ns", None)
+    return time_unix_ns if isinstance(time_unix_ns, int) and time_unix_ns > 0 else None
+
+
+def _not_forwarded(segments: Iterable[SegmentFile], report: Report) -> KeptRecords:
+    """Return what ``otlp`` has not forwarded: the bytes of segments behind its offsets, aged by file times."""
+    left_bytes, oldest_ns = 0, None
+    for segment in segments:
+        at = report.processes.get(segment.instance_id)
+        number, offset = (at.forwarded_segment, at.forwarded_offset) if at is not None else (0, 0)
+        rest = segment.size_bytes - (offset if segment.number == number else 0)
+        if segment.number >= number and rest > 0:
+            left_bytes += rest
+            oldest_ns = segment.mtime_ns if oldest_ns is None else min(oldest_ns, segment.mtime_ns)
+    otlp = report.exporters[OTLP]
+    behind = report.position > otlp.written
+    return KeptRecords(max(report.position - otlp.written, 0), left_bytes, oldest_ns if behind else None)

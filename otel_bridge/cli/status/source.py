@@ -1,0 +1,120 @@
+"""Reads what `status` shows from the run folders of a local directory, or over HTTP from ``/status`` of a service."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias, cast
+from urllib.parse import urlsplit
+
+import orjson
+import requests
+
+from otel_bridge import settings
+from otel_bridge.cli.status.run_state import DirectoryUse, RunState, StateReader, room_of, run_state_from
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.folder import RunFolder, base_dir, run_folders
+from otel_bridge.semconv import HEADER_SERVER
+from otel_bridge.text.addresses import without_credentials
+
+NAME_ANOTHER: Final = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
+_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Describes all runs of a directory at one moment.
+
+    Attributes:
+        here: Whether the directory is on this machine.
+    """
+
+    where: str
+    runs: Sequence[RunState]
+    room: DirectoryUse | None = None
+    time_unix_ns: int = field(default_factory=time.time_ns)
+    here: bool = True
+
+    def to_json(self) -> bytes:
+        """Return the body of ``/status``."""
+        return orjson.dumps(self)
+
+
+Read: TypeAlias = Callable[[], Overview]
+
+
+def overview_of(
+    base: Path, folders: Sequence[RunFolder], env: Mapping[str, str], reader: StateReader | None = None
+) -> Overview:
+    """Return the overview of *folders*, all in *base*; a *reader* that is used again reads only what changed."""
+    reader = reader or StateReader()
+    states = [reader.read(folder) for folder in folders]
+    return Overview(str(base), states, room_of(base, env, states) if base.is_dir() else None)
+
+
+def folders_of(directory: Path | None) -> list[RunFolder]:
+    """Return the run folders of *directory*, or *directory* itself when it is a run folder."""
+    base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
+    if (base / "segments").is_dir():
+        return [folder for folder in run_folders(base.resolve().parent) if folder.path == base.resolve()]
+    return run_folders(base)
+
+
+def runs_below(base: Path) -> Path | None:
+    """Return the first folder in *base* that holds run folders, like ``runs`` in the demo's directory."""
+    found = (path for path in sorted(base.glob("*/")) if run_folders(path)) if base.is_dir() else iter(())
+    return next(found, None)
+
+
+def no_run_folder(base: Path) -> str:
+    """Return the message about a directory without run folders; it names the directory below that has some."""
+    below = runs_below(base)
+    where = NAME_ANOTHER if below is None else f"they are in {below}"
+    return f"{base}: no run folder here; {where}"
+
+
+def is_url(place: str) -> bool:
+    """Return whether *place* names a service."""
+    return urlsplit(place).scheme in {"http", "https"}
+
+
+def from_service(url: str, env: Mapping[str, str]) -> Overview:
+    """Return the overview of the service with the HTTP address *url*.
+
+    Raises:
+        JournalError: The service does not answer, refuses the token, or is another kind of server.
+    """
+    shown = without_credentials(url).partition("?")[0].partition("#")[0]
+    tokens = settings.TOKEN.read(env)
+    headers = {"authorization": f"Bearer {tokens[0]}"} if tokens else {}
+    try:
+        answer = requests.get(f"{url.rstrip('/')}/status", headers=headers, timeout=_TIMEOUT_S, allow_redirects=False)
+    except (requests.RequestException, ValueError) as exc:
+        raise JournalError(f"{shown} does not answer ({type(exc).__name__}); is `otel-bridge serve` there?") from exc
+    if answer.status_code in {401, 403}:
+        raise JournalError(f"{shown} refuses access; set OTEL_BRIDGE_TOKEN to a token of the service")
+    found = _overview(url, answer.content) if answer.status_code == 200 else None
+    if found is None:
+        kind = "an otel-bridge without /status: upgrade it" if HEADER_SERVER in answer.headers else "not otel-bridge"
+        raise JournalError(f"{shown} answered {answer.status_code}, it is {kind}; pass the HTTP address of `serve`")
+    return found
+
+
+def _overview(url: str, body: bytes) -> Overview | None:
+    try:
+        table = cast("dict[str, object]", orjson.loads(body))
+        runs = [run_state_from(raw) for raw in cast("list[object]", table["runs"])]
+        room = cast("dict[str, int | bool] | None", table["room"])
+        return Overview(
+            f"{table['where']} at {url.rpartition('@')[2]}",
+            [run for run in runs if run is not None],
+            None
+            if room is None
+            else DirectoryUse(int(room["used_bytes"]), int(room["limit_bytes"]), bool(room.get("of_disk"))),
+            int(cast("int", table["time_unix_ns"])),
+            here=False,
+        )
+    except (orjson.JSONDecodeError, TypeError, KeyError, ValueError):
+        return None

@@ -1,0 +1,35 @@
+"""Prints text of users, jobs and trackers so that it cannot control the terminal.
+
+All text is escaped by `otel_bridge.text.printable`. Markup is off, so that ``[redacted]`` in a reason stays text.
+JSON is escaped by the rules of JSON.
+"""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from otel_bridge.text.printable import shown
+
+
+class Terminal(Console):
+    """Prints lines that may hold text of users, jobs and trackers.
+
+    Args:
+        stderr: Write to stderr.
+        width: Columns; ``None`` for the width of the terminal.
+        soft_wrap: Do not break long lines.
+    """
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None, soft_wrap: bool = False) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, stderr=stderr, width=width, soft_wrap=soft_wrap)
+
+    def print_line(self, text: str, style: str = "") -> None:
+        """Print *text* unwrapped, so that a command in it can be copied."""
+        self.print(Text(shown(text), style=style), soft_wrap=True)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print *text* and a line break to stdout, or to stderr."""
+    click.echo(shown(text), err=err)

@@ -1,0 +1,53 @@
+"""Every convention, and what one attribute or scope is by all of them together. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from otel_bridge import semconv
+from otel_bridge.conventions.convention import Convention
+from otel_bridge.conventions.gen_ai import GEN_AI
+from otel_bridge.conventions.general import GENERAL
+from otel_bridge.conventions.mlflow_tracing import MLFLOW
+from otel_bridge.conventions.openinference import OPENINFERENCE
+from otel_bridge.conventions.pydantic_ai import PYDANTIC_AI
+from otel_bridge.conventions.traceloop import TRACELOOP
+from otel_bridge.conventions.vercel_ai import VERCEL_AI
+
+CONVENTIONS: Final[tuple[Convention, ...]] = (
+    GEN_AI, OPENINFERENCE, TRACELOOP, PYDANTIC_AI, MLFLOW, VERCEL_AI, GENERAL,
+)  # fmt: skip
+"""In order of preference: what an earlier one says of a span holds."""
+
+_NAMES: Final = frozenset(name for convention in CONVENTIONS for name in convention.names)
+_CONTENT: Final = frozenset(name for convention in CONVENTIONS for name in convention.content)
+_CONTENT_PREFIXES: Final = tuple(prefix for convention in CONVENTIONS for prefix in convention.content_prefixes)
+_REWARD: Final = "agentlightning.reward."
+
+
+@lru_cache(maxsize=4096)
+def is_content(key: str) -> bool:
+    """Return whether the attribute *key* holds what a model read or wrote, or an error's text."""
+    return key in _CONTENT or key.startswith(_CONTENT_PREFIXES)
+
+
+@lru_cache(maxsize=4096)
+def is_name(key: str) -> bool:
+    """Return whether a text of the attribute *key* is a name, an id or an enumeration."""
+    return key in _NAMES or (key.startswith(_REWARD) and key.endswith(".name"))
+
+
+def switch_of(scope: str) -> str:
+    """Return the setting by which the instrumentation *scope* records content; empty when none is known."""
+    found = (convention for convention in CONVENTIONS if scope.startswith(convention.scopes or (scope + "\0",)))
+    longest = max(found, key=lambda convention: _match(convention, scope), default=None)
+    return "" if longest is None else longest.switch
+
+
+def _match(convention: Convention, scope: str) -> int:
+    return max(len(prefix) for prefix in convention.scopes if scope.startswith(prefix))
+
+
+FREE_PREFIXES: Final = (semconv.METADATA_PREFIX, semconv.TOOL_PREFIX)
+"""What the names of the user's own facts of a rollout begin with."""

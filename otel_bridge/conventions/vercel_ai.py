@@ -1,0 +1,32 @@
+"""The AI SDK of Vercel.
+
+Source: its documentation, "Telemetry"; versions 4 and 5 use the same attributes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_bridge.conventions.convention import Convention
+
+VERCEL_AI: Final = Convention(
+    title="Vercel AI SDK",
+    scopes=("ai",),
+    switch="experimental_telemetry: {recordInputs: true, recordOutputs: true}",
+    names=frozenset({
+        "ai.model.id", "ai.model.provider", "ai.operationId", "ai.response.finishReason", "ai.response.id",
+        "ai.response.model", "ai.toolCall.id", "ai.toolCall.name",
+    }),
+    content_prefixes=(
+        "ai.prompt", "ai.response.object", "ai.response.reasoning", "ai.response.text", "ai.response.toolCalls",
+        "ai.result.", "ai.toolCall.args", "ai.toolCall.result", "ai.value",
+    ),
+    inputs=("ai.prompt.messages", "ai.prompt"),
+    outputs=("ai.response.text",),
+    arguments=("ai.toolCall.args",),
+    results=("ai.toolCall.result",),
+    models=("ai.response.model", "ai.model.id"),
+    input_tokens=("ai.usage.promptTokens", "ai.usage.inputTokens"),
+    output_tokens=("ai.usage.completionTokens", "ai.usage.outputTokens"),
+    finish_reasons=("ai.response.finishReason",),
+)  # fmt: skip

@@ -1,0 +1,103 @@
+"""Arguments as programs pass them that call other loggers too -> those of our calls. Nothing here raises.
+
+A framework calls its loggers alike, by keywords of its own choice: an argument that a call does not know is counted,
+never a TypeError in the training loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, TypeAlias, cast
+
+EndStatus: TypeAlias = Literal["finished", "failed", "killed"]
+CountArgument: TypeAlias = Callable[[str, int, str], None]
+"""Called with a reason, a number and the name of the first argument that it is about."""
+
+UNKNOWN: Final = "unknown_argument"
+VALUES: Final = ("data", "metrics", "values", "logs", "payload", "log", "row", "scalars", "log_dict", "dictionary", "d")
+"""What loggers call the mapping of values: verl, W&B, Trackio, accelerate, Lightning, Ray, TensorBoard."""
+STEPS: Final = ("step", "global_step", "iteration", "steps", "current_step")
+ROLLOUTS: Final = ("rollouts", "finished", "data", "samples", "trajectories", "episodes", "values")
+CONFIGS: Final = ("config", "params", "hparams", "hyperparams", "values", "data")
+REWARDS: Final = ("values", "rewards", "scores", "data")
+_NO_MEANING: Final = frozenset({"sync", "synchronous", "flush", "quiet", "commit"})
+"""Arguments of other loggers that ask for nothing here."""
+_FINISHED: Final = frozenset({"finished", "success", "succeeded", "completed", "complete", "done", "ok"})
+_KILLED: Final = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"})
+DEFAULT_FLUSH_S: Final = 10.0
+DEFAULT_FINISH_S: Final = 30.0
+
+
+class ExtraArguments:
+    """Arguments of one call that have no parameter.
+
+    Args:
+        positional: Those by position.
+        named: Those by name.
+        count: Counts what is left over.
+    """
+
+    def __init__(self, positional: tuple[object, ...], named: Mapping[str, object], count: CountArgument) -> None:
+        self._positional, self._named, self._count = list(positional), dict(named), count
+
+    def named(self, names: tuple[str, ...], given: object = None) -> object:
+        """Return *given*, or where it is ``None`` the first argument called one of *names*, and take that."""
+        if given is not None:
+            return given
+        found = next((name for name in names if name in self._named), None)
+        return None if found is None else self._named.pop(found)
+
+    def next(self, given: object = None) -> object:
+        """Return *given*, or where it is ``None`` the next argument by position, and take that."""
+        return self._positional.pop(0) if given is None and self._positional else given
+
+    def count_rest(self) -> None:
+        """Count what nobody took."""
+        unknown = [name for name in self._named if name not in _NO_MEANING]
+        unknown += [f"argument {number}" for number, _ in enumerate(self._positional, 1)]
+        if unknown:
+            self._count(UNKNOWN, len(unknown), unknown[0])
+
+
+def row_arguments(
+    values: object, step: object, positional: tuple[object, ...], named: Mapping[str, object], count: CountArgument
+) -> tuple[object, object, bool]:
+    """Return values and step of a ``log()`` call, and whether it commits: W&B's ``commit=False`` keeps the step."""
+    extra = ExtraArguments(positional, named, count)
+    values, step = extra.named(VALUES, values), extra.named(STEPS, step)
+    commit = extra.named(("commit",), extra.next())
+    extra.next()  # W&B's sync
+    extra.count_rest()
+    return values, step, commit is not False
+
+
+def status_of(status: object) -> EndStatus:
+    """Return how a process ends: a word of any tracker, or an exit code; what is neither means failed."""
+    if status is None or status is True:
+        return "finished"
+    if isinstance(status, int):
+        return "failed" if status else "finished"
+    word = status.strip().lower() if isinstance(status, str) else ""
+    return "finished" if word in _FINISHED else "killed" if word in _KILLED else "failed"
+
+
+def seconds_of(value: object, default_s: float) -> float:
+    """Return how long a call may wait; *default_s* for what is not a number."""
+    if value is None or isinstance(value, str | bytes):
+        return default_s
+    try:
+        number = float(cast("float", value))
+    except Exception:  # noqa: BLE001  # a user's object
+        return default_s
+    return default_s if math.isnan(number) else max(number, 0.0)
+
+
+def role_of(role: object) -> str | None:
+    """Return a role as text; ``None`` where it is not one."""
+    if role is None or isinstance(role, str):
+        return role or None
+    try:
+        return str(role)[:256] or None
+    except Exception:  # noqa: BLE001  # a user's object
+        return None

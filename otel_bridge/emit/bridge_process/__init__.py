@@ -1,0 +1,1 @@
+"""Ensures that a bridge runs for the run folder."""

@@ -1,0 +1,241 @@
+"""An interpreter of another environment that holds otel-bridge and the trackers: found, and asked what it can do.
+
+The bridge runs there where the training program's own environment lacks a tracker, or the user names it: so a
+framework's pins do not matter. It is asked once; the answer is kept beside the run folders while nothing is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import orjson
+
+from otel_bridge.emit.bridge_process.spawn import bridge_environment
+from otel_bridge.errors import ConfigError, MissingExtraError
+from otel_bridge.exporter import OTLP
+from otel_bridge.journal import folder as folders
+from otel_bridge.journal import header as headers
+from otel_bridge.journal.folder import put_file
+from otel_bridge.settings import BRIDGE_PYTHON
+
+CACHE_NAME: Final = ".other-environments.json"
+HINT: Final = (
+    "or leave this environment as it is: uv tool install 'otel-bridge[all]' once for the machine, or set "
+    f"{BRIDGE_PYTHON.name} to the python of an environment that has it"
+)
+_COMMAND: Final = "otel-bridge"
+_ASK_S: Final = 20.0
+_MAX_CACHED: Final = 16
+_SCRIPT_BYTES: Final = 4096
+_FORMATS: Final = {"segments": headers.FORMAT, "folder": folders.FORMAT}
+# A first line for the kernel, or for paths that are too long for it the shell's (distlib, pip, uv).
+_SHEBANG: Final = re.compile(
+    rb"#!(/[^\n]*?python[0-9.]*t?)\s*\n|#!/bin/sh\n'''exec' [\"']?(/[^\n]*?python[0-9.]*t?)[\"']? "
+)
+
+# Runs there, and imports what every version has; -I keeps the training program's modules away.
+_QUESTION: Final = """
+import json, os, sys, sysconfig
+from importlib import import_module, metadata, util
+answer = {"purelib": sysconfig.get_path("purelib")}
+try:
+    answer["version"] = metadata.version("otel-bridge")
+    answer["formats"] = {
+        "segments": import_module("otel_bridge.journal.header").FORMAT,
+        "folder": import_module("otel_bridge.journal.folder").FORMAT,
+    }
+    import_module("otel_bridge.bridge.main")
+    answer["missing"] = {
+        point.name: [name for name in point.load().requires if util.find_spec(name) is None]
+        for point in metadata.entry_points(group="otel_bridge.exporters")
+    }
+except Exception as exc:
+    answer["error"] = f"{type(exc).__name__}: {exc}"[:300]
+print(json.dumps(answer))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPython:
+    """An interpreter that can run the bridge.
+
+    Attributes:
+        path: The interpreter.
+        version: Of otel-bridge there.
+        missing: Exporter to the modules that it needs and that are not installed there.
+    """
+
+    path: str
+    version: str
+    missing: Mapping[str, Sequence[str]]
+
+
+def find_python(
+    env: Mapping[str, str], names: Sequence[str], missing: Mapping[str, str], base: Path
+) -> OtherPython | None:
+    """Return the interpreter to run the bridge with; ``None``: this process's own.
+
+    Args:
+        env: The environment.
+        names: The exporters of the run.
+        missing: Exporter to what is said of its package that this environment lacks.
+        base: The folder of run folders, where answers are kept.
+
+    Raises:
+        ConfigError: The interpreter that the user names cannot run the bridge.
+        MissingExtraError: Neither this environment nor another one has what an exporter needs.
+    """
+    wanted = [name for name in names if name != OTLP]
+    named = BRIDGE_PYTHON.read(env)
+    if named:
+        other = _asked(os.path.expanduser(named), env, base)
+        lacking = _lacking(other, wanted)
+        if lacking:
+            raise MissingExtraError(f"{BRIDGE_PYTHON.name}={named}: {lacking}")
+        return other
+    if not missing:
+        return None
+    refused: list[str] = []
+    for python in _on_path(env):
+        try:
+            other = _asked(python, env, base)
+        except ConfigError as exc:
+            refused.append(str(exc))
+            continue
+        lacking = _lacking(other, wanted)
+        if not lacking:
+            return other
+        refused.append(f"{python}: {lacking}")
+    raise MissingExtraError("; ".join([next(iter(missing.values())), *refused, HINT]))
+
+
+def _lacking(other: OtherPython, names: Sequence[str]) -> str:
+    """Return what *other* lacks for the exporters *names*, with the command that installs it; empty: nothing."""
+    unknown = [name for name in names if name not in other.missing]
+    if unknown:
+        return f"exporter {', '.join(unknown)} is not installed in that environment"
+    lacking = [name for name in names if other.missing[name]]
+    if not lacking:
+        return ""
+    modules = dict.fromkeys(module for name in lacking for module in other.missing[name])
+    extras = ",".join(lacking)
+    return (
+        f"that environment lacks {', '.join(modules)}: {other.path} -m pip install 'otel-bridge[{extras}]', "
+        f"or uv tool install 'otel-bridge[{extras}]'"
+    )
+
+
+def _on_path(env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the interpreters of the ``otel-bridge`` commands on PATH, but this process's own."""
+    own = os.path.realpath(sys.prefix)
+    seen: set[str] = set()
+    for place in env.get("PATH", "").split(os.pathsep):
+        if not os.path.isabs(place):  # what lies in the working folder is not meant
+            continue
+        python = _interpreter_of(os.path.join(place, _COMMAND))
+        if python is None or python in seen:
+            continue
+        seen.add(python)
+        if os.path.realpath(os.path.dirname(os.path.dirname(python))) != own:
+            yield python
+
+
+def _interpreter_of(script: str) -> str | None:
+    try:
+        with open(os.path.realpath(script), "rb") as file:
+            found = _SHEBANG.match(file.read(_SCRIPT_BYTES))
+    except OSError:
+        return None
+    return None if found is None else os.fsdecode(found[1] or found[2])
+
+
+def _asked(python: str, env: Mapping[str, str], base: Path) -> OtherPython:
+    """Return what *python* can do: as it said before, unless something was installed since, else ask it.
+
+    Raises:
+        ConfigError: It cannot run the bridge.
+    """
+    if not (os.path.isabs(python) and os.path.isfile(python) and os.access(python, os.X_OK)):
+        raise ConfigError(f"{BRIDGE_PYTHON.name}={python!r}: expected the absolute path of a Python interpreter")
+    cache = base / CACHE_NAME
+    known = _cached(cache)
+    before = known.get(python)
+    if before is None or before.get("mtime_ns") != _installed_ns(before):
+        before = _ask(python, env)
+        before["mtime_ns"] = _installed_ns(before)
+        kept = [*((path, one) for path, one in known.items() if path != python), (python, before)][-_MAX_CACHED:]
+        with suppress(OSError):  # the folder is made with the run; until then each process asks
+            put_file(cache, orjson.dumps(dict(kept)))
+    return _checked(python, before)
+
+
+def _ask(python: str, env: Mapping[str, str]) -> dict[str, object]:
+    try:
+        done = subprocess.run(  # the user's own interpreter
+            [python, "-I", "-c", _QUESTION],
+            env=bridge_environment(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ASK_S,
+            check=False,
+        )
+        answer: object = orjson.loads(done.stdout.splitlines()[-1] if done.stdout else b"null")
+    except subprocess.TimeoutExpired as exc:
+        raise ConfigError(f"{python}: no answer within {_ASK_S:.0f} s; expected a Python with otel-bridge") from exc
+    except (OSError, orjson.JSONDecodeError) as exc:
+        raise ConfigError(f"{python}: {exc}; expected a Python with otel-bridge") from exc
+    if not isinstance(answer, dict):
+        raise ConfigError(
+            f"{python}: it ended with {done.returncode} and no answer; expected a Python with otel-bridge"
+        )
+    return cast("dict[str, object]", answer)
+
+
+def _checked(python: str, answer: Mapping[str, object]) -> OtherPython:
+    version = str(answer.get("version", ""))
+    if "error" in answer:
+        what = f"otel-bridge {version} there does not start" if version else "otel-bridge is not installed there"
+        raise ConfigError(
+            f"{python}: {what} ({answer['error']}); install it: {python} -m pip install --upgrade 'otel-bridge[all]'"
+        )
+    formats = cast("Mapping[str, int]", answer.get("formats") or {})
+    if dict(formats) != _FORMATS:
+        raise ConfigError(
+            f"{python}: otel-bridge {version} there has other file formats ({_listed(formats)}) than this process's "
+            f"({_listed(_FORMATS)}); install the same version in both environments"
+        )
+    missing = cast("Mapping[str, Sequence[str]]", answer.get("missing") or {})
+    return OtherPython(python, version, {name: tuple(modules) for name, modules in missing.items()})
+
+
+def _listed(formats: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in formats.items())
+
+
+def _installed_ns(answer: Mapping[str, object]) -> int | None:
+    """Return when something was last installed or removed there."""
+    try:
+        return os.stat(str(answer.get("purelib", ""))).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _cached(path: Path) -> dict[str, dict[str, object]]:
+    try:
+        found: object = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    entries = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    return {
+        python: cast("dict[str, object]", one)
+        for python, one in entries.items()
+        if isinstance(one, dict) and isinstance(cast("dict[str, object]", one).get("mtime_ns"), int)
+    }

@@ -1,0 +1,157 @@
+"""Start the bridge of a run folder: detached, with nothing of the training process but its environment, cleaned.
+
+A short intermediate is spawned, goes into a session of its own, forks and ends, and is waited for (about 15 ms): so the
+bridge is never the trainer's child, whatever the trainer waits for or drops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.settings import LAUNCHER, LAUNCHER_EXPORTERS, NO_BRIDGE
+
+_INTERPRETER: Final = re.compile(r"(python|pypy)[0-9.]*t?(\.exe)?", re.IGNORECASE)
+_AUTO_INSTRUMENTATION: Final = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
+_LONGEST_START_S: Final = 10.0
+_NICE: Final = 5
+
+# The variables of the training process that would change the bridge: an isolated interpreter with its own SDKs, no
+# rank, no accelerator. OTEL_EXPORTER_OTLP_* stay: where `otlp` forwards to, and with which headers.
+_DROPPED: Final = frozenset({"WANDB_SERVICE", "LD_PRELOAD", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+_DROPPED_PREFIXES: Final = ("PYTHON", "MASTER_", "CUDA_", "OTEL_")
+_KEPT_PREFIXES: Final = ("OTEL_BRIDGE_", "OTEL_EXPORTER_OTLP_")
+
+# -S: site is imported behind the fork, where nobody waits for it; it finds editable installs and virtual environments.
+_BOOTSTRAP: Final = f"""
+import os, sys
+os.setsid()
+try:
+    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+except (OSError, ValueError):
+    os.closerange(3, 4096)
+if os.fork():
+    os._exit(0)
+os.umask(0o077)
+os.nice({_NICE})
+try:  # where the kernel groups by session, niceness counts within the group only, and the group has one of its own
+    with open("/proc/self/autogroup", "w") as group:
+        group.write("{_NICE}")
+except OSError:
+    pass
+import json, site
+site.main()
+given, folder = json.loads(sys.argv[1])
+sys.path[:] = given + [path for path in sys.path if path not in given]
+sys.argv[:] = ["otel-bridge", folder]
+from otel_bridge.bridge.main import main
+sys.exit(main([folder]))
+"""
+
+
+def start_bridge(folder: RunFolder, env: Mapping[str, str], *, python: str | None = None) -> None:
+    """Start a bridge for *folder*; it ends by itself when another holds the lock.
+
+    Args:
+        folder: An existing run folder; the bridge's output goes to its log file.
+        env: Environment that the bridge gets, cleaned.
+        python: Interpreter of another environment, which gets nothing of this one's module search path.
+
+    Raises:
+        JournalError: There is no interpreter to start it with, or the system refused.
+    """
+    executable = python or interpreter()
+    if executable is None:
+        raise JournalError(f"sys.executable is {sys.executable!r}: no Python interpreter to start the bridge with")
+    arguments = orjson.dumps([[] if python else bridge_path(), os.fsdecode(folder.path)]).decode()
+    # No link is followed, and nobody waits for the reader of a FIFO: this is the training process.
+    log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        pid = os.posix_spawn(
+            executable,
+            [executable, "-I", "-S", "-c", _BOOTSTRAP, arguments],
+            bridge_environment(env),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.fspath(folder.log_path), log_flags, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsigmask=(),
+            setsigdef=[one for one in signal.valid_signals() if one not in {signal.SIGKILL, signal.SIGSTOP}],
+        )
+    except OSError as exc:
+        raise JournalError(f"{executable} cannot be started: {exc.strerror or exc}") from exc
+    _wait_for(pid)
+
+
+def interpreter() -> str | None:
+    """Return the Python interpreter to start the bridge with; ``None`` in a frozen or embedding program."""
+    executable = sys.executable
+    if not executable or getattr(sys, "frozen", False) or not os.access(executable, os.X_OK):
+        return None
+    return executable if _INTERPRETER.fullmatch(os.path.basename(executable)) else None
+
+
+def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return *env* without what is the training process's own."""
+    kept = {
+        name: value
+        for name, value in env.items()
+        if name not in _DROPPED and (name.startswith(_KEPT_PREFIXES) or not name.startswith(_DROPPED_PREFIXES))
+    }
+    for name in (LAUNCHER.name, LAUNCHER_EXPORTERS.name):
+        kept.pop(name, None)
+    return {**kept, NO_BRIDGE.name: "1"}
+
+
+def bridge_path(path: Sequence[str] | None = None) -> list[str]:
+    """Return the module search path for the bridge: this process's, less where the user's own scripts lie.
+
+    A ``mlflow.py`` beside the training script is not the tracker. What an editable install adds, ``site`` finds again.
+    """
+    left_out = {"", *_script_folders()}
+    kept: list[str] = []
+    for entry in sys.path if path is None else path:
+        whole = os.path.abspath(entry) if entry else ""
+        if whole in left_out or whole.endswith(
+            os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
+        ):
+            continue
+        kept.append(whole)
+    own = os.fspath(Path(__file__).resolve().parents[3])
+    # Last: this package runs from a checkout too, and hides nothing there.
+    return kept if own in kept else [*kept, own]
+
+
+def _script_folders() -> set[str]:
+    folders: set[str] = set()
+    with contextlib.suppress(OSError):  # the working folder was deleted
+        folders.add(os.getcwd())
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if isinstance(script, str):
+        folders |= {os.path.dirname(os.path.abspath(script)), os.path.dirname(os.path.realpath(script))}
+    return folders
+
+
+def _wait_for(pid: int) -> None:
+    """Wait for the intermediate, which ends as soon as it has forked."""
+    deadline = time.monotonic() + _LONGEST_START_S
+    # A program that ignores SIGCHLD, or waits for any child, has it already.
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return
+            time.sleep(0.001)

@@ -1,0 +1,112 @@
+"""Ensure that a bridge runs: an existing one, the launcher, or a new process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from otel_bridge.emit.bridge_process.spawn import start_bridge
+from otel_bridge.emit.config.child_env import launcher_alive
+from otel_bridge.emit.console import say
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.locks import LockUnsupportedError, probe
+
+_FIRST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 60.0
+_HEARTBEAT_NS: Final = 60_000_000_000
+_LOADING_S: Final = 60.0
+"""How long a bridge may load its packages on a slow machine before it counts as failed."""
+_LOCK_S: Final = 1.0
+"""How long a bridge that has written its first line may take to hold the lock."""
+_POLL_S: Final = 0.02
+
+
+class BridgeStarter:
+    """Starts a bridge when nobody holds the folder's lock. Its owner locks.
+
+    Args:
+        folder: The run folder.
+        env: Environment for the bridge.
+        hold: Append only: never start one.
+        python: Interpreter of another environment to start it with; ``None``: this process's own.
+    """
+
+    def __init__(self, folder: RunFolder, env: Mapping[str, str], *, hold: bool, python: str | None = None) -> None:
+        self._folder = folder
+        self._env = env
+        self._hold = hold
+        self._python = python
+        self._not_before = self._settled_at = 0.0
+        self._pause_s = _FIRST_PAUSE_S
+        self._startable = True
+        self._said = False
+        self._started_s, self._logged = float("-inf"), -1
+
+    def delivered_by(self) -> str | None:
+        """Return who delivers now: ``launcher``, ``bridge``, or ``None`` for nobody."""
+        if launcher_alive(self._env):
+            return "launcher"
+        return "bridge" if self._locked() else None
+
+    def goes_on(self) -> str | None:
+        """Return who goes on delivering when this process ends: ``launcher``, ``bridge``, or ``None`` for nobody.
+
+        A bridge that was started here and is still loading counts; one that has written to its log and holds no lock
+        has ended.
+        """
+        deadline = time.monotonic() + _LOCK_S
+        while (by := self.delivered_by()) is None and time.monotonic() - self._started_s < _LOADING_S:
+            if self._log_bytes() == self._logged:
+                return "bridge"
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(_POLL_S)
+        return by
+
+    def ensure(self) -> bool:
+        """Start a bridge if nobody delivers; false: nobody will.
+
+        One that ends within a minute again and again is started ever more seldom, at least once a minute.
+        """
+        if self.delivered_by() is not None:
+            if time.monotonic() >= self._settled_at:
+                self._not_before, self._pause_s = 0.0, _FIRST_PAUSE_S
+            return True
+        if self._hold:
+            return False
+        now = time.monotonic()
+        if now < self._not_before:
+            return self._startable
+        self._not_before, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._settled_at = now + _LONGEST_PAUSE_S
+        self._started_s, self._logged = now, self._log_bytes()
+        try:
+            start_bridge(self._folder, self._env, python=self._python)
+        except JournalError as exc:
+            self._say_once(str(exc))
+            self._startable, self._started_s = False, float("-inf")
+        else:
+            self._startable = True
+        return self._startable
+
+    def _log_bytes(self) -> int:
+        try:
+            return self._folder.log_path.stat().st_size
+        except OSError:
+            return 0
+
+    def _locked(self) -> bool:
+        try:
+            return probe(self._folder.lock_path)
+        except LockUnsupportedError:
+            holder = self._folder.holder()
+            return holder is not None and time.time_ns() - holder.heartbeat_unix_ns < _HEARTBEAT_NS
+        except JournalError:
+            return False
+
+    def _say_once(self, reason: str) -> None:
+        if not self._said:
+            self._said = True
+            say(f"{reason}; rows are kept, deliver them with: otel-bridge drain {self._folder.base}", always=True)

@@ -1,0 +1,47 @@
+"""Take a run over from a bridge that is blocked for want of credentials which this process has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.control import send_control
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.locks import probe
+from otel_bridge.journal.machine import this_host
+from otel_bridge.journal.report import Report
+
+_HAND_OVER_S: Final = 10.0
+_POLL_S: Final = 0.02
+_CREDENTIALS: Final = {
+    "wandb": ("WANDB_API_KEY",),
+    "mlflow": ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "DATABRICKS_TOKEN"),
+    "trackio": ("TRACKIO_WRITE_TOKEN", "HF_TOKEN"),
+}
+
+
+def has_what_is_missing(report: Report, env: Mapping[str, str]) -> bool:
+    """Return whether an exporter is blocked, and *env* holds a credential for it."""
+    blocked = (name for name, one in report.exporters.items() if one.state == "blocked")
+    return any(env.get(variable) for name in blocked for variable in _CREDENTIALS.get(name, ()))
+
+
+def take_over(folder: RunFolder) -> None:
+    """Ask the bridge to hand over and wait until it has released it; after ten seconds it is killed, which is safe."""
+    with contextlib.suppress(JournalError):
+        holder = folder.holder()
+        send_control(folder, "handover")
+        deadline = time.monotonic() + _HAND_OVER_S
+        while probe(folder.lock_path):
+            if time.monotonic() > deadline:
+                here = this_host()
+                if holder is not None and (holder.host, holder.boot_id) == (here.name, here.boot_id):
+                    with contextlib.suppress(OSError):
+                        os.kill(holder.pid, signal.SIGKILL)
+                return
+            time.sleep(_POLL_S)

@@ -1,0 +1,1 @@
+"""What a run is begun with: identity, resource, exporters, hyperparameters."""

@@ -1,0 +1,110 @@
+"""What children of this process are given, through its environment: the run it is in.
+
+This process's own next ``init()`` is not to read it as its user's wish, hence `hand_over` can be taken back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from otel_bridge.exporter import OTLP, SIGNALS
+from otel_bridge.journal.machine import start_ticks
+from otel_bridge.settings import EXPORTERS, LAUNCHER, LAUNCHER_EXPORTERS, TOKEN
+
+
+class ChildEnvironment:
+    """Variables set for children, and what stood there before."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, str | None] = {}
+        self._given: dict[str, str] = {}
+
+    def hand_over(self, variables: Mapping[str, str | None]) -> None:
+        """Set *variables*; ``None`` removes one."""
+        for name, value in variables.items():
+            self._before.setdefault(name, os.environ.get(name))
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = self._given[name] = value.replace("\0", "")
+
+    def keep_for_children(self) -> None:
+        """Stop taking back: this process is itself a (forked) child, given by its parent."""
+        self._before.clear()
+        self._given.clear()
+
+    def take_back(self) -> None:
+        """Set what stood there before, where nobody changed it since."""
+        for name, before in self._before.items():
+            if os.environ.get(name) != self._given.get(name):
+                continue
+            if before is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = before
+        self._before.clear()
+        self._given.clear()
+
+
+# What a worker on another machine must know to reach this run: the endpoint that gathers the job, and its token.
+
+_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
+_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def endpoint_for_others(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the variables of the endpoint, credentials included; none where there is no endpoint for others.
+
+    Args:
+        env: This process's environment.
+        names: Its exporters. Under ``otel-bridge run --listen`` the endpoint is the launcher's receiver.
+    """
+    launched = launcher_alive(env)
+    if not launched and OTLP not in names:
+        return {}
+    if launched and (urlsplit(env.get(f"{_PREFIX}ENDPOINT", "")).hostname or "localhost") in _HERE:
+        return {}
+    variables = {name: value for name, value in env.items() if name.startswith(_PREFIX) and value}
+    if TOKEN.read(env):
+        variables[TOKEN.name] = env[TOKEN.name]
+    return {**variables, EXPORTERS.name: OTLP} if launched else variables
+
+
+# Whether ``otel-bridge run`` started this process and lives: then it is the bridge, and it chose the exporters.
+
+NO_SYSTEM_METRICS: Final = ("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "system_metrics")
+"""Where the user does not say it: the extra ``system`` brings this instrumentation for the bridge, and
+``opentelemetry-instrument`` would measure with it inside each program, 150 keys of a machine and of its interpreter."""
+
+
+def launcher_mark(pid: int | None = None) -> str:
+    """Return the value of ``OTEL_BRIDGE_LAUNCHER`` for the children of *pid* (default: of this process)."""
+    pid = os.getpid() if pid is None else pid
+    return f"{pid}:{start_ticks(pid)}"
+
+
+def launcher_alive(env: Mapping[str, str]) -> bool:
+    """Return whether the launcher that *env* names still runs; a pid used again by another process is not it."""
+    pid, _, started = LAUNCHER.read(env).partition(":")
+    if not (pid.isdigit() and started.isdigit()):
+        return False
+    return int(started) > 0 and start_ticks(int(pid)) == int(started)
+
+
+def launcher_environment(exporters: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return the variables by which this process, as a launcher, describes itself and its exporters to its children."""
+    return {
+        LAUNCHER.name: launcher_mark(),
+        LAUNCHER_EXPORTERS.name: ";".join(f"{signal}={','.join(exporters.get(signal, ()))}" for signal in SIGNALS),
+    }
+
+
+def launcher_exporters(env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return what the launcher chose, signal to exporters."""
+    chosen = LAUNCHER_EXPORTERS.read(env)
+    if not chosen:
+        return dict.fromkeys(SIGNALS, EXPORTERS.read(env))
+    return {signal: chosen.get(signal, ()) for signal in SIGNALS}

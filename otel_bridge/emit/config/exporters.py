@@ -1,0 +1,135 @@
+"""Arguments and environment -> the exporters of each signal, and where each delivers.
+
+Checked when a run begins: an unknown name or a missing package is an error then, never later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, cast
+
+from otel_bridge.emit.config.child_env import launcher_exporters
+from otel_bridge.errors import ConfigError
+from otel_bridge.exporter import NONE, OTLP, SIGNALS, ExporterSettings, described, destination_of, load, missing_of
+from otel_bridge.settings import EXPORTERS, LOGS_EXPORTER, METRICS_EXPORTER, TRACES_EXPORTER, content_of, names
+from otel_bridge.text.addresses import without_credentials
+
+_BY_SIGNAL: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
+# Values that stock SDKs know and we do not: meant for them, not misspelt.
+_STOCK_ONLY: Final = frozenset({"prometheus", "zipkin", "zipkin_json", "zipkin_proto_http", "jaeger", "logging"})
+_STOCK_OTLP: Final = {"otlp_proto_http": OTLP, "otlp_proto_grpc": OTLP}
+_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_OTLP_VARIABLES: Final = (
+    _ENDPOINT,
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+    *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}" for signal in SIGNALS for what in ("ENDPOINT", "PROTOCOL")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedDestinations:
+    """The exporters of one process.
+
+    Attributes:
+        by_signal: ``metrics``, ``traces``, ``logs`` to names.
+        destinations: Exporter to the variables that say where it delivers, made absolute, no credentials.
+        refused: ``none`` was asked for by name.
+        settings: Exporter to its settings.
+        message_content: Exporter to how much message text it may get, where that is less than all.
+    """
+
+    by_signal: Mapping[str, tuple[str, ...]]
+    destinations: Mapping[str, Mapping[str, str]]
+    refused: bool = False
+    settings: Mapping[str, ExporterSettings] = field(default_factory=dict[str, ExporterSettings], compare=False)
+    message_content: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every exporter named for any signal, in the order named."""
+        return tuple(dict.fromkeys(name for chosen in self.by_signal.values() for name in chosen))
+
+
+def choose(
+    argument: object, env: Mapping[str, str], cwd: Path, *, launched: bool = False, elsewhere: bool = False
+) -> RequestedDestinations:
+    """Choose and check the exporters.
+
+    Args:
+        argument: ``init(exporters=)``: ``None``, a text (``"trackio,otlp"``) or several.
+        env: The environment.
+        cwd: The working folder: relative destinations are below it.
+        launched: A launcher lives: it chose.
+        elsewhere: The bridge may run in another environment: what an exporter needs is not asked for here.
+
+    Raises:
+        ConfigError: A name is unknown, or a setting of an exporter cannot be used.
+        MissingExtraError: An exporter's package is not installed.
+    """
+    asked = _asked(argument)
+    by_signal = _by_launcher(asked, env) if launched else _by_environment(asked, env)
+    refused = any(NONE in chosen for chosen in by_signal.values())
+    kept = {signal: tuple(n for n in chosen if n != NONE) for signal, chosen in by_signal.items()}
+    used = dict.fromkeys(name for chosen in kept.values() for name in chosen)
+    find = described if elsewhere else load
+    settings = {name: find(name).settings(env, cwd) for name in used if name != OTLP}
+    destinations = {name: destination_of(one) for name, one in settings.items()}
+    if OTLP in used:
+        destinations[OTLP] = {key: without_credentials(env[key]) for key in _OTLP_VARIABLES if env.get(key)}
+    content = {name: content_of(name).read(env) for name in used}
+    return RequestedDestinations(
+        kept, destinations, refused, settings, {name: mode for name, mode in content.items() if mode != "full"}
+    )
+
+
+def missing_here(choice: RequestedDestinations) -> dict[str, str]:
+    """Return the exporters of *choice* whose tracker this environment lacks, and what is said of each."""
+    said = {name: missing_of(name, described(name)) for name in choice.names if name != OTLP}
+    return {name: what for name, what in said.items() if what}
+
+
+def _by_launcher(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return what the launcher chose; where it chose nothing, what this process asks for."""
+    by_signal = launcher_exporters(env)
+    return by_signal if any(by_signal.values()) else dict.fromkeys(SIGNALS, asked)
+
+
+def _by_environment(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    fallback = asked or EXPORTERS.read(env)
+    by_signal = {signal: _ours(setting.read(env)) or fallback for signal, setting in _BY_SIGNAL.items()}
+    if any(by_signal.values()):
+        return by_signal
+    # An endpoint is all that is set: somebody collects there.
+    return {
+        signal: (OTLP,) if env.get(_ENDPOINT) or env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") else ()
+        for signal in SIGNALS
+    }
+
+
+def _ours(chosen: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_STOCK_OTLP.get(name, name) for name in chosen if name not in _STOCK_ONLY))
+
+
+def asked_names(argument: object) -> tuple[str, ...] | None:
+    """Return the exporters that ``init(exporters=)`` names, without ``none``; ``None``: it names nothing.
+
+    Raises:
+        ConfigError: *argument* is not a name.
+    """
+    asked = _asked(argument)
+    return tuple(name for name in asked if name != NONE) if asked else None
+
+
+def _asked(argument: object) -> tuple[str, ...]:
+    if argument is None:
+        return ()
+    if isinstance(argument, str):
+        return names(argument)
+    if isinstance(argument, Sequence | set | frozenset):
+        given = list(cast("Iterable[object]", argument))
+        chosen = [name for name in given if isinstance(name, str)]
+        if chosen == given:
+            return tuple(dict.fromkeys(chosen)) or (NONE,)
+    raise ConfigError(f"exporters={argument!r}: expected names, e.g. 'trackio,otlp' or ['trackio', 'otlp']")

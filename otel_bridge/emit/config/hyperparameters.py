@@ -1,0 +1,332 @@
+"""A run's config -> what may be sent: plain values without secrets, cycles or memory addresses, bounded.
+
+No ``repr()`` of a user's object: it may hold a secret, an address that differs in every process, or megabytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import enum
+import math
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence, Set
+from dataclasses import dataclass
+from itertools import islice
+from types import ModuleType, SimpleNamespace
+from typing import Final, TypeGuard, cast
+
+from otel_bridge.emit.encode.protobuf import Attribute
+from otel_bridge.records import Json
+from otel_bridge.text.redaction import redact_text, scrubbed
+
+MAX_DEPTH: Final = 16
+MAX_ENTRIES: Final = 10_000
+MAX_TEXT_CHARS: Final = 10_000
+MAX_TOTAL_CHARS: Final = 1 << 20
+_MAX_ARRAY_NUMBERS: Final = 100
+CYCLE: Final = "[cycle]"
+TOO_DEEP: Final = "[too deep]"
+_BY_STR: Final = frozenset({
+    "builtins.complex", "datetime.timedelta", "datetime.timezone", "zoneinfo.ZoneInfo", "decimal.Decimal",
+    "fractions.Fraction", "uuid.UUID", "ipaddress.IPv4Address", "ipaddress.IPv6Address", "ipaddress.IPv4Network",
+    "ipaddress.IPv6Network",
+})  # fmt: skip
+"""Types of the standard library whose ``str()`` is the value."""
+_ARRAY_LIBRARIES: Final = frozenset({"numpy", "torch", "jax", "jaxlib", "ml_dtypes", "tensorflow", "mlx"})
+_DATA_TYPES: Final = frozenset({"dtype", "DType", "Dtype", "device", "Device", "layout", "memory_format"})
+
+
+def config_of(config: object, drop: Callable[[str, int, str], None]) -> dict[str, Attribute]:
+    """Return *config* as nested plain values.
+
+    Args:
+        config: A mapping, a dataclass, an attrs class, a namespace, or what has ``to_dict()`` or ``model_dump()``.
+        drop: Called with the reason, the number and the first key when nothing, or not all of it, can be taken.
+    """
+    mapping = _as_mapping(config)
+    if mapping is None:
+        drop("config_not_a_mapping", 1, type(config).__name__)
+        return {}
+    cleaner = _Cleaner()
+    cleaned = cleaner.mapping(mapping, (id(config),))
+    if cleaner.clipped:
+        drop("config_clipped", 1, "")
+    if cleaner.unreadable:
+        drop("config_unreadable", len(cleaner.unreadable), cleaner.unreadable[0])
+    # The cleaner has looked at every text; names hold for all that lies below them.
+    return cast("dict[str, Attribute]", scrubbed(cast("Json", cleaned), shapes=False))
+
+
+def _as_mapping(value: object) -> Mapping[object, object] | None:
+    if isinstance(value, Mapping):
+        return cast("Mapping[object, object]", value)
+    kind = type(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _Fields(value, [field.name for field in dataclasses.fields(value)])
+    if (attrs := getattr(kind, "__attrs_attrs__", None)) is not None:
+        return _Fields(value, [str(one.name) for one in attrs])
+    dumps = [found for name in ("model_dump", "to_dict") if callable(found := getattr(kind, name, None))]
+    for dump in dumps:
+        with contextlib.suppress(Exception):  # code of the user's own object
+            dumped: object = dump(value)
+            return cast("Mapping[object, object]", dumped) if isinstance(dumped, Mapping) else None
+    if dumps or isinstance(value, SimpleNamespace) or kind.__module__ == "argparse":
+        return cast("Mapping[object, object]", getattr(value, "__dict__", None))
+    return None
+
+
+class _Fields(Mapping[object, object]):
+    """The fields of an object, each read when it is asked for."""
+
+    def __init__(self, of: object, names: list[str]) -> None:
+        self._of, self._names = of, names
+
+    def __getitem__(self, name: object) -> object:
+        return getattr(self._of, cast("str", name))
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class _Cleaner:
+    """Copies one config, counting what it takes."""
+
+    def __init__(self) -> None:
+        self.clipped = False
+        self.unreadable: list[str] = []
+        self._entries = 0
+        self._chars = 0
+        self._path: list[str] = []
+
+    def mapping(self, values: Mapping[object, object], parents: tuple[int, ...]) -> dict[str, Attribute]:
+        out: dict[str, Attribute] = {}
+        for raw_key, value in entries_of(values, MAX_ENTRIES + 1):
+            if self._full():
+                break
+            key = self._key(raw_key)
+            if key:
+                self._path.append(key)
+                out[key] = self.value(value, parents)
+                self._path.pop()
+        return out
+
+    def value(self, value: object, parents: tuple[int, ...]) -> Attribute:
+        self._entries += 1
+        if not isinstance(value, Unreadable):
+            try:
+                return self._value(value, parents)
+            except Exception:  # noqa: BLE001  # code of the user's own object
+                value = Unreadable()
+        self.unreadable.append(".".join(self._path))
+        return self._text(value.shown)
+
+    def _value(self, value: object, parents: tuple[int, ...]) -> Attribute:
+        plain = self._plain(value)
+        if plain is not None or value is None:
+            return plain
+        if id(value) in parents:
+            return CYCLE
+        if len(parents) >= MAX_DEPTH:
+            self.clipped = True
+            return TOO_DEEP
+        inside = (*parents, id(value))
+        mapping = _as_mapping(value)
+        if mapping is not None:
+            return self.mapping(mapping, inside)
+        if is_list_like(value):
+            return self._items(value, inside)
+        return self._array(value, inside)
+
+    def _plain(self, value: object) -> Attribute:
+        if isinstance(value, enum.Enum):
+            return self._plain(value.value) if isinstance(value.value, str | int | float) else self._text(value.name)
+        if isinstance(value, bool | int | float):
+            kind = bool if isinstance(value, bool) else int if isinstance(value, int) else float
+            return kind(value)
+        text = text_of(value)
+        return None if text is None else self._text(text)
+
+    def _items(self, values: Iterable[object], parents: tuple[int, ...]) -> list[Attribute]:
+        out: list[Attribute] = []
+        for item in items_of(values, MAX_ENTRIES + 1):
+            if self._full():
+                break
+            out.append(self.value(item, parents))
+        return out
+
+    def _array(self, value: object, parents: tuple[int, ...]) -> Attribute:
+        """Return an array's numbers when they are few, a number for a 0-d one, else what kind of object it is."""
+        shape: object = getattr(value, "shape", None)
+        tolist: object = getattr(value, "tolist", None)
+        if isinstance(shape, tuple) and callable(tolist):
+            sizes = cast("tuple[int, ...]", shape)
+            if math.prod(sizes) <= _MAX_ARRAY_NUMBERS:
+                return self.value(tolist(), parents)
+            return f"<{type(value).__name__} of shape {'x'.join(map(str, sizes))}>"
+        return self._text(f"<{type(value).__module__}.{type(value).__qualname__}>")
+
+    def _key(self, raw: object) -> str:
+        try:
+            if isinstance(raw, enum.Enum):
+                return self._text(raw.name)
+            text = text_of(raw)
+            return self._text(_name(raw) if text is None else text)
+        except Exception:  # noqa: BLE001  # a user's __str__
+            return ""
+
+    def _text(self, value: str) -> str:
+        kept = redact_text(value[: MAX_TEXT_CHARS + 1000])[:MAX_TEXT_CHARS]
+        self.clipped |= len(value) > MAX_TEXT_CHARS
+        self._chars += len(kept)
+        return kept
+
+    def _full(self) -> bool:
+        full = self._entries >= MAX_ENTRIES or self._chars >= MAX_TOTAL_CHARS
+        self.clipped |= full
+        return full
+
+
+def text_of(value: object) -> str | None:
+    """Return a small value that has one plain text, by that text; ``None`` for anything else.
+
+    So are texts, paths, times, data types, devices, and by their qualified names functions and classes.
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(cast("os.PathLike[str]", value))
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, bytes | bytearray):
+        return f"<{len(value)} bytes>"
+    return str(value) if _is_shown_by_str(type(value)) else _qualified_name(value)
+
+
+def _is_shown_by_str(kind: type) -> bool:
+    return f"{kind.__module__}.{kind.__qualname__}" in _BY_STR or any(
+        base.__name__ in _DATA_TYPES and base.__module__.partition(".")[0] in _ARRAY_LIBRARIES for base in kind.__mro__
+    )
+
+
+def _qualified_name(value: object) -> str | None:
+    """Return the name of a module, function or class, and the pattern of a regular expression."""
+    kind = type(value)
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, re.Pattern):
+        return str(cast("re.Pattern[str]", value).pattern)
+    if kind.__module__ == "functools" and kind.__name__ == "partial":
+        inner = _qualified_name(getattr(value, "func", None))
+        return None if inner is None else f"partial({inner})"
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(name, str) or not callable(value):
+        return None
+    return f"{module}.{name}" if isinstance(module, str) else name
+
+
+def _name(key: object) -> str:
+    return str(key) if key is None or isinstance(key, str | int | float | tuple) else ""  # pyright: ignore[reportUnknownArgumentType]  # any tuple
+
+
+# Mappings and sequences of any library -> their entries, each read alone where they cannot be read together.
+#
+# A config may be OmegaConf with a mandatory value that is missing, or an object whose methods raise: one entry that
+# cannot be read costs that entry. Nothing here raises, and no library is imported.
+
+_TEXTS: Final = (str, bytes, bytearray, memoryview)
+_SEQUENCES: Final = (Sequence, Set, MappingView, deque)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for an entry that raised when it was read.
+
+    Attributes:
+        shown: What is known of it: OmegaConf's ``???`` or ``${…}``.
+    """
+
+    shown: str = "[unreadable]"
+
+
+def is_list_like(value: object) -> TypeGuard[Iterable[object]]:
+    """Return whether *value* is a collection of entries, and not a text, a mapping or an iterator."""
+    return isinstance(value, _SEQUENCES) and not isinstance(value, _TEXTS)
+
+
+def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object, object]]:
+    """Return the first *limit* entries of a mapping; what cannot be read is an `Unreadable`."""
+    if type(values) is dict:  # copied while the interpreter is held: no other thread changes it meanwhile
+        copied = dict(cast("dict[object, object]", values))
+        return list(islice(copied.items(), limit))
+    for _ in range(2):  # another thread may have changed it meanwhile
+        try:
+            return [(key, value) for key, value in islice(values.items(), limit)]
+        except Exception:  # noqa: BLE001, PERF203, S112  # code of the user's own mapping
+            continue
+    keys = _read_until_it_raises(values, limit)
+    raw = _without_resolving(values)
+    held: Mapping[object, object] = cast("Mapping[object, object]", raw) if isinstance(raw, dict) else {}
+    return [_entry(values, key, held) for key in keys]
+
+
+def items_of(values: Iterable[object], limit: int) -> list[object]:
+    """Return the first *limit* items of a collection; what cannot be read is an `Unreadable`."""
+    try:
+        return list(islice(values, limit))
+    except Exception:  # noqa: BLE001  # code of the user's own collection
+        if not isinstance(values, Sequence):
+            return _read_until_it_raises(values, limit)
+    sequence: Sequence[object] = values
+    raw = _without_resolving(sequence)
+    held: Sequence[object] = cast("Sequence[object]", raw) if isinstance(raw, list) else ()
+    try:
+        count = min(len(sequence), limit)
+    except Exception:  # noqa: BLE001
+        return _read_until_it_raises(values, limit)
+    return [_item(sequence, index, held) for index in range(count)]
+
+
+def _entry(values: Mapping[object, object], key: object, held: Mapping[object, object]) -> tuple[object, object]:
+    if isinstance(key, Unreadable):
+        return key.shown, key
+    try:
+        return key, values[key]
+    except Exception:  # noqa: BLE001  # code of the user's own mapping
+        raw = held.get(key)
+        return key, Unreadable(raw) if isinstance(raw, str) else Unreadable()
+
+
+def _item(values: Sequence[object], index: int, held: Sequence[object]) -> object:
+    try:
+        return values[index]
+    except Exception:  # noqa: BLE001  # code of the user's own collection
+        raw = held[index] if index < len(held) else None
+        return Unreadable(raw) if isinstance(raw, str) else Unreadable()
+
+
+def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:
+    found: list[object] = []
+    try:
+        found.extend(islice(values, limit))
+    except Exception:  # noqa: BLE001
+        found.append(Unreadable())
+    return found
+
+
+def _without_resolving(values: object) -> object:
+    """Return what an OmegaConf container holds as it was written, ``None`` for anything else."""
+    omegaconf = sys.modules.get("omegaconf")
+    if omegaconf is None or not type(values).__module__.startswith("omegaconf."):
+        return None
+    try:
+        return cast("object", omegaconf.OmegaConf.to_container(values, resolve=False, throw_on_missing=False))
+    except Exception:  # noqa: BLE001
+        return None

@@ -1,0 +1,231 @@
+"""Arguments and environment -> which run this is, and the role in it.
+
+Order: argument, ``OTEL_BRIDGE_*``, ``OTEL_RESOURCE_ATTRIBUTES``, the trackers' own variables, defaults. Pure but
+for the four random digits of a name that nobody gave, which come from the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, cast
+from urllib.parse import unquote
+
+from otel_bridge import semconv
+from otel_bridge.errors import ConfigError
+from otel_bridge.records import run_id_of
+from otel_bridge.settings import (
+    GENERATED_NAME,
+    GENERATED_PROJECT,
+    LAUNCHER_NEW,
+    NEW_RUN,
+    NODE_RANK,
+    PROJECT,
+    ROLE,
+    RUN_ID,
+    RUN_NAME,
+    Setting,
+    non_negative_int,
+    text,
+)
+
+_RESOURCE_ATTRIBUTES: Final = Setting("OTEL_RESOURCE_ATTRIBUTES", "", text, "Attributes of the resource.")
+_RANK: Final = Setting("RANK", 0, non_negative_int, "Rank of this process.")
+_WORLD_SIZE: Final = Setting("WORLD_SIZE", 0, non_negative_int, "How many processes the job has.")
+_GROUP_RANK: Final = Setting("GROUP_RANK", -1, non_negative_int, "Number of this machine, as torchrun sets it.")
+_SLURM_NODEID: Final = Setting("SLURM_NODEID", -1, non_negative_int, "Number of this machine, as Slurm sets it.")
+# What W&B takes as an id, less what a folder name cannot hold.
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MAX_NAME_CHARS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class InitArguments:
+    """The arguments of ``init()`` that say which run it is; ``None``: not given."""
+
+    project: str | None = None
+    name: str | None = None
+    role: str | None = None
+    id: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
+    entity: str | None = None
+    job_type: str | None = None
+    rank: int | None = None
+    system_metrics: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which run this process is in, and as whom.
+
+    Attributes:
+        id: Run id.
+        id_given: The id was given, not made of project and name.
+        rank: Number of this process among `world_size`.
+        node_rank: Number of this machine.
+        asked: The arguments that go to the resource as they are.
+        resource: Further attributes of ``OTEL_RESOURCE_ATTRIBUTES``.
+        project_generated: Nobody gave the project: it is the working folder's name.
+        name_generated: Nobody gave the name.
+    """
+
+    project: str
+    name: str
+    id: str
+    id_given: bool
+    role: str | None
+    rank: int
+    world_size: int
+    node_rank: int
+    asked: InitArguments
+    resource: Mapping[str, str] = field(default_factory=dict[str, str])
+    project_generated: bool = False
+    name_generated: bool = False
+
+    @property
+    def generated(self) -> tuple[str, ...]:
+        """Which of ``project`` and ``run_name`` nobody gave, as a segment's header has it."""
+        flags = (("project", self.project_generated), ("run_name", self.name_generated))
+        return tuple(what for what, is_generated in flags if is_generated)
+
+
+def identify(asked: InitArguments, env: Mapping[str, str], cwd: Path, *, launched: bool = False) -> Identity:
+    """Decide which run it is.
+
+    Args:
+        asked: The arguments of ``init()``.
+        env: The environment.
+        cwd: The working folder.
+        launched: A launcher lives: ``OTEL_*`` variables are meant for stock SDKs and not read.
+
+    Raises:
+        ConfigError: A name, id or rank cannot be used.
+    """
+    resource = {} if launched else resource_attributes(env)
+    project = _first(
+        ("project", asked.project),
+        (PROJECT.name, PROJECT.read(env)),
+        (semconv.PROJECT, resource.get(semconv.PROJECT)),
+        ("WANDB_PROJECT", env.get("WANDB_PROJECT")),
+        ("MLFLOW_EXPERIMENT_NAME", env.get("MLFLOW_EXPERIMENT_NAME")),
+    )
+    project_generated = not project or (asked.project is None and project == GENERATED_PROJECT.read(env))
+    project = project or cwd.name or "default"
+    run_id = _first(("id", asked.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID)))
+    name = _first(
+        ("name", asked.name),
+        (RUN_NAME.name, RUN_NAME.read(env)),
+        (semconv.RUN_NAME, resource.get(semconv.RUN_NAME)),
+        ("WANDB_NAME", env.get("WANDB_NAME")),
+    )
+    name = name or _job_name(env)
+    name_generated = not name or (asked.name is None and name == GENERATED_NAME.read(env))
+    new = LAUNCHER_NEW.read(env) if launched else ""
+    if not name and run_id and not NEW_RUN.read(env):
+        name = run_id  # the same in every process that is given the id alone
+    elif not name or NEW_RUN.read(env):
+        name = f"{name or _script()}-{new or new_end()}"
+    elif new and not name.endswith(new):  # `run --new` holds for a name that the program gives itself, too
+        name = f"{name}-{new}"
+    role = _first(("role", asked.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE)))
+    rank, world_size = _rank(asked.rank, env)
+    return Identity(
+        project=project,
+        name=name,
+        id=_checked_id(run_id) if run_id else run_id_of(project, name),
+        id_given=bool(run_id),
+        role=role or None,
+        rank=rank,
+        world_size=world_size,
+        node_rank=node_rank(env),
+        asked=asked,
+        resource={key: value for key, value in resource.items() if not key.startswith("rl.")},
+        project_generated=project_generated,
+        name_generated=name_generated,
+    )
+
+
+def new_end() -> str:
+    """Return what a new run's name ends with: UTC time and four random digits."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(2).hex()}"
+
+
+def node_rank(env: Mapping[str, str]) -> int:
+    """Return the number of this machine in the job."""
+    own = NODE_RANK.read(env)
+    numbers = (-1 if own is None else own, _GROUP_RANK.read(env), _SLURM_NODEID.read(env), 0)
+    return next(number for number in numbers if number >= 0)
+
+
+def resource_attributes(env: Mapping[str, str]) -> dict[str, str]:
+    """Parse ``OTEL_RESOURCE_ATTRIBUTES``; what is not a ``key=value`` is passed over, as SDKs do."""
+    pairs = (item.partition("=") for item in _RESOURCE_ATTRIBUTES.read(env).split(","))
+    return {key.strip(): unquote(value.strip()) for key, equals, value in pairs if equals and key.strip()}
+
+
+def _first(*sources: tuple[str, object]) -> str:
+    """Return the first source that is not empty, as text that can be a name."""
+    for source, value in sources:
+        if value is None or value == "":
+            continue
+        if not isinstance(value, str):
+            raise ConfigError(f"{source}={value!r}: a {type(value).__name__}, expected text")
+        cleaned = value.encode("utf-8", "replace").decode().strip()
+        if not cleaned or len(cleaned) > _MAX_NAME_CHARS or not cleaned.isprintable():
+            raise ConfigError(f"{source}={value[:80]!r}: expected 1 to {_MAX_NAME_CHARS} printable characters")
+        return cleaned
+    return ""
+
+
+def _checked_id(run_id: str) -> str:
+    if not _RUN_ID.fullmatch(run_id):
+        raise ConfigError(f"run id {run_id!r}: expected 1 to 128 of A-Z a-z 0-9 . _ - beginning with a letter or digit")
+    return run_id
+
+
+def _job_name(env: Mapping[str, str]) -> str:
+    """Return the job's own name where all its processes see the same one."""
+    elastic = env.get("TORCHELASTIC_RUN_ID", "")
+    if elastic and elastic != "none":  # torchrun's default, the same for every job
+        return _first(("TORCHELASTIC_RUN_ID", elastic))
+    # All scripts of an interactive allocation share one SLURM_JOB_ID; slurmstepd marks batch jobs (src/common/env.c).
+    if env.get("ENVIRONMENT") == "BATCH" and env.get("SLURM_JOB_ID"):
+        return _first(("SLURM_JOB_ID", env["SLURM_JOB_ID"]))
+    return ""
+
+
+def _script() -> str:
+    stem = Path(sys.argv[0] if sys.argv else "").stem
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")
+    return cleaned[:64] or "python"
+
+
+def _rank(asked: int | None, env: Mapping[str, str]) -> tuple[int, int]:
+    if asked is not None and (not isinstance(asked, int) or asked < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"rank={asked!r}: expected an integer of 0 or more")
+    rank = _RANK.read(env) if asked is None else int(asked)
+    return rank, max(_WORLD_SIZE.read(env), rank + 1)
+
+
+def tags_of(tags: object) -> tuple[str, ...]:
+    """Return the tags given to ``init()``: one text, or several.
+
+    Raises:
+        ConfigError: They are neither.
+    """
+    if tags is None:
+        return ()
+    if isinstance(tags, str):
+        return (tags,)
+    if isinstance(tags, Sequence | set | frozenset):
+        given = list(cast("Iterable[object]", tags))
+        if all(isinstance(tag, str) for tag in given):
+            return tuple(map(str, given))
+    raise ConfigError(f"tags={tags!r}: expected texts")

@@ -1,0 +1,170 @@
+"""Identity and environment -> the bytes of the process's ``Resource``. Never credentials.
+
+Source: opentelemetry-proto, resource.proto, ``Resource.attributes`` (field 1).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from otel_bridge import semconv
+from otel_bridge.emit.config.identity import Identity
+from otel_bridge.emit.encode.protobuf import Attribute, attributes
+from otel_bridge.settings import ATTEMPT, Setting, non_negative_int
+
+# A service takes the trackers' identity only from here: its own environment is another job's.
+_TRACKER_VARIABLES: Final = {
+    semconv.WANDB_RUN_ID: "WANDB_RUN_ID",
+    semconv.WANDB_ENTITY: "WANDB_ENTITY",
+    semconv.WANDB_PROJECT: "WANDB_PROJECT",
+    semconv.WANDB_GROUP: "WANDB_RUN_GROUP",
+    semconv.WANDB_TAGS: "WANDB_TAGS",
+    semconv.WANDB_NOTES: "WANDB_NOTES",
+    semconv.WANDB_JOB_TYPE: "WANDB_JOB_TYPE",
+    semconv.WANDB_RESUME: "WANDB_RESUME",
+    semconv.MLFLOW_RUN_ID: "MLFLOW_RUN_ID",
+    semconv.MLFLOW_EXPERIMENT: "MLFLOW_EXPERIMENT_NAME",
+    semconv.TRACKIO_PROJECT: "TRACKIO_PROJECT",
+    semconv.TRACKIO_SPACE: "TRACKIO_SPACE_ID",
+}
+
+_NO_COUNT: int | None = None
+# Counted from 0 by both: the first start has had no restart.
+_RESTARTS: Final = (
+    Setting("TORCHELASTIC_RESTART_COUNT", _NO_COUNT, non_negative_int, "Restarts, as torchrun counts them."),
+    Setting("SLURM_RESTART_COUNT", _NO_COUNT, non_negative_int, "Restarts, as Slurm counts them."),
+)
+
+
+def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the trackers' identity, attribute to value, as found in *env* or given to ``init()``."""
+    found = {attribute: env[name] for attribute, name in _TRACKER_VARIABLES.items() if env.get(name)}
+    if identity.asked.entity:
+        found[semconv.WANDB_ENTITY] = identity.asked.entity
+    return found
+
+
+def encode_resource(
+    identity: Identity,
+    env: Mapping[str, str],
+    instance_id: str,
+    *,
+    source: Mapping[str, str] | None = None,
+    forked: bool = False,
+    started_unix_ns: int | None = None,
+) -> bytes:
+    """Encode the resource of one process.
+
+    Args:
+        identity: Which run and which role.
+        env: Where the trackers' identity is looked for.
+        instance_id: This process, new in a fork.
+        source: What the process runs, attribute to value; ``OTEL_RESOURCE_ATTRIBUTES`` goes before it.
+        forked: It is a forked child.
+        started_unix_ns: When this process joined the run.
+    """
+    asked = identity.asked
+    values: dict[str, Attribute] = {
+        **(source or {}),
+        **identity.resource,
+        semconv.SERVICE_NAME: env.get("OTEL_SERVICE_NAME")
+        or identity.resource.get(semconv.SERVICE_NAME)
+        or identity.role
+        or identity.project,
+        semconv.PROJECT: identity.project,
+        semconv.RUN_NAME: identity.name,
+        semconv.RUN_ID: identity.id,
+        semconv.PROJECT_GENERATED: identity.project_generated or None,
+        semconv.RUN_NAME_GENERATED: identity.name_generated or None,
+        semconv.ROLE: identity.role,
+        semconv.RANK: identity.rank,
+        semconv.WORLD_SIZE: identity.world_size,
+        semconv.NODE_RANK: identity.node_rank,
+        semconv.INSTANCE_ID: instance_id,
+        semconv.INSTANCE_START: started_unix_ns,
+        semconv.RUN_GROUP: asked.group,
+        semconv.RUN_TAGS: asked.tags or None,
+        semconv.RUN_NOTES: asked.notes,
+        semconv.RUN_JOB_TYPE: asked.job_type,
+        semconv.FORKED: forked or None,
+        semconv.ATTEMPT: _attempt(env),
+        **tracker_identity(identity, env),
+    }
+    return attributes(1, [(key, value) for key, value in values.items() if value is not None])
+
+
+def _attempt(env: Mapping[str, str]) -> int | None:
+    """Return which start of the job this is, from 1, where the environment knows; else the bridge counts."""
+    attempt = ATTEMPT.read(env)
+    restarts = next((count for count in (setting.read(env) for setting in _RESTARTS) if count is not None), None)
+    return attempt if attempt is not None or restarts is None else restarts + 1
+
+
+# What a process runs: host, script, user and the commit of its repository. Reads three small files, starts nothing.
+#
+# Source: OpenTelemetry semantic conventions (host, process, vcs); gitrepository-layout(5).
+
+_REVISION: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_FILE_BYTES: Final = 1 << 20
+
+
+def source_of(env: Mapping[str, str], cwd: Path) -> dict[str, str]:
+    """Return what is known of this process's source, attribute to value; what cannot be determined is left out.
+
+    Args:
+        env: Where the user's name is.
+        cwd: Working folder; its repository counts when the script has none.
+    """
+    script = sys.argv[0] if sys.argv and sys.argv[0] not in {"", "-", "-c", "-m"} else ""
+    place = (cwd / script).parent if script else cwd
+    found = {
+        semconv.HOST_NAME: os.uname().nodename,
+        semconv.PROCESS_COMMAND: script,
+        semconv.PROCESS_OWNER: env.get("USER") or env.get("LOGNAME") or "",
+        semconv.VCS_REVISION: revision_of(place) or revision_of(cwd) or "",
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def revision_of(folder: Path) -> str | None:
+    """Return the commit that is checked out where *folder* is, ``None`` outside a repository."""
+    try:
+        inside = Path(os.path.realpath(folder))
+        for parent in (inside, *inside.parents):
+            git = parent / ".git"
+            if git.is_dir():
+                return _head(git, git)
+            if git.is_file():  # a worktree or submodule: the folder is elsewhere
+                real = parent / _read(git).removeprefix("gitdir:").strip()
+                common = real / "commondir"
+                return _head(real, real / _read(common).strip() if common.is_file() else real)
+    except (OSError, UnicodeDecodeError, ValueError):
+        pass
+    return None
+
+
+def _head(git: Path, common: Path) -> str | None:
+    head = _read(git / "HEAD").strip()
+    if not head.startswith("ref:"):
+        return head if _REVISION.fullmatch(head) else None
+    reference = head.removeprefix("ref:").strip()
+    for folder in (git, common):
+        if (folder / reference).is_file():
+            loose = _read(folder / reference).strip()
+            return loose if _REVISION.fullmatch(loose) else None
+    packed = common / "packed-refs"
+    for line in _read(packed).splitlines() if packed.is_file() else ():
+        revision, _, name = line.partition(" ")
+        if name.strip() == reference and _REVISION.fullmatch(revision):
+            return revision
+    return None
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_FILE_BYTES).decode()

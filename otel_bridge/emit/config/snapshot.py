@@ -1,0 +1,106 @@
+"""Every setting as it stood at ``init()``: a malformed one fails there, none is read again later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+from otel_bridge import settings
+from otel_bridge.emit.config.exporters import RequestedDestinations
+from otel_bridge.emit.config.identity import Identity
+from otel_bridge.emit.content.policy import ContentPolicy
+from otel_bridge.emit.rollouts.chat_messages import MessageLimits
+from otel_bridge.settings import Setting, declared
+
+T = TypeVar("T")
+
+
+class RunSettings:
+    """Values of the declared settings.
+
+    Args:
+        env: Where they are read.
+
+    Raises:
+        ConfigError: One cannot be parsed.
+    """
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+        self._values = {setting.name: setting.read(env) for setting in declared()}
+
+    def read(self, setting: Setting[T]) -> T:
+        """Return the value of *setting*."""
+        if setting.name not in self._values:
+            self._values[setting.name] = setting.read(self._env)
+        return cast("T", self._values[setting.name])
+
+
+# What the settings say of rollouts.
+
+EVAL: Final = "eval"
+_LARGEST: Final = 60 << 20
+"""A rollout must fit into one record of a segment, its facts included."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutOptions:
+    """How rollouts are kept and what of them may leave.
+
+    Attributes:
+        cap: Rollouts kept of a batch call; zero or less: none.
+        cap_eval: The same for split ``eval``.
+        rule: ``stratified`` or ``first``.
+        limits: Content policy and size.
+        key: Key in trackers where it was set, else empty.
+    """
+
+    cap: int
+    cap_eval: int
+    rule: str
+    limits: MessageLimits
+    key: str
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> RolloutOptions:
+        """Read them from *env*.
+
+        Raises:
+            ConfigError: A value cannot be parsed.
+        """
+        cap = settings.MAX_ROLLOUTS_PER_STEP.read(env)
+        cap_eval = settings.MAX_ROLLOUTS_PER_STEP_EVAL.read(env)
+        return cls(
+            cap,
+            cap if cap_eval is None else cap_eval,
+            settings.ROLLOUT_SELECTION.read(env),
+            MessageLimits(ContentPolicy.read(env), min(settings.ROLLOUT_BYTES.read(env), _LARGEST)),
+            env.get(settings.ROLLOUT_KEY.name, "").strip(),
+        )
+
+    def cap_of(self, split: str | None) -> int:
+        """Return the seats of one step of *split*."""
+        return self.cap_eval if split == EVAL else self.cap
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """Holds the arguments and the environment with which a run was begun.
+
+    Attributes:
+        identity: Run and role.
+        choice: The requested exporters.
+        settings: Every setting, read once.
+        env: Environment at the start of the run.
+        cwd: Working folder at the start of the run.
+        child_environment: Environment variables for children, and for workers on other machines.
+    """
+
+    identity: Identity
+    choice: RequestedDestinations
+    settings: RunSettings
+    env: Mapping[str, str]
+    cwd: Path
+    child_environment: Mapping[str, str]

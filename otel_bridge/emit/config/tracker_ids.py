@@ -1,0 +1,59 @@
+"""The run's id in each tracker: as its writer said it, else as far as it follows from what is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from otel_bridge.emit.console import shown_key
+from otel_bridge.journal.report import Report
+
+_FROM_ENVIRONMENT: Final = {"wandb": "WANDB_RUN_ID", "mlflow": "MLFLOW_RUN_ID"}
+_PROJECTS: Final = {
+    "wandb": ("WANDB_PROJECT", "project"),
+    "mlflow": ("MLFLOW_EXPERIMENT_NAME", "experiment"),
+    "trackio": ("TRACKIO_PROJECT", "project"),
+}
+_TAKES_OURS: Final = frozenset({"wandb", "trackio"})
+
+
+def tracker_run_id(
+    exporter: str, run_id: str, env: Mapping[str, str], report: Report | None, *, node_rank: int = 0
+) -> str | None:
+    """Return the run's id in *exporter*; ``None`` while only the tracker knows it.
+
+    Args:
+        exporter: Its name.
+        run_id: Our run id.
+        env: The environment of the run.
+        report: The bridge's last report, if there is one.
+        node_rank: Number of this machine: further ones may have a W&B run of their own.
+    """
+    reported = report.exporters.get(exporter) if report is not None else None
+    if reported is not None and reported.tracker_run_id:
+        return reported.tracker_run_id
+    if exporter == "wandb" and node_rank:
+        return None
+    given = env.get(_FROM_ENVIRONMENT.get(exporter, ""))
+    return given or (run_id if exporter in _TAKES_OURS else None)
+
+
+def named_elsewhere(exporters: Sequence[str], project: str, env: Mapping[str, str]) -> list[str]:
+    """Return what ``init()`` prints where a tracker's own variable names another run or project than it does.
+
+    Args:
+        exporters: The exporters of the run.
+        project: The run's project.
+        env: Where the trackers' variables are.
+    """
+    notes: list[str] = []
+    for exporter in exporters:
+        variable = _FROM_ENVIRONMENT.get(exporter, "")
+        run_id = env.get(variable, "").strip()
+        if run_id:
+            notes.append(f"{exporter} writes to its run {shown_key(run_id)} ({variable})")
+        variable, what = _PROJECTS.get(exporter, ("", ""))
+        other = env.get(variable, "").strip()
+        if other and other != project and not (run_id and exporter == "mlflow"):  # a run's experiment is given with it
+            notes.append(f"{exporter} has it in the {what} {shown_key(other)} ({variable})")
+    return notes

@@ -1,0 +1,1 @@
+"""What text may leave this process."""

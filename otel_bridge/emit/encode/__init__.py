@@ -1,0 +1,1 @@
+"""Python values -> OTLP bytes, on the caller's thread. Pure."""

@@ -1,0 +1,156 @@
+"""Numbers -> one exponential histogram point, at most 160 buckets a sign, finest scale that fits.
+
+Bucket ``i`` of scale ``s`` holds ``(base**i, base**(i + 1)]`` with ``base = 2 ** 2**-s``.
+Source: OpenTelemetry metrics data model, "ExponentialHistogram"; opentelemetry-proto, metrics.proto,
+``ExponentialHistogramDataPoint``. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_bridge.emit.encode.protobuf import double, fixed64, message, varint, zigzag
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_SCALE: Final = 20
+MAX_BUCKETS: Final = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Marks numbers as a distribution: ``run.log({"advantage": Histogram(values)})``.
+
+    Attributes:
+        values: An array or any iterable of numbers; read once, when it is logged.
+    """
+
+    values: Iterable[object]
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Counts of consecutive buckets, the first of which has index *offset*."""
+
+    offset: int
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramPoint:
+    """The fields of an exponential histogram point; units are those of the numbers."""
+
+    count: int
+    sum: float
+    min: float
+    max: float
+    scale: int
+    zero_count: int
+    positive: Buckets
+    negative: Buckets
+
+
+def distribution_of(numbers: Sequence[float]) -> HistogramPoint:
+    """Count *numbers* (finite, at least one) into buckets."""
+    positive = [number for number in numbers if number > 0]
+    negative = [-number for number in numbers if number < 0]
+    sides = [(min(side), max(side)) for side in (positive, negative) if side]
+    scale = min((_scale_of(*side) for side in sides), default=MAX_SCALE)
+    return HistogramPoint(
+        count=len(numbers),
+        sum=sum(numbers),
+        min=min(numbers),
+        max=max(numbers),
+        scale=scale,
+        zero_count=len(numbers) - len(positive) - len(negative),
+        positive=_buckets(positive, scale),
+        negative=_buckets(negative, scale),
+    )
+
+
+def distribution_of_array(numbers: np.ndarray[Any, np.dtype[np.float64]]) -> HistogramPoint:
+    """Count a flat numpy array (finite, at least one) into buckets; the sum is numpy's, in its own order."""
+    positive, negative = numbers[numbers > 0], -numbers[numbers < 0]
+    sides = [(float(side.min()), float(side.max())) for side in (positive, negative) if len(side)]
+    scale = min((_scale_of(*side) for side in sides), default=MAX_SCALE)
+    with sys.modules["numpy"].errstate(all="ignore"):  # a sum beyond a double is an infinity, no warning
+        total = float(numbers.sum())
+    return HistogramPoint(
+        count=len(numbers),
+        sum=total,
+        min=float(numbers.min()),
+        max=float(numbers.max()),
+        scale=scale,
+        zero_count=len(numbers) - len(positive) - len(negative),
+        positive=_buckets_of_array(positive, scale),
+        negative=_buckets_of_array(negative, scale),
+    )
+
+
+def bucket_index(number: float, scale: int) -> int:
+    """Return the index of the bucket that holds *number* (above zero), within the exactness of a logarithm."""
+    # log2 is exact for powers of two, which are the closed upper ends of their buckets.
+    return math.ceil(math.ldexp(math.log2(number), scale)) - 1
+
+
+def encode_point(point: HistogramPoint, time_unix_ns: int, attributes: bytes) -> bytes:
+    """Encode the data part of a ``Metric``: field 10, ``ExponentialHistogram``, delta, one point.
+
+    Args:
+        point: What to encode.
+        time_unix_ns: Time of the point.
+        attributes: Its attributes, already encoded as field 1.
+    """
+    fields = (
+        attributes,
+        fixed64(3, time_unix_ns),
+        fixed64(4, point.count),
+        double(5, point.sum),
+        b"\x30" + zigzag(point.scale) if point.scale else b"",
+        fixed64(7, point.zero_count),
+        _encode_buckets(8, point.positive),
+        _encode_buckets(9, point.negative),
+        double(12, point.min),
+        double(13, point.max),
+    )
+    return message(10, message(1, b"".join(fields)) + b"\x10\x01")
+
+
+def _encode_buckets(field: int, buckets: Buckets) -> bytes:
+    if not buckets.counts:
+        return b""
+    offset = b"\x08" + zigzag(buckets.offset) if buckets.offset else b""
+    return message(field, offset + message(2, b"".join(map(varint, buckets.counts))))
+
+
+def _scale_of(low: float, high: float) -> int:
+    """Return the finest scale at which the buckets from *low* to *high* are not too many."""
+    span = math.log2(high) - math.log2(low)
+    scale = min(MAX_SCALE, math.frexp(MAX_BUCKETS / span)[1]) if span > 0 else MAX_SCALE
+    while bucket_index(high, scale) - bucket_index(low, scale) >= MAX_BUCKETS:
+        scale -= 1
+    return scale
+
+
+def _buckets(numbers: Sequence[float], scale: int) -> Buckets:
+    if not numbers:
+        return Buckets(0, ())
+    factor, log2, ceil = 2.0**scale, math.log2, math.ceil
+    found = Counter([ceil(log2(number) * factor) for number in numbers])
+    first, last = min(found), max(found)
+    return Buckets(first - 1, tuple(found[index] for index in range(first, last + 1)))
+
+
+def _buckets_of_array(numbers: np.ndarray[Any, np.dtype[np.float64]], scale: int) -> Buckets:
+    if not len(numbers):
+        return Buckets(0, ())
+    numpy = sys.modules["numpy"]
+    indices = numpy.ceil(numpy.log2(numbers) * 2.0**scale).astype(numpy.int64)
+    first = int(indices.min())
+    return Buckets(first - 1, tuple(numpy.bincount(indices - first).tolist()))

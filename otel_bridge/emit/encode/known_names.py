@@ -1,0 +1,71 @@
+"""A run folder -> the project and name under which its run is known already, for a process that knows only the id."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from otel_bridge.emit.config.identity import Identity
+from otel_bridge.errors import OtelBridgeError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.journal.report import read_report
+from otel_bridge.journal.segment import read_segment
+
+_MAX_SEGMENTS: Final = 64
+
+
+class _Known(NamedTuple):
+    """A project or name, and whether its process generated it."""
+
+    text: str
+    generated: bool
+
+
+def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
+    """Return *identity* with the known project and name where nobody gave this process one.
+
+    Args:
+        identity: The run; without an id of its own it is found by its names, so they stand.
+        folder: The run's folder on this machine, if there is one.
+    """
+    if not (identity.id_given and (identity.project_generated or identity.name_generated)):
+        return identity
+    found = [*_of_report(folder), *_of_headers(folder)]
+    projects, names = [project for project, _ in found if project.text], [name for _, name in found if name.text]
+    if identity.project_generated and projects:
+        project = min(projects, key=lambda one: one.generated)
+        identity = replace(identity, project=project.text, project_generated=project.generated)
+    if identity.name_generated and names:
+        name = min(names, key=lambda one: one.generated)
+        identity = replace(identity, name=name.text, name_generated=name.generated)
+    return identity
+
+
+def _of_report(folder: RunFolder) -> list[tuple[_Known, _Known]]:
+    report = read_report(folder)
+    if report is None:
+        return []
+    generated = report.generated.split(",")
+    return [(_Known(report.project, "project" in generated), _Known(report.name, "name" in generated))]
+
+
+def _of_headers(folder: RunFolder) -> list[tuple[_Known, _Known]]:
+    """Return what the processes of the run say, the one that began first first."""
+    files = sorted(folder.segments(), key=lambda file: file.mtime_ns)[:_MAX_SEGMENTS]
+    headers: list[SegmentHeader] = []
+    for file in files:
+        try:
+            header, _ = read_segment(file.path, 0, limit_bytes=1, final=False)
+        except OtelBridgeError:
+            continue
+        if header is not None and header.kind in {"process", "launcher"}:
+            headers.append(header)
+    headers.sort(key=lambda header: header.created_unix_ns)
+    return [
+        (
+            _Known(header.project, "project" in header.generated),
+            _Known(header.run_name, "run_name" in header.generated),
+        )
+        for header in headers
+    ]

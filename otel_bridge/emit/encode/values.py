@@ -1,0 +1,348 @@
+"""What a user logs -> flat keys and numbers, without importing numpy or torch.
+
+A value that is none is left out and counted by reason; the rest of the row goes on. Nothing raises but what a signal
+handler raises. Reasons are the names of drops in the report.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard, cast
+
+from otel_bridge.emit.config.hyperparameters import Unreadable, entries_of, is_list_like
+from otel_bridge.emit.encode.histogram import Histogram, HistogramPoint, distribution_of, distribution_of_array
+from otel_bridge.records import axis_of, key_of
+from otel_bridge.semconv import ROW
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
+"""Called with a reason, how many values it took, and the key of the first."""
+MAX_KEY_CHARS: Final = 4096
+MAX_KEYS: Final = 1_000_000
+_INT64: Final = 1 << 63
+_MEDIA: Final = {
+    "wandb": "wandb_media", "mlflow": "mlflow_media", "trackio": "trackio_media",
+    "PIL": "figure", "matplotlib": "figure", "plotly": "figure", "bokeh": "figure",
+}  # fmt: skip
+"""Package of an object that is not a number, to the reason under which the right call is named."""
+_FLAT: Final = frozenset({int, float, bool, str, list, tuple, type(None)})
+"""Common types that are not mappings: asking the ABC costs more than the rest."""
+
+
+def flatten(values: object, drop: CountKeyedDrop) -> dict[str, Value]:
+    """Return the numbers in *values* by key; nested keys are joined with ``/``, of equal ones the last holds."""
+    out: dict[str, Value] = {}
+    keyed = _Keyed(drop)
+    if isinstance(values, Mapping):
+        _flatten_into(out, "", cast("Mapping[object, object]", values), keyed, ())
+    else:
+        keyed.key = type(values).__name__
+        keyed("not_a_mapping", 1)
+    return out
+
+
+class _Keyed:
+    """Counts drops with the key that is read at the moment."""
+
+    __slots__ = ("_drop", "key")
+
+    def __init__(self, drop: CountKeyedDrop) -> None:
+        self._drop, self.key = drop, ""
+
+    def __call__(self, reason: str, number: int) -> None:
+        self._drop(reason, number, self.key)
+
+
+def distinct(values: dict[str, Value], role: str | None, drop: CountKeyedDrop) -> dict[str, Value]:
+    """Return *values* without those that trackers would show under the key of another; the last one holds.
+
+    Args:
+        values: What `flatten` returned.
+        role: Role of the row: ``loss`` and ``<role>/loss`` are one key.
+        drop: Counts those that are left out.
+    """
+    shown = {_shown(key, role): key for key in values}
+    if len(shown) == len(values):
+        return values
+    held = set(shown.values())
+    drop("same_key", len(values) - len(shown), next(key for key in values if key not in held))
+    return {key: value for key, value in values.items() if key in held}
+
+
+def _shown(key: str, role: str | None) -> str:
+    """Return the key that trackers show; that of a role's own step axis is never taken."""
+    full = key_of(role, key)
+    return f"{full}_value" if full == axis_of(role) else full
+
+
+def roles_with_equal_keys(names: Collection[str]) -> frozenset[str]:
+    """Return the roles under which two of *names* are one key: of ``loss`` and ``actor/loss`` the role ``actor``."""
+    known = set(names)
+    return frozenset(
+        name[:at] for name in known for at, char in enumerate(name) if char == "/" and name[at + 1 :] in known
+    )
+
+
+def _flatten_into(
+    out: dict[str, Value], prefix: str, values: Mapping[object, object], drop: _Keyed, parents: tuple[int, ...]
+) -> None:
+    drop.key = prefix[:-1]
+    if id(values) in parents or len(parents) >= MAX_DEPTH:
+        drop("cyclic" if id(values) in parents else "too_deep", 1)
+        return
+    for raw_key, value in entries_of(values, MAX_KEYS):
+        key = _key(prefix, raw_key, drop)
+        if key is None:
+            continue
+        number: Value | None
+        if type(value) is not float and is_scalar(value):
+            value = value.item()  # noqa: PLW2901  # from here on a plain number
+        if type(value) is float:
+            number = value
+        elif type(value) is dict or (type(value) not in _FLAT and isinstance(value, Mapping)):
+            nested = cast("Mapping[object, object]", value)
+            _flatten_into(out, f"{key}/", nested, drop, (*parents, id(values)))
+            continue
+        else:
+            drop.key = key
+            number = to_value(value, drop)
+        if number is not None:
+            if key in out:
+                drop.key = key
+                drop("same_key", 1)
+            out[key] = number
+
+
+def _key(prefix: str, raw: object, drop: _Keyed) -> str | None:
+    try:
+        key = prefix + (raw if isinstance(raw, str) else str(raw))
+    except Exception:  # noqa: BLE001  # a user's __str__
+        drop.key = f"{prefix}<{type(raw).__name__}>"
+        drop("bad_key", 1)
+        return None
+    size = len(key)
+    if len(prefix) < size <= MAX_KEY_CHARS and key != ROW:
+        return key
+    drop.key = key
+    drop("reserved_key" if key == ROW else "long_key" if size > MAX_KEY_CHARS else "empty_key", 1)
+    return None
+
+
+def to_value(value: object, drop: CountDrop) -> Value | None:
+    """Return *value* as a number or a distribution; ``None``, counted, when it is neither."""
+    try:
+        if is_scalar(value):
+            value = value.item()
+        if isinstance(value, float):
+            return float(value)
+        if isinstance(value, int):
+            return _integer(value, drop)
+        if value is None or isinstance(value, (str, bytes, bytearray)):
+            drop("none" if value is None else "text", 1)
+            return None
+        return _other(value, drop)
+    except Exception:  # noqa: BLE001  # code of the user's own object
+        drop("unreadable_value", 1)
+        return None
+
+
+def _integer(value: int, drop: CountDrop) -> int | float | None:
+    if -_INT64 <= value < _INT64:
+        return int(value)
+    try:
+        return float(value)
+    except OverflowError:
+        drop("too_large_int", 1)
+        return None
+
+
+def _other(value: object, drop: CountDrop) -> Value | None:
+    if isinstance(value, Histogram):
+        return distribution(value.values, to_value, drop)
+    if is_array(value):
+        if tuple(value.shape):
+            return distribution(value, to_value, drop)
+        # item() of a long double is one again, not a float.
+        is_float = getattr(getattr(value, "dtype", None), "kind", "") == "f"
+        value = float(cast("float", value)) if is_float else value.item()
+        # item() of an object array may be anything, also an array again: take plain numbers only.
+        if type(value) in {int, float, bool}:
+            return to_value(value, drop)
+    elif is_sequence(value):
+        return distribution(value, to_value, drop)
+    if hasattr(type(value), "__float__") and not is_array(value):
+        return float(cast("float", value))
+    drop(_reason(value), 1)
+    return None
+
+
+def _reason(value: object) -> str:
+    if isinstance(value, Unreadable):
+        return "unreadable_value"
+    is_complex = isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c"
+    return "complex" if is_complex else _MEDIA.get(_package_of(value), "object")
+
+
+def _package_of(value: object) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def to_step(step: object, drop: CountDrop) -> int | None:
+    """Return *step* as an integer, a fraction cut off; ``None``, counted, when it is not a finite number."""
+    if isinstance(step, int):
+        return int(step)
+    number = to_value(step, lambda _reason, _count: None)
+    if isinstance(number, float) and math.isfinite(number):
+        if not number.is_integer():
+            drop("fractional_step", 1)
+        return math.trunc(number)
+    if not isinstance(number, int):
+        drop("bad_step", 1)
+        return None
+    return number
+
+
+# Arrays and lists of numbers -> distributions, with numpy where the program itself imported it.
+#
+# Looks at what numpy, torch and jax have in common (``shape``, ``item``, ``tolist``); imports none of them.
+
+Value: TypeAlias = "int | float | HistogramPoint"
+CountDrop: TypeAlias = Callable[[str, int], None]
+"""Called with a reason and how many values it took."""
+
+MAX_DEPTH: Final = 32
+MAX_NUMBERS: Final = 4_000_000
+_SEQUENCES: Final = (list, tuple, range, deque, array.array, Set)
+_scalar_types: dict[type, bool] = {}
+_MAX_TYPES: Final = 256
+_DOUBLE_BITS: Final = 1000
+"""Integers of so few bits have a double."""
+
+
+class HasItem(Protocol):
+    """A numpy scalar."""
+
+    def item(self) -> object:
+        """Return it as a plain number."""
+        ...
+
+
+class Array(HasItem, Protocol):
+    """An array of numpy, torch, jax and their like."""
+
+    @property
+    def shape(self) -> Iterable[int]:
+        """Its sizes, none for a 0-d one."""
+        ...
+
+    def tolist(self) -> object:
+        """Return nested lists of plain numbers."""
+        ...
+
+
+def is_scalar(value: object) -> TypeGuard[HasItem]:
+    """Return whether *value* is a numpy scalar, by its type."""
+    kind = type(value)
+    known = _scalar_types.get(kind)
+    if known is None:
+        known = any(base.__name__ == "generic" and base.__module__ == "numpy" for base in kind.__mro__)
+        if len(_scalar_types) < _MAX_TYPES:
+            _scalar_types[kind] = known
+    return known
+
+
+def is_array(value: object) -> TypeGuard[Array]:
+    """Return whether *value* is an array, 0-d ones included."""
+    return getattr(value, "shape", None) is not None and hasattr(value, "tolist")
+
+
+def is_sequence(value: object) -> TypeGuard[Iterable[object]]:
+    """Return whether *value* is one of the plain collections that may hold numbers."""
+    return isinstance(value, _SEQUENCES) or is_list_like(value)
+
+
+def distribution(
+    values: object, convert: Callable[[object, CountDrop], Value | None], drop: CountDrop
+) -> HistogramPoint | None:
+    """Return the distribution of the finite numbers in *values*; ``None``, counted, when there is none.
+
+    Args:
+        values: An array, or an iterable of numbers, nested or not.
+        convert: From one value to a number.
+        drop: Counts what is left out.
+    """
+    if is_array(values):
+        if math.prod(tuple(values.shape)) > MAX_NUMBERS:
+            drop("too_many_numbers", 1)
+            return None
+        doubles = _as_numpy(values)
+        if doubles is not None:
+            finite_doubles = _finite_of(doubles)
+            reported = _report(len(doubles), len(finite_doubles), drop)
+            return distribution_of_array(finite_doubles) if reported else None
+        # numpy of a dtype of its own (bfloat16) and torch of any device answer tolist() alike.
+        values = values.tolist()
+    numbers: list[float] = []
+    if not _collect(numbers, cast("Iterable[object]", values), convert, drop, 0):
+        drop("too_many_numbers", 1)
+        return None
+    finite = [number for number in numbers if math.isfinite(number)]
+    return distribution_of(finite) if _report(len(numbers), len(finite), drop) else None
+
+
+def _report(count: int, finite: int, drop: CountDrop) -> bool:
+    """Count what no bucket can hold; true when something is left."""
+    if finite < count:
+        drop("not_finite_in_distribution", count - finite)
+    if not finite:
+        drop("empty_distribution", 1)
+    return finite > 0
+
+
+def _as_numpy(values: Array) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    """Return *values* as a flat array of doubles where numpy is there and takes them."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    try:
+        found = numpy.asarray(values)
+        return found.astype(numpy.float64).ravel() if found.dtype.kind in "fiub" else None
+    except Exception:  # noqa: BLE001  # a tensor on a device, or one that keeps a gradient
+        return None
+
+
+def _finite_of(doubles: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return cast("np.ndarray[Any, np.dtype[np.float64]]", doubles[sys.modules["numpy"].isfinite(doubles)])
+
+
+def _collect(
+    numbers: list[float],
+    values: Iterable[object],
+    convert: Callable[[object, CountDrop], Value | None],
+    drop: CountDrop,
+    depth: int,
+) -> bool:
+    """Append the numbers of nested *values*; false when they are too many."""
+    for value in values:
+        if type(value) is float or (type(value) is int and value.bit_length() < _DOUBLE_BITS):
+            numbers.append(float(value))
+        elif is_sequence(value):
+            if depth >= MAX_DEPTH:  # also what holds itself
+                drop("too_deep", 1)
+            elif not _collect(numbers, value, convert, drop, depth + 1):
+                return False
+        else:
+            number = convert(value, drop)
+            if isinstance(number, HistogramPoint):
+                drop("object", 1)
+            elif number is not None:
+                numbers.append(float(number))
+        if len(numbers) > MAX_NUMBERS:
+            return False
+    return True

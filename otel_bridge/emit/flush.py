@@ -1,0 +1,153 @@
+"""Wait, by reading the bridge's report, until what this process appended is delivered where that is possible now."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from otel_bridge.emit.bridge_process.starter import BridgeStarter
+from otel_bridge.emit.process_segment import Checkpoint
+from otel_bridge.exporter import OTLP
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, read_report
+
+_POLL_S: Final = 0.02
+_NOT_WAITED_FOR: Final = frozenset({"blocked", "retrying"})
+
+
+@dataclass(frozen=True, slots=True)
+class FlushOutcome:
+    """What became of a wait.
+
+    Attributes:
+        written: Every exporter that is neither blocked nor retrying has everything.
+        report: The last report, if there is one of this process.
+        remains: What is not written, and why, also of exporters that are blocked or retrying.
+    """
+
+    written: bool
+    report: Report | None
+    remains: tuple[str, ...] = ()
+
+    @property
+    def blocked(self) -> tuple[str, ...]:
+        """Names of the exporters that deliver nothing until a person acts."""
+        return self._in_state("blocked")
+
+    @property
+    def retrying(self) -> tuple[str, ...]:
+        """Names of the exporters that are tried again by themselves."""
+        return self._in_state("retrying")
+
+    def _in_state(self, state: str) -> tuple[str, ...]:
+        exporters = {} if self.report is None else self.report.exporters
+        return tuple(name for name, one in exporters.items() if one.state == state)
+
+
+class DeliveryWaiter:
+    """One wait.
+
+    Args:
+        folder: The run folder.
+        starter: Sees to a bridge meanwhile.
+        exporters: Names that the report must list before it counts.
+        mark: Where this process's records end.
+        end: Wait also for the run's end, if this process is its last.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        starter: BridgeStarter,
+        exporters: tuple[str, ...],
+        mark: Checkpoint,
+        *,
+        end: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._starter = starter
+        self._exporters = exporters
+        self._mark = mark
+        self._end = end
+        self._position: int | None = None
+        self._gone = False
+
+    def wait(self, timeout_s: float) -> FlushOutcome:
+        """Wait at most *timeout_s*."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            report = read_report(self._folder)
+            if report is not None and self._done(report):
+                return FlushOutcome(True, report, _remains(report))
+            if not self._starter.ensure():
+                return self._given_up(report)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return self._given_up(report)
+            time.sleep(min(_POLL_S, left))
+
+    def _done(self, report: Report) -> bool:
+        mine = report.processes.get(self._mark.instance_id)
+        if mine is None and report.ended and self._position is not None:
+            return True  # delivered, and deleted with the run's end
+        if not self._is_read(mine) or (mine is not None and mine.waiting_rows):
+            return False
+        if not report.launcher and any(name not in report.exporters for name in self._exporters):
+            return False
+        if self._position is None:
+            self._position = report.position
+        position = self._position
+        if not all(self._written(name, one, mine, position) for name, one in report.exporters.items()):
+            return False
+        return not self._end or self._ended(report)
+
+    def _is_read(self, mine: ProcessReport | None) -> bool:
+        """Return whether the bridge has read all that was appended."""
+        if mine is not None:
+            return (mine.segment, mine.offset) >= (self._mark.number, self._mark.offset)
+        if any(file.instance_id == self._mark.instance_id for file in self._folder.segments()):
+            return False
+        # Read and deleted. A bridge reports what it read before it deletes: a report read from here on includes it.
+        gone, self._gone = self._gone, True
+        return gone
+
+    def _written(self, name: str, one: ExporterReport, mine: ProcessReport | None, position: int) -> bool:
+        if one.state in _NOT_WAITED_FOR or one.state == "ended":
+            return True
+        if name == OTLP:  # segments are deleted when they are forwarded too
+            there = (self._mark.number, self._mark.offset)
+            return mine is None or (mine.forwarded_segment, mine.forwarded_offset) >= there
+        return one.written >= position
+
+    def _ended(self, report: Report) -> bool:
+        # The bridge has a word of its own where a process died without one: that one may be started again, or not.
+        others = any(
+            one.alive or one.bridge for name, one in report.processes.items() if name != self._mark.instance_id
+        )
+        states = [one.state for one in report.exporters.values()]
+        return (
+            report.ended
+            or report.launcher
+            or others
+            or all(state == "ended" or state in _NOT_WAITED_FOR for state in states)
+        )
+
+    def _given_up(self, report: Report | None) -> FlushOutcome:
+        if report is None or (self._mark.instance_id not in report.processes and self._position is None):
+            return FlushOutcome(False, None, ("not delivered yet",))
+        return FlushOutcome(False, report, (*_remains(report), "not all of it is written yet"))
+
+
+def _remains(report: Report) -> tuple[str, ...]:
+    return tuple(
+        f"{name} is {one.state}{_to_go(name, one, report)}: {one.reason}{f'; {one.help}' if one.help else ''}"
+        for name, one in report.exporters.items()
+        if one.state in _NOT_WAITED_FOR
+    )
+
+
+def _to_go(name: str, one: ExporterReport, report: Report) -> str:
+    """Return how many records the exporter has not got; nothing where that is not counted in records."""
+    count = report.position - one.written
+    return "" if name == OTLP or count <= 0 else f" with {count:,} record{'' if count == 1 else 's'} to go"

@@ -1,0 +1,398 @@
+"""Number, encode and append the records of one process. No thread, no socket.
+
+Thread-safe by a re-entrant lock: a signal handler or finaliser that logs inside a call on its own thread is queued and
+written after the outer record. Fork-safe: a child begins anew, as a process of its own, with its first record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import time_ns
+from typing import Final
+
+from otel_bridge import semconv
+from otel_bridge.emit.arguments import role_of, row_arguments
+from otel_bridge.emit.bridge_process.starter import BridgeStarter
+from otel_bridge.emit.console import say
+from otel_bridge.emit.drops import Drops
+from otel_bridge.emit.encode.log_record import event
+from otel_bridge.emit.encode.protobuf import Attribute
+from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.emit.encode.values import distinct, flatten, to_step
+from otel_bridge.emit.live_registry import count_unclosed, forget_unclosed
+from otel_bridge.emit.process_segment import Checkpoint, MakeHeader, ProcessSegment, at_worker_end
+from otel_bridge.errors import JournalError, JournalFullError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.frames import HEAD_BYTES, Signal
+from otel_bridge.journal.quota import Quota
+from otel_bridge.journal.segment import SegmentWriter
+
+_METRICS: Final = int(Signal.METRICS)
+_CHECK_EVERY_NS: Final = 1_000_000_000
+_MAX_WAITING: Final = 10_000
+_REFUSED_WHEN_FULL: Final = frozenset({int(Signal.METRICS), int(Signal.TRACES)})
+
+
+class Recorder:
+    """Appends one process's records to its segments.
+
+    Args:
+        folder: The run folder; created here.
+        make_header: Makes the header of a new instance.
+        starter: Ensures that a bridge runs.
+        quota: Limit of the base folder.
+        segment_bytes: Size at which a segment is closed.
+        role: Role of the resource.
+
+    Raises:
+        JournalError: The folder or the segment cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        make_header: MakeHeader,
+        starter: BridgeStarter,
+        quota: Quota,
+        *,
+        segment_bytes: int,
+        role: str | None,
+    ) -> None:
+        self.folder = folder
+        self.starter = starter
+        self._quota = quota
+        self._segment = ProcessSegment(folder, make_header, segment_bytes=segment_bytes)
+        self._role = role
+        self._last_ns = 0
+        self._steps: dict[str | None, int] = {}
+        self._held: dict[str | None, int] = {}
+        self._ending = self._ended = False
+        self.forked = False
+        self._begin()
+        self._checked_at = time_ns()
+        self._check_again = self._checked_at + _CHECK_EVERY_NS
+        self._open()
+
+    def _begin(self) -> None:
+        """Set what belongs to one instance."""
+        self.lock = threading.RLock()
+        self.drops = Drops()
+        self._busy = False
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._encoder = RowEncoder(role=self._role)
+        self._names: tuple[object, ...] = ()
+        self._seq: int = 0
+        self._event_seq: int = 0
+        self._closed = self._ended
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def row(  # noqa: PLR0912  # one body, in which every call counts
+        self,
+        values: object = None,
+        step: object = None,
+        *extra: object,
+        role: str | None = None,
+        _now: int = 0,
+        **named: object,
+    ) -> None:
+        """Append a row: `Run.log` itself, so one body, in which every call counts.
+
+        Args are those of `Run.log`, and *_now*: when it was logged, if that was earlier.
+        """
+        with self.lock:
+            if extra or named:
+                self._row_of(values, step, extra, role, named)
+                return
+            role = None if role is None else self._other_role(role)
+            if self._busy:
+                self._enqueue(self.row, flatten(values, self.drops.count), step, role=role, _now=time_ns())
+                return
+            if step is None and self._holds_nothing(values):
+                self._commit_held(role)
+                return
+            seq, payload = self._seq, None
+            try:
+                self._busy = True
+                now = _now or time_ns()
+                if not self._last_ns < now < self._check_again:
+                    now = self._irregular(now)
+                    seq = self._seq
+                self._last_ns = now
+                if type(step) is not int:
+                    step = self._step_of(step, role)
+                self._steps[role] = step
+                # Before the write: after it a signal handler may raise, and a number given twice would lose a row.
+                self._seq = seq + 1
+                if type(values) is dict:
+                    payload = self._encoder.encode_known(values, now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]  # any dict
+                if payload is None:
+                    payload = self._encoded(values, now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]
+                if payload is None:
+                    self._seq = seq
+                elif (writer := self._segment.writer) is None or self._closed:
+                    self._seq = seq + self._append(_METRICS, payload, now)
+                else:
+                    writer.append(_METRICS, payload, now)
+                    self._appended(payload)
+            except Exception as exc:  # noqa: BLE001  # nothing of otel-bridge may end a training run
+                self._seq = seq
+                self.drops.count_failure(exc, payload)
+            finally:
+                self._busy = False
+            if self._waiting:
+                self._drain_queue()
+
+    row.__qualname__ = "Run.log"
+
+    def track_step_only(
+        self, values: object = None, step: object = None, *extra: object, role: object = None, **named: object
+    ) -> None:
+        """Take note of the step of a row that is not written: `Run.log` of ranks above 0."""
+        with self.lock:
+            values, step, commits = row_arguments(values, step, extra, named, self.drops.count)
+            known = self._other_role(role)
+            if step is None and self._holds_nothing(values):
+                self._commit_held(known)
+            elif commits:
+                self._steps[known] = self._step_of(step, known)
+            else:
+                self._held[known] = self._step_of(step, known)
+
+    def append(self, signal: int, payload: bytes, time_unix_ns: int | None = None, *, whole: bool = False) -> None:
+        """Append one encoded record; a *whole* one is a request with resources of its own."""
+        self._do(self._record, signal, payload, time_unix_ns, whole)
+
+    def event(self, name: str, pairs: Mapping[str, Attribute], body: Attribute = None) -> None:
+        """Append an event of otel-bridge, numbered."""
+        self._do(self._event, name, pairs, body, time_ns())
+
+    def next_event_seq(self) -> int:
+        """Return the number of this process's next event, from 1."""
+        with self.lock:
+            self._event_seq += 1
+            return self._event_seq
+
+    def count(self, reason: str, number: int = 1, key: str = "") -> None:
+        """Count a drop; *key* is what it is about."""
+        with self.lock:
+            self.drops.count(reason, number, key)
+
+    def last_step(self, role: str | None) -> int | None:
+        """Return the last step of *role* in this process."""
+        return self._steps.get(None if role == self._role else role)
+
+    def last_steps(self) -> dict[str | None, int]:
+        """Return the last step of every role, the resource's by its name."""
+        with self.lock:
+            return {self._role if role is None else role: step for role, step in self._steps.items()}
+
+    def go_on_from(self, steps: Mapping[str | None, int]) -> None:
+        """Take *steps*, by role, as the last ones."""
+        with self.lock:
+            known = {role: step for role, step in steps.items() if role or not self._role}
+            self._steps = {None if role == self._role else role: step for role, step in known.items()}
+
+    def flush(self) -> Checkpoint | None:
+        """Append "write and retry now"; return where that stands, ``None`` when nothing was ever appended."""
+        with self.lock:
+            if self._segment.writer is not None:
+                self.append(int(Signal.CONTROL), b"")
+            return self._segment.checkpoint(self._seq)
+
+    def end(self, status: str) -> Checkpoint | None:
+        """Append the end of this process and release its segment; return where that stands."""
+        with self.lock:
+            if self._ended or self._segment.writer is None:
+                self._ended = self._closed = True
+                return None
+            if self._busy:  # from a signal handler inside a call: what waits and the end go before the outer record
+                self._busy, self._encoder = False, RowEncoder(role=self._role)
+            self._drain_queue()
+            count_unclosed()
+            self._ending = True
+            self._do(self._write_end_event, status)
+            self._ended = self._closed = True
+            mark = self._segment.checkpoint(self._seq)
+            self._segment.close()
+            return mark
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child: its first record opens a segment of its own."""
+        forget_unclosed()
+        self._begin()
+        self.forked = True
+        self._segment.close_inherited()
+
+    # --- under the lock -----------------------------------------------------------------------------------------------
+
+    def _do(self, write: Callable[..., object], *arguments: object) -> None:
+        with self.lock:
+            if self._busy:
+                self._enqueue(self._do, write, *arguments)
+                return
+            try:
+                self._busy = True
+                write(*arguments)
+            except Exception as exc:  # noqa: BLE001
+                self.drops.count_failure(exc)
+            finally:
+                self._busy = False
+            if self._waiting:
+                self._drain_queue()
+
+    def _row_of(
+        self, values: object, step: object, extra: tuple[object, ...], role: object, named: Mapping[str, object]
+    ) -> None:
+        """Append a row that was given as another logger takes it."""
+        values, step, commits = row_arguments(values, step, extra, named, self.drops.count)
+        known = self._other_role(role)
+        before = self._steps.get(known)
+        self.row(values, step, role=known)
+        if commits:
+            return
+        if known in self._steps:
+            self._held[known] = self._steps[known]
+        if before is None:
+            self._steps.pop(known, None)
+        else:
+            self._steps[known] = before
+
+    def _holds_nothing(self, values: object) -> bool:
+        """Return whether *values* are an empty mapping, or not a mapping, which is counted."""
+        try:
+            return not len(values) if isinstance(values, Mapping) else not flatten(values, self.drops.count)  # pyright: ignore[reportUnknownArgumentType]  # any mapping
+        except Exception:  # noqa: BLE001  # code of the user's own object
+            return False
+
+    def _commit_held(self, role: str | None) -> None:
+        """Take an empty row: it has no step of its own, but ends one that ``commit=False`` holds open, as in W&B."""
+        held = self._held.get(role)
+        if held is not None and held == self._steps.get(role, -1) + 1:
+            self._steps[role] = held
+
+    def _other_role(self, role: object) -> str | None:
+        """Return *role* as text where it is another one than the resource's."""
+        named = role_of(role)
+        return None if named == self._role else named
+
+    def _enqueue(self, write: Callable[..., object], *arguments: object, **named: object) -> None:
+        if len(self._waiting) >= _MAX_WAITING:
+            self.drops.count("reentered", 1)
+            return
+        self._waiting.append(partial(write, *arguments, **named))
+
+    def _drain_queue(self) -> None:
+        while self._waiting:
+            self._waiting.popleft()()
+
+    def _encoded(self, values: object, now: int, step: int, role: str | None, seq: int) -> bytes | None:
+        """Encode a row; ``None`` when nothing of it can be taken."""
+        numbers = flatten(values, self.drops.count)
+        names = (role, *numbers)
+        if names != self._names:  # most rows have the names of the one before
+            numbers = distinct(numbers, role or self._role, self.drops.count)
+            self._names = names if len(numbers) == len(names) - 1 else ()
+        return self._encoder.encode(numbers, now, step, role, seq) if numbers else None
+
+    def _record(self, signal: int, payload: bytes, time_unix_ns: int | None, whole: bool) -> None:
+        if self._ended:  # an SDK that shuts down behind the run collects once more: nobody's mistake
+            self.drops.count("ended", 1)
+            return
+        now = time_ns()
+        if not self._checked_at <= now < self._check_again:
+            self._check(now)
+        self._append(signal, payload, now if time_unix_ns is None else time_unix_ns, whole=whole)
+
+    def _write_end_event(self, status: str) -> None:
+        self._write_drops()
+        self._event(semconv.EVENT_END, {semconv.RUN_STATUS: status, semconv.SEQ: self._seq}, None, time_ns())
+        self._append(int(Signal.CONTROL), b"", time_ns())  # finish() waits for a writer that may rest or retry
+        self.drops.say()
+
+    def _event(self, name: str, pairs: Mapping[str, Attribute], body: Attribute, now: int) -> None:
+        self._event_seq += 1
+        numbered = {**pairs, semconv.EVENT_SEQ: self._event_seq}
+        self._append(int(Signal.LOGS), event(name, time_unix_ns=now, body=body, pairs=numbered), now)
+
+    def _append(self, signal: int, payload: bytes, now: int, *, whole: bool = False) -> bool:
+        if self._closed and self._refuses(signal):
+            return False
+        try:
+            (self._segment.writer or self._open()).append(signal, payload, now, whole=whole)
+            self._appended(payload)
+        except JournalError as exc:
+            if (
+                signal == Signal.LOGS
+                and isinstance(exc, JournalFullError)
+                and self._ending
+                and self._segment.make_room()
+            ):
+                return self._append(signal, payload, now, whole=whole)
+            if signal != Signal.CONTROL:  # a request to write now is not a record: nothing is lost with it
+                self.drops.count_failure(exc, payload)
+            return False
+        return True
+
+    def _appended(self, payload: bytes) -> None:
+        """Count what was appended; where it used up the room of the last count, count the directory again."""
+        if self._quota.took(HEAD_BYTES + len(payload)):
+            self._closed = self._ended or self._quota.full()
+
+    def _step_of(self, step: object, role: str | None) -> int:
+        found = None if step is None else to_step(step, self.drops.count)
+        return self._steps.get(role, -1) + 1 if found is None else found
+
+    def _refuses(self, signal: int) -> bool:
+        if self._ended:
+            self.drops.count_after_end()
+        elif signal in _REFUSED_WHEN_FULL:
+            self.drops.count("disk_half_full" if self._quota.of_disk else "directory_full", 1)
+        else:
+            return False
+        return True
+
+    # --- once a second ------------------------------------------------------------------------------------------------
+
+    def _irregular(self, now: int) -> int:
+        """Check what is due; return the time of a row, which is behind the last one also when the clock is set back."""
+        if not self._checked_at <= now < self._check_again:
+            self._check(now)
+        return max(now, self._last_ns + 1)
+
+    def _check(self, now: int) -> None:
+        self._checked_at, self._check_again = now, now + _CHECK_EVERY_NS
+        if self._ended:
+            return
+        if self._segment.is_deleted():
+            self._reopen_after_delete()
+        self._closed = self._quota.full()
+        self.starter.ensure()
+        if self.drops.due():
+            self.drops.say()
+            self._write_drops()
+
+    def _write_drops(self) -> None:
+        counts = self.drops.unreported()
+        if counts:
+            keys = {semconv.DROPPED_KEYS: dict(self.drops.first_keys)} if self.drops.first_keys else {}
+            self._event(semconv.EVENT_DROPPED, keys, dict(counts), time_ns())
+
+    def _reopen_after_delete(self) -> None:
+        """Begin a new segment as a new instance: the folder was deleted, and the bridge's ledger with it."""
+        self._segment.close()
+        self._seq = self._event_seq = 0
+        say(f"{self.folder.path} was deleted; going on in a new folder", always=True)
+        # Before a bridge is looked for: it needs a folder. One that cannot be made is tried again with the next record.
+        with contextlib.suppress(JournalError):
+            self._open()
+
+    def _open(self) -> SegmentWriter:
+        writer = self._segment.open(forked=self.forked)
+        if self.forked:
+            at_worker_end(self.end)
+        return writer

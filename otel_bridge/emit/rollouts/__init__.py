@@ -1,0 +1,1 @@
+"""Rollouts of a native producer: finished ones, batches, and live ones."""

@@ -1,0 +1,267 @@
+"""Finished rollouts of one call: chosen by columns first, then the kept ones are built, encoded and appended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from otel_bridge.emit.config.snapshot import RolloutOptions
+from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.live_registry import Track, open_steps
+from otel_bridge.emit.rollouts.events import sampled_out_event, sampled_out_ids, staleness_of
+from otel_bridge.emit.rollouts.rollout import TRUNCATED_REASONS, Rollout, rollout_of
+from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
+from otel_bridge.selection import choose_columns
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import EmitRun
+
+TRACES: Final = 2
+LOGS: Final = 3
+_NOTHING: Final = {type(None)}
+_TEXT_OR_NOTHING: Final = {str, type(None)}
+
+
+class RolloutDefaults(NamedTuple):
+    """Step, split and role of the rollouts that name none."""
+
+    step: int | None = None
+    split: str | None = None
+    role: str | None = None
+
+
+@dataclass(slots=True)
+class SampledColumns:
+    """What the choice looks at, for the rollouts of one step and split of a call: one entry each.
+
+    Attributes:
+        indices: Places in the call.
+        failed: Those that failed, as places in these lists.
+        truncated: Those that were cut off, as places in these lists.
+        versions: Policy version of each; empty when none names one.
+        ids: Id of each; empty when none names one.
+    """
+
+    indices: list[int] = field(default_factory=list[int])
+    rewards: list[float | None] = field(default_factory=list["float | None"])
+    groups: list[str | None] = field(default_factory=list["str | None"])
+    failed: list[int] = field(default_factory=list[int])
+    truncated: list[int] = field(default_factory=list[int])
+    versions: Sequence[object] = ()
+    ids: Sequence[object] = ()
+
+
+def log_rollouts(
+    run: EmitRun,
+    options: RolloutOptions,
+    rollouts: Iterable[Rollout | Mapping[str, Any]] | None,
+    defaults: RolloutDefaults,
+) -> None:
+    """Choose, build and append *rollouts*; each step and split among them has its own seats."""
+    entries = _entries(run, rollouts)
+    if not entries:
+        return
+    own = place_of(run, *defaults)
+    given_columns = _columns_of(entries)
+
+    def build(index: int) -> Rollout:
+        entry = entries[index]
+        rollout = rollout_of(entry) if isinstance(entry, dict) else entry
+        return rollout if rollout.batch_index is not None else _with_index(rollout, index)
+
+    def key(index: int) -> str:
+        entry = entries[index]
+        given = coerce.name(entry.get("id") if isinstance(entry, dict) else entry.id)
+        return given or str(index)
+
+    for place, indices in _places(run, given_columns, own).items():
+        columns = _columns(run, given_columns if len(indices) == len(entries) else given_columns.of(indices), indices)
+        emit(run, options, place, columns, build=build, key=key)
+
+
+def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
+    if rollouts is None:
+        return []
+    if isinstance(rollouts, (Rollout, Mapping)):
+        rollouts = [cast("object", rollouts)]
+    if type(rollouts) in {list, tuple} and set(map(type, cast("list[object]", rollouts))) == {Rollout}:
+        return list(cast("list[Rollout | dict[str, Any]]", rollouts))
+    entries: list[Rollout | dict[str, Any]] = []
+    for entry in cast("Iterable[object]", rollouts):
+        if isinstance(entry, Rollout):
+            entries.append(entry)
+        elif isinstance(entry, Mapping):
+            entries.append(dict(cast("Mapping[str, Any]", entry)))
+        else:
+            run.count_drop("rollout_no_mapping")
+    return entries
+
+
+class _SampledOutColumns(NamedTuple):
+    """What the rollouts of a call say of what the choice looks at, a column each: this is what a left-out one costs."""
+
+    step: Sequence[object]
+    split: Sequence[object]
+    reward: Sequence[object]
+    group: Sequence[object]
+    error: Sequence[object]
+    finish_reason: Sequence[object]
+    policy_version: Sequence[object]
+    id: Sequence[object]
+
+    def of(self, indices: Sequence[int]) -> _SampledOutColumns:
+        """Return the columns of some of the rollouts."""
+        return _SampledOutColumns(*([column[index] for index in indices] for column in self))
+
+
+_facts_of: Final = itemgetter("step", "split", "reward", "group", "error", "finish_reason", "policy_version", "id")
+
+
+def _columns_of(entries: Sequence[Rollout | dict[str, Any]]) -> _SampledOutColumns:
+    fields = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
+    try:
+        return _SampledOutColumns(*zip(*map(_facts_of, fields), strict=True))
+    except KeyError:  # mappings need not have every field
+        return _SampledOutColumns(*([one.get(name) for one in fields] for name in _SampledOutColumns._fields))
+
+
+def _places(run: EmitRun, given_columns: _SampledOutColumns, own: RolloutDefaults) -> dict[RolloutDefaults, list[int]]:
+    """Part the rollouts of a call by step and split; most calls have one of each."""
+    if _types(given_columns.step) == _types(given_columns.split) == _NOTHING:
+        return {own: list(range(len(given_columns.step)))}
+    places: dict[RolloutDefaults, list[int]] = {}
+    for index, (given, split) in enumerate(zip(given_columns.step, given_columns.split, strict=True)):
+        step = own.step if given is None else coerce.integer(given)
+        if given is not None and step is None:
+            run.count_drop("rollout_step")
+            step = own.step
+        places.setdefault(RolloutDefaults(step, coerce.name(split) or own.split, own.role), []).append(index)
+    return places
+
+
+def _types(values: Sequence[object]) -> set[type]:
+    return set(map(type, values))
+
+
+def place_of(run: EmitRun, step: object, split: object, role: object) -> RolloutDefaults:
+    """Return step, split and role of a call; without a step it is the role's last."""
+    named = coerce.name(role)
+    number = None if step is None else coerce.integer(step)
+    if number is None and step is not None:
+        run.count_drop("rollout_step")
+    return RolloutDefaults(run.last_step(named) if number is None else number, coerce.name(split), named)
+
+
+def track_of(run: EmitRun, place: RolloutDefaults) -> Track:
+    """Return role and split as the open live rollouts of this process are noted under."""
+    return place.role or run.role or "", place.split or ""
+
+
+def _columns(run: EmitRun, given_columns: _SampledOutColumns, indices: list[int]) -> SampledColumns:
+    failed = (
+        []
+        if _types(given_columns.error) == _NOTHING
+        else [i for i, error in enumerate(given_columns.error) if error is not None]
+    )
+    versions = () if _types(given_columns.policy_version) == _NOTHING else given_columns.policy_version
+    ids = () if _types(given_columns.id) == _NOTHING else given_columns.id
+    rewards, groups = finite_rewards(run, given_columns.reward), _groups(given_columns.group)
+    return SampledColumns(indices, rewards, groups, failed, truncated(given_columns.finish_reason), versions, ids)
+
+
+def _groups(given: Sequence[object]) -> list[str | None]:
+    if _types(given) == {str} and "" not in given:
+        return list(cast("Sequence[str | None]", given))
+    return [coerce.name(group) for group in given]
+
+
+def finite_rewards(run: EmitRun, given: Sequence[object]) -> list[float | None]:
+    """Return rewards as numbers; those that are none are counted."""
+    if _types(given) == {float} and all(map(isfinite, cast("Sequence[float]", given))):
+        return list(cast("Sequence[float | None]", given))
+    # x - x is 0 but for infinities and NaN.
+    rewards = [one if type(one) is float and one - one == 0 else coerce.number(one) for one in given]
+    if None in rewards:
+        bad = sum(reward is None and one is not None for reward, one in zip(rewards, given, strict=True))
+        if bad:
+            run.count_drop("rollout_reward", bad)
+    return rewards
+
+
+def truncated(reasons: Sequence[object]) -> list[int]:
+    """Return the places of finish reasons that say so."""
+    if _types(reasons) <= _TEXT_OR_NOTHING and TRUNCATED_REASONS.isdisjoint(cast("Sequence[str]", reasons)):
+        return []
+    return [
+        place
+        for place, reason in enumerate(reasons)
+        if reason is not None and reason != "stop" and str(reason) in TRUNCATED_REASONS
+    ]
+
+
+def _with_index(rollout: Rollout, index: int) -> Rollout:
+    """Return a copy with its place in the call: the user's object stays as it is."""
+    copy = object.__new__(Rollout)  # its fields are all there: no default need be made
+    copy.__dict__.update(vars(rollout), batch_index=index)
+    return copy
+
+
+def emit(
+    run: EmitRun,
+    options: RolloutOptions,
+    place: RolloutDefaults,
+    columns: SampledColumns,
+    *,
+    build: Callable[[int], Rollout],
+    key: Callable[[int], str],
+) -> None:
+    """Append the rollouts of one step and split: the kept ones whole, of the others their statistics.
+
+    Args:
+        run: The run.
+        options: Seats, rule and limits.
+        place: Step, split and role.
+        columns: What the choice looks at.
+        build: From a place in the call to the rollout; called for kept ones only.
+        key: From a place in the call to a stable id.
+    """
+    kept = choose_columns(
+        columns.rewards,
+        columns.groups,
+        options.cap_of(place.split),
+        failed=columns.failed,
+        truncated=columns.truncated,
+        key=lambda index: key(columns.indices[index]),
+        rule=options.rule,
+        seed=f"{run.id}/{place.step}",
+    )
+    role = place.role if place.role != run.role else None
+    still_open = open_steps(track_of(run, place))
+    if kept:
+        frame = CallContext(run.id, place.step, place.split, role, options, caller_link(), still_open)
+        for index in kept:
+            _emit_one(run, frame, build, columns.indices[index])
+    if len(kept) < len(columns.indices):
+        where = (place.step, place.split, role)
+        stale = staleness_of(columns.versions, place.step, kept) if columns.versions else None
+        ids = sampled_out_ids(columns.ids, kept) if columns.ids else ""
+        seq = run.next_event_seq()
+        event = sampled_out_event(
+            columns.rewards, columns.groups, kept, where, seq, staleness=stale, ids=ids, open_steps=still_open
+        )
+        run.append(LOGS, event)
+
+
+def _emit_one(run: EmitRun, frame: CallContext, build: Callable[[int], Rollout], index: int) -> None:
+    try:
+        encoded = encode_rollout(build(index), frame, time.time_ns())
+    except Exception:  # noqa: BLE001  # one rollout that cannot be read costs only itself
+        run.count_drop("rollout_unreadable")
+        return
+    if encoded.skipped_messages:
+        run.count_drop("rollout_message", encoded.skipped_messages)
+    run.append(TRACES, encoded.payload)

@@ -1,0 +1,110 @@
+"""Rollouts of a run: live, finished in batches, as parallel lists, and values that come later.
+
+What `Run` calls. Nothing here raises or waits: what cannot be taken is left out and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_bridge.emit.emit_run import EmitRun, options_of
+from otel_bridge.emit.rollouts import batch, events, generations
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.rollouts.live import LiveRollout
+    from otel_bridge.emit.rollouts.rollout import Rollout
+
+INTERNAL_ERROR: Final = "internal_error"
+
+
+def open_rollout(run: EmitRun, /, **fields: object) -> AbstractContextManager[LiveRollout]:
+    """Open a live rollout: what is called inside becomes its children.
+
+    Args:
+        run: The run.
+        fields: Any field of `Rollout`, and ``role``; other keys become metadata.
+    """
+    from otel_bridge.emit.rollouts.live import LiveRollout  # noqa: PLC0415  # brings the OTel API: only when it is used
+
+    try:
+        return LiveRollout(run, options_of(run), fields)
+    except Exception:  # noqa: BLE001  # what a user put into its fields
+        run.count_drop(INTERNAL_ERROR)
+        return LiveRollout(run, options_of(run), {})
+
+
+def log_rollouts(
+    run: EmitRun,
+    rollouts: Iterable[Rollout | Mapping[str, Any]] | None,
+    *,
+    step: int | None = None,
+    split: str | None = None,
+    role: str | None = None,
+) -> None:
+    """Record finished rollouts; at most the cap of a step leaves the process, chosen before anything is built.
+
+    Args:
+        run: The run.
+        rollouts: `Rollout` objects, or mappings with its fields; other keys become metadata.
+        step: The consuming step of those that name none; ``None``: the role's last.
+        split: Split of those that name none.
+        role: Another role than the run's own.
+    """
+    with _never_raising(run):
+        batch.log_rollouts(run, options_of(run), rollouts, batch.RolloutDefaults(step, split, role))
+
+
+def log_generations(run: EmitRun, /, **columns: Any) -> None:
+    """Record finished rollouts given as parallel lists; see `otel_bridge.emit.rollouts.generations.Generations`."""
+    with _never_raising(run):
+        generations.log_generations(run, options_of(run), columns)
+
+
+def log_reward(
+    run: EmitRun,
+    rollout_id: object,
+    value: object,
+    *,
+    name: str = "reward",
+    explanation: str | None = None,
+    role: str | None = None,
+    step: int | None = None,
+) -> None:
+    """Record a value of a rollout that is finished or will come, from any process.
+
+    Args:
+        run: The run.
+        rollout_id: The user's id of the rollout, or its trace id.
+        value: A number; a text is a label.
+        name: ``reward``, ``advantage``, or a part's name.
+        explanation: Why.
+        role: Role of the rollout, when it is not this run's.
+        step: Step of the rollout, where known.
+    """
+    with _never_raising(run):
+        facts = events.EvaluationContext(name, role, step, explanation)
+        events.log_values(run, options_of(run), {rollout_id: value}, facts)
+
+
+def log_rewards(
+    run: EmitRun,
+    values: object,
+    *,
+    name: str = "reward",
+    role: str | None = None,
+    step: int | None = None,
+) -> None:
+    """Record one value for each of many rollouts, by rollout id; as `log_reward`."""
+    with _never_raising(run):
+        events.log_values(run, options_of(run), values, events.EvaluationContext(name, role, step, None))
+
+
+@contextlib.contextmanager
+def _never_raising(run: EmitRun) -> Generator[None]:
+    try:
+        yield
+    except Exception:  # noqa: BLE001  # nothing of otel-bridge may end a training run
+        run.count_drop(INTERNAL_ERROR)

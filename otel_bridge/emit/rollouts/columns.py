@@ -1,0 +1,247 @@
+"""Parallel lists as training code has them -> guarded columns: any may be missing, short, or hold ``None``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from otel_bridge.emit.encode import coerce
+
+
+class Column:
+    """One parallel list; asking for what is not there gives ``None``.
+
+    Args:
+        given: A list, tuple or array; ``None``; or one value that holds for every sample.
+    """
+
+    __slots__ = ("_one", "values")
+
+    def __init__(self, given: object) -> None:
+        self._one: object = None
+        self.values: Sequence[object] | None = None
+        tolist = getattr(given, "tolist", None)
+        if callable(tolist):
+            given = tolist()
+        if given is None or isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+            self._one = given
+        else:
+            entries = cast("Iterable[object]", given)
+            self.values = entries if isinstance(entries, (list, tuple)) else list(entries)
+
+    def at(self, index: int) -> Any:  # whatever the user put there
+        """Return the value of sample *index*."""
+        if self.values is None:
+            return self._one
+        return self.values[index] if 0 <= index < len(self.values) else None
+
+    @property
+    def given(self) -> bool:
+        """Whether there is anything in it."""
+        return self.values is not None or self._one is not None
+
+    def __len__(self) -> int:
+        return 0 if self.values is None else len(self.values)
+
+
+class Rewards:
+    """The column of rewards: numbers, per-token lists, or ``{name: list}``."""
+
+    def __init__(self, given: object) -> None:
+        self._parts: dict[str, Column] = {}
+        self._column = Column(None)
+        if isinstance(given, Mapping):
+            self._parts = {str(name): Column(values) for name, values in cast("Mapping[object, object]", given).items()}
+        else:
+            self._column = Column(given)
+
+    def at(self, index: int) -> Any:
+        """Return the reward of sample *index*: as given, or its named parts."""
+        if not self._parts:
+            return self._column.at(index)
+        parts = {
+            name: number
+            for name, column in self._parts.items()
+            if (number := coerce.number(column.at(index))) is not None
+        }
+        return parts or None
+
+    def __len__(self) -> int:
+        return max([len(self._column), *map(len, self._parts.values())])
+
+
+class ToolFacts:
+    """Facts of tool use: a dict a sample, or a dict of lists."""
+
+    def __init__(self, given: object) -> None:
+        self._columns: dict[str, Column] | None = None
+        self._column = Column(None)
+        if isinstance(given, Mapping):
+            columns = cast("Mapping[object, object]", given)
+            self._columns = {str(name): Column(values) for name, values in columns.items()}
+        else:
+            self._column = Column(given)
+
+    def at(self, index: int) -> dict[str, Any]:
+        """Return the facts of sample *index*."""
+        if self._columns is None:
+            return dict(coerce.mapping(self._column.at(index)))
+        return {name: value for name, column in self._columns.items() if (value := column.at(index)) is not None}
+
+
+class TokenDecoder:
+    """The user's decode function; one that raises costs a text, nothing else.
+
+    Args:
+        decode: From token ids to text; ``None``: there is none.
+        count_drop: Notified of each failure.
+    """
+
+    def __init__(self, decode: Callable[[Any], Any] | None, count_drop: Callable[[str], None]) -> None:
+        self._decode = decode
+        self._count_drop = count_drop
+
+    def text(self, token_ids: Sequence[Any]) -> str:
+        """Return the text of *token_ids*, or what is to be said in its place."""
+        if self._decode is None:
+            return f"[{len(token_ids)} tokens; pass decode= to see them]"
+        try:
+            decoded = self._decode(token_ids)
+        except Exception as exc:  # noqa: BLE001  # the user's code
+            self._count_drop("rollout_decode")
+            return f"[{len(token_ids)} tokens that could not be decoded: {type(exc).__name__}]"
+        if isinstance(decoded, list) and decoded:  # batch_decode
+            decoded = cast("list[object]", decoded)[0]
+        return decoded if isinstance(decoded, str) else str(cast("object", decoded))
+
+
+def token_ids(value: object) -> list[Any] | None:
+    """Return a row of token ids as a list; ``None`` when it is none or empty."""
+    tolist = getattr(value, "tolist", None)
+    if callable(tolist):
+        value = tolist()
+    return (list(cast("Sequence[Any]", value)) or None) if isinstance(value, (list, tuple)) else None
+
+
+def is_blank(prompt: object) -> bool:
+    """Return whether a prompt says nothing."""
+    try:
+        return not prompt
+    except Exception:  # noqa: BLE001  # an array has no truth value, but it has entries
+        return not token_ids(prompt)
+
+
+# Which entries of parallel lists are turns of one rollout, which prompt and which group a rollout has.
+
+_EDGE: Final = 512
+
+
+def folded(trajectory_ids: Column, entries: int) -> list[list[int]]:
+    """Return the entries of each rollout: those of one trajectory id are its turns; without an id each is a rollout."""
+    if trajectory_ids.values is None:
+        return [[entry] for entry in range(entries)]
+    turns: list[list[int]] = []
+    known: dict[str, list[int]] = {}
+    for entry in range(entries):
+        name = coerce.name(trajectory_ids.at(entry))
+        if name is not None and name in known:
+            known[name].append(entry)
+            continue
+        turns.append([entry])
+        if name is not None:
+            known[name] = turns[-1]
+    return turns
+
+
+class Layout:
+    """From a rollout to its prompt.
+
+    By trajectory id when those of the prompts are known; one for one when there are as many prompts as entries or as
+    rollouts; else by the number of samples of each prompt; else in blocks, rollout ``//`` samples per prompt, clamped.
+
+    Args:
+        turns: The entries of each rollout.
+        entries: How many there are.
+        trajectory_ids: Of the entries.
+        prompt_trajectory_ids: Of the prompts.
+        samples_per_prompt: A number, one a prompt, or ``None``.
+    """
+
+    def __init__(
+        self,
+        turns: Sequence[Sequence[int]],
+        entries: int,
+        *,
+        trajectory_ids: Column,
+        prompt_trajectory_ids: Column,
+        samples_per_prompt: object,
+    ) -> None:
+        self._turns = turns
+        self._entries = entries
+        self._trajectory_ids = trajectory_ids
+        names = [coerce.name(value) for value in prompt_trajectory_ids.values or ()]
+        self._by_id = {name: index for index, name in enumerate(names) if name is not None}
+        sizes = Column(samples_per_prompt)
+        self._per_prompt = coerce.integer(sizes.at(0)) if sizes.values is None else None
+        counts = [max(coerce.integer(size) or 0, 0) for size in sizes.values or ()]
+        self._fan_out = [prompt for prompt, number in enumerate(counts) for _ in range(min(number, len(turns)))]
+
+    def prompts(self, total: int) -> list[int]:
+        """Return the index of each rollout's prompt among *total*."""
+        last = max(total - 1, 0)
+        if total == self._entries:
+            places = [turn[0] for turn in self._turns]
+        elif total == len(self._turns):
+            places = list(range(total))
+        elif self._fan_out:
+            shown = self._fan_out[: len(self._turns)]
+            places = [min(prompt, last) for prompt in shown] + [last] * (len(self._turns) - len(shown))
+        else:
+            size = max(self._per_prompt or len(self._turns) // max(total, 1), 1)
+            places = [min(rollout // size, last) for rollout in range(len(self._turns))]
+        if not self._by_id:
+            return places
+        named = [self._by_id.get(coerce.name(self._trajectory_ids.at(turn[0])) or "") for turn in self._turns]
+        return [place if by_id is None else min(by_id, last) for place, by_id in zip(places, named, strict=True)]
+
+
+class PromptGroups:
+    """Names for prompts: the same in every process and at every step, and for equal prompts."""
+
+    def __init__(self) -> None:
+        self._names: dict[object, str] = {}
+
+    def name(self, prompt: object) -> str:
+        """Return the group of *prompt*."""
+        known = prompt if type(prompt) is str else id(prompt)
+        name = self._names.get(known)
+        if name is None:
+            start, end = _edges(prompt)
+            digest = hashlib.md5(f"{start}\0{end}".encode("utf-8", "replace"), usedforsecurity=False)
+            name = self._names[known] = digest.hexdigest()[:12]
+        return name
+
+
+def places_in_groups(groups: Sequence[str | None]) -> list[int]:
+    """Return the index of each rollout within its group."""
+    counts: dict[str | None, int] = {}
+    places: list[int] = []
+    for group in groups:
+        place = counts.get(group, 0)
+        places.append(place)
+        counts[group] = place + 1
+    return places
+
+
+def _edges(prompt: Any) -> tuple[str, str]:  # whatever the user put there
+    """Return beginning and end of a prompt: enough to distinguish prompts, and cheap for long ones."""
+    if isinstance(prompt, str):
+        return prompt[:_EDGE], f"{prompt[-_EDGE:]}{len(prompt)}"
+    if isinstance(prompt, Mapping):
+        return _edges(str(coerce.mapping(cast("object", prompt)).get("content")))
+    if isinstance(prompt, (list, tuple)) and prompt:
+        entries = cast("Sequence[Any]", prompt)
+        texts = [str(entry) for entry in entries[:16]] if not isinstance(entries[0], (str, Mapping)) else []
+        return "".join(texts) or _edges(entries[0])[0], _edges(entries[-1])[1]
+    return str(cast("object", prompt))[:_EDGE], ""

@@ -1,0 +1,89 @@
+"""Rollouts across threads and processes: the current one of a context, and W3C trace context to carry it on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    from contextvars import Token
+
+    from opentelemetry.context import Context
+
+    from otel_bridge.emit.rollouts.live import LiveRollout
+
+_KEY: Final = "otel_bridge.rollout"
+_FIELDS: Final = ("traceparent", "tracestate")
+
+
+def current_rollout(context: Context | None = None) -> LiveRollout | None:
+    """Return the live rollout of *context* (default: the current one) in this process."""
+    from opentelemetry.context import get_value  # noqa: PLC0415  # only where rollouts are live
+
+    return cast("LiveRollout | None", get_value(_KEY, context))
+
+
+def with_rollout(rollout: LiveRollout | None, context: Context) -> Context:
+    """Return *context* with *rollout* as its current one."""
+    from opentelemetry.context import set_value  # noqa: PLC0415
+
+    return set_value(_KEY, rollout, context)
+
+
+def get_context() -> dict[str, str]:
+    """Return the current rollout's W3C trace context, for `attach_context` elsewhere; empty outside of any span."""
+    if "opentelemetry.trace" not in sys.modules:
+        return {}
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    rollout = current_rollout()
+    if rollout is not None and carrier:
+        rollout.carried = True
+    return carrier
+
+
+class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_context(carrier):
+    """Join the spans made inside to the rollout that *carrier* came from; one that carries nothing changes nothing.
+
+    Args:
+        carrier: What `get_context` gave in another process, or HTTP headers that hold it.
+    """
+
+    def __init__(self, carrier: Mapping[str, str] | None) -> None:
+        self._carrier = carrier
+        self._token: Token[Context] | None = None
+
+    def __enter__(self) -> None:
+        fields = _fields(self._carrier)
+        if not fields:
+            return
+        from opentelemetry.context import attach, get_current  # noqa: PLC0415
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+        # The carrier may come from another rollout than the one this process has open.
+        here = with_rollout(None, get_current())
+        self._token = attach(TraceContextTextMapPropagator().extract(fields, context=here))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            from opentelemetry.context import detach  # noqa: PLC0415
+
+            detach(self._token)
+
+
+def _fields(carrier: object) -> dict[str, str]:
+    """Return the fields of W3C trace context in *carrier*; names in any case, as HTTP servers give them."""
+    if not isinstance(carrier, Mapping):
+        return {}
+    found: dict[str, str] = {}
+    for name, value in cast("Mapping[object, object]", carrier).items():
+        plain = name.decode("latin-1") if isinstance(name, bytes) else str(name)
+        if plain.lower() in _FIELDS:
+            found[plain.lower()] = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    return found if "traceparent" in found else {}

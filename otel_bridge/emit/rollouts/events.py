@@ -1,0 +1,193 @@
+"""Events about rollouts: evaluations that come after them, and statistics of those that were sampled out."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from otel_bridge import semconv
+from otel_bridge.emit.config.snapshot import RolloutOptions
+from otel_bridge.emit.content.policy import ContentFilter
+from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.encode.log_record import event
+from otel_bridge.emit.encode.protobuf import MASK_64, Attribute, attributes, fixed64, message, text, varint
+from otel_bridge.emit.encode.row import SCOPE
+from otel_bridge.emit.rollouts.spans import trace_id_bytes
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import EmitRun
+
+# Values that come after their rollout -> events ``gen_ai.evaluation.result`` with the rollout's trace id.
+
+LOGS: Final = 3
+_MAX_LABEL_CHARS: Final = 256
+_EVENTS_A_RECORD: Final = 1000
+
+
+class EvaluationContext(NamedTuple):
+    """What the values of one call share."""
+
+    name: str
+    role: str | None
+    step: int | None
+    explanation: str | None
+
+
+def log_values(run: EmitRun, options: RolloutOptions, values: object, shared: EvaluationContext) -> None:
+    """Append one event a value, many in one record; a value that is neither number nor text is counted."""
+    if not isinstance(values, Mapping):
+        run.count_drop("late_not_a_mapping")
+        return
+    now = time.time_ns()
+    cutter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
+    events: list[bytes] = []
+    for rollout_id, value in list(cast("Mapping[object, object]", values).items()):
+        known = coerce.name(rollout_id)
+        pairs = _score(value, cutter)
+        if known is None or pairs is None:
+            run.count_drop("late_value")
+            continue
+        numbered = {**_shared(run, shared, cutter), **pairs, semconv.EVENT_SEQ: run.next_event_seq()}
+        name = semconv.EVENT_EVALUATION
+        one = event(name, time_unix_ns=now, pairs=numbered, trace_id=trace_id_bytes(run.id, known))
+        events.append(one[len(SCOPE) :])
+    for start in range(0, len(events), _EVENTS_A_RECORD):
+        run.append(LOGS, SCOPE + b"".join(events[start : start + _EVENTS_A_RECORD]), time_unix_ns=now)
+
+
+def _score(value: object, cutter: ContentFilter) -> dict[str, Attribute] | None:
+    number = coerce.number(value)
+    if number is not None:
+        return {semconv.EVALUATION_VALUE: number}
+    if isinstance(value, str) and value:
+        return {semconv.EVALUATION_LABEL: "" if cutter.off else cutter.text(value[:_MAX_LABEL_CHARS])}
+    return None
+
+
+def _shared(run: EmitRun, shared: EvaluationContext, cutter: ContentFilter) -> dict[str, Attribute]:
+    pairs: dict[str, Attribute] = {semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward"}
+    if shared.explanation is not None and not cutter.off:
+        pairs[semconv.EVALUATION_EXPLANATION] = cutter.text(str(shared.explanation))
+    if (step := coerce.integer(shared.step)) is not None:
+        pairs[semconv.STEP] = step
+    role = coerce.name(shared.role)
+    if role is not None and role != run.role:
+        pairs[semconv.ROLE] = role
+    return pairs
+
+
+# Left-out rollouts -> the event ``rl.rollouts``: per group the mergeable statistics of their rewards.
+#
+# Packed by hand: a call may leave out a thousand of a hundred groups.
+
+_COUNT: Final = text(1, "count")
+_NAMES: Final = [text(1, name) + b"\x12\x09\x21" for name in ("sum", "sum_squares", "min", "max")]
+# Each KeyValue as an element of the list: its tag, its length, then key and a double.
+_SUM, _SQUARES, _MIN, _MAX = (b"\x0a" + varint(len(head) + 8) + head for head in _NAMES)
+_NUMBERS: Final = Struct("<" + "".join(f"{len(head)}sd" for head in (_SUM, _SQUARES, _MIN, _MAX)))
+
+
+def sampled_out_event(
+    rewards: Sequence[float | None],
+    groups: Sequence[str | None],
+    kept: Sequence[int],
+    place: tuple[int | None, str | None, str | None],
+    event_seq: int,
+    *,
+    staleness: tuple[int, int, int] | None = None,
+    ids: str = "",
+    open_steps: Sequence[int] | None = None,
+) -> bytes:
+    """Encode the event as a ``ScopeLogs``.
+
+    Args:
+        rewards: Of all rollouts of the call, one each.
+        groups: One each; those without a group are counted under the empty name.
+        kept: Indices that are not left out.
+        place: Step, split, and the role where it differs from the resource's.
+        event_seq: Number of the event.
+        staleness: What `staleness_of` returned.
+        ids: What `sampled_out_ids` returned.
+        open_steps: Steps of which live rollouts are open; ``None``: nothing new.
+    """
+    left = list(rewards)
+    for index in kept:
+        left[index] = None
+    members: defaultdict[str | None, list[float]] = defaultdict(list)
+    for reward, group in zip(left, groups, strict=True):
+        if reward is not None:
+            members[group].append(reward)
+    body = b"".join([_entry(name or "", values) for name, values in members.items()])
+    step, split, role = place
+    pairs: list[tuple[str, Attribute]] = [
+        (semconv.STEP, step),
+        (semconv.SPLIT, split),
+        (semconv.ROLE, role),
+        (semconv.ROLLOUTS_COUNT, len(rewards) - len(kept)),
+        (semconv.EVENT_SEQ, event_seq),
+        (semconv.ROLLOUTS_IDS, ids or None),
+        (semconv.ROLLOUTS_OPEN_STEPS, open_steps),
+    ]
+    now = time.time_ns()
+    record = (
+        fixed64(1, now),
+        message(5, message(6, body)),
+        attributes(6, [pair for pair in pairs if pair[1] is not None]),
+        _staleness(staleness) if staleness is not None else b"",
+        fixed64(11, now),
+        text(12, semconv.EVENT_ROLLOUTS),
+    )
+    return SCOPE + message(2, b"".join(record))
+
+
+def staleness_of(versions: Sequence[object], step: int | None, kept: Sequence[int]) -> tuple[int, int, int] | None:
+    """Return count, sum and maximum of step less policy version, of those not *kept* that name one."""
+    if step is None:
+        return None
+    known = set(kept)
+    found = [
+        step - version
+        for index, given in enumerate(versions)
+        if index not in known and (version := given if type(given) is int else coerce.integer(given)) is not None
+    ]
+    return (len(found), sum(found), max(found)) if found else None
+
+
+def sampled_out_ids(ids: Sequence[object], kept: Sequence[int]) -> str:
+    """Return the ids of those not *kept*, a line each: a bridge recognises what is evaluated later by them.
+
+    The bridge makes the trace ids of them: that would cost the caller a hash for each.
+    """
+    known = set(kept)
+    left = [one if type(one) is str else coerce.name(one) for index, one in enumerate(ids) if index not in known]
+    return "\n".join([one for one in left if one and "\n" not in one][: semconv.MAX_ROLLOUTS_IDS])
+
+
+def _staleness(numbers: tuple[int, int, int]) -> bytes:
+    """Encode the statistics as an attribute of the record: a map of three integers."""
+    names = ("count", "sum", "max")
+    entries = (
+        message(1, text(1, name) + message(2, b"\x18" + varint(number & MASK_64)))
+        for name, number in zip(names, numbers, strict=True)
+    )
+    return message(6, text(1, semconv.ROLLOUTS_STALENESS) + message(2, message(6, b"".join(entries))))
+
+
+def _entry(name: str, values: Sequence[float]) -> bytes:
+    """Encode ``name: {count, sum, sum_squares, min, max}`` as one element of a ``KeyValueList``."""
+    squares = sum([value * value for value in values])
+    numbers = _NUMBERS.pack(_SUM, sum(values), _SQUARES, squares, _MIN, min(values), _MAX, max(values))
+    return message(1, b"".join((text(1, name), _head(len(values)), numbers)))
+
+
+@lru_cache(maxsize=1024)
+def _head(count: int) -> bytes:
+    """Encode all of an entry between its name and its numbers."""
+    counted = message(1, _COUNT + message(2, b"\x18" + varint(count)))
+    size = len(counted) + _NUMBERS.size
+    inner = b"\x32" + varint(size)
+    return b"\x12" + varint(len(inner) + size) + inner + counted

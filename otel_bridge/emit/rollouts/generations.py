@@ -1,0 +1,216 @@
+"""Parallel lists of samples -> rollouts: every list guarded, only the kept samples decoded and built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from otel_bridge.emit.config.snapshot import RolloutOptions
+from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.rollouts import batch
+from otel_bridge.emit.rollouts.columns import (
+    Column,
+    Layout,
+    PromptGroups,
+    Rewards,
+    TokenDecoder,
+    ToolFacts,
+    folded,
+    is_blank,
+    places_in_groups,
+    token_ids,
+)
+from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
+from otel_bridge.emit.rollouts.turns import Turn, conversation_of
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import EmitRun
+
+_LISTS: Final = (
+    "prompts", "responses", "prompt_token_ids", "response_token_ids", "advantages", "finish_reasons", "groups",
+    "trajectory_ids", "prompt_trajectory_ids", "policy_versions", "datasets", "dataset_indices", "loss_masks",
+    "metadata", "states", "ids", "errors",
+)  # fmt: skip
+COLUMNS: Final = frozenset({
+    *_LISTS, "rewards", "samples_per_prompt", "tool_facts", "decode", "model", "step", "split", "role",
+})  # fmt: skip
+_A_SAMPLE: Final = ("advantages", "finish_reasons", "groups", "trajectory_ids", "policy_versions", "loss_masks", "ids")
+
+
+def log_generations(run: EmitRun, options: RolloutOptions, given: Mapping[str, Any]) -> None:
+    """Choose, decode, build and append.
+
+    Args:
+        run: The run.
+        options: Seats, rule and limits.
+        given: The lists by name, each of `COLUMNS`; see `Generations`.
+    """
+    unknown = given.keys() - COLUMNS
+    if unknown:
+        run.count_drop("rollout_unknown_column", len(unknown), min(map(str, unknown)))
+    generations = Generations(run, given)
+    columns = generations.columns()
+    if columns.indices:
+        place = batch.place_of(run, given.get("step"), given.get("split"), given.get("role"))
+        batch.emit(run, options, place, columns, build=generations.build, key=generations.key)
+
+
+class Generations:
+    """Samples as parallel lists. Entries of one trajectory id are turns of one rollout; see `Layout` for prompts.
+
+    Args:
+        run: Counts what cannot be used.
+        given: ``prompts`` (texts, messages or lists of messages), ``responses`` (the same), ``prompt_token_ids``,
+            ``response_token_ids``, ``rewards`` (numbers, per-token lists, or ``{name: list}``), ``advantages``,
+            ``finish_reasons``, ``groups``, ``trajectory_ids``, ``prompt_trajectory_ids``, ``samples_per_prompt`` (a
+            number, or one a prompt), ``policy_versions``, ``datasets``, ``dataset_indices``, ``tool_facts`` (dicts, or
+            a dict of lists), ``loss_masks``, ``decode``, ``metadata`` (one dict, or one a sample), ``states``, ``ids``,
+            ``errors``, ``model``.
+    """
+
+    def __init__(self, run: EmitRun, given: Mapping[str, Any]) -> None:
+        self._run = run
+        self._model = coerce.name(given.get("model"))
+        self._decoder = TokenDecoder(given.get("decode"), run.count_drop)
+        self._rewards = Rewards(given.get("rewards"))
+        self._tools = ToolFacts(given.get("tool_facts"))
+        self._lists = {name: Column(given.get(name)) for name in _LISTS}
+        prompts: object = given.get("prompts")
+        if isinstance(prompts, (str, Mapping)):
+            self._lists["prompts"] = Column([cast("object", prompts)])
+        self._entries = self._count()
+        self._turns = folded(self._lists["trajectory_ids"], self._entries)
+        layout = Layout(
+            self._turns,
+            self._entries,
+            trajectory_ids=self._lists["trajectory_ids"],
+            prompt_trajectory_ids=self._lists["prompt_trajectory_ids"],
+            samples_per_prompt=given.get("samples_per_prompt"),
+        )
+        self._prompt_of = layout.prompts(len(self._lists["prompts"]))
+        self._ids_of = layout.prompts(len(self._lists["prompt_token_ids"]))
+        self._groups = self._all_groups()
+
+    def _count(self) -> int:
+        """Return how many entries there are: none when there are prompts, but an empty list of them."""
+        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
+        entries = max(len(self._lists["responses"]), len(self._lists["response_token_ids"]))
+        if prompts.values is not None and not len(prompts) and not len(ids):
+            return 0
+        short: list[Rewards | Column] = [self._rewards, *(self._lists[name] for name in _A_SAMPLE)]
+        missing = sum(entries - len(one) for one in short if 0 < len(one) < entries)
+        if missing:
+            self._run.count_drop("rollout_short_list", missing)
+        return entries
+
+    def _all_groups(self) -> list[str | None]:
+        given, prompts = self._lists["groups"], self._lists["prompts"]
+        names = PromptGroups()
+        of_prompt: list[str | None] = [names.name(prompt) for prompt in prompts.values or ()] or [None]
+        if not given.given:
+            return [of_prompt[prompt] for prompt in self._prompt_of]
+        named = (coerce.name(given.at(turn[0])) for turn in self._turns)
+        return [
+            of_prompt[prompt] if group is None else group for prompt, group in zip(self._prompt_of, named, strict=True)
+        ]
+
+    @cached_property
+    def _places(self) -> list[int]:
+        return places_in_groups(self._groups)
+
+    # --- what the choice looks at -------------------------------------------------------------------------------------
+    def columns(self) -> batch.SampledColumns:
+        """Return what the choice looks at; samples whose prompt is empty are left out and counted."""
+        places = self._with_prompt()
+        lasts = [self._turns[rollout][-1] for rollout in places]
+        if len(places) < len(self._turns):
+            self._run.count_drop("rollout_empty_prompt", len(self._turns) - len(places))
+        errors, reasons = self._lists["errors"], self._lists["finish_reasons"]
+        versions, given = self._lists["policy_versions"], self._lists["ids"]
+        return batch.SampledColumns(
+            places,
+            batch.finite_rewards(self._run, [self._rewards.at(last) for last in lasts]),
+            [self._groups[rollout] for rollout in places],
+            [place for place, last in enumerate(lasts) if errors.at(last) is not None] if errors.given else [],
+            batch.truncated([reasons.at(last) for last in lasts]) if reasons.given else [],
+            [versions.at(last) for last in lasts] if versions.given else (),
+            [given.at(self._turns[place][0]) for place in places] if given.given else (),
+        )
+
+    def _with_prompt(self) -> list[int]:
+        """Return the rollouts whose prompt is not empty."""
+        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
+        if not prompts.given and not ids.given:
+            return list(range(len(self._turns)))
+        if prompts.values is not None and not any(map(is_blank, prompts.values)):
+            return list(range(len(self._turns)))
+        return [rollout for rollout in range(len(self._turns)) if not self._is_empty(rollout)]
+
+    def _is_empty(self, rollout: int) -> bool:
+        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
+        prompt = prompts.at(self._prompt_of[rollout])
+        return is_blank(prompt) if prompt is not None else not token_ids(ids.at(self._ids_of[rollout]))
+
+    def key(self, rollout: int) -> str:
+        """Return a stable id of *rollout*."""
+        entry = self._turns[rollout][0]
+        for column in (self._lists["ids"], self._lists["trajectory_ids"]):
+            if column.given and (named := coerce.name(column.at(entry))) is not None:
+                return named
+        return f"{self._groups[rollout]}/{self._places[rollout]}"
+
+    def _at(self, name: str, entry: int) -> Any:  # whatever the user put there
+        return self._lists[name].at(entry)
+
+    # --- building -----------------------------------------------------------------------------------------------------
+    def build(self, rollout: int) -> Rollout:
+        """Build one rollout: the only place where tokens are decoded."""
+        entries = self._turns[rollout]
+        first, last = entries[0], entries[-1]
+        metadata = mapping_or(self._at("metadata", last), "metadata")
+        if (state := self._at("states", last)) is not None:
+            metadata.setdefault("state", state)
+        prompted = self._lists["prompts"].given or self._lists["prompt_token_ids"].given
+        index = self._prompt_of if len(self._lists["prompts"]) else self._ids_of
+        return Rollout(
+            messages=conversation_of([self._turn(entry, rollout) for entry in entries], self._decoder),
+            reward=self._rewards.at(last),
+            advantage=self._at("advantages", last),
+            finish_reason=self._at("finish_reasons", last),
+            id=coerce.name(self._at("ids", first)),
+            group=self._groups[rollout],
+            sample=None if self._groups[rollout] is None else self._places[rollout],
+            trajectory_id=coerce.name(self._at("trajectory_ids", first)),
+            prompt_index=index[rollout] if prompted else None,
+            batch_index=first,
+            policy_version=self._at("policy_versions", last),
+            dataset=coerce.name(self._at("datasets", last)),
+            dataset_index=self._at("dataset_indices", last),
+            model=self._model,
+            tools=self._tools.at(last),
+            turns=self._turn_facts(entries),
+            metadata=metadata,
+            error=self._at("errors", last),
+        )
+
+    def _turn(self, entry: int, rollout: int) -> Turn:
+        prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
+        prompt, prompt_ids = prompts.at(self._prompt_of[rollout]), ids.at(self._ids_of[rollout])
+        if entry != self._turns[rollout][0]:
+            # A later turn has a prompt only where each entry has its own.
+            prompt = prompts.at(entry) if len(prompts) == self._entries else None
+            prompt_ids = ids.at(entry) if len(ids) == self._entries else None
+        mask = token_ids(self._at("loss_masks", entry))
+        response_ids = token_ids(self._at("response_token_ids", entry))
+        return Turn(prompt, token_ids(prompt_ids), self._at("responses", entry), response_ids, mask)
+
+    def _turn_facts(self, entries: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the facts of each turn of a rollout that was trained turn by turn."""
+        if len(entries) < 2:
+            return []
+        reasons = self._lists["finish_reasons"]
+        return [
+            {"reward": coerce.number(self._rewards.at(entry)), "finish_reason": coerce.name(reasons.at(entry))}
+            for entry in entries
+        ]

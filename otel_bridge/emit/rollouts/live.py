@@ -1,0 +1,255 @@
+"""Live rollouts: ``with run.rollout(…) as rollout`` and the ``chat`` and ``tool`` spans inside."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextvars import Token
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+
+from otel_bridge.emit.config.snapshot import RolloutOptions
+from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.encode import span as span_encoding
+from otel_bridge.emit.live_registry import closed, forget, open_steps, opened, remember
+from otel_bridge.emit.rollouts.batch import LOGS, RolloutDefaults, place_of, track_of
+from otel_bridge.emit.rollouts.chat_messages import Content, content_of
+from otel_bridge.emit.rollouts.context import with_rollout
+from otel_bridge.emit.rollouts.events import sampled_out_event, sampled_out_ids, staleness_of
+from otel_bridge.emit.rollouts.live_spans import (
+    ChatSpan,
+    ExtraAttributes,
+    LiveTracer,
+    ToolSpan,
+    random_span_id,
+    tracer_of,
+)
+from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of
+from otel_bridge.emit.rollouts.spans import (
+    CallContext,
+    SpanPlace,
+    child_count,
+    child_spans,
+    failure,
+    place_attributes,
+    root_attributes,
+    trace_id_bytes,
+)
+from otel_bridge.semconv import SPAN_COUNT
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import EmitRun
+
+
+class LiveRollout(Rollout):
+    """A rollout while it happens: every field of `Rollout` may be set until it closes.
+
+    A context manager, once. It is always a trace of its own that links the caller's span, and the current span inside,
+    so that the spans of any OTel instrumentation become its children, in asyncio tasks too; in other threads inside
+    ``with rollout.attach():``. An exception marks it failed; it is recorded nevertheless.
+
+    Args:
+        run: The run.
+        options: What the settings say.
+        fields: Fields of `Rollout`, and ``role``; other keys become metadata.
+    """
+
+    def __init__(self, run: EmitRun, options: RolloutOptions, fields: Mapping[str, object]) -> None:
+        super().__init__()
+        self.__dict__.update(vars(rollout_of({key: value for key, value in fields.items() if key != "role"})))
+        place = place_of(run, self.step, self.split, fields.get("role"))
+        self.step = place.step
+        given = coerce.name(self.id)
+        self.trace_id = (os.urandom(16) if given is None else trace_id_bytes(run.id, given)).hex()
+        self.id = given or self.trace_id
+        self.carried = False
+        """Whether its context was handed to another process."""
+        self.foreign = False
+        """Whether an instrumentation made spans inside."""
+        self._run, self._options, self._role = run, options, place.role
+        self._lock = threading.Lock()
+        self._children = self._open_children = 0
+        self._pid = os.getpid()
+        self._span: trace.Span = trace.INVALID_SPAN
+        self._tracer: LiveTracer | None = None
+        self._token: Token[Context] | None = None
+        self._track = track_of(run, place)
+        self._number = opened(run, self.id, self._track, place.step)
+
+    @property
+    def run(self) -> EmitRun:
+        """The run it belongs to."""
+        return self._run
+
+    @property
+    def recording(self) -> bool:
+        """False when rollouts of this split are switched off: then only its reward is counted."""
+        return self._tracer is not None
+
+    @property
+    def span(self) -> trace.Span:
+        """The root as an OTel span."""
+        return self._span
+
+    def chat(self, model: str | None = None, *_: object, **fields: Any) -> ChatSpan:  # fields of ChatSpan
+        """Open a ``chat`` span below this rollout, from any thread; see `ChatSpan`."""
+        return ChatSpan(self, model or self.model, fields)
+
+    def tool(self, name: str = "tool", *_: object, **fields: Any) -> ToolSpan:  # fields of ToolSpan
+        """Open an ``execute_tool`` span below this rollout, from any thread; see `ToolSpan`."""
+        return ToolSpan(self, name, fields)
+
+    def attach(self) -> _Attached:
+        """Make this rollout the current one of another thread: ``with rollout.attach():``."""
+        return _Attached(self)
+
+    # --- open and close -----------------------------------------------------------------------------------------------
+    def __enter__(self) -> LiveRollout:
+        self.start_unix_ns = self.start_unix_ns or time.time_ns()
+        self._number = opened(self._run, self.id or self.trace_id, self._track, self.step, self._number)
+        try:
+            self._open()
+        except Exception:  # noqa: BLE001  # nothing of otel-bridge may end a training run
+            self._run.count_drop("internal_error")
+        return self
+
+    def _open(self) -> None:
+        caller = trace.get_current_span().get_span_context()
+        if self._options.cap_of(coerce.name(self.split)) > 0:
+            tracer = tracer_of(self._run)
+            self._span = tracer.start_root(int(self.trace_id, 16), [trace.Link(caller)] if caller.is_valid else [])
+            self._tracer = tracer
+            remember(self)
+        else:
+            # Not sampled: what joins from elsewhere is not recorded either.
+            ids = (int(self.trace_id, 16), random_span_id())
+            self._span = trace.NonRecordingSpan(trace.SpanContext(*ids, is_remote=False))
+        self._token = otel_context.attach(self.context(otel_context.get_current()))
+
+    def context(self, base: Context) -> Context:
+        """Return *base* with this rollout as the current one."""
+        return with_rollout(self, trace.set_span_in_context(self._span, base))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            otel_context.detach(self._token)
+            self._token = None
+        if error is not None:
+            self.error = error
+        if os.getpid() != self._pid:  # forked inside: the rollout is its parent's
+            return
+        forget(self)
+        if not closed(self._number):  # the run ended meanwhile, and counted it
+            return
+        now = time.time_ns()
+        try:
+            self._close(now)
+        except Exception:  # noqa: BLE001  # what a user put into its fields
+            self._run.count_drop("rollout_unreadable")
+            self._end_bare(now)
+
+    def _end_bare(self, now: int) -> None:
+        """End the root with its id alone: its children need it."""
+        if self._tracer is not None:
+            pairs = place_attributes(self._frame(RolloutDefaults(None)), coerce.name(self.id) or self.trace_id)
+            self._tracer.end(self._span, ExtraAttributes(b"".join(span_encoding.span_attributes(pairs).parts)), now)
+
+    def _frame(self, place: RolloutDefaults) -> CallContext:
+        role = place.role if place.role != self._run.role else None
+        still_open = open_steps(self._track)
+        return CallContext(self._run.id, place.step, place.split, role, self._options, open_steps=still_open)
+
+    def _close(self, now: int) -> None:
+        place = place_of(self._run, self.step, self.split, self._role)
+        if self.reward is not None and coerce.number(self.reward) is None:
+            self._run.count_drop("rollout_reward")
+        if self._tracer is None:
+            self._count_as_sampled_out(place)
+            return
+        content = content_of(self.messages, self._options.limits)
+        if content.conversation.skipped:
+            self._run.count_drop("rollout_message", content.conversation.skipped)
+        pairs = place_attributes(self._frame(place), coerce.name(self.id) or self.trace_id)
+        pairs += root_attributes(self, content, self._options.limits)
+        spans = [] if self._children or self.foreign or self.carried else self._from_messages(content, now)
+        if not (self.carried or self.foreign or self._open_children or _program_makes_spans()):
+            pairs.append((SPAN_COUNT, 1 + self._children + len(spans)))
+        packed = b"".join(span_encoding.span_attributes(pairs).parts)
+        if self.error is not None:
+            packed += span_encoding.failure_fields(now, *failure(self.error, content.cutter))
+        self._tracer.end(self._span, ExtraAttributes(packed, b"".join(span_encoding.spans_field(spans))), now)
+
+    def _from_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:
+        """Make the children that nobody made while it was open."""
+        context = self._span.get_span_context()
+        trace_id, root_id = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
+        ids = (os.urandom(8) for _ in range(child_count(content.messages)))
+        start = getattr(self._span, "start_time", None) or now
+        return child_spans(self, content, SpanPlace(trace_id, root_id, start, now), ids)
+
+    def _count_as_sampled_out(self, place: RolloutDefaults) -> None:
+        reward, group = coerce.number(self.reward), coerce.name(self.group)
+        where = (place.step, place.split, place.role if place.role != self._run.role else None)
+        stale = staleness_of([self.policy_version], place.step, [])
+        ids, seq, still_open = sampled_out_ids([self.id], []), self._run.next_event_seq(), open_steps(self._track)
+        event = sampled_out_event([reward], [group], [], where, seq, staleness=stale, ids=ids, open_steps=still_open)
+        self._run.append(LOGS, event)
+
+    # --- children -----------------------------------------------------------------------------------------------------
+    def start_child(self, name: str, kind: trace.SpanKind) -> trace.Span | None:
+        """Start a child of the current span when that is of this rollout, else of the root."""
+        if self._tracer is None:
+            return None
+        here = otel_context.get_current()
+        current = trace.get_current_span(here)
+        inside = current.is_recording() and current.get_span_context().trace_id == int(self.trace_id, 16)
+        with self._lock:
+            self._children += 1
+            self._open_children += 1
+        return self._tracer.start_child(name, here if inside else self.context(here), kind)
+
+    def end_child(self, span: trace.Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
+        """End a child."""
+        with self._lock:
+            self._open_children -= 1
+        if self._tracer is not None:
+            self._tracer.end(span, extra, end_unix_ns)
+
+
+class _Attached:
+    """A live rollout as the current one of another thread."""
+
+    def __init__(self, rollout: LiveRollout) -> None:
+        self._rollout = rollout
+        self._token: Token[Context] | None = None
+
+    def __enter__(self) -> LiveRollout:
+        self._token = otel_context.attach(self._rollout.context(otel_context.get_current()))
+        return self._rollout
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            otel_context.detach(self._token)
+
+
+def _program_makes_spans() -> bool:
+    """Return whether the program has a tracer provider, whose spans may reach the trace another way."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
+def chat(model: str | None = None, *_: object, **fields: Any) -> ChatSpan:  # fields of ChatSpan
+    """Open a ``chat`` span below the current rollout: ``with otel_bridge.chat(model) as chat:``; see `ChatSpan`."""
+    return ChatSpan(None, model, fields)
+
+
+def tool(name: str = "tool", *_: object, **fields: Any) -> ToolSpan:  # fields of ToolSpan
+    """Open an ``execute_tool`` span below the current rollout; see `ToolSpan`."""
+    return ToolSpan(None, name, fields)

@@ -1,0 +1,376 @@
+"""The private tracer of a run: real SDK spans, appended one by one as they end. Nothing global is touched.
+
+Imported at the first live rollout only: it brings the OTel SDK.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, SpanKind, Tracer
+
+from otel_bridge import semconv
+from otel_bridge.emit.content.sdk import SdkContent
+from otel_bridge.emit.emit_run import options_of
+from otel_bridge.errors import InvalidRecordError
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import EmitRun
+import time
+from collections.abc import Mapping
+from contextvars import Token
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+from otel_bridge.emit.content.policy import ContentFilter, dumps
+from otel_bridge.emit.emit_run import EmitRun
+from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.encode import span as span_encoding
+from otel_bridge.emit.encode.span import Utf8
+from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
+from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
+from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.rollouts.live import LiveRollout
+
+TRACES: Final = 2
+
+
+class ExtraAttributes(NamedTuple):
+    """What is added to a span when it ends: encoded fields of it, and more spans of its ``ScopeSpans``."""
+
+    fields: bytes = b""
+    spans: bytes = b""
+
+
+class UrandomIdGenerator(IdGenerator):
+    """Ids from the kernel: a seeded program draws the same numbers with and without us; equal seeds do not collide."""
+
+    def __init__(self) -> None:
+        self._given = threading.local()
+
+    def give_trace_id(self, trace_id: int) -> None:
+        """Use *trace_id* for the next trace that this thread starts."""
+        self._given.trace_id = trace_id
+
+    def generate_span_id(self) -> int:
+        """Return a random span id."""
+        return random_span_id()
+
+    def generate_trace_id(self) -> int:
+        """Return the id given, else a random one."""
+        given: int | None = getattr(self._given, "trace_id", None)
+        if given is not None:
+            del self._given.trace_id
+            return given
+        return int.from_bytes(os.urandom(16), "big") or INVALID_TRACE_ID + 1
+
+
+def random_span_id() -> int:
+    """Return a random span id from the kernel."""
+    return int.from_bytes(os.urandom(8), "big") or INVALID_SPAN_ID + 1
+
+
+class _Appender(SpanProcessor):
+    """Appends each span as it ends, on the thread that ends it."""
+
+    def __init__(self, run: EmitRun) -> None:
+        self._run = run
+        self._content = SdkContent(options_of(run).limits.policy, run.count_drop)
+        self.extras: dict[int, ExtraAttributes] = {}
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Append *span*."""
+        context = span.get_span_context()
+        extra = self.extras.pop(context.span_id, ExtraAttributes()) if context else ExtraAttributes()
+        try:
+            payload = encoded_span(span, extra, self._content)
+        except Exception:  # noqa: BLE001  # nothing of otel-bridge may end a training run
+            self._run.count_drop("rollout_span")
+            return
+        self._run.append(TRACES, payload)
+
+
+def encoded_span(span: ReadableSpan, extra: ExtraAttributes, content: SdkContent) -> bytes:
+    """Encode *span* as one ``ScopeSpans``: what others set on it as *content* allows, and what is added to it.
+
+    Raises:
+        InvalidRecordError: The encoder made none of it.
+    """
+    for resource_spans in encode_spans([span]).resource_spans:
+        for scope_spans in resource_spans.scope_spans:
+            if span.attributes or span.events or span.status.description:
+                content.span(span, scope_spans.spans[0])
+            # Parsing adds to what is there: the attributes of the SDK's own span stay.
+            scope_spans.spans[0].MergeFromString(extra.fields)
+            return scope_spans.SerializeToString() + extra.spans
+    raise InvalidRecordError(f"span {span.name!r}: the encoder made nothing of it")
+
+
+class _Provider(TracerProvider):
+    """A provider that reads nothing from the environment: OTEL_SDK_DISABLED is meant for the program's own."""
+
+    def __init__(self, ids: UrandomIdGenerator) -> None:
+        unset = SpanLimits.UNSET
+        super().__init__(
+            sampler=ALWAYS_ON,
+            resource=Resource({}),
+            shutdown_on_exit=False,
+            id_generator=ids,
+            # A limit would cut JSON in half; content has limits of its own.
+            span_limits=SpanLimits(max_attribute_length=unset, max_span_attribute_length=unset),
+        )
+        self._disabled = False
+
+
+class LiveTracer:
+    """Starts the spans of live rollouts of one run.
+
+    Args:
+        run: Where they go.
+    """
+
+    def __init__(self, run: EmitRun) -> None:
+        self._ids = UrandomIdGenerator()
+        self._appender = _Appender(run)
+        provider = _Provider(self._ids)
+        provider.add_span_processor(self._appender)
+        self._tracer: Tracer = provider.get_tracer(semconv.SCOPE_NAME)
+
+    def start_root(self, trace_id: int, links: Sequence[Link]) -> Span:
+        """Start a rollout's root: always a trace of its own."""
+        self._ids.give_trace_id(trace_id)
+        return self._tracer.start_span(semconv.ROLLOUT_SPAN, context=Context(), links=links)
+
+    def start_child(self, name: str, context: Context, kind: SpanKind) -> Span:
+        """Start a span below the current one of *context*."""
+        return self._tracer.start_span(name, context=context, kind=kind)
+
+    def end(self, span: Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
+        """End *span* with what is added to it."""
+        if span.is_recording():
+            self._appender.extras[span.get_span_context().span_id] = extra
+            span.end(end_unix_ns)
+
+
+def tracer_of(run: EmitRun) -> LiveTracer:
+    """Return the tracer of *run*, made at its first live rollout."""
+    tracer: LiveTracer | None = getattr(run, "_live_tracer", None)
+    if tracer is None:
+        tracer = LiveTracer(run)
+        setattr(run, "_live_tracer", tracer)  # noqa: B010  # an otel-bridge slot on any kind of run
+    return tracer
+
+
+# Spans inside a live rollout: a model's turn and a tool's call.
+
+S = TypeVar("S", bound="ChildSpan")
+
+
+class ChildSpan:
+    """A span of a rollout, a context manager, once. Without a run, or outside of what is recorded, it does nothing.
+
+    Attributes:
+        metadata: Free facts.
+        error: What went wrong; an exception sets it.
+    """
+
+    def __init__(self, rollout: LiveRollout | None, fields: Mapping[str, Any]) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.error: str | BaseException | None = None
+        for key, value in fields.items():
+            if key in vars(self) and not key.startswith("_"):
+                setattr(self, key, value)
+            else:
+                self.metadata[key] = value
+        self._rollout = rollout
+        self._run: EmitRun | None = None
+        self._tracer: LiveTracer | None = None
+        self._span: trace.Span | None = None
+        self._token: Token[Context] | None = None
+        self._pid = 0
+
+    @property
+    def span(self) -> trace.Span:
+        """The OTel span; an invalid one when nothing is recorded."""
+        return self._span or trace.INVALID_SPAN
+
+    def _title(self) -> tuple[str, trace.SpanKind]:
+        raise NotImplementedError
+
+    def _pairs(self, limits: MessageLimits, cutter: ContentFilter) -> Pairs:
+        raise NotImplementedError
+
+    def __enter__(self: S) -> S:
+        try:
+            self._open()
+        except Exception:  # noqa: BLE001  # nothing of otel-bridge may end a training run
+            if self._run is not None:
+                self._run.count_drop("internal_error")
+        return self
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
+        self._run = _run_of(self._rollout)
+        self._rollout = rollout = self._rollout or current_rollout()
+        if self._run is None:
+            return
+        here = otel_context.get_current()
+        name, kind = self._title()
+        if rollout is not None:
+            self._span = rollout.start_child(name, kind)
+        elif _sampled(here):
+            self._tracer = tracer_of(self._run)
+            self._span = self._tracer.start_child(name, here, kind)
+        if self._span is not None:
+            self._token = otel_context.attach(with_rollout(rollout, trace.set_span_in_context(self._span, here)))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            otel_context.detach(self._token)
+            self._token = None
+        if error is not None:
+            self.error = error
+        if self._span is None or self._run is None or os.getpid() != self._pid:
+            return
+        try:
+            self._close(self._span, self._run)
+        except Exception:  # noqa: BLE001
+            self._run.count_drop("internal_error")
+
+    def _close(self, span: trace.Span, run: EmitRun) -> None:
+        options = options_of(run)
+        cutter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
+        pairs = self._pairs(options.limits, cutter)
+        pairs += free_facts(semconv.METADATA_PREFIX, self.metadata, cutter, options.limits.rollout_bytes)
+        now = time.time_ns()
+        packed = b"".join(span_encoding.span_attributes(pairs).parts)
+        if self.error is not None:
+            packed += span_encoding.failure_fields(now, *failure(self.error, cutter))
+        extra = ExtraAttributes(packed)
+        if self._rollout is not None:
+            self._rollout.end_child(span, extra, now)
+        elif self._tracer is not None:
+            self._tracer.end(span, extra, now)
+
+
+class ChatSpan(ChildSpan):
+    """One turn of a model: ``with rollout.chat("policy", input=messages) as chat: chat.output = answer``.
+
+    Attributes:
+        model: Its name.
+        input: What it was given since its last answer: text, a message, or messages.
+        output: What it said: text, a message, or messages.
+        finish_reason: Why it stopped.
+        input_tokens: Tokens of its input.
+        output_tokens: Tokens of its output.
+    """
+
+    def __init__(self, rollout: LiveRollout | None, model: str | None, fields: Mapping[str, Any]) -> None:
+        self.model = model
+        self.input: Any = None
+        self.output: Any = None
+        self.finish_reason: str | None = None
+        self.input_tokens: int | None = None
+        self.output_tokens: int | None = None
+        super().__init__(rollout, fields)
+
+    def _title(self) -> tuple[str, trace.SpanKind]:
+        model = coerce.name(self.model)
+        name = f"{semconv.OPERATION_CHAT} {model}" if model else semconv.OPERATION_CHAT
+        return name, trace.SpanKind.CLIENT
+
+    def _pairs(self, limits: MessageLimits, cutter: ContentFilter) -> Pairs:
+        pairs: Pairs = [(semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT)]
+        if (model := coerce.name(self.model)) is not None:
+            pairs.append((semconv.GEN_AI_REQUEST_MODEL, model))
+        if (reason := coerce.name(self.finish_reason)) is not None:
+            pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
+        tokens = (semconv.GEN_AI_INPUT_TOKENS, self.input_tokens), (semconv.GEN_AI_OUTPUT_TOKENS, self.output_tokens)
+        pairs += [(key, number) for key, value in tokens if (number := coerce.integer(value)) is not None]
+        said = (
+            (semconv.GEN_AI_INPUT_MESSAGES, self.input, "user"),
+            (
+                semconv.GEN_AI_OUTPUT_MESSAGES,
+                self.output,
+                "assistant",
+            ),
+        )
+        for key, messages, role in said:
+            if messages is not None and not cutter.off:
+                content = content_of(messages, limits, role)
+                cutter.clipped_bytes += content.cutter.clipped_bytes
+                pairs.append((key, json_array(content.messages)))
+        if cutter.clipped_bytes:
+            pairs.append((semconv.CLIPPED, cutter.clipped_bytes))
+        return pairs
+
+
+class ToolSpan(ChildSpan):
+    """One call of a tool: ``with rollout.tool("calculator", arguments={…}) as tool: tool.result = 4``.
+
+    Attributes:
+        name: Its name.
+        call_id: Id of the call in the model's message.
+        arguments: What it was called with.
+        result: What it gave.
+    """
+
+    def __init__(self, rollout: LiveRollout | None, name: str, fields: Mapping[str, Any]) -> None:
+        self.name = name
+        self.call_id: str | None = None
+        self.arguments: Any = None
+        self.result: Any = None
+        super().__init__(rollout, fields)
+
+    def _title(self) -> tuple[str, trace.SpanKind]:
+        return f"{semconv.OPERATION_TOOL} {coerce.name(self.name) or 'tool'}", trace.SpanKind.INTERNAL
+
+    def _pairs(self, limits: MessageLimits, cutter: ContentFilter) -> Pairs:  # noqa: ARG002  # a tool's text has the cutter's limit
+        pairs: Pairs = [
+            (semconv.GEN_AI_OPERATION, semconv.OPERATION_TOOL),
+            (semconv.GEN_AI_TOOL_NAME, coerce.name(self.name) or "tool"),
+        ]
+        if (call_id := coerce.name(self.call_id)) is not None:
+            pairs.append((semconv.GEN_AI_TOOL_CALL_ID, call_id))
+        if not cutter.off:
+            given = (semconv.GEN_AI_TOOL_ARGUMENTS, self.arguments), (semconv.GEN_AI_TOOL_RESULT, self.result)
+            pairs += [(key, _text(value, cutter)) for key, value in given if value is not None]
+        return pairs
+
+
+def _text(value: object, cutter: ContentFilter) -> Utf8:
+    if isinstance(value, str):
+        return Utf8((cutter.text(value).encode("utf-8", "replace"),))
+    return Utf8((dumps(cutter.json(value)),))
+
+
+def _run_of(rollout: LiveRollout | None) -> EmitRun | None:
+    """Return the run of *rollout*, else of the current one, else the process's."""
+    owner = rollout or current_rollout()
+    if owner is not None:
+        return owner.run
+    from otel_bridge.emit.api import current_run  # noqa: PLC0415  # the API is above; it is loaded by now
+
+    return cast("EmitRun | None", current_run())
+
+
+def _sampled(context: Context) -> bool:
+    """Return whether spans below the current one of *context* are wanted: a rollout elsewhere may be switched off."""
+    current = trace.get_current_span(context).get_span_context()
+    return not current.is_valid or current.trace_flags.sampled

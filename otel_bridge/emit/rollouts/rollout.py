@@ -1,0 +1,103 @@
+"""`Rollout`: one finished sample of a policy, as the user hands it over.
+
+`Rollout` is what users build; `otel_bridge.records.RolloutRecord` is what trackers get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, cast
+
+from otel_bridge.emit.config.hyperparameters import entries_of
+
+MAX_ITEMS: Final = 10_000
+TRUNCATED_REASONS: Final = frozenset({"length", "max_tokens", "max_length", "truncated", "max_turns"})
+
+
+@dataclass
+class Rollout:
+    """One finished rollout: its conversation and what became of it. Only `messages` is needed.
+
+    Attributes:
+        messages: The conversation in OpenAI's chat shape (GenAI ``parts`` are taken too); a string is one user message.
+        reward: A number; a list (one value a token) is summed; a mapping gives `rewards`, and their sum.
+        rewards: Parts of the reward, by name.
+        advantage: A number; a list (one value a token) is averaged.
+        finish_reason: Why the generation stopped, e.g. ``stop`` or ``length``.
+        id: The user's id, unique in the run; 32 hex digits are the trace id itself. ``None``: a random trace id.
+        step: The consuming step; ``None``: that of the call, else the role's last.
+        split: ``train``, ``eval``, …
+        group: The prompt group; one prompt's samples share it.
+        sample: Index within the group.
+        trajectory_id: The framework's own id of the trajectory.
+        prompt_index: Index of the prompt in its batch.
+        batch_index: Index of the sample in its batch.
+        policy_version: Version of the weights that sampled it.
+        dataset: Name of the dataset the prompt came from.
+        dataset_index: Index in that dataset.
+        model: Name of the policy, for its spans.
+        tools: Facts of tool use: ``calls``, ``timeouts``, ``errors``, ``runtimes``, …
+        turns: Facts of each assistant message, in order: ``reward``, ``finish_reason``, ``input_tokens``,
+            ``output_tokens``.
+        input_tokens: Tokens of the prompt.
+        output_tokens: Tokens of the answers.
+        metadata: Anything else.
+        error: What went wrong; ``None``: nothing.
+        start_unix_ns: When it began; ``None``: not known.
+        end_unix_ns: When it ended; ``None``: now.
+    """
+
+    messages: Any = field(default_factory=list[Any])
+    reward: float | Sequence[float] | Mapping[str, float] | None = None
+    rewards: dict[str, float] = field(default_factory=dict[str, float])
+    advantage: float | Sequence[float] | None = None
+    finish_reason: str | None = None
+    id: str | None = None
+    step: int | None = None
+    split: str | None = None
+    group: str | int | None = None
+    sample: int | None = None
+    trajectory_id: str | None = None
+    prompt_index: int | None = None
+    batch_index: int | None = None
+    policy_version: int | None = None
+    dataset: str | None = None
+    dataset_index: int | None = None
+    model: str | None = None
+    tools: dict[str, Any] = field(default_factory=dict[str, Any])
+    turns: Sequence[Mapping[str, Any]] = ()
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    error: str | BaseException | None = None
+    start_unix_ns: int | None = None
+    end_unix_ns: int | None = None
+
+
+FIELDS: Final = frozenset(one.name for one in fields(Rollout))
+
+
+def rollout_of(values: Mapping[str, Any]) -> Rollout:
+    """Make a `Rollout` of a mapping with its field names; other keys become metadata."""
+    known = {key: value for key, value in values.items() if key in FIELDS and value is not None}
+    rollout = Rollout(**known)
+    extra = {str(key): value for key, value in values.items() if key not in FIELDS}
+    if extra:
+        rollout.metadata = {**mapping_or(rollout.metadata, "metadata"), **extra}
+    return rollout
+
+
+def mapping_or(value: object, name: str) -> dict[str, Any]:
+    """Return *value* as a dict with string keys; what is not a mapping stands under *name*."""
+    if isinstance(value, Mapping):
+        entries = entries_of(cast("Mapping[object, Any]", value), MAX_ITEMS)
+        return {text: item for key, item in entries if (text := _text(key))}
+    return {} if value is None else {name: value}
+
+
+def _text(key: object) -> str:
+    try:
+        return key if isinstance(key, str) else str(key)
+    except Exception:  # noqa: BLE001  # a user's __str__
+        return ""

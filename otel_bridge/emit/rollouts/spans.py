@@ -1,0 +1,385 @@
+"""One finished `Rollout` -> one record: a ``ScopeSpans`` with its root and all its children."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+from otel_bridge import semconv
+from otel_bridge.emit.config.hyperparameters import entries_of
+from otel_bridge.emit.config.snapshot import RolloutOptions
+from otel_bridge.emit.content.policy import ContentFilter
+from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.encode import span as span_encoding
+from otel_bridge.emit.encode.protobuf import Attribute
+from otel_bridge.emit.encode.span import Pieces, Utf8, utf8_array
+from otel_bridge.emit.rollouts.chat_messages import Content, EncodedMessage, MessageLimits, content_of
+from otel_bridge.emit.rollouts.message_parts import ToolAnswer, ToolCall
+from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
+from otel_bridge.records import trace_id_of
+
+_HEX: Final = frozenset("0123456789abcdef")
+_MAX_TIME: Final = 1 << 63
+
+
+class CallContext(NamedTuple):
+    """What the rollouts of one call share.
+
+    Attributes:
+        role: Where it differs from the resource's.
+        link: The caller's span, encoded, or empty.
+        open_steps: Steps of which live rollouts are open; ``None``: nothing new.
+    """
+
+    run_id: str
+    step: int | None
+    split: str | None
+    role: str | None
+    options: RolloutOptions
+    link: bytes = b""
+    open_steps: Sequence[int] | None = None
+
+
+class EncodedRollout(NamedTuple):
+    """A rollout ready to append."""
+
+    payload: bytes
+    skipped_messages: int
+
+
+def trace_id_bytes(run_id: str, rollout_id: str) -> bytes:
+    """Return the trace id of a rollout whose id the user gave, as bytes."""
+    return bytes.fromhex(trace_id_of(run_id, rollout_id))
+
+
+def place_attributes(frame: CallContext, rollout_id: str) -> Pairs:
+    """Return what says where a rollout belongs."""
+    pairs: list[tuple[str, int | str | Sequence[int] | None]] = [
+        (semconv.ROLLOUT_ID, rollout_id),
+        (semconv.STEP, frame.step),
+        (semconv.ROLE, frame.role),
+        (semconv.SPLIT, frame.split),
+        (semconv.ROLLOUT_KEY, frame.options.key or None),
+        (semconv.ROLLOUTS_OPEN_STEPS, frame.open_steps),
+    ]
+    return [(key, value) for key, value in pairs if value is not None]
+
+
+def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> EncodedRollout:
+    """Encode a finished rollout.
+
+    Args:
+        rollout: The rollout; its step and split are those of *frame*.
+        frame: What its call shares.
+        now_unix_ns: Its end when it does not say.
+    """
+    given = coerce.name(rollout.id)
+    content = content_of(rollout.messages, frame.options.limits)
+    children = child_count(content.messages)
+    random = os.urandom(16 + 8 * (children + 1))
+    trace_id = random[:16] if given is None else trace_id_bytes(frame.run_id, given)
+    root_id = random[16:24]
+    start, end = _times(rollout, children, now_unix_ns)
+    pairs = place_attributes(frame, given or trace_id.hex())
+    pairs += root_attributes(rollout, content, frame.options.limits)
+    pairs.append((semconv.SPAN_COUNT, children + 1))
+    kind, text = (None, None) if rollout.error is None else failure(rollout.error, content.cutter)
+    root = span_encoding.span(
+        (trace_id, root_id, None),
+        semconv.ROLLOUT_SPAN,
+        (start, end),
+        span_encoding.span_attributes(pairs),
+        events=b"" if kind is None or text is None else span_encoding.exception_event(end, kind, text),
+        links=frame.link,
+        error=text,
+    )
+    spans = [root, *child_spans(rollout, content, SpanPlace(trace_id, root_id, start, end), _ids(random[24:]))]
+    return EncodedRollout(span_encoding.scope_spans(spans), content.conversation.skipped)
+
+
+def _ids(random: bytes) -> Iterator[bytes]:
+    return (random[index : index + 8] for index in range(0, len(random), 8))
+
+
+def _times(rollout: Rollout, children: int, now_unix_ns: int) -> tuple[int, int]:
+    """Return start and end; a rollout that says neither ends now and lasts a nanosecond a child."""
+    end = coerce.integer(rollout.end_unix_ns)
+    end = end if end is not None and 0 < end < _MAX_TIME else now_unix_ns
+    start = coerce.integer(rollout.start_unix_ns)
+    return (start if start is not None and 0 < start <= end else end - children), end
+
+
+def caller_link() -> bytes:
+    """Return a link to the span that is current in the caller, encoded; empty when there is none."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:  # nobody in this process makes spans: importing the API would find none
+        return b""
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return b""
+    return span_encoding.link(context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big"))
+
+
+# The facts of one `Rollout` -> attributes of its root span. Pure.
+
+ASSISTANT: Final = "assistant"
+_MAX_FACTS: Final = 256
+Pairs: TypeAlias = "list[tuple[str, Attribute | Utf8]]"
+"""Attributes in order."""
+
+
+def _integer_or_name(value: object) -> int | str | None:
+    plain = coerce.integer(value)
+    return coerce.name(value) if plain is None else plain
+
+
+_SCALARS: Final[Mapping[str, tuple[str, Callable[[object], int | float | str | None]]]] = {
+    "group": (semconv.GROUP_ID, coerce.name),
+    "trajectory_id": (semconv.TRAJECTORY_ID, coerce.name),
+    "prompt_index": (semconv.PROMPT_INDEX, coerce.integer),
+    "sample": (semconv.SAMPLE_INDEX, coerce.integer),
+    "batch_index": (semconv.BATCH_INDEX, coerce.integer),
+    "reward": (semconv.REWARD, coerce.number),
+    "advantage": (semconv.ADVANTAGE, partial(coerce.number, mean=True)),
+    "policy_version": (semconv.POLICY_VERSION, _integer_or_name),
+    "dataset": (semconv.DATASET, coerce.name),
+    "dataset_index": (semconv.DATASET_INDEX, _integer_or_name),
+    "model": (semconv.GEN_AI_REQUEST_MODEL, coerce.name),
+    "input_tokens": (semconv.GEN_AI_INPUT_TOKENS, coerce.integer),
+    "output_tokens": (semconv.GEN_AI_OUTPUT_TOKENS, coerce.integer),
+}
+"""Field of a rollout -> attribute, and how it is read."""
+_values_of: Final[Callable[[Rollout], tuple[object, ...]]] = attrgetter(*_SCALARS)
+
+
+def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -> Pairs:
+    """Return the attributes of the root, less its id, step, split and number of spans."""
+    pairs: Pairs = []
+    for (key, read), given in zip(_SCALARS.values(), _values_of(rollout), strict=True):
+        if given is not None and (value := read(given)) is not None:
+            pairs.append((key, value))
+    parts: object = rollout.reward if isinstance(rollout.reward, Mapping) else rollout.rewards
+    if parts:
+        pairs += _numbers(semconv.REWARDS_PREFIX, parts)
+    if rollout.finish_reason is not None and (reason := coerce.name(rollout.finish_reason)) is not None:
+        pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
+    budget = limits.rollout_bytes // 4
+    if rollout.tools:
+        pairs += free_facts(semconv.TOOL_PREFIX, mapping_or(rollout.tools, "calls"), content.cutter, budget)
+    if rollout.metadata:
+        pairs += free_facts(semconv.METADATA_PREFIX, mapping_or(rollout.metadata, "metadata"), content.cutter, budget)
+    if not content.cutter.off:
+        pairs += conversation_attributes(content.messages)
+    if content.cutter.clipped_bytes:
+        pairs.append((semconv.CLIPPED, content.cutter.clipped_bytes))
+    return pairs
+
+
+def _numbers(prefix: str, values: object) -> Pairs:
+    if not isinstance(values, Mapping):
+        return []
+    items = entries_of(cast("Mapping[object, object]", values), _MAX_FACTS)
+    return [(f"{prefix}{key}", number) for key, value in items if (number := coerce.number(value)) is not None]
+
+
+def free_facts(prefix: str, values: Mapping[str, Any], cutter: ContentFilter, budget: int) -> Pairs:
+    """Encode free facts; without content only their numbers stay."""
+    pairs: Pairs = []
+    for key, given in values.items():
+        value = cutter.json(given, key)
+        if value is None or (cutter.off and not isinstance(value, (bool, int, float))):
+            continue
+        budget -= len(key) + _size(value)
+        if budget < 0 or len(pairs) >= _MAX_FACTS:
+            cutter.clipped_bytes += _size(value)
+        else:
+            pairs.append((f"{prefix}{key}", value))
+    return pairs
+
+
+def _size(value: object) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(key) + _size(item) for key, item in cast("Mapping[str, object]", value).items())
+    return sum(map(_size, cast("list[object]", value))) if isinstance(value, list) else 8
+
+
+def conversation_attributes(messages: Sequence[EncodedMessage]) -> Pairs:
+    """Return input, all before the last answer, and output, that answer."""
+    last = max((index for index, message in enumerate(messages) if message.role == ASSISTANT), default=None)
+    if last is None:
+        return [(semconv.GEN_AI_INPUT_MESSAGES, json_array(messages)), (semconv.GEN_AI_OUTPUT_MESSAGES, utf8_array(()))]
+    # What stands behind the last answer (a tool's answer to a rollout that was cut) belongs to the input as well.
+    rest = [*messages[:last], *messages[last + 1 :]]
+    return [
+        (semconv.GEN_AI_INPUT_MESSAGES, json_array(rest)),
+        (semconv.GEN_AI_OUTPUT_MESSAGES, json_array(messages[last : last + 1])),
+    ]
+
+
+def json_array(messages: Iterable[EncodedMessage]) -> Utf8:
+    """Join messages to a JSON array."""
+    return utf8_array([message.json for message in messages])
+
+
+def failure(error: str | BaseException, cutter: ContentFilter) -> tuple[str, str]:
+    """Return type and text of an error; without content only its type."""
+    if isinstance(error, BaseException):
+        kind = type(error).__qualname__
+        try:
+            text = str(error)
+        except Exception:  # noqa: BLE001  # code of the user's own exception
+            text = ""
+    else:
+        kind, text = "Error", str(error)
+    return kind, (kind if cutter.off else cutter.error(text))
+
+
+# The conversation of one `Rollout` -> a span for each answer and each tool's answer. Pure.
+#
+# Every long text leaves once, in the root: a child says by `semconv.MESSAGE_INDEX` which message it was made of. Tool
+# calls with short texts hold them too, so that viewers which know nothing of us show them.
+
+_SHORT_BYTES: Final = 1024
+"""Arguments and results up to here stand in the tool's span as well."""
+
+
+class SpanPlace(NamedTuple):
+    """Where a rollout's children belong: its trace, its root, and the root's start and end."""
+
+    trace_id: bytes
+    root_id: bytes
+    start_unix_ns: int
+    end_unix_ns: int
+
+
+@dataclass(slots=True)
+class _Child:
+    name: str
+    kind: int
+    pairs: Pairs
+
+
+def child_spans(rollout: Rollout, content: Content, place: SpanPlace, ids: Iterable[bytes]) -> list[Pieces]:
+    """Make a ``chat`` span of each answer and an ``execute_tool`` span of each tool's answer.
+
+    Their times part that of the root evenly, at least a nanosecond each, so that their order shows.
+    """
+    children = _children(rollout, content)
+    start = place.start_unix_ns
+    slot = max((place.end_unix_ns - start) // max(len(children), 1), 1)
+    return [
+        span_encoding.span(
+            (place.trace_id, span_id, place.root_id),
+            child.name,
+            (start + slot * index, start + slot * (index + 1)),
+            span_encoding.span_attributes(child.pairs),
+            kind=child.kind,
+        )
+        for index, (child, span_id) in enumerate(zip(children, ids, strict=False))
+    ]
+
+
+def child_count(messages: Iterable[EncodedMessage]) -> int:
+    """Return how many spans `child_spans` makes."""
+    return sum((message.role == ASSISTANT) + len(message.answers) for message in messages)
+
+
+def _children(rollout: Rollout, content: Content) -> list[_Child]:
+    children: list[_Child] = []
+    asked: tuple[ToolCall, ...] = ()
+    calls: list[ToolCall] = []
+    answers = sum(message.role == ASSISTANT for message in content.messages)
+    model = coerce.name(rollout.model)
+    name = f"{semconv.OPERATION_CHAT} {model}" if model else semconv.OPERATION_CHAT
+    shown = not content.cutter.off
+    turn = 0
+    for index, message in enumerate(content.messages):
+        for answer in message.answers:
+            call = _call_of(answer, calls)
+            pairs = _tool_pairs(answer, call)
+            if shown:
+                found = len(message.answers) == 1 and _is_found(call, answer, asked)
+                pairs += _tool_texts(answer, call, index if found else None)
+            children.append(_Child(f"{semconv.OPERATION_TOOL} {pairs[1][1]}", span_encoding.KIND_INTERNAL, pairs))
+        if message.role == ASSISTANT:
+            pairs = _chat_pairs(rollout, turn, answers)
+            if shown:
+                pairs.append((semconv.MESSAGE_INDEX, index))
+            children.append(_Child(name, span_encoding.KIND_CLIENT, pairs))
+            asked, calls = message.calls, list(message.calls)
+            turn += 1
+    return children
+
+
+def _chat_pairs(rollout: Rollout, turn: int, answers: int) -> Pairs:
+    pairs: Pairs = [(semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT)]
+    if (model := coerce.name(rollout.model)) is not None:
+        pairs.append((semconv.GEN_AI_REQUEST_MODEL, model))
+    turns = rollout.turns or ()
+    if not turns and turn < answers - 1:
+        return pairs
+    found = coerce.mapping(turns[turn] if turn < len(turns) else None)
+    only = coerce.mapping(vars(rollout) if answers == 1 else None)
+    reason: object = found.get("finish_reason") or (rollout.finish_reason if turn == answers - 1 else None)
+    if (named := coerce.name(reason)) is not None:
+        pairs.append((semconv.GEN_AI_FINISH_REASONS, [named]))
+    for key, field in ((semconv.GEN_AI_INPUT_TOKENS, "input_tokens"), (semconv.GEN_AI_OUTPUT_TOKENS, "output_tokens")):
+        if (tokens := coerce.integer(found.get(field, only.get(field)))) is not None:
+            pairs.append((key, tokens))
+    if turns:
+        pairs += [(semconv.TURN_INDEX, turn), (semconv.TURN_LAST, turn == answers - 1)]
+        if (reward := coerce.number(found.get("reward"))) is not None:
+            pairs.append((semconv.REWARD, reward))
+    return pairs
+
+
+def _call_of(answer: ToolAnswer, calls: list[ToolCall]) -> ToolCall | None:
+    """Return the call that *answer* belongs to, by id, else the next one in order, and take it off the list."""
+    for index, call in enumerate(calls):
+        if answer.call_id is None or call.id is None or call.id == answer.call_id:
+            return calls.pop(index)
+    return None
+
+
+def _tool_pairs(answer: ToolAnswer, call: ToolCall | None) -> Pairs:
+    name = answer.name or (call.name if call else "") or "tool"
+    pairs: Pairs = [
+        (semconv.GEN_AI_OPERATION, semconv.OPERATION_TOOL),
+        (semconv.GEN_AI_TOOL_NAME, name),
+    ]
+    call_id = answer.call_id or (call.id if call else None)
+    if call_id is not None:
+        pairs.append((semconv.GEN_AI_TOOL_CALL_ID, call_id))
+    return pairs
+
+
+def _is_found(call: ToolCall | None, answer: ToolAnswer, asked: Sequence[ToolCall]) -> bool:
+    """Return whether a reader who looks for the arguments by the call's id finds those of *call*, or rightly none."""
+    call_id = answer.call_id or (call.id if call else None)
+    found = next((one for one in asked if one.id is not None and one.id == call_id and one.arguments), None)
+    return found is call or (found is None and (call is None or not call.arguments))
+
+
+def _tool_texts(answer: ToolAnswer, call: ToolCall | None, index: int | None) -> Pairs:
+    """Return arguments and result, long ones by the *index* of their message where that names them."""
+    pairs: Pairs = []
+    left = False
+    arguments = b"" if call is None else call.arguments
+    if len(arguments) > _SHORT_BYTES and index is not None:
+        left = True
+    elif arguments:
+        pairs.append((semconv.GEN_AI_TOOL_ARGUMENTS, Utf8((arguments,))))
+    if len(answer.text) > _SHORT_BYTES and index is not None:
+        left = True
+    else:
+        pairs.append((semconv.GEN_AI_TOOL_RESULT, Utf8((answer.text,))))
+    if left and index is not None:
+        pairs.append((semconv.MESSAGE_INDEX, index))
+    return pairs

@@ -1,0 +1,1 @@
+"""The stock OpenTelemetry SDK in a training process, connected to the run."""

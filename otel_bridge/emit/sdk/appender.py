@@ -1,0 +1,119 @@
+"""What a stock SDK exports -> whole OTLP requests in the segment of this process's run.
+
+The run's content policy is applied to spans and log records. Each resource is given which run it is in, so that a
+request lands there also when it is forwarded as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from google.protobuf.message import Message
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk.metrics.export import MetricsData
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_bridge import semconv
+from otel_bridge.emit.content.sdk import SdkContent
+from otel_bridge.emit.emit_run import options_of
+from otel_bridge.emit.live_registry import mark_instrumented
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.run import Run
+
+METRICS: Final = 1
+TRACES: Final = 2
+LOGS: Final = 3
+Request: TypeAlias = "ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest"
+_log = logging.getLogger("otel_bridge")
+
+
+class SdkAppender:
+    """Appends what SDK processors, readers and exporters hand over, as far as it may leave. Thread-safe, never raises.
+
+    Args:
+        run: The run it goes to.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._content = SdkContent(options_of(run).limits.policy, run.count_drop)
+        self._pid = os.getpid()
+
+    def spans(self, spans: Sequence[ReadableSpan]) -> None:
+        """Append *spans*."""
+        for span in spans:
+            context = span.get_span_context()
+            if context is not None:
+                mark_instrumented(context.trace_id)
+        try:
+            request = encode_spans(spans)
+            self._append(TRACES, request, lambda: self._content.spans(spans, request))
+        except Exception:  # noqa: BLE001  # nothing of otel-bridge may end a training run, and nothing leaves unseen
+            self._count(len(spans))
+
+    def logs(self, records: Sequence[ReadableLogRecord]) -> None:
+        """Append *records*."""
+        try:
+            request = encode_logs(records)
+            self._append(LOGS, request, lambda: self._content.logs(records, request))
+        except Exception:  # noqa: BLE001
+            self._count(len(records))
+
+    def metrics(self, data: MetricsData) -> None:
+        """Append *data*.
+
+        Not in a forked child: stock readers keep the parent's points there and would say them again as the child's.
+        """
+        if os.getpid() != self._pid:
+            return
+        try:
+            request = encode_metrics(data)
+            self._append(METRICS, request, lambda: self._content.metrics(request))
+        except Exception:  # noqa: BLE001
+            self._count(1)
+
+    def _append(self, signal: int, request: Request, payload: Callable[[], bytes]) -> None:
+        entries = _entries(request)
+        if not any(scopes for _, scopes in entries):
+            return
+        for resource, _ in entries:
+            self._show_run(resource)
+        self.run.append(signal, payload(), whole=True)
+
+    def _show_run(self, resource: Resource) -> None:
+        known = {pair.key for pair in resource.attributes}
+        # A name alone would make another id on the other side.
+        given = {
+            semconv.RUN_ID: self.run.id,
+            semconv.PROJECT: self.run.project,
+            semconv.RUN_NAME: self.run.name,
+            semconv.ROLE: self.run.role,
+        }
+        for key, value in given.items():
+            if value is not None and key not in known:
+                resource.attributes.append(KeyValue(key=key, value=AnyValue(string_value=value)))
+
+    def _count(self, number: int) -> None:
+        self.run.count_drop("internal_error", number)
+        _log.debug("a record of a stock SDK could not be encoded", exc_info=True)
+
+
+def _entries(request: Request) -> list[tuple[Resource, list[Message]]]:
+    """Return each resource of *request* with its scopes."""
+    if isinstance(request, ExportMetricsServiceRequest):
+        return [(entry.resource, list[Message](entry.scope_metrics)) for entry in request.resource_metrics]
+    if isinstance(request, ExportTraceServiceRequest):
+        return [(entry.resource, list[Message](entry.scope_spans)) for entry in request.resource_spans]
+    return [(entry.resource, list[Message](entry.scope_logs)) for entry in request.resource_logs]

@@ -1,0 +1,99 @@
+"""Entry point ``opentelemetry_configurator``, for ``opentelemetry-instrument`` with our exporters by name."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from opentelemetry.sdk import _configuration
+from opentelemetry.sdk._configuration import (  # distros are to subclass it, says its docstring
+    _initialize_components,  # pyright: ignore[reportPrivateUsage]
+    _OTelSDKConfigurator,  # pyright: ignore[reportPrivateUsage]
+)
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, SimpleLogRecordProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+
+from otel_bridge.emit.config.child_env import NO_SYSTEM_METRICS, ChildEnvironment
+from otel_bridge.emit.sdk import run
+from otel_bridge.exporter import NONE
+from otel_bridge.settings import environment
+
+_BUILT_IN: Final = frozenset({"otlp", NONE})  # names that the SDK itself turns into others
+_BATCHES: Final = {
+    "export_span_processor": "BatchSpanProcessor",
+    "export_log_record_processor": "BatchLogRecordProcessor",
+}
+"""Argument of a newer SDK to the class that an older one makes instead."""
+_log = logging.getLogger("otel_bridge")
+
+
+class OtelBridgeConfigurator(_OTelSDKConfigurator):
+    """The SDK's own configurator; where one of our exporters is named, its records are appended as they are made."""
+
+    def _configure(self, **kwargs: Any) -> None:  # as the SDK's
+        if run.named(environment()):
+            run.start()
+            os.environ.setdefault(*NO_SYSTEM_METRICS)  # instrumentations are loaded after this
+            wanted = _processors()
+            taken = inspect.signature(_initialize_components).parameters
+            kwargs = {**{name: made for name, made in wanted.items() if name in taken}, **kwargs}
+            # Below 1.40 the SDK makes a batch for every exporter: one of otel-bridge would lose up to 5 s in a kill.
+            batches = {} if taken.keys() >= wanted.keys() else _BATCHES
+            with _without_unknown(environment()), _replaced({batches[name]: wanted[name] for name in batches}):
+                super()._configure(**kwargs)  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]
+        else:
+            super()._configure(**kwargs)  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]
+
+
+@contextmanager
+def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
+    """Hide the exporters that nobody offers: for one such name the SDK would configure no signal at all."""
+    hidden = ChildEnvironment()
+    for signal, setting in run.VARIABLES.items():
+        names = setting.read(env)
+        known = [name for name in names if name in _BUILT_IN or _is_offered(name, signal)]
+        if len(known) < len(names):
+            unknown = ", ".join(name for name in names if name not in known)
+            _log.warning("%s: no exporter of %s is called so; the others go on", unknown, signal)
+            hidden.hand_over({setting.name: ",".join(known) or NONE})
+    try:
+        yield
+    finally:
+        hidden.take_back()
+
+
+def _is_offered(name: str, signal: str) -> bool:
+    return bool(entry_points(group=f"opentelemetry_{signal}_exporter", name=name))
+
+
+@contextmanager
+def _replaced(names: Mapping[str, Callable[..., object]]) -> Generator[None, None, None]:
+    """Let the SDK's module of configuration find *names* while it configures; one that it has not is left out."""
+    before = {name: getattr(_configuration, name) for name in names if hasattr(_configuration, name)}
+    try:
+        for name in before:
+            setattr(_configuration, name, names[name])
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(_configuration, name, value)
+
+
+def _processors() -> dict[str, Callable[..., object]]:
+    """Return processors that give our exporters each record at once, others batches, by the SDK's argument."""
+    from otel_bridge.emit.sdk.exporters import JournalLogExporter, JournalSpanExporter  # noqa: PLC0415  # after the run began
+
+    def span_processor(exporter: Any, *args: Any, **kwargs: Any) -> object:
+        made = SimpleSpanProcessor if isinstance(exporter, JournalSpanExporter) else BatchSpanProcessor
+        return made(exporter, *args, **kwargs)
+
+    def log_processor(exporter: Any, *args: Any, **kwargs: Any) -> object:
+        made = SimpleLogRecordProcessor if isinstance(exporter, JournalLogExporter) else BatchLogRecordProcessor
+        return made(exporter, *args, **kwargs)
+
+    return {"export_span_processor": span_processor, "export_log_record_processor": log_processor}

@@ -1,0 +1,168 @@
+"""``init(otel=True)``: what stock OpenTelemetry instruments of this process make goes into the run as well.
+
+Where the program has SDK providers of its own they keep all they have, and one more place to go; where it has none,
+providers are made and set. Only here something global is touched.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from opentelemetry import _logs, metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor, ReadableLogRecord, ReadWriteLogRecord
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+
+from otel_bridge import semconv
+from otel_bridge.capabilities import accepts
+from otel_bridge.emit.live_registry import mark_instrumented
+from otel_bridge.emit.rollouts.live_spans import UrandomIdGenerator
+from otel_bridge.emit.sdk.appender import SdkAppender
+from otel_bridge.emit.sdk.reader import AppendingReader
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.run import Run
+
+FLUSH_MS: Final = 5_000
+_log = logging.getLogger("otel_bridge")
+
+
+class AppendingSpanProcessor(SpanProcessor):
+    """Appends each sampled span when it ends, on the thread that ends it: nothing waits in memory."""
+
+    def __init__(self, appender: SdkAppender) -> None:
+        self._appender = appender
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002
+        """Tell a live rollout that an instrumentation makes its spans."""
+        mark_instrumented(span.get_span_context().trace_id)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Append *span*."""
+        context = span.get_span_context()
+        if context is not None and context.trace_flags.sampled:
+            self._appender.spans([span])
+
+
+class AppendingLogProcessor(LogRecordProcessor):
+    """Appends each log record as it is emitted."""
+
+    def __init__(self, appender: SdkAppender) -> None:
+        self._appender = appender
+
+    def on_emit(self, log_record: ReadWriteLogRecord) -> None:
+        """Append *log_record*."""
+        record = ReadableLogRecord(
+            log_record.log_record,
+            log_record.resource or Resource({}),
+            log_record.instrumentation_scope,
+            log_record.limits,
+        )
+        self._appender.logs([record])
+
+    def shutdown(self) -> None:
+        """Nothing waits here."""
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
+        """Nothing waits here."""
+        return True
+
+
+def connect(run: Run) -> None:
+    """Connect the process's OpenTelemetry SDK to *run*; what cannot be connected is logged. Once for each run."""
+    appender = SdkAppender(run)
+    reader = AppendingReader(appender)
+    _try("spans", lambda: _connect_traces(run, appender))
+    _try("metrics", lambda: _connect_metrics(run, reader))
+    _try("log records", lambda: _connect_logs(run, appender))
+    flush_before_end(run, [reader.flush, *_flushes()])
+
+
+def _try(what: str, step: Callable[[], None]) -> None:
+    try:
+        step()
+    except Exception:  # noqa: BLE001  # a provider of the user's own; the others are connected all the same
+        _log.exception("OpenTelemetry %s of this process are not connected", what)
+
+
+def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
+    """Have *run* collect what waits in the SDK before it ends, also at exit."""
+    then = run.on_end
+
+    def flush() -> None:
+        for one in flushes:
+            with contextlib.suppress(Exception):
+                one()
+
+    def on_end(ended: Run) -> None:
+        atexit.unregister(flush)
+        flush()
+        if then is not None:
+            then(ended)
+
+    run.on_end = on_end
+    # Registered last, so first to run at exit: before providers made earlier shut down.
+    atexit.register(flush)
+
+
+def _flushes() -> list[Callable[[], object]]:
+    providers: list[object] = [trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()]
+    found = [cast("Callable[..., object]", flush) for one in providers if (flush := getattr(one, "force_flush", None))]
+    return [_bounded(flush) for flush in found]
+
+
+def _bounded(flush: Callable[..., object]) -> Callable[[], object]:
+    return lambda: flush(FLUSH_MS)
+
+
+def _resource(run: Run) -> Resource:
+    attributes: dict[str, Any] = {semconv.RUN_ID: run.id, semconv.PROJECT: run.project, semconv.RUN_NAME: run.name}
+    if run.role:
+        attributes |= {semconv.ROLE: run.role, semconv.SERVICE_NAME: run.role}
+    return Resource.create(attributes)
+
+
+def _connect_traces(run: Run, appender: SdkAppender) -> None:
+    provider: object = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider):
+        provider = TracerProvider(resource=_resource(run), id_generator=UrandomIdGenerator())
+        trace.set_tracer_provider(provider)
+    if not isinstance(provider, TracerProvider):
+        _log.warning("the tracer provider is a %s, not the SDK's: its spans are not recorded", type(provider).__name__)
+        return
+    provider.add_span_processor(AppendingSpanProcessor(appender))
+
+
+def _connect_metrics(run: Run, reader: MetricReader) -> None:
+    provider: object = metrics.get_meter_provider()
+    if isinstance(provider, MeterProvider) and not accepts(provider, "add_metric_reader"):
+        _log.warning(
+            "opentelemetry-sdk %s cannot add a reader to the meter provider of this program: its metrics are not in "
+            "the run; install opentelemetry-sdk 1.40 or newer, or let init(otel=True) make the provider",
+            version("opentelemetry-sdk"),
+        )
+    elif isinstance(provider, MeterProvider):
+        provider.add_metric_reader(reader)
+    elif type(provider).__module__.startswith("opentelemetry.metrics"):  # the API's own, which stands for none
+        metrics.set_meter_provider(MeterProvider(metric_readers=[reader], resource=_resource(run)))
+    else:
+        _log.warning("the meter provider is a %s, not the SDK's: not recorded", type(provider).__name__)
+
+
+def _connect_logs(run: Run, appender: SdkAppender) -> None:
+    provider: object = _logs.get_logger_provider()
+    if type(provider).__module__.startswith("opentelemetry._logs"):
+        provider = LoggerProvider(resource=_resource(run))
+        _logs.set_logger_provider(provider)
+    if isinstance(provider, LoggerProvider):
+        provider.add_log_record_processor(AppendingLogProcessor(appender))
+    else:
+        _log.warning("the logger provider is a %s, not the SDK's: not recorded", type(provider).__name__)

@@ -1,0 +1,112 @@
+"""The run that SDK exporters append to: the process's, or one begun from the environment alone."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.emit.api import current_run
+from otel_bridge.emit.bridge_process.other_python import find_python
+from otel_bridge.emit.config.child_env import ChildEnvironment, launcher_alive
+from otel_bridge.emit.config.identity import InitArguments
+from otel_bridge.emit.run import Run
+from otel_bridge.emit.sdk.appender import SdkAppender
+from otel_bridge.emit.startup import begin
+from otel_bridge.errors import OtelBridgeError
+from otel_bridge.exporter import NONE, available, described, missing_of
+from otel_bridge.journal.base_dir import find_base
+from otel_bridge.settings import LOGS_EXPORTER, METRICS_EXPORTER, OFFLINE, TRACES_EXPORTER, environment
+
+NAMES: Final = ("wandb", "mlflow", "trackio", "file")
+"""Exporters of otel-bridge that SDKs know by name; ``otlp`` and ``console`` stay the SDK's own."""
+VARIABLES: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
+_log = logging.getLogger("otel_bridge")
+
+
+class _SdkState:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.run: Run | None = None
+        self.appender: SdkAppender | None = None
+        self.is_active: dict[str, str] = {}
+        self.refused: set[str] = set()
+
+
+_process = _SdkState()
+
+
+def named(env: Mapping[str, str]) -> bool:
+    """Return whether one of our exporters is named for any signal."""
+    return any(name in NAMES for setting in VARIABLES.values() for name in setting.read(env))
+
+
+def appender_for(name: str, signal: str) -> SdkAppender | None:
+    """Return where the exporter *name* of *signal* appends; never raises.
+
+    Of several exporters named for a signal one appends, since the bridge hands each record to all of them. ``None``:
+    this is another one, its package is missing, or nothing is recorded.
+    """
+    with _process.lock:
+        if not _works(name):
+            return None
+        appender = _appender()
+        if appender is None or _process.is_active.setdefault(signal, name) != name:
+            return None
+        return appender
+
+
+def start() -> None:
+    """Begin the run before any provider is made: what is registered first ends last at exit."""
+    with _process.lock:
+        _appender()
+
+
+def _works(name: str) -> bool:
+    if name in _process.refused:
+        return False
+    env = environment()
+    try:
+        missing = missing_of(name, described(name))
+        if missing and not (launcher_alive(env) or OFFLINE.read(env)):
+            find_python(env, [name], {name: missing}, find_base(env, Path.cwd()).path)
+    except OtelBridgeError as exc:
+        _process.refused.add(name)
+        _log.warning("exporter %s is off: %s", name, exc)
+        return False
+    return True
+
+
+def _appender() -> SdkAppender | None:
+    run = current_run() or _process.run or _begun()
+    if run is None or not run.recording:
+        return None
+    if _process.appender is None or _process.appender.run is not run:
+        _process.appender = SdkAppender(run)
+    return _process.appender
+
+
+def _begun() -> Run | None:
+    try:
+        env = _own_exporters(environment())
+        run = begin(InitArguments(), None, env, Path.cwd(), ChildEnvironment())
+    except (OtelBridgeError, OSError) as exc:
+        _log.warning("nothing is recorded by otel-bridge: %s", exc)
+        return None
+    _process.run = run
+    atexit.register(run.finish_at_exit)
+    os.register_at_fork(after_in_child=run.after_fork)
+    return run
+
+
+def _own_exporters(env: Mapping[str, str]) -> dict[str, str]:
+    """Return *env* with those exporters only that are ours and work: the SDK itself serves ``otlp`` and the like."""
+    own = dict(env)
+    for setting in VARIABLES.values():
+        names = [name for name in setting.read(env) if name in NAMES and name in available() and _works(name)]
+        own[setting.name] = ",".join(names) or NONE
+    return own

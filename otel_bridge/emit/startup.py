@@ -1,0 +1,356 @@
+"""Begin a run: decide which, choose exporters, open the segment, see to a bridge, say one line.
+
+The one place of emission that raises: a bad setting or argument is an error here, and nowhere later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from otel_bridge.emit import console
+from otel_bridge.emit.bridge_process.other_python import OtherPython, find_python
+from otel_bridge.emit.bridge_process.starter import BridgeStarter
+from otel_bridge.emit.bridge_process.takeover import has_what_is_missing, take_over
+from otel_bridge.emit.config.child_env import ChildEnvironment, launcher_alive
+from otel_bridge.emit.config.exporters import RequestedDestinations, asked_names, choose, missing_here
+from otel_bridge.emit.config.identity import Identity, InitArguments, identify
+from otel_bridge.emit.config.resource import encode_resource, source_of, tracker_identity
+from otel_bridge.emit.config.snapshot import RunSettings, RunStart
+from otel_bridge.emit.config.tracker_ids import named_elsewhere
+from otel_bridge.emit.content.policy import redact_by_setting
+from otel_bridge.emit.encode.known_names import with_known_names
+from otel_bridge.emit.process_segment import MakeHeader
+from otel_bridge.emit.recorder import Recorder
+from otel_bridge.emit.run import Run
+from otel_bridge.errors import ConfigError, JournalError
+from otel_bridge.exporter import OTLP, SIGNALS, RunInfo, caution_of
+from otel_bridge.journal.base_dir import BaseDir, find_base
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.journal.machine import start_ticks, this_host
+from otel_bridge.journal.quota import Quota
+from otel_bridge.journal.report import Report, places, read_report, runnable
+from otel_bridge.records import axis_of
+from otel_bridge.settings import (
+    DIR,
+    EXPORTERS,
+    GENERATED_NAME,
+    GENERATED_PROJECT,
+    LAUNCHER,
+    MAX_BYTES,
+    NEW_RUN,
+    NO_BRIDGE,
+    OFFLINE,
+    PROJECT,
+    RANKS,
+    RUN_ID,
+    RUN_NAME,
+    SEGMENT_BYTES,
+    SYSTEM_METRICS_S,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundFolder:
+    base: BaseDir
+    folder: RunFolder
+    before: Report | None
+    launched: bool
+    hold: bool
+    other: OtherPython | None
+
+
+def begin(
+    asked: InitArguments, exporters: object, env: Mapping[str, str], cwd: Path, handover: ChildEnvironment
+) -> Run:
+    """Begin the run of this process.
+
+    Args:
+        asked: The arguments that say which run it is.
+        exporters: ``init(exporters=)``.
+        env: The environment, ``init(dir=)`` in it.
+        cwd: The working folder.
+        handover: Where children are given.
+
+    Raises:
+        ConfigError: A setting or an argument cannot be used, or the folder cannot be written.
+        MissingExtraError: An exporter's package is not installed.
+    """
+    settings = RunSettings(env)
+    launched = launcher_alive(env)
+    identity = identify(asked, env, cwd, launched=launched)
+    if settings.read(NO_BRIDGE):
+        return Run(RunStart(identity, _nothing(), settings, env, cwd, {}), None)
+    redact_by_setting(env)
+    choice = choose(exporters, env, cwd, launched=launched, elsewhere=True)
+    hold = settings.read(OFFLINE)
+    base = find_base(env, cwd)
+    # Who delivers has the trackers: the launcher, `drain`, or a bridge that is started here.
+    other = None if launched or hold else find_python(env, choice.names, missing_here(choice), base.path)
+    identity = with_known_names(identity, RunFolder(base.path, identity.id))
+    variables = _child_variables(identity, choice, env, base, launched=launched)
+    facts = RunStart(identity, choice, settings, env, cwd, variables)
+    if not (choice.names or ((launched or hold) and not choice.refused)):
+        console.say(console.NONE_CHOSEN if choice.refused else console.NOTHING_CHOSEN)
+        return Run(facts, None)
+    folder = RunFolder(base.path, identity.id)
+    place = _FoundFolder(base, folder, read_report(folder), launched, hold, other)
+    recorder = _open(facts, place)
+    handover.hand_over({**variables, NEW_RUN.name: None})
+    to = ", ".join(_shown(name, choice) for name in choice.names or _before(place)) or "no exporter yet"
+    console.say(console.begun(identity, to, _notes(facts, place)))
+    return Run(facts, recorder)
+
+
+def nothing_recorded(env: Mapping[str, str], cwd: Path) -> Run:
+    """Return a run that records nothing, for calls before ``init()``."""
+    identity = Identity("default", "none", "0" * 16, False, None, 0, 1, 0, InitArguments())
+    return Run(RunStart(identity, _nothing(), RunSettings({}), env, cwd, {}), None)
+
+
+def _nothing() -> RequestedDestinations:
+    return RequestedDestinations(dict.fromkeys(SIGNALS, ()), {})
+
+
+def _open(facts: RunStart, place: _FoundFolder) -> Recorder:
+    settings = facts.settings
+    starter = BridgeStarter(
+        place.folder, facts.env, hold=place.hold, python=None if place.other is None else place.other.path
+    )
+    try:
+        recorder = Recorder(
+            place.folder,
+            _header_maker(facts, place),
+            starter,
+            Quota(place.base.path, settings.read(MAX_BYTES)),
+            segment_bytes=settings.read(SEGMENT_BYTES),
+            role=facts.identity.role,
+        )
+    except JournalError as exc:
+        raise ConfigError(str(exc)) from exc
+    # The segment first, the lock second: a bridge that ends looks once more behind its unlock.
+    if not place.launched and not place.hold and place.before and has_what_is_missing(place.before, facts.env):
+        take_over(place.folder)
+    starter.ensure()
+    return recorder
+
+
+def _header_maker(facts: RunStart, place: _FoundFolder) -> MakeHeader:
+    identity, choice, host = facts.identity, facts.choice, this_host()
+    source = source_of(facts.env, facts.cwd)
+
+    def make(instance_id: str, forked: bool) -> SegmentHeader:
+        started_ns = time.time_ns()
+        return SegmentHeader(
+            instance_id=instance_id,
+            run_id=identity.id,
+            project=identity.project,
+            run_name=identity.name,
+            kind="process",
+            resource=encode_resource(
+                identity, facts.env, instance_id, source=source, forked=forked, started_unix_ns=started_ns
+            ),
+            exporters=choice.by_signal,
+            destinations=choice.destinations,
+            message_content=choice.message_content,
+            host=host.name,
+            boot_id=host.boot_id,
+            pid=os.getpid(),
+            start_ticks=start_ticks(os.getpid()),
+            created_unix_ns=started_ns,
+            started_unix_ns=started_ns,
+            started_monotonic_ns=time.monotonic_ns(),
+            role=identity.role,
+            hold=place.hold,
+            system_metrics_s=facts.settings.read(SYSTEM_METRICS_S) if identity.asked.system_metrics else 0.0,
+            launcher=LAUNCHER.read(facts.env) if place.launched else "",
+            generated=identity.generated,
+        )
+
+    return make
+
+
+def _child_variables(
+    identity: Identity, choice: RequestedDestinations, env: Mapping[str, str], base: BaseDir, *, launched: bool
+) -> dict[str, str]:
+    variables = {PROJECT.name: identity.project, RUN_NAME.name: identity.name, DIR.name: os.fspath(base.path)}
+    if identity.project_generated:
+        variables[GENERATED_PROJECT.name] = identity.project
+    if identity.name_generated:
+        variables[GENERATED_NAME.name] = identity.name
+    if identity.id_given:
+        variables[RUN_ID.name] = identity.id
+    if not launched:
+        variables[EXPORTERS.name] = ",".join(choice.names) or env.get(EXPORTERS.name, "")
+    return {name: value for name, value in variables.items() if value}
+
+
+def _notes(facts: RunStart, place: _FoundFolder) -> list[str]:
+    identity, before = facts.identity, _concerning(facts.choice, place.before)
+    notes: list[str] = []
+    if before is not None:
+        last = before.steps.get(axis_of(identity.role))
+        who = f" {identity.role}" if identity.role else ""
+        if last is not None:
+            notes.append(f"resuming, last{who} step {last}")
+        else:
+            under_way = any(process.alive and not process.bridge for process in before.processes.values())
+            notes.append("joining" if under_way and before.status == "running" else "resuming")
+        notes += _elsewhere(before, facts.choice)
+        notes += [*console.found(before), *console.degraded(before)]
+    notes += named_elsewhere(facts.choice.names, identity.project, facts.env)
+    notes += [f"view: {where}" for where in _views(facts, place, before).values()]
+    notes += [said for said in map(caution_of, facts.choice.settings.values()) if said]
+    if OTLP in facts.choice.names and (said := forwarding_note(facts.env)):
+        notes.append(said)
+    if place.other is not None:
+        notes.append(f"the bridge runs in another environment: {place.other.path} (otel-bridge {place.other.version})")
+    if place.base.instead_of is not None:
+        notes.append(f"{place.base.instead_of} is on {place.base.file_system}, so run folders are in {place.base.path}")
+    if place.hold:
+        chosen = "" if facts.choice.names or _before(place) else " --exporters NAME"
+        notes.append(f"held in {place.base.path}; deliver with: otel-bridge drain {place.base.path}{chosen}")
+    elif not facts.choice.names and not _before(place):
+        notes.append("`otel-bridge run` was given none (--exporters), so all is kept for `otel-bridge drain`")
+    if identity.rank and facts.settings.read(RANKS) != "all":
+        notes.append("rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all")
+    return notes
+
+
+def _before(place: _FoundFolder) -> tuple[str, ...]:
+    """Return the exporters that an earlier start named: where nobody names one now, they hold."""
+    return () if place.before is None else tuple(place.before.exporters)
+
+
+def _shown(name: str, choice: RequestedDestinations) -> str:
+    """Return the name of an exporter; where it forwards to, which no command or page shows, beside it."""
+    places = ", ".join(dict.fromkeys(choice.destinations.get(name, {}).values()))
+    return f"{name} ({places})" if name == OTLP and places else name
+
+
+def _concerning(choice: RequestedDestinations, before: Report | None) -> Report | None:
+    """Return the report without exporters that an earlier start named and this process does not."""
+    if before is None or not choice.names:
+        return before
+    return replace(before, exporters={name: one for name, one in before.exporters.items() if name in choice.names})
+
+
+def _views(facts: RunStart, place: _FoundFolder, before: Report | None) -> dict[str, str]:
+    """Return where each exporter's run is looked at: as its bridge said, else as its settings say."""
+    identity = facts.identity
+    info = RunInfo(
+        id=identity.id,
+        project=identity.project,
+        name=identity.name,
+        folder=place.folder.path,
+        entity=identity.asked.entity,
+        identity=tracker_identity(identity, facts.env),
+        node_rank=identity.node_rank,
+    )
+    views: dict[str, str] = {}
+    # What is held shows nowhere yet, but for what was delivered before.
+    for name, settings in () if place.hold else facts.choice.settings.items():
+        with contextlib.suppress(Exception):  # an exporter's own code: no reason not to train
+            views[name] = runnable(settings.view(info))
+    return {**views, **(places(before) if before else {})}
+
+
+def _elsewhere(before: Report, choice: RequestedDestinations) -> list[str]:
+    """Say where the run is delivered to another place than this process's own variables name."""
+    return [
+        f"{name} goes where the bridge was started for: {_listed(there)}, not {_listed(here)}"
+        for name, here in choice.destinations.items()
+        if name in before.exporters
+        and before.exporters[name].state != "ended"
+        and (there := before.exporters[name].destination)
+        and dict(there) != dict(here)
+    ]
+
+
+def _listed(variables: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in variables.items()) or "the default"
+
+
+def with_dir(env: Mapping[str, str], folder: object) -> dict[str, str]:
+    """Return *env* with ``init(dir=)`` in it.
+
+    Raises:
+        ConfigError: It is not a path.
+    """
+    if folder is None:
+        return dict(env)
+    if not isinstance(folder, str | os.PathLike):
+        raise ConfigError(f"dir={folder!r}: expected a path")
+    return {**env, DIR.name: os.fsdecode(os.fspath(folder))}
+
+
+# A second ``init()`` of the run that is under way -> what it asks for that the run, once begun, does not take up.
+
+_FIELDS = ("group", "tags", "notes", "entity", "job_type", "rank", "system_metrics")
+
+
+def not_taken_up(run: Run, asked: InitArguments, exporters: object, folder: object) -> str:
+    """Return the arguments that differ from those *run* was begun with, and what to do; empty: there are none.
+
+    Raises:
+        ConfigError: *exporters* cannot be read.
+    """
+    identity = run.facts.identity
+    differing = [
+        name
+        for name in _FIELDS
+        if (given := getattr(asked, name)) not in (None, (), False)
+        and given != (identity.rank if name == "rank" else getattr(identity.asked, name))
+    ]
+    names = asked_names(exporters)
+    if names is not None and set(names) != set(run.facts.choice.names) and not launcher_alive(run.facts.env):
+        differing.insert(0, f"exporters={','.join(names)}")
+    base = run.facts.child_environment.get(DIR.name)
+    if isinstance(folder, str | Path) and base is not None and Path(folder).resolve() != Path(base).resolve():
+        differing.append("dir")
+    if not differing:
+        return ""
+    return (
+        f"init() of {run.project}/{run.name}, which is under way: {', '.join(differing)} not taken up;"
+        " call finish() first, then init() with it"
+    )
+
+
+# What ``init()`` says of an endpoint that cannot be right: HTTP, for want of grpcio, to the port of gRPC.
+#
+# The bridge chooses the protocol (`otel_bridge.bridge.forwarding.endpoint`), and says in its log what this says on the
+# terminal.
+
+_GRPC_PORT: Final = 4317
+_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
+
+
+def forwarding_note(env: Mapping[str, str]) -> str:
+    """Return what to do where `otlp` would send HTTP to port 4317 for want of grpcio; empty when all is well."""
+    places = {signal.upper(): env.get(f"{_PREFIX}{signal.upper()}_ENDPOINT") for signal in SIGNALS}
+    wrong = any(
+        _is_grpcs(place or env.get(f"{_PREFIX}ENDPOINT", ""))
+        and not (env.get(f"{_PREFIX}{signal}_PROTOCOL") or env.get(f"{_PREFIX}PROTOCOL"))
+        for signal, place in places.items()
+    )
+    if not wrong or importlib.util.find_spec("grpc") is not None:
+        return ""
+    return (
+        f"otlp goes by HTTP, since grpcio is not installed, but port {_GRPC_PORT} is gRPC's: "
+        "pip install 'otel-bridge[collector]', or name the port of HTTP, 4318"
+    )
+
+
+def _is_grpcs(endpoint: str) -> bool:
+    try:
+        return urlsplit(endpoint).port == _GRPC_PORT
+    except ValueError:
+        return False

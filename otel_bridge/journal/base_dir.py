@@ -1,0 +1,164 @@
+"""Chooses the base directory: ``OTEL_BRIDGE_DIR``, else ``.otel-bridge`` in the working folder, if on a local disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.journal.files import create_regular
+from otel_bridge.journal.machine import network_file_system
+from otel_bridge.settings import DIR
+
+DEFAULT_NAME: Final = ".otel-bridge"
+_SHARED_TEMPORARY: Final = ("/var/tmp", "/tmp")  # noqa: S108  # a folder of this user is created there, 0700
+
+
+@dataclass(frozen=True, slots=True)
+class BaseDir:
+    """Holds the base directory, and why it was chosen.
+
+    Attributes:
+        path: The base directory, absolute.
+        instead_of: The default directory, when `path` replaces it because it is on a network file system.
+        file_system: Type of that file system, e.g. ``nfs4``; also set when `path` itself had to be on one.
+    """
+
+    path: Path
+    instead_of: Path | None = None
+    file_system: str | None = None
+
+
+def base_dir(env: Mapping[str, str], cwd: Path) -> Path:
+    """Return the base directory, as `find_base` chooses it."""
+    return find_base(env, cwd).path
+
+
+def find_base(env: Mapping[str, str], cwd: Path, *, mountinfo: str | None = None) -> BaseDir:
+    """Choose the base directory; nothing is created.
+
+    A directory that ``OTEL_BRIDGE_DIR`` names is used, wherever it is. The default directory is replaced by one on a
+    local disk if it is on a network file system, because record locks and SQLite need a local disk.
+
+    Args:
+        env: The environment.
+        cwd: The working folder.
+        mountinfo: Text of ``/proc/self/mountinfo``; read from there when not given.
+    """
+    named = DIR.read(env)
+    if named:
+        path = Path(os.path.abspath(cwd / Path(named).expanduser()))
+        return BaseDir(path, None, network_file_system(path, mountinfo))
+    default = Path(os.path.abspath(cwd / DEFAULT_NAME))
+    kind = network_file_system(default, mountinfo)
+    if kind is None:
+        return BaseDir(default)
+    for state in _state_folders(env):
+        if network_file_system(state, mountinfo) is None and _can_be_made(state):
+            return BaseDir(state / _key(default), default, kind)
+    return BaseDir(default, None, kind)
+
+
+def _state_folders(env: Mapping[str, str]) -> list[Path]:
+    homes = [env.get("XDG_STATE_HOME", ""), f"{env['HOME']}/.local/state" if env.get("HOME") else ""]
+    mine = f"otel-bridge-{os.getuid()}"
+    temporary = [env.get("TMPDIR", ""), *_SHARED_TEMPORARY]
+    return [Path(home) / "otel-bridge" for home in homes if os.path.isabs(home)] + [
+        Path(folder) / mine for folder in temporary if os.path.isabs(folder)
+    ]
+
+
+def _can_be_made(path: Path) -> bool:
+    """Return whether *path* is this user's and writable, or can be created."""
+    if path.exists():
+        status = path.stat()
+        return path.is_dir() and status.st_uid == os.getuid() and os.access(path, os.W_OK | os.X_OK)
+    parent = path.parent
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    return parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+
+
+def _key(path: Path) -> str:
+    # The same path gives the same name on two machines, which is safe: each has its own disk.
+    parent = path.parent.name or "root"
+    return f"{parent[:60]}-{sha256(os.fsencode(path)).hexdigest()[:16]}"
+
+
+# The owner of a folder is checked before anything is written into it: another user's folder could hold links that
+# redirect the writes.
+#
+# A folder of this user or of root is used (``/var/lib``, an ``emptyDir`` of Kubernetes). Root uses a folder of any
+# user, as a container does with a mounted one. It does not use a folder that another user created in a directory to
+# which everyone may write (``/tmp``). Some file systems give every file to one user (``all_squash``, a user
+# namespace): a file that is created there shows it.
+
+_OPEN: Final = stat.S_ISVTX | stat.S_IWOTH
+
+
+def why_not_ours(path: Path, *, may_be_link: bool = False) -> str:
+    """Return in one line why *path* must not be used; empty when it may be used, or does not exist.
+
+    Args:
+        path: A base directory or run folder.
+        may_be_link: Whether *path* may be a symbolic link, because a person named it.
+    """
+    try:
+        seen = os.lstat(path)
+        status = os.stat(path) if may_be_link else seen
+    except OSError:
+        return ""  # it does not exist, or creating it will raise the error
+    if stat.S_ISLNK(status.st_mode):
+        return f"{path} is a symbolic link, expected a folder; remove it"
+    for place in (path, *path.parents):
+        owner = _planted_by(place)
+        if owner is not None:
+            return (
+                f"{place} belongs to {_name_of(owner)} and is where every user may create folders, so that its links "
+                f"may lead elsewhere; this process is {_name_of(os.geteuid())}: use your own folder, e.g. of mktemp -d"
+            )
+    me = os.geteuid()
+    if me == 0 or status.st_uid in {me, 0} or _gives_all_to(status.st_uid, path):
+        return ""
+    return (
+        f"{path} belongs to {_name_of(status.st_uid)}, who could redirect what is written there; this process is "
+        f"{_name_of(me)}: use a folder of your own, or one that root created"
+    )
+
+
+def _planted_by(path: Path) -> int | None:
+    """Return the owner of a folder that another user created where everyone may write, else ``None``."""
+    try:
+        owner, above = os.lstat(path).st_uid, os.stat(path.parent)
+    except OSError:
+        return None
+    everybody = above.st_mode & _OPEN == _OPEN and path.parent != path
+    return owner if everybody and owner not in {os.geteuid(), 0} else None
+
+
+def _gives_all_to(owner: int, path: Path) -> bool:
+    """Return whether a file that this process creates in *path* belongs to *owner* too."""
+    probe = path / f".owner.{os.getpid()}.tmp"
+    try:
+        descriptor = create_regular(probe)
+    except OSError:
+        return False
+    try:
+        return os.fstat(descriptor).st_uid == owner
+    finally:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"

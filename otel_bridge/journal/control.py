@@ -1,0 +1,167 @@
+"""Sends and receives control requests: files in ``ask/`` by which commands and `init` control a running bridge."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
+
+import orjson
+
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.files import read_regular
+from otel_bridge.journal.folder import put_file
+
+if TYPE_CHECKING:
+    from otel_bridge.journal.folder import RunFolder
+
+Kind: TypeAlias = Literal["retry", "discard", "finish", "handover"]
+_KINDS: Final = frozenset(get_args(Kind))
+_SUFFIX: Final = ".json"
+_LEFT_AFTER_S: Final = 60.0
+_ID_LIMIT: Final = 1 << 63
+_PASSING: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EIO, errno.ESTALE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRequest:
+    """Holds one request to the bridge.
+
+    Attributes:
+        kind: ``retry``, ``discard``, ``finish`` or ``handover``.
+        values: Its arguments: a status, ids of dead letters; never credentials.
+        time_unix_ns: When it was sent.
+        name: Name of its file.
+    """
+
+    kind: Kind
+    values: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+    time_unix_ns: int = 0
+    name: str = field(default="", compare=False)
+
+    @property
+    def dead_letters(self) -> dict[str, list[int]]:
+        """Return the ids of dead letters by exporter, for requests that name some (``retry``, ``discard``)."""
+        given = self.values.get("dead_letters")
+        named = cast("dict[str, object]", given) if isinstance(given, dict) else {}
+        lists = {name: cast("list[object]", ids) for name, ids in named.items() if isinstance(ids, list)}
+        return {
+            name: [number for number in ids if type(number) is int and 0 < number < _ID_LIMIT]
+            for name, ids in lists.items()
+        }
+
+
+def is_asked(folder: RunFolder) -> bool:
+    """Return whether a control request waits to be carried out."""
+    try:
+        with os.scandir(folder.control_dir) as entries:
+            return any(not entry.name.startswith(".") and entry.is_file(follow_symlinks=False) for entry in entries)
+    except OSError:
+        return False
+
+
+def send_control(folder: RunFolder, kind: Kind, **values: object) -> None:
+    """Send a control request to the bridge of *folder*, which reads requests at each poll.
+
+    Args:
+        folder: An existing run folder.
+        kind: ``retry``, ``discard``, ``finish`` or ``handover``.
+        values: Arguments that JSON can hold; the file has mode 0600.
+
+    Raises:
+        JournalError: The file cannot be written.
+    """
+    now = time.time_ns()
+    name = f"{now:020d}-{os.getpid()}-{os.urandom(3).hex()}{_SUFFIX}"
+    try:
+        put_file(folder.control_dir / name, orjson.dumps({"kind": kind, "values": values, "time_unix_ns": now}))
+    except (OSError, TypeError) as exc:
+        raise JournalError(
+            f"{folder.control_dir}: the request {kind} cannot be written: {exc}; is the run folder yours?"
+        ) from exc
+
+
+def receive_control(
+    folder: RunFolder, malformed: Callable[[str], None] = lambda _: None, known: Container[str] = ()
+) -> list[ControlRequest]:
+    """Return the requests, oldest first.
+
+    The files stay until `delete_control_request`, so that a kill before that loses nothing.
+
+    Args:
+        folder: The run folder.
+        malformed: Called with the file name and what is wrong, for each file that is not a control request. Such a
+            file is deleted.
+        known: Names of files that were read before.
+    """
+    try:
+        names = sorted(os.listdir(folder.control_dir))
+    except OSError:
+        return []
+    asks: list[ControlRequest] = []
+    for name in names:
+        path = folder.control_dir / name
+        if name.startswith("."):
+            _delete_left(path)
+            continue
+        if name in known:
+            continue
+        try:
+            data = read_regular(path)
+        except FileNotFoundError:
+            continue  # another bridge has carried it out
+        except OSError as exc:
+            if exc.errno in _PASSING:
+                continue  # the error may pass: the next call reads the file
+            data, why = b"", exc.strerror or str(exc)
+        else:
+            why = "expected an object with kind, values and time_unix_ns"
+        found = _parsed(data, name)
+        if found is not None:
+            asks.append(found)
+        elif _deleted(path):  # what cannot be deleted, e.g. a folder, is not reported again and again
+            malformed(f"{name}: {why}")
+    return asks
+
+
+def delete_control_request(folder: RunFolder, asked: ControlRequest) -> bool:
+    """Delete the file of a request that was carried out; return whether this call deleted it."""
+    return _deleted(folder.control_dir / asked.name)
+
+
+def _deleted(path: Path) -> bool:
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _parsed(data: bytes, name: str) -> ControlRequest | None:
+    try:
+        raw: object = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(raw, dict):
+        return None
+    facts = cast("dict[str, object]", raw)
+    kind, values, time_unix_ns = facts.get("kind"), facts.get("values"), facts.get("time_unix_ns")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        return None
+    if not isinstance(values, dict) or not isinstance(time_unix_ns, int):
+        return None
+    return ControlRequest(cast("Kind", kind), cast("dict[str, object]", values), time_unix_ns, name)
+
+
+def _delete_left(path: Path) -> None:
+    """Delete an unfinished file of a process that crashed while it sent a request."""
+    with contextlib.suppress(OSError):
+        if time.time() - path.lstat().st_mtime > _LEFT_AFTER_S:
+            path.unlink()

@@ -1,0 +1,186 @@
+"""Opens the files of a run folder safely: nothing that is stored there can stall or misdirect the process.
+
+A name in a run folder may be a FIFO (opening it waits for a writer forever), a directory, a device or a symbolic link.
+Only regular files are opened, without waiting, and never through a link at the last name. Reads are bounded.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+SMALL_BYTES: Final = 1 << 20
+_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+    """Open a regular file and return its descriptor, without waiting or following a link at the last name.
+
+    Raises:
+        OSError: The file cannot be opened, or is not a regular file.
+    """
+    try:
+        descriptor = os.open(path, flags | _FLAGS, mode)
+    except OSError as exc:
+        if exc.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
+            raise _irregular(path) from exc
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _irregular(path)
+    return descriptor
+
+
+def read_regular(path: str | Path, limit_bytes: int = SMALL_BYTES) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: The file cannot be read, is not a regular file, or holds more than *limit_bytes*.
+    """
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > limit_bytes:
+            raise OSError(errno.EFBIG, f"{size} bytes, at most {limit_bytes} expected", os.fspath(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(size)  # not limit_bytes: Python would allocate that much memory
+    finally:
+        os.close(descriptor)
+
+
+def create_regular(path: Path, flags: int = os.O_WRONLY, mode: int = 0o600) -> int:
+    """Create a new file, replacing a file of the same name, and return its descriptor.
+
+    Raises:
+        OSError: The file cannot be created.
+    """
+    flags |= _FLAGS | os.O_CREAT | os.O_EXCL
+    try:
+        return os.open(path, flags, mode)
+    except FileExistsError:
+        path.unlink()
+        return os.open(path, flags, mode)
+
+
+def cut(path: str | Path, size_bytes: int) -> None:
+    """Truncate a regular file to *size_bytes*; raises `OSError` as `open_regular` does."""
+    descriptor = open_regular(path, os.O_WRONLY)
+    try:
+        os.ftruncate(descriptor, size_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def size_of_regular(path: str | Path) -> int | None:
+    """Return the size of a regular file in bytes; ``None`` when there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _irregular(path: str | Path) -> OSError:
+    return OSError(errno.EINVAL, "it is not a regular file; remove it", os.fspath(path))
+
+
+# Values read from files. Each is kept until its files change, so that an unchanged file is read once.
+#
+# A file is identified by its stamp: time of change, size and inode (a file replaced by rename has another inode).
+
+_SETTLED_NS: Final = 100_000_000
+"""Age of a change from which a stamp is trusted: a file may change twice within one tick of a file system's clock."""
+_LEAST_COST: Final = 1 << 10
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Identifies the state of a file: at least one field differs after a change."""
+
+    mtime_ns: int
+    size_bytes: int
+    inode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        """Return the stamp that *status* shows."""
+        return cls(status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Return the stamp of the file at *path*; ``None`` when there is none."""
+    try:
+        return Stamp.of(os.lstat(path))
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedFile(Generic[V]):
+    stamps: tuple[Stamp | None, ...]
+    value: V
+    cost: int
+
+
+class StampedCache(Generic[K, V]):
+    """Keeps values by key while the stamps of their files stay the same. Thread-safe; reading is not serialised.
+
+    Args:
+        limit_bytes: Approximate sum of the sizes of the files whose values are kept. The least recently used value is
+            evicted first.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._used_bytes = 0
+        self._entries: OrderedDict[K, _CachedFile[V]] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def get(self, key: K, stamps: tuple[Stamp | None, ...], read: Callable[[], V], *, cost_bytes: int) -> V:
+        """Return the value of *key*, from memory if its files have the same *stamps* as when it was read.
+
+        Args:
+            key: Name of the value.
+            stamps: Stamps of its files, taken before this call, so that the next call detects a later change.
+            read: Reads the value.
+            cost_bytes: Size to count against the limit.
+        """
+        with self._mutex:
+            entry = self._entries.get(key)
+            if entry is not None and entry.stamps == stamps:
+                self._entries.move_to_end(key)
+                return entry.value
+        value = read()
+        newest_ns = max((stamp.mtime_ns for stamp in stamps if stamp is not None), default=0)
+        settled = newest_ns < time.time_ns() - _SETTLED_NS
+        with self._mutex:
+            self._remove(key)
+            if settled:
+                self._add(key, _CachedFile(stamps, value, max(cost_bytes, _LEAST_COST)))
+        return value
+
+    def __len__(self) -> int:
+        """Return how many values are kept."""
+        return len(self._entries)
+
+    def _add(self, key: K, entry: _CachedFile[V]) -> None:
+        self._entries[key] = entry
+        self._used_bytes += entry.cost
+        while self._used_bytes > self._limit_bytes:
+            self._remove(next(iter(self._entries)))
+
+    def _remove(self, key: K) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._used_bytes -= entry.cost

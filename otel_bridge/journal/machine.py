@@ -1,0 +1,140 @@
+"""Identifies this machine and its processes, so that two boots and two processes of one pid are distinguished."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_PID_NAMESPACE: Final = "/proc/self/ns/pid"
+_DEAD_STATES: Final = frozenset("ZXx")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Identifies one boot of a machine."""
+
+    name: str
+    boot_id: str
+
+
+@cache
+def this_host() -> Machine:
+    """Return this machine; containers of one kernel share the boot id."""
+    return Machine(os.uname().nodename, _boot_id())
+
+
+def start_ticks(pid: int) -> int:
+    """Return when *pid* started, in clock ticks since boot; 0 when there is no such process, or only its zombie."""
+    if sys.platform != "linux":
+        return _start_ticks_elsewhere(pid)
+    try:
+        # The name in parentheses may hold anything, parentheses too: proc_pid_stat(5), fields 3 and 22.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0].decode() in _DEAD_STATES else int(fields[19])
+
+
+def pid_namespace() -> int:
+    """Return the number of this process's pid namespace, 0 where there are none."""
+    try:
+        return os.stat(_PID_NAMESPACE).st_ino
+    except OSError:
+        return 0
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        import psutil  # noqa: PLC0415  # costs 15 ms, and only where there is no /proc
+
+        return f"{os.uname().nodename}-{int(psutil.boot_time())}"
+
+
+def _start_ticks_elsewhere(pid: int) -> int:
+    import psutil  # noqa: PLC0415
+
+    try:
+        process = psutil.Process(pid)
+        return 0 if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time() * 100)
+    except psutil.Error:
+        return 0
+
+
+# The file system of a folder, and whether it is shared over a network.
+#
+# Source: ``/proc/self/mountinfo``, proc_pid_mountinfo(5).
+
+_MOUNTINFO: Final = Path("/proc/self/mountinfo")
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+# fmt: off
+_NETWORK: Final = frozenset({
+    "afpfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "gpfs", "lustre", "mmfs", "ncpfs", "nfs",
+    "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "quobyte", "smb", "smb2", "smb3", "smbfs", "webdav", "wekafs",
+})
+# fmt: on
+# fmt: off
+_NETWORK_FUSE: Final = frozenset({
+    "alluxio", "alluxio-fuse", "beegfs", "beeond", "blobfuse", "blobfuse2", "ceph", "ceph-fuse", "curlftpfs",
+    "cvmfs2", "davfs", "davfs2", "dfs", "dfuse", "gcsfuse", "glusterfs", "goofys", "gpfs", "hf3fs", "juicefs",
+    "lizardfs", "lustre", "mfs", "moosefs", "mount-s3", "orangefs", "quobyte", "rclone", "s3fs", "saunafs",
+    "seaweedfs", "smbnetfs", "sshfs", "weka",
+})
+# fmt: on
+
+
+def network_file_system(path: Path, mountinfo: str | None = None) -> str | None:
+    """Return the type of the network file system that *path* is on, ``None`` when it is a local one.
+
+    Args:
+        path: Any path; it need not exist.
+        mountinfo: Text of ``/proc/self/mountinfo``; read here when not given.
+    """
+    kind = file_system(path, mountinfo)
+    return kind if kind is not None and is_network(kind) else None
+
+
+def is_network(kind: str) -> bool:
+    """Return whether a file system of this type is shared over a network (``fuse.sshfs``, ``nfs4``)."""
+    name, _, program = kind.lower().partition(".")
+    if name in {"fuse", "fuseblk"}:
+        return program in _NETWORK_FUSE
+    return name in _NETWORK
+
+
+def file_system(path: Path, mountinfo: str | None = None) -> str | None:
+    """Return the type of the file system that *path* is on, ``None`` when it cannot be determined."""
+    mounts = _mounts() if mountinfo is None else _parse(mountinfo)
+    target = os.path.realpath(path)
+    best, kind = -1, None
+    for point, fstype in mounts:
+        inside = point in {"/", target} or target.startswith(f"{point}/")
+        if inside and len(point) >= best:  # of two mounts on one point the later covers the earlier
+            best, kind = len(point), fstype
+    return kind
+
+
+def _mounts() -> list[tuple[str, str]]:
+    with contextlib.suppress(OSError):
+        return _parse(_MOUNTINFO.read_text(errors="surrogateescape"))
+    import psutil  # noqa: PLC0415  # costs 15 ms, and only where there is no /proc
+
+    return [(partition.mountpoint, partition.fstype) for partition in psutil.disk_partitions(all=True)]
+
+
+def _parse(mountinfo: str) -> list[tuple[str, str]]:
+    mounts: list[tuple[str, str]] = []
+    for line in mountinfo.splitlines():
+        left, separator, right = line.partition(" - ")
+        fields, kinds = left.split(), right.split()
+        if separator and len(fields) > 4 and kinds:
+            mounts.append((_ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4]), kinds[0]))
+    return mounts

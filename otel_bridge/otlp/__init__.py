@@ -1,0 +1,1 @@
+"""OTLP as every side reads it: content, limits, JSON, sizes of requests. Pure."""

@@ -1,0 +1,79 @@
+"""JSON data in texts: read when it is there, written again. Pure, and never an exception."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, cast
+
+import orjson
+
+from otel_bridge.records import Json
+
+_MAX_DEPTH: Final = 64
+
+
+def parsed_json(value: Json) -> Json:
+    """Return what a JSON text holds; anything else, and a text that is not a JSON object or array, as it is.
+
+    JSON that nests deeper than a tracker shows stays text.
+    """
+    parsed = parsed_text(value)
+    return value if parsed is not value and too_deep(parsed) else parsed
+
+
+def parsed_text(value: Json) -> Json:
+    """Return what a JSON text holds, as `parsed_json`, however deep it nests."""
+    if not isinstance(value, str) or value[:64].lstrip()[:1] not in {"[", "{"}:
+        return value
+    try:
+        return cast("Json", orjson.loads(value))
+    except ValueError:
+        pass
+    try:  # NaN, Infinity and lone surrogates, which orjson refuses
+        return _sound(cast("Json", json.loads(value)))
+    except (ValueError, RecursionError):
+        return value
+
+
+def _sound(value: Json) -> Json:
+    """Replace lone surrogates and integers beyond 64 bits, which no store takes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_sound(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key.encode("utf-8", "replace").decode(): _sound(entry) for key, entry in value.items()}
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return str(value)
+    return value
+
+
+def too_deep(value: Json) -> bool:
+    """Return whether *value* nests deeper than a tracker shows and a recursive reader should follow."""
+    level: list[Json] = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(_MAX_DEPTH):
+        if not level:
+            return False
+        level = [
+            inner
+            for entry in level
+            for inner in (entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ())
+            if isinstance(inner, (dict, list))
+        ]
+    return True
+
+
+def as_text(value: Json) -> str:
+    """Return a text as it is, nothing as the empty text, anything else as JSON text."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    try:
+        return orjson.dumps(value).decode()
+    except (TypeError, ValueError):  # integers beyond 64 bits, lone surrogates, deep nesting
+        pass
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        return "[nested too deeply]"

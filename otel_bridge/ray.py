@@ -1,0 +1,95 @@
+"""End a Ray job's actors before its driver ends, so that their runs end as finished. For the driver's process.
+
+Ray kills the actors that are left when a driver ends, without running anything in them: to the bridge that looks like a
+crash. An actor that ends by ``ray.actor.exit_actor()`` or because its last handle is gone runs its exit handlers and
+needs nothing of this.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from otel_bridge.emit.console import say
+
+_TIMEOUT_S: Final = 60.0
+
+
+class RayMethod(Protocol):
+    """A method of an actor handle."""
+
+    def remote(self) -> object:
+        """Call it; return the reference of its result."""
+        ...
+
+
+class RayActor(Protocol):
+    """A handle of an actor that a driver holds."""
+
+    @property
+    def __ray_terminate__(self) -> RayMethod:
+        """The method by which Ray ends an actor behind the tasks it has."""
+        ...
+
+
+class _RayExceptions(Protocol):
+    @property
+    def RayError(self) -> type[Exception]:  # noqa: N802  # Ray's own name
+        ...
+
+
+class _Ray(Protocol):
+    """What is used of the package ``ray``."""
+
+    @property
+    def exceptions(self) -> _RayExceptions: ...
+
+    def is_initialized(self) -> bool: ...
+
+    def get(self, reference: object, *, timeout: float) -> object: ...
+
+
+def end_with_driver(*actors: RayActor, timeout_s: float = _TIMEOUT_S) -> Callable[[], None]:
+    """End *actors* regularly when this driver ends well, before Ray kills them.
+
+    Call it in the driver, after ``ray.init()``. Each actor first ends the tasks it has, then runs its exit handlers, so
+    that its run is finished and delivered. After an uncaught exception in the driver nothing is done: Ray kills the
+    actors and their runs are killed. An actor that crashed, or that ``ray.kill`` ended, stays killed.
+
+    Args:
+        actors: Handles of actors that log to runs of their own or share one.
+        timeout_s: How long all of them together may take.
+
+    Returns:
+        A function that ends them now: call it before ``ray.shutdown()`` where the driver calls that itself.
+    """
+
+    def end() -> None:
+        atexit.unregister(at_exit)
+        _end(actors, timeout_s)
+
+    def at_exit() -> None:
+        if getattr(sys, "last_value", None) is None:
+            end()
+
+    atexit.register(at_exit)
+    return end
+
+
+def _end(actors: tuple[RayActor, ...], timeout_s: float) -> None:
+    ray = cast("_Ray", importlib.import_module("ray"))  # a driver of Ray has it, others do not
+    deadline = time.monotonic() + timeout_s
+    if not ray.is_initialized():
+        say("ray.shutdown() was called before the actors had ended: they were killed; call end_with_driver()'s result")
+        return
+    # All at once: each delivers what is left while it ends.
+    ends = [actor.__ray_terminate__.remote() for actor in actors]
+    for each in ends:
+        # An actor that ends leaves its call without a result; one that is gone already has ended as it did.
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(each, timeout=max(deadline - time.monotonic(), 0.0))

@@ -1,0 +1,103 @@
+"""How many items go into one request: fewer after one that timed out, more again after requests that went through.
+
+A server that needs longer than the time-out for a full request would get the same request for ever. No I/O besides the
+writer's memory, which keeps the size when a writer is opened anew.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import timezone
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from otel_bridge.errors import RetryableError
+from otel_bridge.exporter import WriterMemory
+
+_GROW_AFTER: Final = 16
+"""Requests that were at least half full and went through, after which the next may be twice as large.
+
+One that is too large costs a whole time-out.
+"""
+
+
+class RequestSize:
+    """Bounds the items of one kind of request. For one thread.
+
+    Args:
+        most: Items of the largest request.
+        least: Items of the smallest request; a smaller one is not tried.
+        memory: Where a size below *most* is kept; ``None``: in this object alone.
+        key: Its key there.
+    """
+
+    def __init__(
+        self, most: int, *, least: int = 1, memory: WriterMemory | None = None, key: str = "request_size"
+    ) -> None:
+        self._most, self._least, self._memory, self._key = most, least, memory, key
+        self._size = most
+        self._full = 0
+        kept = memory.get(key) if memory is not None else None
+        if kept is not None and kept.isdigit():
+            self._size = min(max(int(kept), least), most)
+
+    @property
+    def now(self) -> int:
+        """How many items the next request may hold."""
+        return self._size
+
+    @contextmanager
+    def request(self, items: int) -> Generator[None]:
+        """Observe one request of *items*; what it raises is passed on.
+
+        Args:
+            items: How many it holds.
+        """
+        try:
+            yield
+        except RetryableError as exc:
+            if exc.timed_out:
+                self._full = 0
+                self._set(min(self._size, max(items // 2, self._least)))
+            raise
+        if items * 2 < self._size or self._size == self._most:
+            return
+        self._full += 1
+        if self._full >= _GROW_AFTER:
+            self._full = 0
+            self._set(min(self._size * 2, self._most))
+
+    def _set(self, size: int) -> None:
+        if size == self._size:
+            return
+        self._size = size
+        if self._memory is not None and size == self._most:
+            self._memory.delete(self._key)
+        elif self._memory is not None:
+            self._memory.put(self._key, str(size).encode())
+
+
+# The header ``Retry-After`` of a server that is busy -> how long to wait. Source: RFC 9110, section 10.2.3.
+
+_SECONDS: Final = re.compile(r"[0-9]{1,10}")
+
+
+def retry_after_s(header: str | None, now_s: float | None = None) -> float | None:
+    """Return the seconds to wait; ``None`` when *header* names none or cannot be understood.
+
+    Args:
+        header: Whole seconds, or a date, as proxies send it; one that has passed means at once.
+        now_s: Unix time; default: now.
+    """
+    text = (header or "").strip()
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    try:
+        until = parsedate_to_datetime(text)
+        until_s = (until if until.tzinfo else until.replace(tzinfo=timezone.utc)).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return max(until_s - (time.time() if now_s is None else now_s), 0.0)

@@ -1,0 +1,215 @@
+"""Define what a setting is, and parse its values. `settings` declares every setting with these.
+
+A parser takes the text of a variable and raises `ValueError` with what it expected.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from otel_bridge.errors import ConfigError
+
+T = TypeVar("T")
+NO_NAMES: tuple[str, ...] = ()
+SECRETS: tuple[str, ...] = ("secrets",)
+NO_TABLE: dict[str, tuple[str, ...]] = {}
+_INT64 = 1 << 63
+_MAX_DIGITS = 20
+"""Most digits of a number that is parsed; every number of 64 bits has fewer."""
+_MAX_SECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[T]):
+    """Describes one environment variable.
+
+    Attributes:
+        name: The variable.
+        default: The value when the variable is unset or empty.
+        parse: Returns the value of a text; raises `ValueError` with what was expected.
+        doc: One sentence on its meaning.
+        secret: Whether the value is masked wherever settings are shown.
+    """
+
+    name: str
+    default: T
+    parse: Callable[[str], T]
+    doc: str
+    secret: bool = False
+
+    def read(self, env: Mapping[str, str] | None = None) -> T:
+        """Return the value from *env* (default: this process's environment).
+
+        Raises:
+            ConfigError: The text cannot be parsed.
+        """
+        raw = (os.environ if env is None else env).get(self.name, "")
+        if not raw.strip():
+            return self.default
+        try:
+            return self.parse(raw.strip())
+        except ValueError as exc:
+            seen = "…" if self.secret else repr(raw)
+            raise ConfigError(f"{self.name}={seen}: {exc}; unset it to use the default, {self.default!r}") from exc
+
+
+def environment() -> dict[str, str]:
+    """Return a copy of this process's environment, for code that must decide on one snapshot."""
+    return dict(os.environ)
+
+
+def text(raw: str) -> str:
+    """Return the text unchanged."""
+    return raw
+
+
+def flag(raw: str) -> bool:
+    """Parse a Boolean."""
+    value = raw.lower()
+    if value in {"1", "true", "yes", "on"}:
+        return True
+    if value in {"0", "false", "no", "off"}:
+        return False
+    raise ValueError("expected 1 or 0")
+
+
+def integer(raw: str) -> int:
+    """Parse an integer."""
+    try:
+        value = int(raw)
+    except ValueError:
+        raise ValueError("expected an integer") from None
+    if not -_INT64 <= value < _INT64:
+        raise ValueError("expected an integer of 64 bits")
+    return value
+
+
+def positive_int(raw: str) -> int:
+    """Parse an integer above zero."""
+    value = integer(raw)
+    if value <= 0:
+        raise ValueError("expected an integer above 0")
+    return value
+
+
+def non_negative_int(raw: str) -> int:
+    """Parse an integer of zero or more."""
+    value = integer(raw)
+    if value < 0:
+        raise ValueError("expected an integer of 0 or more")
+    return value
+
+
+def seconds(raw: str) -> float:
+    """Parse a number of seconds, from 0 to 31 years, which every clock and timeout of Python accepts."""
+    try:
+        value = float(raw)
+    except ValueError:
+        raise ValueError("expected a number of seconds") from None
+    if not 0 <= value <= _MAX_SECONDS:
+        raise ValueError(f"expected a number of seconds from 0 to {_MAX_SECONDS}")
+    return value
+
+
+def positive_seconds(raw: str) -> float:
+    """Parse a number of seconds above zero."""
+    value = seconds(raw)
+    if not value:
+        raise ValueError("expected a number of seconds above 0")
+    return value
+
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}
+
+
+def size_bytes(raw: str) -> int:
+    """Parse a number of bytes, with or without a unit (``64MiB``, ``2g``)."""
+    value = raw.lower().replace(" ", "")
+    digits = value.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = value[len(digits) :]
+    if not digits.isdecimal() or len(digits) > _MAX_DIGITS or unit not in _UNITS:
+        raise ValueError("expected a number of bytes above 0, e.g. 67108864 or 64MiB")
+    size = int(digits) * _UNITS[unit]
+    if not 0 < size < _INT64:
+        raise ValueError("expected a number of bytes above 0 and below 8 EiB, e.g. 67108864 or 64MiB")
+    return size
+
+
+def names(raw: str) -> tuple[str, ...]:
+    """Parse a list of names separated by commas; duplicates are dropped and the order is kept."""
+    return tuple(dict.fromkeys(part.strip() for part in raw.split(",") if part.strip()))
+
+
+def table_of_names(raw: str) -> dict[str, tuple[str, ...]]:
+    """Parse lists of names by key (``metrics=mlflow,otlp;traces=trackio``)."""
+    parts = [part.partition("=") for part in raw.split(";") if part.strip()]
+    if any(not equals for _, equals, _ in parts):
+        raise ValueError("expected key=name,name;key=name")
+    return {key.strip(): names(value) for key, _, value in parts}
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Return a parser that accepts one of *choices*."""
+
+    def parse(raw: str) -> str:
+        if raw.lower() not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}")
+        return raw.lower()
+
+    return parse
+
+
+def message_content(raw: str) -> str:
+    """Parse the content policy: ``full``, ``off`` or ``truncate:N``."""
+    value = raw.lower()
+    kind, _, count = value.partition(":")
+    if value in {"full", "off"} or (kind == "truncate" and _is_count(count)):
+        return value
+    raise ValueError("expected full, off or truncate:N with N characters per message part")
+
+
+def _is_count(raw: str) -> bool:
+    return raw.isdecimal() and len(raw) <= _MAX_DIGITS and int(raw) > 0
+
+
+def no_content_policy(raw: str) -> str:
+    """Parse the content policy of ``otlp``, which can only be ``full``."""
+    if raw.lower() != "full":
+        raise ValueError("expected full: otlp forwards segments unchanged; set OTEL_BRIDGE_MESSAGE_CONTENT instead")
+    return "full"
+
+
+_FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+REDACTIONS = ("secrets", "email")
+
+
+def redactions(raw: str) -> tuple[str, ...]:
+    """Parse what is redacted from message text: ``secrets``, ``email``, both, or ``none``; and ``module:function``.
+
+    The result holds the kinds, then the function. If only a function is named, the kinds are the default.
+    """
+    given = names(raw)
+    functions = tuple(name for name in given if ":" in name)
+    kinds = tuple(name.lower() for name in given if ":" not in name) or (SECRETS if functions else ())
+    if kinds == ("none",):
+        return functions
+    unknown = set(kinds) - set(REDACTIONS)
+    if not kinds or unknown or len(functions) > 1 or not all(_FUNCTION.fullmatch(name) for name in functions):
+        raise ValueError(f"expected none, or some of {', '.join(REDACTIONS)}, and at most one module:function")
+    return (*kinds, *functions)
+
+
+def capture_content(raw: str) -> bool:
+    """Parse the GenAI instrumentations' switch; return ``False`` for ``no_content`` and for a Boolean that is off."""
+    if raw.lower() in {"no_content", "span_only", "event_only", "span_and_event"}:
+        return raw.lower() != "no_content"
+    return flag(raw)
+
+
+def optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    """Return *parse* as a parser of a setting whose default is ``None``."""
+    return parse

@@ -1,0 +1,1 @@
+"""Text that leaves the product: printable, redacted, addresses without credentials. Pure."""

@@ -1,0 +1,37 @@
+"""Addresses -> what may be stored and shown of them: no user, no password, no secret query parameter. Pure.
+
+Source: RFC 3986, section 3.2.1, for the user information of an authority.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote_plus
+
+from otel_bridge.text.redaction import may_be_secret
+
+_USER: Final = re.compile(r"[^/?#]*@")
+_UNQUOTED_USER: Final = re.compile(r"[^/?#:@\s\[]*:(?!\d{1,5}(?:[/?#]|\Z))\S*@")
+"""A password whose ``/``, ``?`` or ``#`` was not percent-encoded: no port stands behind the colon."""
+_USER_WITHOUT_SCHEME: Final = re.compile(r"[^/?#:@\s]+:[^/@\s]+@")
+_SECRET_PARAMETERS: Final = ("pass", "pwd", "token", "secret", "key", "credential", "auth", "sig")
+
+
+def without_credentials(address: str) -> str:
+    """Return *address* without user, password and secret query parameters; other text stays as it is."""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        return _USER_WITHOUT_SCHEME.sub("", address, count=1) if _USER_WITHOUT_SCHEME.match(address) else address
+    user = _USER.match(rest) or _UNQUOTED_USER.match(rest)
+    place, mark, query = (rest[user.end() :] if user else rest).partition("?")
+    if not mark:
+        return f"{scheme}://{place}"
+    kept, hash_mark, fragment = query.partition("#")
+    kept = "&".join(pair for pair in kept.split("&") if not _is_secret(pair))
+    return f"{scheme}://{place}" + (f"?{kept}" if kept else "") + hash_mark + fragment
+
+
+def _is_secret(pair: str) -> bool:
+    name = unquote_plus(pair.partition("=")[0])
+    return may_be_secret(name) or any(word in name.lower() for word in _SECRET_PARAMETERS)

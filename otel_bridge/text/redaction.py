@@ -1,0 +1,264 @@
+"""Secrets: recognised by the name of their key and by their shape, redacted.
+
+Used where a process emits, before its segment, and at translation for producers that do not know us. Shapes are those
+of the issuers' own documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Azure, Google, Slack, Databricks, NVIDIA,
+W&B, JWT, PEM). E-mail addresses, where they are asked for. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Final
+
+from otel_bridge.records import Json
+
+REDACTED: Final = "[redacted]"
+_MAX_KNOWN_CHARS: Final = 256
+
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+# fmt: off
+_SECRET_WORDS: Final = frozenset({
+    "apikey", "apikeys", "authorization", "cookie", "credential", "credentials", "jwt", "passphrase", "passwd",
+    "password", "passwords", "pwd", "secret", "secrets",
+})
+_KEY_OWNERS: Final = frozenset({
+    "access", "account", "api", "auth", "encryption", "private", "secret", "signing", "ssh",
+})
+_TOKEN_OWNERS: Final = frozenset({
+    "access", "api", "auth", "bearer", "bot", "databricks", "github", "gitlab", "hf", "hub", "id", "mlflow", "oauth",
+    "personal", "refresh", "security", "session", "slack", "tracking", "user", "wandb", "write",
+})
+# fmt: on
+# `pad_token`, `max_tokens` and `tokenizer` are not secrets; a bare `token` is one when it looks like one.
+_OPAQUE: Final = re.compile(r"(?=[^\s<>|]*[0-9])(?=[^\s<>|]*[A-Za-z])[A-Za-z0-9_\-.=+/:]{16,}")
+_SHAPES: Final = re.compile(
+    r"""
+    \bhf_[A-Za-z0-9]{20,} | \bapi_org_[A-Za-z0-9]{20,} | \bsk-[A-Za-z0-9_-]{16,} | \bgh[pousr]_[A-Za-z0-9]{20,}
+    | \bgithub_pat_[A-Za-z0-9_]{20,} | \bglpat-[A-Za-z0-9_-]{16,} | \bxox[abeoprs]-[A-Za-z0-9-]{10,}
+    | \b(?:AKIA|ASIA)[0-9A-Z]{16}\b | \bAIza[0-9A-Za-z_-]{30,} | \bya29\.[0-9A-Za-z_-]{20,} | \bdapi[0-9a-f]{32}
+    | \bnvapi-[A-Za-z0-9_-]{20,} | \bwandb_v[0-9]+_[A-Za-z0-9_]{20,}
+    | \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*
+    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+")
+_IN_URL: Final = re.compile(r"(?<=://)(?:[^/\s:@]*:[^/\s@]+|[A-Za-z0-9_.~%-]{16,})(?=@)")
+_BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9_\-.=+/]{12,}")
+_ASSIGNED: Final = re.compile(
+    r"(?i)(\b[a-z_]{0,40}(?:api[_-]?key|token|password|passwd|secret|credential)s?[\"']?\s*[=:]\s*[\"']?)([^\s&\"',;]{6,})"
+)
+
+_LINKED: Final = ("Key=", "-Signature=", "hooks.slack.com/")
+_IN_LINK: Final = re.compile(
+    r"(\b(?:Account|SharedAccess)Key=|\bX-(?:Amz|Goog)-Signature=|\bhooks\.slack\.com/services/)[^\s&\"',;]{6,}"
+)
+
+# A name and its text in JSON that stands in a text, plain or escaped as JSON within JSON is; the last one may be cut.
+_IN_JSON: Final = re.compile(r'"([^"\\\n]{1,64})"( ?:\s*)"((?:[^"\\]|\\.)*)("|\Z)', re.DOTALL)
+_IN_ESCAPED_JSON: Final = re.compile(r'(\\{1,15}")([^"\\\n]{1,64})\1( ?:\s*)\1(.*?)((?<!\\)\1|\Z)', re.DOTALL)
+_NAMES: Final = re.compile(rb"(?i)key|token|pass|pwd|secret|credential|cookie|jwt|authorization")
+"""In every name that `may_be_secret` holds for."""
+_NAME_ENDS: Final = re.compile(rb'" ?:')
+_NAME_BYTES: Final = 72
+
+
+class _Name(Enum):
+    """What the name of a key says of a text below it."""
+
+    PLAIN = 0
+    SECRET = 1
+    SECRET_UNLESS_MARKUP = 2
+    SECRET_IF_OPAQUE = 3
+
+
+def secret_by_name(key: str, value: object) -> bool:
+    """Return whether the key's name says that *value* is a secret; numbers and booleans never are."""
+    if not isinstance(value, str) or not value:
+        return False
+    name = _name_of(key)
+    if name is _Name.PLAIN or name is _Name.SECRET:
+        return name is _Name.SECRET
+    return (name is _Name.SECRET_UNLESS_MARKUP and not _MARKUP.search(value)) or _looks_opaque(value)
+
+
+def may_be_secret(key: str) -> bool:
+    """Return whether there is a text that *key* makes a secret; false is certain. Those seen before cost a look-up."""
+    return _name_of(key) is not _Name.PLAIN
+
+
+def _name_of(key: str) -> _Name:
+    return _known_name(key) if len(key) <= _MAX_KNOWN_CHARS else _known_name.__wrapped__(key)
+
+
+@lru_cache(maxsize=4096)
+def _known_name(key: str) -> _Name:
+    words = [word.lower() for word in _WORDS.findall(key)]
+    if not words:
+        return _Name.PLAIN
+    if _SECRET_WORDS.intersection(words):
+        return _Name.SECRET
+    owner, last = words[-2] if len(words) > 1 else "", words[-1]
+    if last in {"key", "keys"}:
+        return _Name.SECRET if owner in _KEY_OWNERS else _Name.SECRET_IF_OPAQUE
+    if last in {"token", "tokens"}:
+        return _Name.SECRET_UNLESS_MARKUP if owner in _TOKEN_OWNERS else _Name.SECRET_IF_OPAQUE
+    return _Name.SECRET if owner and last == "pass" else _Name.PLAIN
+
+
+def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
+    """Return plain *value*, known as *key*, without what is secret in it.
+
+    A name holds for every text of a list or map below it too, and a flag in a list of arguments (``--api-key``) for the
+    one behind it.
+
+    Args:
+        value: What JSON can hold.
+        key: Its name.
+        shapes: Look at the texts too; they were looked at before otherwise.
+    """
+    if isinstance(value, str):
+        return REDACTED if secret_by_name(key, value) else redact_text(value) if shapes else value
+    if isinstance(value, list):
+        names = names_of(value, key)
+        return [scrubbed(item, name, shapes=shapes) for item, name in zip(value, names, strict=True)]
+    if isinstance(value, dict):
+        if value and secret_by_name(key, _ANY):
+            return {name: _all_redacted(item) for name, item in value.items()}
+        return {
+            redact_text(name) if shapes else name: scrubbed(item, name, shapes=shapes) for name, item in value.items()
+        }
+    return value
+
+
+def names_of(items: Sequence[object], key: str) -> Iterator[str]:
+    """Yield the name of each entry of a list: the list's own *key*, behind a ``--flag`` that flag's."""
+    name = key
+    for item in items:
+        yield name
+        name = item.lstrip("-") if isinstance(item, str) and item.startswith("--") and "=" not in item else key
+
+
+def _all_redacted(value: Json) -> Json:
+    if isinstance(value, list):
+        return [_all_redacted(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _all_redacted(item) for name, item in value.items()}
+    return REDACTED if isinstance(value, str) and value else value
+
+
+def redact_named(text: str) -> str:
+    """Return *text* without the values that are secrets by their name in JSON that stands in it."""
+    text = _IN_JSON.sub(_redacted_pair, text)
+    return _IN_ESCAPED_JSON.sub(_redacted_escaped_pair, text) if '\\"' in text else text
+
+
+def may_name_secret(data: bytes) -> bool:
+    """Return whether UTF-8 text, or JSON of it, can hold what `redact_named` redacts; false is certain."""
+    # Each name once: 24 KB of messages have a few dozen places and a handful of names.
+    ends = (found.start() for found in _NAME_ENDS.finditer(data))
+    tails = (data[max(end - _NAME_BYTES, 0) : end].rstrip(b"\\") for end in ends)
+    names = {tail[tail.rfind(b'"') + 1 :] for tail in tails}
+    return bool(names) and _NAMES.search(b"\n".join(names)) is not None
+
+
+def _redacted_pair(found: re.Match[str]) -> str:
+    key, between, value, end = found.groups()
+    return f'"{key}"{between}"{REDACTED}{end}' if secret_by_name(key, value) else found[0]
+
+
+def _redacted_escaped_pair(found: re.Match[str]) -> str:
+    quote, key, between, value, end = found.groups()
+    # JSON within it is escaped once more.
+    redacted = REDACTED if secret_by_name(key, value) else _IN_ESCAPED_JSON.sub(_redacted_escaped_pair, value)
+    return f"{quote}{key}{quote}{between}{quote}{redacted}{end}"
+
+
+def redact_emails(value: str) -> str:
+    """Return *value* with every e-mail address in it redacted."""
+    return _EMAIL.sub(REDACTED, value) if "@" in value else value
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """What is redacted.
+
+    Attributes:
+        secrets: What is a secret by its name or its shape.
+        email: E-mail addresses.
+    """
+
+    secrets: bool = True
+    email: bool = False
+
+    def text(self, text: str) -> str:
+        """Return *text* without them."""
+        redacted = redact_text(text) if self.secrets else text
+        return redact_emails(redacted) if self.email else redacted
+
+    def value(self, value: Json, key: str = "") -> Json:
+        """Return plain *value*, known as *key*, without them."""
+        redacted = scrubbed(value, key) if self.secrets else value
+        return _without_emails(redacted) if self.email else redacted
+
+
+SECRETS_ONLY: Final = Redaction()
+
+
+def _without_emails(value: Json) -> Json:
+    if isinstance(value, str):
+        return redact_emails(value)
+    if isinstance(value, list):
+        return [_without_emails(item) for item in value]
+    if isinstance(value, dict):
+        return {redact_emails(name): _without_emails(item) for name, item in value.items()}
+    return value
+
+
+_ANY: Final = "x"
+_MARKUP: Final = re.compile(r"[<>|\[\]]")
+"""In a chat template's `user_token`, never in a credential."""
+
+
+def redact_shapes(value: str) -> str:
+    """Return *value* without keys and tokens in the shape that their issuers give them; words and links stay."""
+    return _SHAPES.sub(REDACTED, value)
+
+
+_ASSIGNED_IN_TEXT: Final = re.compile(
+    r"(?i)(\b[a-z_]{0,40}passw(?:or)?d[\"']?\s?[=:]\s?[\"']?)([^\s&\"',;<>(){}\[\]\\]{4,})"
+    r"|(\b[a-z_]{0,40}(?:api[_-]?key|token|secret)[\"']?\s?[=:]\s?[\"']?)"
+    r"((?=[^\s&\"',;]*[0-9])(?=[^\s&\"',;]*[a-z])[a-z0-9_.=+/-]{8,})"
+)
+"""A password, or a key or token that looks like one, behind its name in a text that somebody wrote."""
+
+
+def redact_assigned(value: str) -> str:
+    """Return *value*, a text that a model read or wrote, without passwords in URLs and behind their names."""
+    value = _IN_URL.sub(REDACTED, value) if "://" in value else value
+    return _ASSIGNED_IN_TEXT.sub(lambda found: f"{found[1] or found[3]}{REDACTED}", value)
+
+
+def redact_text(value: str) -> str:
+    """Return *value* with every part that has the shape of a secret redacted."""
+    if len(value) < 8:
+        return value
+    value = _SHAPES.sub(REDACTED, redact_named(value) if '"' in value else value)
+    value = _IN_URL.sub(REDACTED, value)
+    value = _BEARER.sub(rf"\1 {REDACTED}", value)
+    if any(link in value for link in _LINKED):
+        value = _IN_LINK.sub(rf"\1{REDACTED}", value)
+    return _ASSIGNED.sub(_redacted_assignment, value)
+
+
+def _redacted_assignment(found: re.Match[str]) -> str:
+    # `max_tokens=512` is not a secret.
+    return found[0] if found[2].isdigit() else f"{found[1]}{REDACTED}"
+
+
+def _looks_opaque(value: str) -> bool:
+    return _OPAQUE.fullmatch(value) is not None

@@ -1,0 +1,1 @@
+"""Limits of content, also of single exporters. Pure."""

@@ -1,0 +1,122 @@
+"""A record -> the same with less text, for one exporter that may have less than the run. Pure.
+
+Numbers, names, times and ids stay, so that a tracker shows every rollout, its reward and its spans. Text is cut inside
+message parts and string values, never inside JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, cast
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1 import trace_pb2
+
+from otel_bridge.otlp.limits import cut, cut_json, limit_span
+from otel_bridge.records import Evaluation, Json, Message, PlainTrace, Record, RolloutRecord, Span
+from otel_bridge.translation.content.limits import limited
+from otel_bridge.translation.decode.spans import read_span
+
+_KEPT: Final = frozenset({"rollout_id", "policy_version"})
+"""Names among the metadata, not text."""
+_FAILED: Final = "error"
+_SPAN: Final = "span"
+
+
+def truncate(record: Record, limit: int) -> Record:
+    """Return *record* with at most *limit* characters a text; 0: with no text."""
+    if isinstance(record, RolloutRecord):
+        return _rollout(record, limit)
+    if isinstance(record, Evaluation):
+        return _late(record, limit)
+    if isinstance(record, PlainTrace):
+        spans = [_span(span, limit) for span in record.spans]
+        return replace(record, name=_name(record, spans), spans=spans)
+    return record
+
+
+def _rollout(rollout: RolloutRecord, limit: int) -> RolloutRecord:
+    messages: list[Message] = []
+    if limit:
+        messages = [cast("Message", cut_json(message, limit)) for message in rollout.messages]
+    spans = [_span(span, limit) for span in rollout.spans]
+    lost = _size([*rollout.messages]) - _size([*messages]) if limit else 0
+    return replace(
+        rollout,
+        messages=messages,
+        spans=spans,
+        tools=_facts(rollout.tools, limit),
+        metadata=_facts(rollout.metadata, limit),
+        remarks={name: _remark(label, explanation, limit) for name, (label, explanation) in rollout.remarks.items()},
+        error=_error(rollout.error, limit) if limit or not spans else rollout.error and (spans[0].error or _FAILED),
+        clipped_bytes=rollout.clipped_bytes + max(lost, 0),
+    )
+
+
+def _late(value: Evaluation, limit: int) -> Evaluation:
+    label, explanation = _remark(value.label, value.explanation, limit)
+    return replace(value, label=label, explanation=explanation)
+
+
+def _remark(label: str | None, explanation: str | None, limit: int) -> tuple[str | None, str | None]:
+    if limit:
+        return _cut(label, limit), _cut(explanation, limit)
+    # A value without number and label would be none.
+    return None if label is None else "", None
+
+
+def _span(span: Span, limit: int) -> Span:
+    try:
+        otlp = trace_pb2.Span.FromString(span.otlp) if span.otlp else None
+    except DecodeError:
+        otlp = None
+    if otlp is None:
+        return replace(
+            span,
+            name=_limited_name(span.name, limit),
+            attributes={},
+            input=None,
+            output=None,
+            error=_error(span.error, limit),
+            otlp=b"",
+        )
+    return read_span(limited(otlp, limit)[0]).record()
+
+
+def _limited_name(name: str, limit: int) -> str:
+    bare = trace_pb2.Span(name=name)
+    limit_span(bare, limit)
+    return bare.name
+
+
+def _name(trace: PlainTrace, spans: list[Span]) -> str:
+    """Return the name of a trace, which is that of one of its spans."""
+    named = (less.name for given, less in zip(trace.spans, spans, strict=True) if given.name == trace.name)
+    return next(named, _SPAN)
+
+
+def _facts(facts: Mapping[str, Json], limit: int) -> dict[str, Json]:
+    """Return free facts; without text their numbers stay, and what names the rollout."""
+    if limit:
+        return {key: cut_json(value, limit) for key, value in facts.items()}
+    return {key: value for key, value in facts.items() if isinstance(value, (bool, int, float)) or key in _KEPT}
+
+
+def _error(error: str | None, limit: int) -> str | None:
+    if error is None:
+        return None
+    return cut(error, limit) if limit else _FAILED
+
+
+def _cut(text: str | None, limit: int) -> str | None:
+    return None if text is None else cut(text, limit)
+
+
+def _size(value: Json) -> int:
+    """Return the characters of all texts."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return sum(map(_size, value.values())) if isinstance(value, dict) else 0

@@ -1,0 +1,1 @@
+"""OTLP messages -> what they say, one signal a module. Pure."""

@@ -1,0 +1,146 @@
+"""Messages in events: of a span, or in log records that name the span, one event a message or one for all.
+
+A log record becomes a span of its own below the span it names, so that it waits with its trace, in any order; when the
+rollout is assembled, it becomes an event of that span. Pure.
+Source: OpenTelemetry GenAI conventions 1.27 (span events ``gen_ai.content.prompt``), 1.28 to 1.36 (one event a
+message), 1.37 and later (``gen_ai.client.inference.operation.details``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_bridge import semconv
+from otel_bridge.otlp.json_text import parsed_json
+from otel_bridge.records import Json
+from otel_bridge.translation.decode.attributes import mapping_of, text_in
+from otel_bridge.translation.decode.messages import Chat, read_chat
+
+_ROLES: Final[Mapping[str, str]] = {
+    "gen_ai.system.message": "system", "gen_ai.user.message": "user", "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+}  # fmt: skip
+_CHOICE: Final = "gen_ai.choice"
+_DETAILS: Final = "gen_ai.client.inference.operation.details"
+_PROMPT: Final = "gen_ai.content.prompt"
+_COMPLETION: Final = "gen_ai.content.completion"
+NAMES: Final = frozenset({*_ROLES, _CHOICE, _DETAILS, _PROMPT, _COMPLETION})
+"""Names of events that hold messages."""
+_BODY: Final = "event.body"
+CONTENT_SPAN: Final = "gen_ai.content.event"
+"""Name of a span that stands for a log record."""
+_P = TypeVar("_P")
+
+
+def content_span(record: LogRecord) -> Span | None:
+    """Return the span that stands for a log record with messages; ``None`` for one that names no span."""
+    if len(record.trace_id) != 16 or len(record.span_id) != 8 or not any(record.trace_id) or not any(record.span_id):
+        return None
+    digest = hashlib.blake2b(record.SerializeToString(deterministic=True), digest_size=8).digest()
+    time_ns = record.time_unix_nano or record.observed_time_unix_nano
+    span = Span(
+        name=CONTENT_SPAN, trace_id=record.trace_id, span_id=digest, parent_span_id=record.span_id,
+        start_time_unix_nano=time_ns, end_time_unix_nano=time_ns,
+    )  # fmt: skip
+    event = span.events.add(name=event_name(record), time_unix_nano=time_ns)
+    event.attributes.extend(record.attributes)
+    if record.HasField("body"):
+        event.attributes.add(key=_BODY).value.CopyFrom(record.body)
+    return span
+
+
+def event_name(record: LogRecord) -> str:
+    """Return the name of a log record's event; empty when it is none."""
+    return record.event_name or text_in(mapping_of(record.attributes), semconv.EVENT_NAME)
+
+
+def is_content_span(span: Span) -> bool:
+    """Return whether *span* stands for a log record."""
+    return span.name == CONTENT_SPAN
+
+
+def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
+    """Return *spans* with those that stand for log records as events of the spans they name; others are left out."""
+    held: dict[bytes, dict[bytes, Span]] = {}
+    for _, span in spans:
+        if is_content_span(span):
+            held.setdefault(span.parent_span_id, {}).setdefault(span.span_id, span)
+    if not held:
+        return list(spans)
+    whole: list[tuple[_P, Span]] = []
+    for origin, span in spans:
+        if is_content_span(span):
+            continue
+        if (found := held.get(span.span_id)) is not None:
+            copy = Span.FromString(span.SerializeToString())
+            for one in sorted(found.values(), key=lambda each: each.start_time_unix_nano):
+                copy.events.extend(one.events)
+            span = copy  # noqa: PLW2901  # the same span, whole
+        whole.append((origin, span))
+    return whole
+
+
+def chats_of_events(events: Iterable[Span.Event]) -> tuple[Chat, Chat]:
+    """Return the input and output messages that the events of a span hold."""
+    prompt, answer = Chat(), Chat()
+    for event in events:
+        said = mapping_of(event.attributes)
+        given, made = said.get(semconv.GEN_AI_INPUT_MESSAGES), said.get(semconv.GEN_AI_OUTPUT_MESSAGES)
+        if given is not None or made is not None:
+            _merge(prompt, read_chat(given, "user"))
+            _merge(answer, read_chat(made, "assistant"))
+        elif event.name == _PROMPT:
+            _merge(prompt, read_chat(said.get("gen_ai.prompt"), "user"))
+        elif event.name == _COMPLETION:
+            _merge(answer, read_chat(said.get("gen_ai.completion"), "assistant"))
+        elif event.name in _ROLES:
+            prompt.add(_message(_body(said), _ROLES[event.name]), "user")
+        elif event.name == _CHOICE:
+            answer.add(_choice(_body(said)), "assistant")
+    return prompt, answer
+
+
+def _merge(chat: Chat, other: Chat) -> None:
+    chat.messages.extend(other.messages)
+    chat.skipped += other.skipped
+    chat.finish_reason = other.finish_reason or chat.finish_reason
+
+
+def _body(said: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the body of an event: of a log record, or the attributes of a span's event themselves."""
+    body = parsed_json(said.get(_BODY, said.get("gen_ai.event.content")))
+    if isinstance(body, dict):
+        return body
+    if isinstance(body, str):
+        return {"content": body}
+    return {key: value for key, value in said.items() if "." not in key}
+
+
+def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:
+    message: dict[str, Json] = {"role": role, **{key: parsed_json(value) for key, value in body.items()}}
+    if role == "tool" and "tool_call_id" not in message and isinstance(body.get("id"), str):
+        message["tool_call_id"] = body["id"]
+    return _as_chat(message)
+
+
+def _choice(body: Mapping[str, Json]) -> dict[str, Json]:
+    inner = parsed_json(body.get("message"))
+    message: dict[str, Json] = {"role": "assistant", **(inner if isinstance(inner, dict) else {"content": inner})}
+    calls = parsed_json(body.get("tool_calls"))
+    if isinstance(calls, list):
+        message.setdefault("tool_calls", calls)
+    if isinstance(body.get("finish_reason"), str):
+        message["finish_reason"] = body["finish_reason"]
+    return _as_chat(message)
+
+
+def _as_chat(message: dict[str, Json]) -> dict[str, Json]:
+    content = message.get("content")
+    if not isinstance(content, (str, list)) and content is not None:
+        message["content"] = str(content)
+    return message

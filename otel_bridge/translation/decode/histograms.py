@@ -1,0 +1,150 @@
+"""OTLP histogram points -> `Distribution` with closed edges. Pure; units pass through.
+
+Source: opentelemetry-proto, metrics.proto, ``HistogramDataPoint``, ``ExponentialHistogramDataPoint``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+
+from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+
+from otel_bridge.records import NARROW, Distribution
+
+_MAX_BUCKETS = 4_096
+"""More than any SDK sends (160 by default); beyond it a point keeps count, sum, minimum and maximum only."""
+
+
+def explicit(point: pb.HistogramDataPoint) -> Distribution:
+    """Return an explicit histogram; buckets that do not fit their bounds are left out."""
+    low = point.min if point.HasField("min") else math.nan
+    high = point.max if point.HasField("max") else math.nan
+    total = point.sum if point.HasField("sum") else math.nan
+    bounds, counts = list(point.explicit_bounds), list(point.bucket_counts)
+    usable = 0 < len(counts) <= _MAX_BUCKETS and len(counts) == len(bounds) + 1 and _increasing(bounds)
+    if not usable:
+        return Distribution(point.count, total, low, high)
+    edges, kept = closed([-math.inf, *bounds, math.inf], counts, low=low, high=high)
+    return Distribution(point.count, total, low, high, edges, kept)
+
+
+def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
+    """Return an exponential histogram: negative buckets, the zero bucket, positive buckets."""
+    low = point.min if point.HasField("min") else math.nan
+    high = point.max if point.HasField("max") else math.nan
+    total = point.sum if point.HasField("sum") else math.nan
+    negative, positive = list(point.negative.bucket_counts), list(point.positive.bucket_counts)
+    if len(negative) + len(positive) > _MAX_BUCKETS:
+        return Distribution(point.count, total, low, high)
+    edges: list[float] = []
+    counts: list[int] = []
+    if any(negative):
+        edges = [-edge for edge in reversed(_powers(point.scale, point.negative.offset, len(negative)))]
+        counts = list(reversed(negative))
+    if point.zero_count or (edges and any(positive)):
+        _append(edges, counts, -abs(point.zero_threshold), 0)
+        _append(edges, counts, abs(point.zero_threshold), point.zero_count)
+    if any(positive):
+        powers = _powers(point.scale, point.positive.offset, len(positive))
+        _append(edges, counts, powers[0], 0)
+        for edge, count in zip(powers[1:], positive, strict=True):
+            _append(edges, counts, edge, count)
+    edges_closed, kept = closed(edges, counts, low=low, high=high)
+    return Distribution(point.count, total, low, high, edges_closed, kept)
+
+
+def closed(
+    edges: Sequence[float], counts: Sequence[int], *, low: float, high: float
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Leave out the empty buckets at both ends and close the outer edges, so that a tracker can draw them.
+
+    Args:
+        edges: Bucket edges, shape (n + 1,), not decreasing; the outer ones may be infinite.
+        counts: Numbers in each bucket, shape (n,).
+        low: The smallest number, ``nan`` when unknown.
+        high: The largest number, ``nan`` when unknown.
+
+    Returns:
+        Strictly increasing finite edges, shape (m + 1,), and counts, shape (m,); both empty when all counts are 0.
+    """
+    used = [index for index, count in enumerate(counts) if count]
+    if not used:
+        return (), ()
+    first, last = used[0], used[-1]
+    kept_edges, kept_counts = list(edges[first : last + 2]), list(counts[first : last + 1])
+    kept_edges[0] = _outer_low(kept_edges, low)
+    kept_edges[-1] = _outer_high(kept_edges, high)
+    out_edges, out_counts = [kept_edges[0]], list[int]()
+    for edge, count in zip(kept_edges[1:], kept_counts, strict=True):
+        if edge > out_edges[-1]:
+            out_edges.append(edge)
+            out_counts.append(count)
+        elif out_counts:
+            out_counts[-1] += count
+        else:
+            out_edges[:] = _around(out_edges[-1])
+            out_counts.append(count)
+    return tuple(out_edges), tuple(out_counts)
+
+
+def _outer_low(edges: Sequence[float], low: float) -> float:
+    """Return the lower end of the first bucket: the smallest number where it lies inside, else a finite edge."""
+    bottom, top = edges[0], edges[1]
+    if math.isfinite(low) and bottom <= low < top:
+        return low
+    if math.isfinite(bottom):
+        return bottom
+    if not math.isfinite(top):  # one bucket from -inf to inf
+        return low if math.isfinite(low) else 0.0
+    width = edges[2] - top if len(edges) > 2 and math.isfinite(edges[2]) else 1.0
+    return top - width
+
+
+def _outer_high(edges: Sequence[float], high: float) -> float:
+    bottom, top = edges[-2], edges[-1]
+    if math.isfinite(high) and bottom < high <= top:
+        return high
+    if math.isfinite(top):
+        return top
+    width = bottom - edges[-3] if len(edges) > 2 and math.isfinite(edges[-3]) else 1.0
+    return bottom + width
+
+
+def _around(edge: float) -> tuple[float, float]:
+    """Return the edges of a bucket whose numbers all stand at *edge*: some width is needed to draw it."""
+    above = edge + max(abs(edge), 1.0) * NARROW
+    return (edge, above) if math.isfinite(above) else (math.nextafter(edge, 0.0), edge)
+
+
+def _append(edges: list[float], counts: list[int], edge: float, count: int) -> None:
+    """Add a bucket up to *edge*; where *edge* is not above the last one, its numbers join the last bucket."""
+    if not edges:
+        edges += _around(edge) if count else (edge,)
+        counts += (count,) if count else ()
+    elif edge > edges[-1]:
+        edges.append(edge)
+        counts.append(count)
+    elif count and counts:
+        counts[-1] += count
+    elif count:
+        edges[:] = _around(edges[-1])
+        counts.append(count)
+
+
+def _powers(scale: int, offset: int, buckets: int) -> list[float]:
+    """Return the ``buckets + 1`` edges ``base ** index`` with ``base = 2 ** 2 ** -scale``, kept finite."""
+    return [_power(scale, offset + index) for index in range(buckets + 1)]
+
+
+def _power(scale: int, index: int) -> float:
+    try:
+        return min(math.pow(2.0, index * math.pow(2.0, -scale)), sys.float_info.max)
+    except OverflowError:
+        return sys.float_info.max if index > 0 else 0.0
+
+
+def _increasing(bounds: Sequence[float]) -> bool:
+    return all(math.isfinite(bound) for bound in bounds) and all(low < high for low, high in pairwise(bounds))

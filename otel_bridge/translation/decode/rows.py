@@ -1,0 +1,218 @@
+"""Our own row frames -> rows as they came: the slow, exact way and the learned, fast one. Pure.
+
+One frame is a ``ScopeMetrics`` with one gauge (or exponential histogram) point per value and the gauge ``rl.row``, the
+number of values. A Collector may cut rows anywhere and put many into one message; points of one row share their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+
+from otel_bridge import semconv
+from otel_bridge.records import Value, axis_of, key_of
+from otel_bridge.translation.decode.histograms import exponential
+from otel_bridge.translation.decode.row_template import Read, RowTemplate, learn
+
+_PREFIX_BYTES = 25
+"""Scope (15 bytes), headers of the first metric (4), up to 6 bytes of its name: none of it varies (row_template.py)."""
+_CHAIN = 8
+"""Shapes of one length and prefix."""
+_LEARN_COST, _CREDIT_START, _CREDIT_MAX = 20, 4_000, 20_000
+"""Learning takes as long as some twenty fast reads: shapes that never come again must not be learned for ever."""
+
+
+_Point: TypeAlias = pb.NumberDataPoint | pb.ExponentialHistogramDataPoint
+
+
+def full_key(role: str | None, key: str, *, rank: int = 0, suffix: str = "") -> str:
+    """Return the key that trackers show.
+
+    A user's key that would be the role's own step axis becomes ``…_value``: the axis is never overwritten.
+
+    Args:
+        role: Role of the sender.
+        key: As the producer named it.
+        rank: Ranks above 0 are distinguished by ``/rank<k>``.
+        suffix: What `metrics.keys.attribute_suffix` made of further attributes.
+    """
+    full = key_of(role, key) + suffix
+    if rank > 0:
+        return f"{full}/rank{rank}"
+    return f"{full}_value" if full == axis_of(role) else full
+
+
+@dataclass(slots=True)
+class RowFragment:
+    """One row, or the part of it that one message holds.
+
+    Attributes:
+        seq: Number of the row, 0 when the part with ``rl.row`` is elsewhere.
+        want: How many values the row has, -1 when unknown.
+        values: Full key to value.
+        same: How many values are not in it, since another of the row has their full key.
+    """
+
+    role: str | None
+    step: int
+    time_ns: int
+    seq: int = 0
+    want: int = -1
+    values: dict[str, Value] = field(default_factory=dict[str, Value])
+    same: int = 0
+
+    def add(self, key: str, value: Value) -> None:
+        """Add a value; of two with one full key the last one holds."""
+        self.same += key in self.values
+        self.values[key] = value
+
+
+def pieces_of(scope_metrics: pb.ScopeMetrics, role: str | None, rank: int) -> tuple[list[RowFragment], list[pb.Metric]]:
+    """Return the rows of an otel-bridge message, by time, and the metrics that are not values of rows."""
+    pieces: dict[tuple[int, str | None], RowFragment] = {}
+    others: list[pb.Metric] = []
+    for metric in scope_metrics.metrics:
+        points = _points(metric)
+        places = [_place(point, role) for point in points]
+        if not places or None in places:
+            others.append(metric)
+            continue
+        name = metric.name
+        for point, place in zip(points, places, strict=True):
+            if place is not None:
+                _take(point, name, place, pieces, rank)
+    return sorted(pieces.values(), key=lambda piece: piece.time_ns), others
+
+
+def _points(metric: pb.Metric) -> Sequence[_Point]:
+    """Return the points of a metric of a kind that rows have."""
+    kind = metric.WhichOneof("data")
+    if kind == "gauge":
+        return metric.gauge.data_points
+    return metric.exponential_histogram.data_points if kind == "exponential_histogram" else ()
+
+
+def _place(point: _Point, role: str | None) -> tuple[int, str | None, int, int] | None:
+    """Return time, role, step and number; ``None`` when the point is not a value of a row."""
+    time_ns, step, seq = point.time_unix_nano, None, 0
+    for pair in point.attributes:
+        key = pair.key
+        if key == semconv.STEP:
+            step = pair.value.int_value
+        elif key == semconv.ROLE:
+            role = pair.value.string_value or None
+        elif key == semconv.SEQ:
+            seq = max(pair.value.int_value, 0)
+    return None if step is None or not time_ns else (time_ns, role, step, seq)
+
+
+def _take(
+    point: _Point,
+    name: str,
+    place: tuple[int, str | None, int, int],
+    pieces: dict[tuple[int, str | None], RowFragment],
+    rank: int,
+) -> None:
+    time_ns, role, step, seq = place
+    piece = pieces.get((time_ns, role))
+    if piece is None:
+        piece = pieces[time_ns, role] = RowFragment(role, step, time_ns)
+    if not isinstance(point, pb.NumberDataPoint):
+        piece.add(full_key(role, name, rank=rank), exponential(point))
+    elif name == semconv.ROW:
+        piece.seq, piece.want = seq, point.as_int
+    else:
+        value = number(point)
+        if value is not None:
+            piece.add(full_key(role, name, rank=rank), value)
+
+
+def number(point: pb.NumberDataPoint) -> int | float | None:
+    """Return the value of a point; ``None`` when it has none."""
+    kind = point.WhichOneof("value")
+    if kind == "as_double":
+        return point.as_double
+    return point.as_int if kind == "as_int" else None
+
+
+@dataclass(slots=True)
+class RowSchema:
+    """A template and whom its rows are of."""
+
+    template: RowTemplate
+    role: str | None
+    axis: str
+
+
+class RowDecoder:
+    """Reads the row frames of all processes of one role and rank; learns their shapes. Bounded in bytes and number."""
+
+    def __init__(self, role: str | None, rank: int, max_bytes: int = 4 << 20, max_shapes: int = 256) -> None:
+        self._role, self._rank = role, rank
+        self._max_bytes, self._max_shapes = max_bytes, max_shapes
+        self._shapes: dict[tuple[int, bytes], list[RowSchema]] = {}
+        self._size_bytes = self._number = 0
+        self._credit = _CREDIT_START
+
+    def fast(self, payload: bytes) -> tuple[RowSchema, Read] | None:
+        """Read a frame of a shape that was learned; ``None`` when it must be read the slow way."""
+        chain = self._shapes.get((len(payload), payload[:_PREFIX_BYTES]))
+        if chain is None:
+            return None
+        for learned in chain:
+            read = learned.template.read(payload)
+            if read is not None:
+                if self._credit < _CREDIT_MAX:
+                    self._credit += 1
+                return learned, read
+        return None
+
+    def slow(self, payload: bytes) -> tuple[list[RowFragment], Sequence[pb.Metric]]:
+        """Read any frame with protobuf and learn its shape.
+
+        Returns:
+            The rows, and the metrics that are not values of rows.
+
+        Raises:
+            google.protobuf.message.DecodeError: The bytes are not ``ScopeMetrics``.
+        """
+        message = pb.ScopeMetrics.FromString(payload)
+        if message.scope.name != semconv.SCOPE_NAME:
+            return [], message.metrics
+        pieces, others = pieces_of(message, self._role, self._rank)
+        if len(pieces) == 1 and not others:
+            self._learn(payload, pieces[0])
+        return pieces, others
+
+    def _learn(self, payload: bytes, piece: RowFragment) -> None:
+        if self._credit < _LEARN_COST or len(payload) * 5 > self._max_bytes or not piece.seq:
+            return
+        self._credit -= _LEARN_COST
+        places = learn(payload)
+        if places is None or piece.want != len(piece.values) or len(places.keys) != len(piece.values):
+            return
+        keys = [full_key(piece.role, key, rank=self._rank) for key in places.keys]
+        learned = RowSchema(RowTemplate(payload, places, keys), piece.role, axis_of(piece.role))
+        read = learned.template.read(payload)
+        if read is None or read[:3] != (piece.time_ns, piece.step, piece.seq) or list(read[3]) != list(piece.values):
+            return
+        self._keep(payload, learned)
+
+    def _keep(self, payload: bytes, learned: RowSchema) -> None:
+        chain = self._shapes.setdefault((len(payload), payload[:_PREFIX_BYTES]), [])
+        if len(chain) >= _CHAIN:
+            self._forget(chain.pop(0))
+        chain.append(learned)
+        self._size_bytes += learned.template.size_bytes
+        self._number += 1
+        while self._size_bytes > self._max_bytes or self._number > self._max_shapes:
+            oldest = next(iter(self._shapes))
+            for gone in self._shapes.pop(oldest):
+                self._forget(gone)
+
+    def _forget(self, learned: RowSchema) -> None:
+        self._size_bytes -= learned.template.size_bytes
+        self._number -= 1

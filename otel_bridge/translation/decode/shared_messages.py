@@ -1,0 +1,126 @@
+"""Spans that were made of their root's messages -> the same spans with the texts they stand for.
+
+Our emitter writes every text of a rollout once, into the root; a span that it made of a message says by an index which
+one. Spans that bring messages of their own (of live rollouts, of others, of earlier versions) stay as they are. Pure;
+an index that names no message is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_bridge import semconv
+from otel_bridge.otlp.json_text import as_text, parsed_text
+from otel_bridge.records import Json
+from otel_bridge.translation.decode.attributes import value_of
+
+_ASSISTANT: Final = "assistant"
+_Entry: TypeAlias = "dict[str, Json]"
+_NOTHING: Final[_Entry] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A span that was made of a message."""
+
+    span: Span
+    index: int
+    operation: str
+    call_id: str
+    has: frozenset[str]
+
+
+def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
+    """Return *spans*, those that stand for a message of *root* as copies that hold its text."""
+    made = {place: one for place, span in enumerate(spans) if (one := _made(span)) is not None}
+    if not made:
+        return list(spans)
+    answers = [one.index for one in made.values() if one.operation == semconv.OPERATION_CHAT]
+    messages = _conversation(root, max(answers, default=None))
+    whole = list(spans)
+    for place, one in made.items():
+        if 0 <= one.index < len(messages):
+            whole[place] = _with_messages(one, messages)
+    return whole
+
+
+def _made(span: Span) -> _Made | None:
+    if not any(pair.key == semconv.MESSAGE_INDEX for pair in span.attributes):
+        return None
+    said = {pair.key: pair.value for pair in span.attributes}
+    index = value_of(said[semconv.MESSAGE_INDEX])
+    if type(index) is not int:
+        return None
+    operation, call_id = said.get(semconv.GEN_AI_OPERATION), said.get(semconv.GEN_AI_TOOL_CALL_ID)
+    return _Made(
+        span,
+        index,
+        operation.string_value if operation is not None else "",
+        call_id.string_value if call_id is not None else "",
+        frozenset(said),
+    )
+
+
+def _conversation(root: Span, last_answer: int | None) -> list[_Entry]:
+    """Return the messages of *root* in the order in which they were said; its output is the last answer."""
+    given, made = _messages(root, semconv.GEN_AI_INPUT_MESSAGES), _messages(root, semconv.GEN_AI_OUTPUT_MESSAGES)
+    place = len(given) if last_answer is None or not 0 <= last_answer <= len(given) else last_answer
+    return [*given[:place], *made, *given[place:]]
+
+
+def _messages(root: Span, key: str) -> list[_Entry]:
+    for pair in root.attributes:
+        if pair.key == key:
+            parsed = parsed_text(value_of(pair.value))
+            return [entry for entry in parsed if isinstance(entry, dict)] if isinstance(parsed, list) else []
+    return []
+
+
+def _with_messages(made: _Made, messages: Sequence[_Entry]) -> Span:
+    """Return a copy of a span with what its message says, less the index."""
+    texts = _turn(made.index, messages) if made.operation == semconv.OPERATION_CHAT else _call(made, messages)
+    copy = Span()
+    copy.CopyFrom(made.span)
+    del copy.attributes[:]
+    copy.attributes.extend(pair for pair in made.span.attributes if pair.key != semconv.MESSAGE_INDEX)
+    for key, text in texts.items():
+        if key not in made.has:
+            copy.attributes.add(key=key).value.string_value = text
+    return copy
+
+
+def _turn(index: int, messages: Sequence[_Entry]) -> Mapping[str, str]:
+    """Return what a model was given since its last answer, and what it said."""
+    first = index
+    while first and messages[first - 1].get("role") != _ASSISTANT:
+        first -= 1
+    return {
+        semconv.GEN_AI_INPUT_MESSAGES: as_text([*messages[first:index]]),
+        semconv.GEN_AI_OUTPUT_MESSAGES: as_text([messages[index]]),
+    }
+
+
+def _call(made: _Made, messages: Sequence[_Entry]) -> Mapping[str, str]:
+    """Return what a tool was called with, by the nearest call of that id, and what it answered."""
+    texts: dict[str, str] = {}
+    before = reversed(messages[: made.index])
+    asked: _Entry = next((entry for entry in before if entry.get("role") == _ASSISTANT), _NOTHING)
+    for part in _parts(asked, "tool_call"):
+        if part.get("id") == made.call_id and part.get("arguments") is not None:
+            texts.setdefault(semconv.GEN_AI_TOOL_ARGUMENTS, as_text(part["arguments"]))
+    for part in _parts(messages[made.index], "tool_call_response"):
+        texts.setdefault(semconv.GEN_AI_TOOL_RESULT, as_text(part.get("response")))
+    return texts
+
+
+def _parts(entry: Mapping[str, Json], kind: str) -> list[_Entry]:
+    parts = entry.get("parts")
+    return (
+        [part for part in parts if isinstance(part, dict) and part.get("type") == kind]
+        if isinstance(parts, list)
+        else []
+    )

@@ -1,0 +1,290 @@
+"""One OTLP span -> `records.Span`, and what a rollout takes from it.
+
+Times stay nanoseconds, ids become hex digits. Pure; absurd values are passed over, never an exception.
+Source: opentelemetry-proto ``trace.proto``; OpenTelemetry GenAI conventions 1.41.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+import orjson
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from otel_bridge import records, semconv
+from otel_bridge.conventions import CONVENTIONS, GENERATION, SPAN, TOOL, is_content
+from otel_bridge.otlp.json_text import parsed_json
+from otel_bridge.records import Json, Message
+from otel_bridge.translation.decode.attributes import mapping_of, value_of
+from otel_bridge.translation.decode.content_events import chats_of_events
+from otel_bridge.translation.decode.messages import Chat, flattened_chat, read_chat, system_message
+
+_KINDS: Final = tuple(pair for convention in CONVENTIONS for pair in convention.kinds.items())
+_ROLLOUTS: Final = {
+    key: convention.rollouts for convention in CONVENTIONS for key in convention.kinds if convention.rollouts
+}
+_KIND_KEYS: Final = frozenset(key for key, _ in _KINDS)
+_ALWAYS: Final = frozenset({semconv.GEN_AI_OPERATION, semconv.ROLLOUT_ID})
+_FLAT: Final = tuple(pair for convention in CONVENTIONS for pair in convention.flat)
+_INPUTS: Final = tuple(key for convention in CONVENTIONS for key in convention.inputs)
+_OUTPUTS: Final = tuple(key for convention in CONVENTIONS for key in convention.outputs)
+_ARGUMENTS: Final = tuple(key for convention in CONVENTIONS for key in convention.arguments)
+_RESULTS: Final = tuple(key for convention in CONVENTIONS for key in convention.results)
+_CALL_IDS: Final = (semconv.GEN_AI_TOOL_CALL_ID, "tool_call.id", "tool.id")
+_INPUT_TOKENS: Final = tuple(key for convention in CONVENTIONS for key in convention.input_tokens)
+_OUTPUT_TOKENS: Final = tuple(key for convention in CONVENTIONS for key in convention.output_tokens)
+_MODELS: Final = tuple(key for convention in CONVENTIONS for key in convention.models)
+_FINISH_REASONS: Final = tuple(key for convention in CONVENTIONS for key in convention.finish_reasons)
+_FINISH_KEYS: Final = frozenset(_FINISH_REASONS)
+_MAX_INT: Final = 1 << 63
+_MAX_INTS: Final = 64
+_NO_PARENT: Final = frozenset({b"", bytes(8)})
+
+
+@dataclass(slots=True)
+class SpanFacts:
+    """A span read once.
+
+    Attributes:
+        otlp: The span itself.
+        attributes: All of them, content included.
+        kind: ``generation``, ``tool`` or ``span``.
+        prompt: Input messages.
+        answer: Output messages.
+        finish_reason: As the span, else its last output message says.
+        error: The error's text when its status is an error.
+        skipped: Entries among the messages that are not messages.
+    """
+
+    otlp: Span
+    attributes: dict[str, Json]
+    kind: str
+    prompt: list[Message]
+    answer: list[Message]
+    finish_reason: str | None
+    error: str | None
+    skipped: int
+
+    def record(self) -> records.Span:
+        """Return the record of this span."""
+        span, attributes = self.otlp, self.attributes
+        given: Json = [*self.prompt] if self.prompt else None
+        made: Json = [*self.answer] if self.answer else None
+        if self.kind == TOOL:
+            given = parsed_json(_else(first_of(attributes, _ARGUMENTS), given))
+            made = parsed_json(_else(first_of(attributes, _RESULTS), made))
+        return records.Span(
+            id=span.span_id.hex(),
+            parent_id=span.parent_span_id.hex() if not is_root(span) else None,
+            name=span.name,
+            kind=self.kind,
+            start_unix_ns=span.start_time_unix_nano,
+            end_unix_ns=max(span.end_time_unix_nano, span.start_time_unix_nano),
+            attributes={key: value for key, value in attributes.items() if not is_content(key)},
+            input=given if given is not None else first_of(attributes, _INPUTS),
+            output=made if made is not None else first_of(attributes, _OUTPUTS),
+            model=as_name(first_of(attributes, _MODELS)),
+            input_tokens=as_int(first_of(attributes, _INPUT_TOKENS)),
+            output_tokens=as_int(first_of(attributes, _OUTPUT_TOKENS)),
+            error=self.error,
+            otlp=span.SerializeToString(),
+        )
+
+
+def read_span(span: Span) -> SpanFacts:
+    """Read *span* once, its messages included."""
+    # The empty text is falsy, as every value that is not a text reads: only those take the longer way.
+    attributes = {pair.key: pair.value.string_value or value_of(pair.value) for pair in span.attributes}
+    kind = kind_of(span.name, attributes)
+    prompt, answer = _chats(span, attributes, kind)
+    messages = prompt.messages
+    system = system_message(attributes.get(semconv.GEN_AI_SYSTEM_INSTRUCTIONS))
+    if system is not None and not (messages and messages[0].get("role") == "system"):
+        messages = [system, *messages]
+    return SpanFacts(
+        otlp=span,
+        attributes=attributes,
+        kind=kind,
+        prompt=messages,
+        answer=answer.messages,
+        finish_reason=finish_reason_of(attributes) or answer.finish_reason,
+        error=error_of(span),
+        skipped=prompt.skipped + answer.skipped,
+    )
+
+
+def is_rollout(span: Span) -> bool:
+    """Return whether *span* makes its trace a rollout."""
+    if span.name == semconv.ROLLOUT_SPAN:
+        return True
+    return any(
+        pair.key in _ALWAYS
+        or (pair.key in _ROLLOUTS and pair.value.string_value.strip('"').lower() in _ROLLOUTS[pair.key])
+        for pair in span.attributes
+    )
+
+
+def is_bare(span: Span) -> bool:
+    """Return whether *span* is a call of a named model without any message, as instrumentations make it."""
+    keys = {pair.key for pair in span.attributes}
+    if not keys.intersection(_KIND_KEYS) or keys.isdisjoint(_MODELS) or any(map(is_content, keys)):
+        return False
+    attributes = {pair.key: pair.value.string_value or None for pair in span.attributes if pair.key in _KIND_KEYS}
+    return kind_of(span.name, attributes) == GENERATION and not any(map(_holds_messages, span.events))
+
+
+def _holds_messages(event: Span.Event) -> bool:
+    return event.name.startswith("gen_ai.")
+
+
+def finish_keys() -> frozenset[str]:
+    """Return the attributes that hold a finish reason."""
+    return _FINISH_KEYS
+
+
+def is_root(span: Span) -> bool:
+    """Return whether *span* has no parent."""
+    return span.parent_span_id in _NO_PARENT
+
+
+def is_marked(span: Span) -> bool:
+    """Return whether *span* says itself that it is a rollout, not merely a call of a model."""
+    return span.name == semconv.ROLLOUT_SPAN or any(pair.key == semconv.ROLLOUT_ID for pair in span.attributes)
+
+
+def kind_of(name: str, attributes: Mapping[str, Json]) -> str:
+    """Return ``generation``, ``tool`` or ``span``, by the operation, else by the span's name."""
+    for key, kinds in _KINDS:
+        said = attributes.get(key)
+        if isinstance(said, str):
+            return kinds.get(said.strip('"').lower(), SPAN)
+    return _NAMED_KINDS.get(name.partition(" ")[0], SPAN) if " " in name else SPAN
+
+
+_NAMED_KINDS: Final[Mapping[str, str]] = {**dict(_KINDS)[semconv.GEN_AI_OPERATION], "llm": GENERATION, "tool": TOOL}
+"""First words of the names of spans that say no kind."""
+
+
+def error_of(span: Span) -> str | None:
+    """Return the text of a span's error, ``None`` when its status is none."""
+    if span.status.code != Status.STATUS_CODE_ERROR:
+        return None
+    if span.status.message:
+        return span.status.message
+    for event in reversed(span.events):
+        if event.name == "exception":
+            found = mapping_of(event.attributes)
+            texts = [str(found[key]) for key in ("exception.type", "exception.message") if found.get(key)]
+            if texts:
+                return ": ".join(texts)
+    return "error"
+
+
+def finish_reason_of(attributes: Mapping[str, Json]) -> str | None:
+    """Return the last finish reason that the attributes name."""
+    reasons = parsed_json(first_of(attributes, _FINISH_REASONS))
+    if isinstance(reasons, list):
+        reasons = reasons[-1] if reasons else None
+    return as_name(reasons)
+
+
+def first_of(attributes: Mapping[str, Json], keys: Iterable[str]) -> Json:
+    """Return the value of the first of *keys* that there is; ``key#field`` is a field of a JSON object."""
+    for key in keys:
+        name, _, inner = key.partition("#")
+        value = attributes.get(name)
+        if inner:
+            parsed = parsed_json(value)
+            value = parsed.get(inner) if isinstance(parsed, dict) else None
+        if value is not None:
+            return unquoted(value)
+    return None
+
+
+def unquoted(value: Json) -> Json:
+    """Return the text that a JSON string holds, as MLflow writes every text; anything else as it is."""
+    if isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"':
+        try:
+            return cast("Json", orjson.loads(value))
+        except ValueError:
+            return value
+    return value
+
+
+def tool_answer(span: SpanFacts) -> tuple[str, Json] | None:
+    """Return the id of the call that a tool's span answers, and its result; ``None`` where it names none."""
+    if span.kind != TOOL:
+        return None
+    call_id, result = as_name(first_of(span.attributes, _CALL_IDS)), first_of(span.attributes, _RESULTS)
+    return (call_id, result) if call_id is not None and result is not None else None
+
+
+def _else(value: Json, other: Json) -> Json:
+    return other if value is None else value
+
+
+def as_int(value: Json) -> int | None:
+    """Return a whole number of at most 64 bits, also from its text; ``None`` for anything else."""
+    if isinstance(value, str):
+        try:
+            value = int(value) if len(value) < 20 else None
+        except ValueError:
+            return None
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() and abs(value) < _MAX_INT else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if -_MAX_INT <= value < _MAX_INT else None
+
+
+def as_ints(value: Json) -> tuple[int, ...] | None:
+    """Return a list of at most 64 whole numbers; ``None`` for anything else."""
+    if not isinstance(value, list) or len(value) > _MAX_INTS:
+        return None
+    found = tuple(number for one in value if (number := as_int(one)) is not None)
+    return found if len(found) == len(value) else None
+
+
+def as_float(value: Json) -> float | None:
+    """Return a number, also from its text; ``None`` for anything else. Non-finite ones stay."""
+    if isinstance(value, (bool, int, float)):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    try:
+        return float(value) if isinstance(value, str) and len(value) < 64 else None
+    except ValueError:
+        return None
+
+
+def as_name(value: Json) -> str | None:
+    """Return a text or a number as text; ``None`` for anything else, the empty text included."""
+    if isinstance(value, str):
+        return value or None
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Chat]:
+    """Return input and output messages, from attributes, else from events, else from what older conventions use."""
+    given = attributes.get(semconv.GEN_AI_INPUT_MESSAGES)
+    made = attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
+    if given is not None or made is not None:
+        return read_chat(given, "user"), read_chat(made, "assistant")
+    if span.events:
+        prompt, answer = chats_of_events(span.events)
+        if prompt.messages or answer.messages:
+            return prompt, answer
+    if kind != GENERATION:
+        return Chat(), Chat()
+    for inputs, outputs in _FLAT:
+        prompt, answer = flattened_chat(attributes, inputs, "user"), flattened_chat(attributes, outputs, "assistant")
+        if prompt.messages or answer.messages:
+            return prompt, answer
+    return (
+        read_chat(first_of(attributes, _INPUTS), "user"),
+        read_chat(first_of(attributes, _OUTPUTS), "assistant"),
+    )

@@ -1,0 +1,1 @@
+"""Values of all producers -> rows and configs. Pure."""

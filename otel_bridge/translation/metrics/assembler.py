@@ -1,0 +1,301 @@
+"""Rows as they came -> `Row` records: once each, whole, in order within a process. Pure.
+
+From a local segment rows come whole and in order. From a receiver they may come cut, doubled and reordered: a row waits
+until it is whole, and a whole row until those before it have come, both at most ``row_wait_ns``. What waits lies under
+``row/<instance>/<time>`` of the state.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from otel_bridge.records import Distribution, Row, Value, axis_of
+from otel_bridge.translation.decode.row_template import Read
+from otel_bridge.translation.decode.rows import RowFragment, RowSchema
+from otel_bridge.translation.metrics.keys import SAME_KEY, StepAxes
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.processes.process import PendingRow, Process
+from otel_bridge.translation.processes.receive_clock import ReceiveClock
+from otel_bridge.translation.state import TranslationState, count
+
+INCOMPLETE = "row/incomplete"
+_PREFIX = "row/"
+_MAX_WRITTEN = 10_000
+"""Rows written before they were whole that are remembered per process, so that a later piece finds its row."""
+_FOREVER = 1 << 63
+
+
+class RowAssembler:
+    """The rows of all processes of otel-bridge in one run."""
+
+    def __init__(
+        self,
+        state: TranslationState,
+        options: TranslationOptions,
+        axes: StepAxes,
+        processes: Mapping[str, Process],
+        receive_clock: ReceiveClock,
+    ) -> None:
+        self._state, self._options, self._axes, self._receive_clock = state, options, axes, receive_clock
+        self._holding: dict[Process, None] = {}
+        self._changed: set[tuple[Process, int]] = set()
+        self._waiting_bytes = 0
+        self.redelivered = 0
+        self._restore(processes)
+
+    @property
+    def waiting(self) -> int:
+        """How many rows wait."""
+        return sum(len(process.waiting) for process in self._holding)
+
+    def waiting_of(self) -> dict[str, int]:
+        """Return how many rows of each process wait, by instance."""
+        return {process.instance: len(process.waiting) for process in self._holding}
+
+    def expected(self, process: Process, seq: int) -> bool:
+        """Return whether row *seq* is the next one and nothing of the process waits."""
+        return seq == process.rows.high + 1 and not process.waiting and not process.written
+
+    def next(self, process: Process, learned: RowSchema, read: Read) -> Row:
+        """Make the record of an expected row. This is the hot path."""
+        time_ns, step, seq, sent = read
+        values: Mapping[str, Value] = sent
+        axis = learned.axis
+        process.advance(seq, time_ns)
+        attempt = process.attempts.get(axis) or self._axes.attempt(process, axis, step)
+        if attempt > 1:
+            values = self._axes.with_attempt(values, process, learned.role, attempt)
+        steps = self._axes.advance(axis, step)
+        return Row(process.row_prefix + str(seq), learned.role, step, axis, time_ns, values, steps, attempt)
+
+    def take(self, process: Process, piece: RowFragment, now_unix_ns: int, *, hold: bool) -> list[Row]:
+        """Take a row or a part of one.
+
+        Args:
+            process: Whose row it is.
+            piece: The row or part.
+            now_unix_ns: When it came.
+            hold: Rows before it may still come: it waits for them.
+
+        Returns:
+            The rows that are released by it, in order.
+        """
+        process.mark_changed()
+        if piece.time_ns in process.written:
+            return self._further(process, piece)
+        row = process.waiting.get(piece.time_ns)
+        if row is None:
+            come = process.rows.seen(piece.seq) if piece.seq else process.rows.covers(piece.time_ns)
+            if come:
+                self.redelivered += 1
+                return []
+            row = self._wait(process, piece, now_unix_ns)
+        if not self._fill(row, piece):
+            self.redelivered += 1
+            return []
+        self._changed.add((process, piece.time_ns))
+        if row.whole:
+            process.ready[row.seq] = row
+        rows = [self._write(process, row)] if row.whole and (not hold or row.seq <= process.rows.high) else []
+        rows += self._in_order(process)
+        return rows + self._within_bounds()
+
+    def tick(self, now_unix_ns: int) -> list[Row]:
+        """Release what has waited long enough."""
+        rows: list[Row] = []
+        for process in list(self._holding):
+            for time_ns in self._due(process, now_unix_ns):
+                if time_ns in process.waiting:
+                    rows += self._give_up(process, process.waiting[time_ns])
+        return rows
+
+    def _due(self, process: Process, now_unix_ns: int) -> list[int]:
+        """Return the times of the rows of *process* that have waited long enough, in order."""
+        waiting = process.waiting.values()
+        return sorted(
+            row.time_ns for row in itertools.takewhile(lambda row: self._due_ns(process, row) <= now_unix_ns, waiting)
+        )
+
+    def close(self) -> list[Row]:
+        """Release everything: nothing more will come."""
+        return self.tick(_FOREVER)
+
+    def flush(self) -> None:
+        """Write what waits to the state."""
+        for process, time_ns in self._changed:
+            key = f"{_PREFIX}{process.instance}/{time_ns}"
+            row = process.waiting.get(time_ns) or process.written.get(time_ns)
+            if row is None:
+                self._state.delete(key)
+            else:
+                self._state.set(key, _to_state(row))
+        self._changed.clear()
+
+    def forget(self, process: Process) -> list[Row]:
+        """Release what waits of a process that has ended, and forget the process."""
+        rows: list[Row] = []
+        while process.waiting:
+            rows += self._give_up(process, next(iter(process.waiting.values())))
+        gone = {time_ns for changed, time_ns in self._changed if changed is process} | set(process.written)
+        for time_ns in gone:
+            self._state.delete(f"{_PREFIX}{process.instance}/{time_ns}")
+        self._changed = {pair for pair in self._changed if pair[0] is not process}
+        return rows
+
+    def _due_ns(self, process: Process, row: PendingRow) -> int:
+        if process.remote:
+            return self._receive_clock.due(row.since_ns, self._options.row_wait_ns)
+        return row.since_ns + self._options.row_wait_ns
+
+    # --- one row ------------------------------------------------------------------------------------------------------
+    def _wait(self, process: Process, piece: RowFragment, now_unix_ns: int) -> PendingRow:
+        row = PendingRow(piece.role, piece.step, piece.time_ns, now_unix_ns)
+        process.waiting[piece.time_ns] = row
+        self._holding[process] = None
+        return row
+
+    def _fill(self, row: PendingRow, piece: RowFragment) -> bool:
+        """Add what *piece* brings; False when it brings nothing new."""
+        new = {key: value for key, value in piece.values.items() if key not in row.values}
+        numbered = piece.seq > 0 and row.seq == 0
+        if not (new or numbered):
+            return False
+        if numbered:
+            row.number(piece.seq, piece.want)
+        if piece.same:
+            count(self._state, SAME_KEY, piece.same)
+        self._waiting_bytes += row.add(new, piece.same)
+        return True
+
+    def _in_order(self, process: Process) -> list[Row]:
+        rows: list[Row] = []
+        while process.ready:
+            row = process.ready.get(process.rows.high + 1)
+            if row is None:
+                break
+            rows.append(self._write(process, row))
+        return rows
+
+    def _give_up(self, process: Process, oldest: PendingRow) -> list[Row]:
+        """Let *oldest* through although it is cut or rows before it are missing; whole ones of before go first."""
+        before = sorted((row for row in process.ready.values() if row.time_ns < oldest.time_ns), key=lambda r: r.seq)
+        rows = [self._write(process, row) for row in before]
+        rows.append(self._write(process, oldest) if oldest.whole else self._write_cut(process, oldest))
+        return rows + self._in_order(process)
+
+    def _write(self, process: Process, row: PendingRow) -> Row:
+        """Make the record of a whole row."""
+        late = row.seq <= process.rows.high
+        self._done(process, row)
+        process.rows.add(row.seq, row.time_ns)
+        return self._record(process, row, f"{process.row_prefix}{row.seq}", row.values, late=late)
+
+    def _write_cut(self, process: Process, row: PendingRow) -> Row:
+        """Make a record of the part of a row that has come, and remember it for the parts that have not."""
+        late = row.time_ns <= process.rows.high_ns
+        self._done(process, row)
+        row.begin_writing(f"{process.row_prefix}{row.seq or f't{row.time_ns}'}")
+        if row.seq:
+            process.rows.add(row.seq, row.time_ns)
+        process.written[row.time_ns] = row
+        if len(process.written) > _MAX_WRITTEN:
+            oldest = next(iter(process.written))
+            del process.written[oldest]
+            self._changed.add((process, oldest))
+        count(self._state, INCOMPLETE)
+        return self._record(process, row, row.base_id, dict(row.values), late=late)
+
+    def _further(self, process: Process, piece: RowFragment) -> list[Row]:
+        """Take a part of a row that was already written without it: a further row of the same step and time."""
+        row = process.written[piece.time_ns]
+        before = dict(row.values)
+        if not self._fill(row, piece):
+            self.redelivered += 1
+            return []
+        self._waiting_bytes -= row.release()
+        if row.seq and not process.rows.seen(row.seq):
+            process.rows.add(row.seq, row.time_ns)
+        if row.whole:
+            del process.written[row.time_ns]
+        self._changed.add((process, row.time_ns))
+        values = {key: value for key, value in piece.values.items() if key not in before}
+        if not values:
+            return self._in_order(process)
+        record = self._record(process, row, row.next_id(), values, late=True)
+        return [record, *self._in_order(process)]
+
+    def _done(self, process: Process, row: PendingRow) -> None:
+        del process.waiting[row.time_ns]
+        process.ready.pop(row.seq, None)
+        self._waiting_bytes -= row.release()
+        self._changed.add((process, row.time_ns))
+        if not process.waiting:
+            self._holding.pop(process, None)
+
+    def _record(self, process: Process, row: PendingRow, id_: str, values: Mapping[str, Value], *, late: bool) -> Row:
+        process.mark_changed()
+        axis = axis_of(row.role)
+        attempt = process.attempts.get(axis) or self._axes.attempt(process, axis, row.step)
+        if attempt > 1:
+            values = self._axes.with_attempt(values, process, row.role, attempt)
+        steps = self._axes.beside(axis, row.step) if late else self._axes.advance(axis, row.step)
+        values = self._axes.admit(values, axis)
+        return Row(id_, row.role, row.step, axis, row.time_ns, values, steps, attempt)
+
+    # --- bounds and state ---------------------------------------------------------------------------------------------
+    def _within_bounds(self) -> list[Row]:
+        rows: list[Row] = []
+        while self._waiting_bytes > self._options.max_waiting_bytes and self._holding:
+            process = min(self._holding, key=lambda p: next(iter(p.waiting.values())).since_ns)
+            rows += self._give_up(process, next(iter(process.waiting.values())))
+        return rows
+
+    def _restore(self, processes: Mapping[str, Process]) -> None:
+        found: list[tuple[Process, PendingRow]] = []
+        for key, value in self._state.items(_PREFIX):
+            instance = key.removeprefix(_PREFIX).rpartition("/")[0]
+            if instance in processes:
+                found.append((processes[instance], _from_state(value)))
+        for process, row in sorted(found, key=lambda pair: (pair[1].since_ns, pair[1].time_ns)):
+            if row.written:
+                process.written[row.time_ns] = row
+                continue
+            process.waiting[row.time_ns] = row
+            self._holding[process] = None
+            self._waiting_bytes += row.size_bytes
+            if row.whole:
+                process.ready[row.seq] = row
+
+
+def _to_state(row: PendingRow) -> dict[str, object]:
+    state: dict[str, object] = {name: getattr(row, name) for name in PendingRow.__slots__ if name != "values"}
+    state["values"] = {key: _packed(value) for key, value in row.values.items()}
+    return state
+
+
+def _from_state(value: object) -> PendingRow:
+    state = dict(cast("dict[str, object]", value))
+    values = cast("dict[str, object]", state.pop("values"))
+    return PendingRow(values={key: _unpacked(item) for key, item in values.items()}, **state)  # type: ignore[arg-type]
+
+
+def _packed(value: Value) -> object:
+    if not isinstance(value, Distribution):
+        return value
+    return [value.count, value.sum, value.min, value.max, list(value.edges), list(value.counts)]
+
+
+def _unpacked(value: object) -> Value:
+    if not isinstance(value, list):
+        return cast("Value", value)
+    number, total, low, high, edges, counts = cast("list[object]", value)
+    return Distribution(
+        cast("int", number),
+        cast("float", total),
+        cast("float", low),
+        cast("float", high),
+        tuple(cast("Iterable[float]", edges)),
+        tuple(cast("Iterable[int]", counts)),
+    )

@@ -1,0 +1,66 @@
+"""Which start of its role a process is, where its first word is not a row but a rollout, or statistics of rollouts.
+
+Rows count the starts themselves (`StepAxes.attempt`); here the same is asked of what a process says before its first
+row, so that the statistics of a further attempt's first step belong to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+
+from otel_bridge import semconv
+from otel_bridge.records import Record, axis_of
+from otel_bridge.translation.decode.attributes import integer, value_of
+from otel_bridge.translation.events import Events
+from otel_bridge.translation.metrics.keys import StepAxes
+from otel_bridge.translation.processes.producers import ProducerContext
+
+
+class AttemptDetector:
+    """Asks `StepAxes` which start a process is, and shows the config of a further one."""
+
+    def __init__(self, axes: StepAxes, events: Events) -> None:
+        self._axes, self._events = axes, events
+
+    def of_spans(self, context: ProducerContext, scopes: Iterable[ScopeSpans], now_unix_ns: int) -> list[Record]:
+        """Look at the spans of a process."""
+        if not self._unknown(context):
+            return []
+        return self._detected(context, (span.attributes for scope in scopes for span in scope.spans), now_unix_ns)
+
+    def of_logs(self, context: ProducerContext, scopes: Iterable[ScopeLogs], now_unix_ns: int) -> list[Record]:
+        """Look at the events of a process."""
+        if not self._unknown(context):
+            return []
+        records = (record for scope in scopes for record in scope.log_records)
+        rollouts = (record.attributes for record in records if record.event_name == semconv.EVENT_ROLLOUTS)
+        return self._detected(context, rollouts, now_unix_ns)
+
+    def _unknown(self, context: ProducerContext) -> bool:
+        return axis_of(context.producer.role) not in context.process.attempts
+
+    def _detected(
+        self, context: ProducerContext, attributes_of_each: Iterable[Iterable[KeyValue]], now_unix_ns: int
+    ) -> list[Record]:
+        role = context.producer.role
+        steps = (step for step in (_step(attributes, role) for attributes in attributes_of_each) if step is not None)
+        step = next(steps, None)
+        if step is None:
+            return []
+        axis = axis_of(role)
+        attempt = self._axes.attempt(context.process, axis, step)
+        if self._axes.restarted.pop(axis, None) is None:
+            return []
+        return self._events.restarted(role, attempt, now_unix_ns)
+
+
+def _step(attributes: Iterable[KeyValue], role: str | None) -> int | None:
+    """Return the step that *attributes* name, unless they are another role's."""
+    found = {pair.key: value_of(pair.value) for pair in attributes if pair.key in {semconv.STEP, semconv.ROLE}}
+    if found.get(semconv.ROLE, role) != role:
+        return None
+    return integer(found.get(semconv.STEP))

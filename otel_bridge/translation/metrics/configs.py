@@ -1,0 +1,124 @@
+"""Config events -> the merged config of each role. Pure.
+
+Nested maps merge leaf by leaf. Of two values for one leaf the later one holds: from one process the one with the higher
+event number, between processes the one with the later time, in whatever order they come. Owns ``config/<role>`` (the
+merged config, as trackers show it) and ``config-leaf/<role>`` (each leaf with where it came from) of the state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from otel_bridge.records import Config, Json
+from otel_bridge.translation.metrics.keys import ATTEMPT
+from otel_bridge.translation.state import TranslationState, count
+
+TOO_LARGE = "config/too_large"
+_MAX_LEAVES = 20_000
+_SEPARATOR = "\x1f"
+_OURS = "otel_bridge"
+"""Stands for the instance of a leaf that no process sent."""
+
+_Leaf: TypeAlias = list[object]
+"""Value, time, instance, event number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEvent:
+    """One ``log_config()`` call.
+
+    Attributes:
+        seq: Event number, 0 when a foreign producer gave none.
+    """
+
+    instance: str
+    role: str | None
+    seq: int
+    time_unix_ns: int
+    config: Mapping[str, Json]
+
+
+class Configs:
+    """The merged configs of one run."""
+
+    def __init__(self, state: TranslationState) -> None:
+        self._state = state
+
+    def merge(self, event: ConfigEvent) -> list[Config]:
+        """Merge *event*; return the role's config as it stands then, nothing when it stays as it was."""
+        role = event.role or ""
+        leaves = dict(cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role}") or {}))
+        before = self._state.get(f"config/{role}")
+        for path, value in _leaves(event.config, ""):
+            if path not in leaves and len(leaves) >= _MAX_LEAVES:
+                count(self._state, TOO_LARGE)
+                continue
+            leaf: _Leaf = [value, event.time_unix_ns, event.instance, event.seq]
+            if path not in leaves or _later(leaf, leaves[path]):
+                leaves[path] = leaf
+        merged = _tree(leaves)
+        self._state.set(f"config-leaf/{role}", leaves)
+        if merged == before:
+            return []
+        self._state.set(f"config/{role}", merged)
+        return [Config(_id(event), event.role, merged, event.time_unix_ns)]
+
+    def attempt(self, role: str | None, number: int, time_unix_ns: int) -> list[Config]:
+        """Say in the role's config which start of it this is, unless the user's own config has that entry."""
+        leaf = cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {}).get(ATTEMPT)
+        if leaf is not None and leaf[2] != _OURS:
+            return []
+        return self.merge(ConfigEvent(_OURS, role, number, time_unix_ns, {ATTEMPT: number}))
+
+
+def _id(event: ConfigEvent) -> str:
+    if event.instance == _OURS:
+        return f"c:{_OURS}:{event.role or ''}:{event.seq}"
+    if event.seq:
+        return f"c:{event.instance}:{event.seq}"
+    parts = repr((event.instance, event.role, event.time_unix_ns, event.config))
+    return f"c:{hashlib.blake2b(parts.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+
+
+def _leaves(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
+    for key, value in config.items():
+        path = f"{prefix}{key.replace(_SEPARATOR, ' ')}"
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, path + _SEPARATOR)
+        else:
+            yield path, value
+
+
+def _later(leaf: _Leaf, other: _Leaf) -> bool:
+    _, time_ns, instance, seq = cast("tuple[Json, int, str, int]", tuple(leaf))
+    _, other_ns, other_instance, other_seq = cast("tuple[Json, int, str, int]", tuple(other))
+    if instance == other_instance and seq and other_seq:
+        return seq > other_seq
+    return (time_ns, instance) > (other_ns, other_instance)
+
+
+def _tree(leaves: Mapping[str, _Leaf]) -> dict[str, Json]:
+    """Build the nested map, oldest leaf first: a later leaf replaces a map, and a later map a leaf."""
+    tree: dict[str, Json] = {}
+    for path, leaf in sorted(leaves.items(), key=_age):
+        *parents, last = path.split(_SEPARATOR)
+        node = tree
+        for parent in parents:
+            below = node.get(parent)
+            if not isinstance(below, dict):
+                below = node[parent] = {}
+            node = below
+        value = cast("Json", leaf[0])
+        if value == {} and isinstance(value, dict):
+            node.setdefault(last, {})  # nothing to merge
+        else:
+            node[last] = value
+    return tree
+
+
+def _age(item: tuple[str, _Leaf]) -> tuple[int, str, int, str]:
+    path, (_, time_ns, instance, seq) = item
+    return cast("int", time_ns), cast("str", instance), cast("int", seq), path

@@ -1,0 +1,80 @@
+"""Which foreign points and events have come: a bounded set that survives a restart. Pure.
+
+Cumulative producers send every known point again at each collection, so what is still being sent must not be forgotten:
+the oldest chunk goes first, but those of it that came again since they were written are kept (second chance).
+Owns ``seen/<number>`` of the state: up to `_CHUNK` hashes of 8 bytes each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from otel_bridge.translation.state import TranslationState
+
+_PREFIX = "seen/"
+_CHUNK = 1_024
+_HASH_BYTES = 8
+
+
+def identity(*parts: object) -> bytes:
+    """Return the hash (8 bytes) of what makes a point one point."""
+    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES).digest()
+
+
+class Deduplicator:
+    """Hashes that have come, at most about *limit* of them."""
+
+    def __init__(self, state: TranslationState, limit: int) -> None:
+        self._state = state
+        self._limit = max(limit, _CHUNK)
+        self._again: dict[bytes, bool] = {}
+        self._chunks: dict[int, bytearray] = {}
+        self._changed: set[int] = set()
+        for key, value in state.items(_PREFIX):
+            if isinstance(value, bytes):
+                self._chunks[int(key.removeprefix(_PREFIX))] = bytearray(value)
+                self._again.update(dict.fromkeys(_hashes(value), False))
+        self._last = max(self._chunks, default=0)
+
+    def add(self, hash_: bytes) -> bool:
+        """Note that *hash_* has come; True when it is new."""
+        if hash_ in self._again:
+            self._again[hash_] = True
+            return False
+        self._again[hash_] = False
+        self._append(hash_)
+        while len(self._again) > self._limit:
+            self._forget_oldest()
+        return True
+
+    def flush(self) -> None:
+        """Write what changed to the state."""
+        for number in self._changed:
+            key = f"{_PREFIX}{number:012d}"
+            if number in self._chunks:
+                self._state.set(key, bytes(self._chunks[number]))
+            else:
+                self._state.delete(key)
+        self._changed.clear()
+
+    def _append(self, hash_: bytes) -> None:
+        chunk = self._chunks.get(self._last)
+        if chunk is None or len(chunk) >= _CHUNK * _HASH_BYTES:
+            self._last += 1
+            chunk = self._chunks[self._last] = bytearray()
+        chunk += hash_
+        self._changed.add(self._last)
+
+    def _forget_oldest(self) -> None:
+        oldest = next(iter(self._chunks))
+        self._changed.add(oldest)
+        kept = 0
+        for hash_ in _hashes(self._chunks.pop(oldest)):
+            if self._again.pop(hash_) and kept < _CHUNK // 2:  # half of them at least goes, so that this ends
+                kept += 1
+                self._again[hash_] = False
+                self._append(hash_)
+
+
+def _hashes(chunk: bytes | bytearray) -> list[bytes]:
+    return [bytes(chunk[start : start + _HASH_BYTES]) for start in range(0, len(chunk), _HASH_BYTES)]

@@ -1,0 +1,285 @@
+"""Keys and axes: from what a producer sent to what trackers show, and what is known of them so far.
+
+Pure. Owns ``axis/<axis>`` (step of the last row), ``furthest/<axis>`` (highest step of the current attempt),
+``key/<full key>`` (its axis key), ``ownkey/<full key>`` (keys of rows that statistics may share),
+``attempt/<axis>``, ``led/<axis>`` (last attempt that a rank 0 took part in) and ``reached/<axis>`` (highest step of a
+rollout) of the state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from otel_bridge.records import Value, axis_of
+from otel_bridge.translation.decode.rows import full_key
+from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.state import TranslationState, count, name_first
+
+_ILLEGAL = re.compile(r"[^\w.\-]", re.ASCII)
+MAX_SUFFIX = 120
+"""Longest attribute part of a key: MLflow takes 250 characters in all (mlflow.utils.validation)."""
+MAX_AXES = 256
+"""Axes carried by every record; roles beyond it are still written, on their own axis."""
+QUIET_NS: Final = 90_000_000_000
+"""Silence after which a process behind a receiver is not an obstacle to a new attempt: heartbeats come each minute."""
+NO_PROCESSES: Final[Mapping[str, Process]] = MappingProxyType({})
+Admit: TypeAlias = Callable[[Mapping[str, Value], str | None], Mapping[str, Value]]
+"""Form of `StepAxes.admit`: from the values of a row and its axis to the values within the limit of keys."""
+
+
+SAME_KEY: Final = "same_key"
+_OWN: Final = "ownkey/"
+"""Key space of the state: keys of rows that statistics of rollouts may have too."""
+_STATISTICS: Final = re.compile(
+    r"(?:^|/)rollouts/(?:.+/)?"
+    r"(?:total|kept|zero_variance_groups|reward/(?:mean|std|min|max)|staleness/(?:mean|max))$"
+)
+ATTEMPT: Final = "attempt"
+"""Key and entry of the config that tell the second start of a role, and later ones, from the first."""
+
+
+def is_statistic(key: str) -> bool:
+    """Return whether the statistics of a step may have *key*, as trackers show it."""
+    return "rollouts" in key and _STATISTICS.search(key) is not None
+
+
+def attribute_suffix(attributes: Mapping[str, object], *, cut: bool = True) -> str:
+    """Return the part of a key that distinguishes the series of one metric: ``/code:200 method:GET``.
+
+    Sorted by name. Only characters that all three trackers take: letters, digits, ``_ . - :`` and space; where one
+    was replaced or the text was cut, a hash of the original keeps two series apart.
+    """
+    if not attributes:
+        return ""
+    suffix = "/" + " ".join(attribute_parts(attributes).values())
+    if not cut or len(suffix) <= MAX_SUFFIX:
+        return suffix
+    return f"{suffix[: MAX_SUFFIX - 9].rstrip()}-{short_hash(suffix, 4)}"
+
+
+def attribute_parts(attributes: Mapping[str, object]) -> dict[str, str]:
+    """Return the name of each attribute to what a key shows of it, sorted by name: ``method:GET``."""
+    return {name: f"{_legal(name)}:{_legal(_text(value))}" for name, value in sorted(attributes.items())}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else repr(value) if isinstance(value, float) else str(value)
+
+
+def _legal(text: str) -> str:
+    legal = _ILLEGAL.sub("_", text)
+    return legal if legal == text and text else f"{legal}-{short_hash(text, 3)}"
+
+
+def short_hash(text: str, size: int) -> str:
+    """Return *size* bytes of a hash of *text* as hex digits."""
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=size).hexdigest()
+
+
+class StepAxes:
+    """Last step of every axis, axis of every key, attempt of every role: hot, flushed once a batch.
+
+    Args:
+        state: Where they are kept.
+        max_keys: How many keys are known at most.
+        processes: All processes of the run, as they are added.
+    """
+
+    def __init__(self, state: TranslationState, max_keys: int, processes: Mapping[str, Process] = NO_PROCESSES) -> None:
+        self._state, self._processes = state, processes
+        self._max_keys = max_keys
+        self._changed: set[str] = set()
+        self._attempts = _integers(state, "attempt/")
+        self._led = _integers(state, "led/")
+        self._reached = _integers(state, "reached/")
+        self._known = {key.removeprefix("key/") for key, _ in state.items("key/")}
+        self._own = {key.removeprefix(_OWN) for key, _ in state.items(_OWN)}
+        self._last: dict[str, int] = {}
+        self._furthest = _integers(state, "furthest/")
+        self.restarted: dict[str, int] = {}
+        """Axes whose role began its second or a later attempt, to its number; emptied by the one that reports it."""
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the last steps again: another part of translation may have moved them."""
+        self._last = _integers(self._state, "axis/")
+
+    def advance(self, axis: str, step: int) -> dict[str, int]:
+        """Set the last step of *axis* and return all axes as they stand now."""
+        last = self._last
+        if axis not in last and len(last) >= MAX_AXES:
+            return {**last, axis: step}
+        last[axis] = step
+        if step >= self._furthest.get(axis, step):
+            self._furthest[axis] = step
+        self._changed.add(axis)
+        return last.copy()
+
+    def beside(self, axis: str, step: int) -> dict[str, int]:
+        """Return all axes with *step* on *axis*, without moving it: for a row that comes late."""
+        return {**self._last, axis: step}
+
+    def steps(self) -> dict[str, int]:
+        """Return all axes."""
+        return dict(self._last)
+
+    def register(self, keys: Iterable[str], axis: str) -> None:
+        """Note that *keys* are drawn over *axis*; what was noted first holds."""
+        for key in keys:
+            if key not in self._known and len(self._known) < self._max_keys:
+                self._known.add(key)
+                self._state.set(f"key/{key}", axis)
+
+    def admit(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
+        """Return *values* without the keys beyond the limit of the run, each counted; the others are registered.
+
+        Args:
+            values: Key to value of one row.
+            axis: What they are drawn over, ``None``: time.
+        """
+        for key in filter(is_statistic, values):
+            if key not in self._own:
+                self._own.add(key)
+                self._state.set(f"{_OWN}{key}", axis)
+        return self._within_limit(values, axis)
+
+    def admit_statistics(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
+        """Return the statistics of a step as `admit` does, without those whose key a row has: that series is its own.
+
+        Args:
+            values: Key to value.
+            axis: What they are drawn over, ``None``: time.
+        """
+        own = self._own.intersection(values)
+        if own:
+            count(self._state, SAME_KEY, len(own))
+            name_first(self._state, SAME_KEY, next(key for key in values if key in own))
+            values = {key: value for key, value in values.items() if key not in own}
+        return self._within_limit(values, axis)
+
+    def _within_limit(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
+        new = [key for key in values if key not in self._known]
+        if not new:
+            return values
+        room = max(self._max_keys - len(self._known), 0)
+        for key in new[:room]:
+            self._known.add(key)
+            if axis is not None:
+                self._state.set(f"key/{key}", axis)
+        if len(new) <= room:
+            return values
+        count(self._state, "too_many_keys", len(new) - room)
+        name_first(self._state, "too_many_keys", new[room])
+        beyond = frozenset(new[room:])
+        return {key: value for key, value in values.items() if key not in beyond}
+
+    def reached(self, axis: str, step: int) -> None:
+        """Note that a rollout of *step* was sent: a role may send rollouts and no rows."""
+        if step > self._reached.get(axis, step - 1) and (axis in self._reached or len(self._reached) < MAX_AXES):
+            self._reached[axis] = step
+            self._state.set(f"reached/{axis}", step)
+
+    def attempt(self, process: Process, axis: str, step: int) -> int:
+        """Return which start of the axis's role *process* is, and remember it.
+
+        The emitter's own word holds. Else a process is the next attempt when it starts at or below the last step, of
+        rows or rollouts, after one of its rank that took part in the current attempt, and no other from then is still
+        there. The ranks of one start come in any order: the first that starts again counts, the others join it. Forked
+        children belong to the attempt of their parent.
+        """
+        current = self._attempts.get(axis, 1)
+        last = max(known.get(axis, step - 1) for known in (self._last, self._furthest, self._reached))
+        if process.attempt is not None:
+            current = process.attempt
+        elif step <= last and _is_worker(process) and self._starts_again(process, axis, current):
+            current += 1
+        if current > max(self._attempts.get(axis, 1), 1):
+            self.restarted[axis] = current
+        if self._attempts.get(axis, current) != current:
+            self._furthest[axis] = step  # a further start goes on from an earlier step
+            self._state.set(f"furthest/{axis}", step)
+        if self._attempts.get(axis) != current and len(self._attempts) < MAX_AXES:
+            self._attempts[axis] = current
+            self._state.set(f"attempt/{axis}", current)
+        if (
+            process.determines_status
+            and self._led.get(axis) != current
+            and (axis in self._led or len(self._led) < MAX_AXES)
+        ):
+            self._led[axis] = current
+            self._state.set(f"led/{axis}", current)
+        if len(process.attempts) < MAX_AXES:
+            process.begin_attempt(axis, current)
+        return current
+
+    def current(self, axis: str) -> int:
+        """Return which start the role of *axis* is in."""
+        return self._attempts.get(axis, 1)
+
+    def _starts_again(self, process: Process, axis: str, current: int) -> bool:
+        """Return whether *process* follows one of its rank in the *current* attempt, and none still lives from then.
+
+        A process of another rank lives from then when it ran beside the one that *process* follows.
+        """
+        others = [other for other in self._processes.values() if _is_worker(other) and axis in other.attempts]
+        same_rank = [other for other in others if other is not process and other.rank == process.rank]
+        before = [other for other in same_rank if other.attempts[axis] == current]
+        if not before and (process.rank > 0 or self._led.get(axis) != current):
+            return False
+        if any(_was_beside(other, process) for other in same_rank):
+            return False
+        return not any(
+            _was_beside(other, process) and (not before or any(_ended_after(one, other) for one in before))
+            for other in others
+            if other.rank != process.rank
+        )
+
+    def with_attempt(
+        self, values: Mapping[str, Value], process: Process, role: str | None, attempt: int
+    ) -> Mapping[str, Value]:
+        """Return the *values* of a row with the number of the start they are of; a user's own by that name stays."""
+        key = full_key(role, ATTEMPT, rank=process.rank)
+        self.register((key,), axis_of(role))
+        return {key: attempt, **values}
+
+    def flush(self) -> None:
+        """Write what changed to the state."""
+        for axis in self._changed:
+            self._state.set(f"axis/{axis}", self._last[axis])
+            self._state.set(f"furthest/{axis}", self._furthest[axis])
+        self._changed.clear()
+
+
+def _is_worker(process: Process) -> bool:
+    """Return whether a process is a rank of its job, not a forked child or a launcher."""
+    return not process.forked and not process.launcher
+
+
+def _was_beside(other: Process, process: Process) -> bool:
+    """Return whether *other* runs, or ran when *process* began."""
+    return _runs_beside(other, process) or _ended_after(other, process)
+
+
+def _runs_beside(other: Process, process: Process) -> bool:
+    if other.status is not None or other.gone:
+        return False
+    return not other.remote or process.seen_ns - other.seen_ns < QUIET_NS
+
+
+def _ended_after(other: Process, process: Process) -> bool:
+    """Return whether *other* ended after *process* began; of remote ones, by the time at which that was read."""
+    if other.status is None:
+        return other.gone and other.seen_ns > process.began_ns
+    known_by_arrival = other.remote and not other.silent
+    return (other.ended_ns if known_by_arrival else other.end_time_ns) > process.began_ns
+
+
+def _integers(state: TranslationState, prefix: str) -> dict[str, int]:
+    pairs = ((key.removeprefix(prefix), value) for key, value in state.items(prefix))
+    return {key: value for key, value in pairs if isinstance(value, int)}

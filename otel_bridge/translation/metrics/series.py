@@ -1,0 +1,125 @@
+"""Attributes of a third-party point -> the part of its key that distinguishes the series of one metric. Pure.
+
+A set of attributes that fits is shown whole. Of a longer one, attributes that are equal in all series of the metric
+known so far are left out first, the longest ahead. What a series is called stays: it is kept under
+``series/<metric>`` of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from otel_bridge.translation.metrics.keys import MAX_SUFFIX, attribute_parts, attribute_suffix, short_hash
+from otel_bridge.translation.state import TranslationState
+
+_SERIES: Final = "series/"
+_MAX_SERIES: Final = 1_000
+"""Series of one metric whose names are kept; further ones are named by themselves."""
+_HASH_CHARS: Final = 9
+_MORE: Final = " etc"
+"""Ends the name of a series whose common attributes are left out: no set of attributes that is shown whole does."""
+
+
+@dataclass(slots=True)
+class _Metric:
+    """The series of one metric that have too many attributes.
+
+    Attributes:
+        common: Attributes that are equal in all of them; ``None`` before the first.
+        names: Hash of all attributes to what the series is called.
+    """
+
+    common: dict[str, str] | None = None
+    names: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class SeriesNames:
+    """Names of all series of one run that have too many attributes to show.
+
+    Args:
+        state: Key space ``series/``.
+        max_metrics: Metrics whose series are kept.
+    """
+
+    def __init__(self, state: TranslationState, max_metrics: int) -> None:
+        self._state, self._max_metrics = state, max_metrics
+        self._metrics = {key.removeprefix(_SERIES): _loaded(value) for key, value in state.items(_SERIES)}
+
+    def learn(self, metric: str, series: Iterable[Mapping[str, object]]) -> None:
+        """Note series of *metric* that arrive together, before any of them is named."""
+        for attributes in series:
+            if len(attribute_suffix(attributes, cut=False)) > MAX_SUFFIX:
+                self._note(metric, attribute_parts(attributes))
+
+    def name(self, metric: str, attributes: Mapping[str, object]) -> str:
+        """Return the part of the key for a series: the same at every call."""
+        suffix = attribute_suffix(attributes, cut=False)
+        if len(suffix) <= MAX_SUFFIX:
+            return suffix
+        parts, digest = attribute_parts(attributes), short_hash(suffix, 8)
+        known = self._note(metric, parts)
+        if known is None:
+            return _shortened(parts, {}, digest, taken=True)
+        found = known.names.get(digest)
+        if found is None:
+            common = known.common or {}
+            found = _shortened(parts, common, digest, taken=False)
+            if found in known.names.values():
+                found = _shortened(parts, common, digest, taken=True)
+            if len(known.names) < _MAX_SERIES:
+                known.names[digest] = found
+                self._store(metric, known)
+        return found
+
+    def _note(self, metric: str, parts: Mapping[str, str]) -> _Metric | None:
+        known = self._metrics.get(metric)
+        if known is None:
+            if len(self._metrics) >= self._max_metrics:
+                return None
+            known = self._metrics[metric] = _Metric()
+        before = known.common
+        known.common = dict(parts) if before is None else dict(before.items() & parts.items())
+        if known.common != before:
+            self._store(metric, known)
+        return known
+
+    def _store(self, metric: str, known: _Metric) -> None:
+        self._state.set(f"{_SERIES}{metric}", {"common": dict(known.common or {}), "names": dict(known.names)})
+
+
+def _shortened(parts: Mapping[str, str], common: Mapping[str, str], digest: str, *, taken: bool) -> str:
+    """Return *parts* without as many attributes as do not fit.
+
+    Args:
+        parts: Name of each attribute to its text, sorted by name.
+        common: Those that all series share.
+        digest: Distinguishes this series where its attributes cannot.
+        taken: Another series already has the name that this one would get.
+    """
+    shown, is_cut = dict(parts), taken
+    by_size = sorted(parts, key=lambda name: (name not in common, -len(parts[name]), name))
+    for name in by_size:
+        if len(_joined(shown)) <= _room(is_cut) or len(shown) == 1:
+            break
+        if name not in common:
+            is_cut = True
+        del shown[name]
+    text = _joined(shown)
+    if len(text) > _room(is_cut):
+        is_cut, text = True, text[: _room(True)].rstrip()
+    return f"{text}-{digest[: _HASH_CHARS - 1]}" if is_cut else f"{text}{_MORE}"
+
+
+def _room(is_cut: bool) -> int:  # private, one argument
+    return MAX_SUFFIX - (_HASH_CHARS if is_cut else len(_MORE))
+
+
+def _joined(parts: Mapping[str, str]) -> str:
+    return "/" + " ".join(parts.values())
+
+
+def _loaded(value: object) -> _Metric:
+    stored = cast("dict[str, dict[str, str]]", value)
+    return _Metric(dict(stored["common"]), dict(stored["names"]))

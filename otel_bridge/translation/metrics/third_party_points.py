@@ -1,0 +1,330 @@
+"""Points of foreign producers -> rows: every metric type of OTLP, each point once. Pure.
+
+* A gauge and a cumulative sum are shown as sent. A delta sum without a step is added up, so that a counter rises in a
+  tracker whatever its producer's temporality; one with a step belongs to that step and is shown as sent.
+* Histograms of both kinds become distributions. Of a cumulative one without a step that is what was added since the
+  point before (`increments.py`), unless `TranslationOptions.cumulative_histograms` is set. A summary becomes
+  ``…/count``, ``…/sum``, ``…/min``, ``…/p50`` …, ``…/max``.
+* The step is ``rl.step``, ``dl.iteration`` or ``step``, else none: then the row is placed by time.
+* What remains of a point's attributes becomes part of the key (`series.SeriesNames`).
+* A span that names an iteration (``dl.iteration``) makes a row of its numbers.
+* A point that comes again (same role, key, step and value; the time counts only without a step) is dropped. Another
+  value at the same step is a row too, behind the one before, so that the last one sent holds. A step that goes back
+  to a former value (A, B, A, each newer) shows it once more; what alternates further is counted (`point/alternating`).
+* The points of one request with the same role, step and time make one row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+
+from otel_bridge import semconv
+from otel_bridge.otlp.content import limit_of
+from otel_bridge.otlp.limits import limit_metric
+from otel_bridge.records import Row, Value, axis_of
+from otel_bridge.translation.decode.attributes import integer, value_of
+from otel_bridge.translation.decode.histograms import explicit, exponential
+from otel_bridge.translation.decode.resources import Producer
+from otel_bridge.translation.decode.rows import full_key, number
+from otel_bridge.translation.decode.spans import is_rollout
+from otel_bridge.translation.metrics.dedup import Deduplicator, identity
+from otel_bridge.translation.metrics.increments import HistogramPoint, Increments, is_cumulative
+from otel_bridge.translation.metrics.keys import StepAxes, attribute_suffix
+from otel_bridge.translation.metrics.series import SeriesNames
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.state import TranslationState, count
+
+_STEPS = (semconv.STEP, *semconv.FOREIGN_STEPS)
+_NOT_IN_KEYS = frozenset({semconv.ROLE, semconv.SEQ})
+_MANY = 3
+"""Attributes from which on a set may be too long to show; with fewer, only the rare long text is cut."""
+_MAX_HISTOGRAMS = 10_000
+_TOTALS = "sum/"
+_MAX_STEP = (1 << 63) - 1
+_DELTA = pb.AGGREGATION_TEMPORALITY_DELTA
+_NO_VALUE = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+
+AnyPoint: TypeAlias = (
+    pb.NumberDataPoint | pb.HistogramDataPoint | pb.ExponentialHistogramDataPoint | pb.SummaryDataPoint
+)
+
+
+_HISTOGRAMS = (pb.HistogramDataPoint, pb.ExponentialHistogramDataPoint)
+Found: TypeAlias = tuple[Producer, Process, Iterable[pb.Metric]]
+"""Who sent which metrics."""
+
+
+@dataclass(slots=True)
+class MetricPoint:
+    """One value for one key."""
+
+    role: str | None
+    key: str
+    step: int | None
+    time_ns: int
+    value: Value
+    delta: bool = False
+    cumulative: HistogramPoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Latest:
+    """The value of a key that was shown last at a step, by its identity, and the newest time at which it was sent."""
+
+    step: int | None
+    time_ns: int
+    hash: bytes
+
+
+@dataclass(slots=True)
+class _Group:
+    process: Process
+    role: str | None
+    step: int | None
+    time_ns: int
+    values: dict[str, Value] = field(default_factory=dict[str, Value])
+    hashes: list[bytes] = field(default_factory=list[bytes])
+
+
+class ThirdPartyPoints:
+    """The points of all foreign producers of one run."""
+
+    def __init__(
+        self, state: TranslationState, axes: StepAxes, seen: Deduplicator, options: TranslationOptions
+    ) -> None:
+        self._state, self._axes, self._seen, self._max_keys = state, axes, seen, options.max_keys
+        self._less_text = options.hash_metric_texts or limit_of(options.message_content) is not None
+        self._series = SeriesNames(state, options.max_keys)
+        self._increments = Increments(state, min(options.max_keys, _MAX_HISTOGRAMS))
+        self._increments_only = not options.cumulative_histograms
+        self._totals = {
+            key.removeprefix(_TOTALS): value
+            for key, value in state.items(_TOTALS)
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        self._changed: set[str] = set()
+        self._latest: dict[str, _Latest] = {}
+
+    def rows(self, found: Sequence[Found], now_unix_ns: int) -> list[Row]:
+        """Return the rows of one request; points without a time get *now_unix_ns*."""
+        groups: list[_Group] = []
+        newest: dict[tuple[str | None, int | None, int], _Group] = {}
+        for producer, process, metrics in found:
+            for metric in metrics:
+                if self._less_text and (unknown := limit_metric(metric)):
+                    count(self._state, "unknown_text", unknown)
+                self._series.learn(metric.name, series_of(metric))
+                for point in points_of(metric, producer.foreign_role, producer.rank, self._series.name):
+                    hash_ = _identity(point)
+                    if not self._is_new(process, point, hash_):
+                        continue
+                    if (value := self._shown(process, point)) is None:
+                        continue
+                    place = (point.role, point.step, point.time_ns or now_unix_ns)
+                    group = newest.get(place)
+                    if group is None or point.key in group.values:
+                        group = newest[place] = _Group(process, *place)
+                        groups.append(group)
+                    group.values[point.key] = value
+                    group.hashes.append(hash_)
+        return [self._row(group) for group in groups]
+
+    def of_spans(self, producer: Producer, process: Process, scope_spans: ScopeSpans) -> list[Row]:
+        """Return a row for each span that names an iteration and has numbers, once."""
+        rows: list[Row] = []
+        role = producer.foreign_role
+        for span in scope_spans.spans:
+            if (found := numbers_of(span)) is None:
+                continue
+            hash_ = identity("span", span.trace_id, span.span_id)
+            if not self._seen.add(hash_):
+                continue
+            step, numbers = found
+            values = {full_key(role, key, rank=producer.rank): value for key, value in numbers.items()}
+            time_ns = span.end_time_unix_nano or span.start_time_unix_nano
+            rows.append(self._row(_Group(process, role, step, time_ns, values, [hash_])))
+        return rows
+
+    def flush(self) -> None:
+        """Write the totals that changed to the state."""
+        for key in self._changed:
+            self._state.set(f"{_TOTALS}{key}", self._totals[key])
+        self._changed.clear()
+
+    def _is_new(self, process: Process, point: MetricPoint, hash_: bytes) -> bool:
+        """Return whether a point is to be shown: a new one, or a former value that its step has gone back to."""
+        key = f"{process.instance}/{point.key}"
+        added, latest = self._seen.add(hash_), self._latest.get(key)
+        if point.step is None:
+            return added
+        if latest is None or latest.step != point.step:
+            if added:
+                self._note_latest(key, point, hash_)
+            return added
+        if point.time_ns <= latest.time_ns:  # late, or delivered again: what the step has now stays
+            return added
+        if not added and hash_ != latest.hash:
+            # Once: two producers with one name and no id of their own would alternate at each of their exports.
+            added = self._seen.add(identity("again", hash_.hex()))
+            if not added:
+                count(self._state, "point/alternating")
+        self._note_latest(key, point, hash_)
+        return added
+
+    def _note_latest(self, key: str, point: MetricPoint, hash_: bytes) -> None:
+        """Note the value that a step has now, of the step that came last of each key."""
+        self._latest.pop(key, None)
+        self._latest[key] = _Latest(point.step, point.time_ns, hash_)
+        if len(self._latest) > self._max_keys:
+            del self._latest[next(iter(self._latest))]
+
+    def _shown(self, process: Process, point: MetricPoint) -> Value | None:
+        """Return what is shown of a point; ``None``: nothing, since nothing was added to its histogram."""
+        if point.cumulative is None or not self._increments_only:
+            return self._total(point)
+        added = self._increments.of(process.instance, point.key, point.cumulative)
+        return None if added is None else next(_values(added))[1]
+
+    def _total(self, point: MetricPoint) -> Value:
+        """Return the value of a point: the running total of a delta sum without a step."""
+        value = point.value
+        if not point.delta or point.step is not None or not isinstance(value, int | float):
+            return value
+        if point.key not in self._totals and len(self._totals) >= self._max_keys:
+            return value
+        total = self._totals.get(point.key, 0) + value
+        self._totals[point.key] = total
+        self._changed.add(point.key)
+        return total
+
+    def _row(self, group: _Group) -> Row:
+        digest = hashlib.blake2b(b"".join(sorted(group.hashes)), digest_size=8).hexdigest()
+        values: Mapping[str, Value]
+        if group.step is None:
+            steps = self._axes.steps()
+            values = self._axes.admit(group.values, None)
+            return Row(f"f:{digest}", group.role, None, None, group.time_ns, values, steps)
+        axis = axis_of(group.role)
+        attempt = group.process.attempts.get(axis) or self._axes.attempt(group.process, axis, group.step)
+        values = group.values
+        if attempt > 1:
+            values = self._axes.with_attempt(values, group.process, group.role, attempt)
+        values = self._axes.admit(values, axis)
+        steps = self._axes.advance(axis, group.step)
+        return Row(f"f:{digest}", group.role, group.step, axis, group.time_ns, values, steps, attempt)
+
+
+def _identity(point: MetricPoint) -> bytes:
+    time_ns = point.time_ns if point.step is None else None
+    return identity(point.role, point.key, point.step, point.value, time_ns)
+
+
+def series_of(metric: pb.Metric) -> list[Mapping[str, object]]:
+    """Return the attributes that distinguish the series of a metric, of each point with many."""
+    kind = metric.WhichOneof("data")
+    points: Iterable[AnyPoint] = getattr(metric, kind).data_points if kind is not None else ()
+    return [_read_attributes(point, None)[2] for point in points if len(point.attributes) >= _MANY]
+
+
+def _by_itself(_metric: str, attributes: Mapping[str, object]) -> str:
+    return attribute_suffix(attributes)
+
+
+def points_of(
+    metric: pb.Metric, role: str | None, rank: int, suffix_of: Callable[[str, Mapping[str, object]], str] = _by_itself
+) -> Iterator[MetricPoint]:
+    """Yield the points of a metric that have a value; *suffix_of* names a series by metric and attributes."""
+    kind = metric.WhichOneof("data")
+    if kind is None:
+        return
+    delta, cumulative = kind == "sum" and metric.sum.aggregation_temporality == _DELTA, is_cumulative(metric)
+    points: Iterable[AnyPoint] = getattr(metric, kind).data_points
+    for point in points:
+        if point.flags & _NO_VALUE:
+            continue
+        point_role, step, attributes = _read_attributes(point, role)
+        suffix = suffix_of(metric.name, attributes)
+        for ending, value in _values(point):
+            key = full_key(point_role, metric.name + ending, rank=rank, suffix=suffix)
+            whole = point if cumulative and step is None and isinstance(point, _HISTOGRAMS) else None
+            yield MetricPoint(point_role, key, step, point.time_unix_nano, value, delta, whole)
+
+
+def _read_attributes(point: AnyPoint, role: str | None) -> tuple[str | None, int | None, Mapping[str, object]]:
+    """Return role, step and the rest of the attributes."""
+    attributes = {pair.key: value_of(pair.value) for pair in point.attributes}
+    step: int | None = None
+    for name in _STEPS:
+        candidate = integer(attributes.get(name))
+        if candidate is not None and abs(candidate) <= _MAX_STEP:
+            step = candidate
+            del attributes[name]
+            break
+    given = attributes.get(semconv.ROLE)
+    point_role = given if isinstance(given, str) and given else role
+    rest = {name: value for name, value in attributes.items() if name not in _NOT_IN_KEYS}
+    return point_role, step, rest
+
+
+def _values(point: AnyPoint) -> Iterator[tuple[str, Value]]:
+    """Yield what is appended to the metric's name, and the value."""
+    if isinstance(point, pb.NumberDataPoint):
+        value = number(point)
+        if value is not None:
+            yield "", value
+    elif isinstance(point, pb.HistogramDataPoint):
+        yield "", explicit(point)
+    elif isinstance(point, pb.ExponentialHistogramDataPoint):
+        yield "", exponential(point)
+    else:
+        yield "/count", point.count
+        yield "/sum", point.sum
+        for quantile in point.quantile_values:
+            yield f"/{_quantile_name(quantile.quantile)}", quantile.value
+
+
+def _quantile_name(quantile: float) -> str:
+    """Return ``min``, ``p50``, ``p99.9`` or ``max``."""
+    if quantile <= 0:
+        return "min"
+    return "max" if quantile >= 1 else f"p{quantile * 100:.6g}"
+
+
+# Spans of third-party producers that name an iteration -> step and numbers of a row. Pure.
+#
+# NVIDIA NeMo Lens names the iteration on spans (``dl.iteration``), beside loss, learning rate and throughput, and its
+# metrics carry none. Source: nemo-lens 0.1.0, ``nemo/lens/semconv.py``, ``helpers.py``.
+
+_PLACES: Final = frozenset({"rank", "local_rank", "world_size"})
+"""Last parts of names that say where a span was made, not what was measured."""
+_NOT_MEASURED: Final = ("thread.", "process.", "code.")
+_MAX_NUMBERS: Final = 1_000
+
+
+def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
+    """Return the iteration that *span* names and its numbers; ``None`` when it names none or has no numbers.
+
+    Spans of rollouts and of calls of a model are none of these: their numbers belong to the rollout.
+    """
+    attributes = {pair.key: value_of(pair.value) for pair in span.attributes}
+    step = integer(attributes.pop(semconv.DL_ITERATION, None))
+    if step is None or not -(1 << 63) <= step < 1 << 63 or is_rollout(span):
+        return None
+    numbers: dict[str, Value] = {
+        key: value
+        for key, value in list(attributes.items())[:_MAX_NUMBERS]
+        if isinstance(value, int | float) and not isinstance(value, bool) and _is_measured(key)
+    }
+    return (step, numbers) if numbers else None
+
+
+def _is_measured(key: str) -> bool:
+    parallel = key.startswith("dl.") and "_parallel." in key
+    return bool(key) and key.rpartition(".")[2] not in _PLACES and not parallel and not key.startswith(_NOT_MEASURED)

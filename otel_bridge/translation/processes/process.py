@@ -1,0 +1,321 @@
+"""What is known of one process: kept hot while frames are read, flushed to ``proc/<instance>`` once a batch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypedDict, cast
+
+from otel_bridge.records import Status, Value
+from otel_bridge.translation.processes.sequence import SequenceState, SequenceTracker
+
+PREFIX = "proc/"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStart:
+    """When a process joined the run, as its segment header says.
+
+    Attributes:
+        unix_ns: By the wall clock of its machine.
+        monotonic_ns: By the monotonic clock of its machine, comparable under one *boot_id* only; 0: not known.
+        boot_id: The boot of its machine.
+    """
+
+    unix_ns: int
+    monotonic_ns: int = 0
+    boot_id: str = ""
+
+
+@dataclass(slots=True)
+class PendingRow:
+    """A row that waits: for its missing pieces, or, whole, for the rows before it.
+
+    Attributes:
+        seq: Its number, 0 while unknown.
+        want: How many values it has, -1 while unknown.
+        since_ns: When its first piece came.
+        size_bytes: About what it takes.
+        same: Values that are not in it, since another has their full key.
+        written: Rows already made of it because it waited too long; above 0, `values` holds only what was written.
+        base_id: Id of the first row made of it; further ones add ``:<n>``.
+    """
+
+    role: str | None
+    step: int
+    time_ns: int
+    since_ns: int
+    seq: int = 0
+    want: int = -1
+    values: dict[str, Value] = field(default_factory=dict[str, Value])
+    size_bytes: int = 0
+    same: int = 0
+    written: int = 0
+    base_id: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """All values are here."""
+        return self.seq > 0 and 0 <= self.want <= len(self.values) + self.same
+
+    def number(self, seq: int, want: int) -> None:
+        """Note the row's number and how many values it has."""
+        self.seq, self.want = seq, want
+
+    def add(self, values: Mapping[str, Value], same: int) -> int:
+        """Add *values*, and how many more have a full key that another has; return the bytes that they take, about."""
+        size_bytes = sum(len(key) + 64 for key in values)
+        self.values.update(values)
+        self.same += same
+        self.size_bytes += size_bytes
+        return size_bytes
+
+    def release(self) -> int:
+        """Count the row no more among what waits; return the bytes that it took."""
+        size_bytes, self.size_bytes = self.size_bytes, 0
+        return size_bytes
+
+    def begin_writing(self, base_id: str) -> None:
+        """Note that a first record is made of the row, cut as it is."""
+        self.base_id, self.written = base_id, 1
+
+    def next_id(self) -> str:
+        """Return the id of a further record of the row."""
+        self.written += 1
+        return f"{self.base_id}:{self.written - 1}"
+
+
+class ProcessState(TypedDict):
+    """A `Process` as JSON, without its waiting rows, which have keys of their own."""
+
+    role: str | None
+    kind: str
+    rank: int
+    forked: bool
+    launcher: bool
+    foreign: bool
+    attempt: int | None
+    order: int
+    started_ns: int
+    seen_ns: int
+    began_ns: int
+    anonymous: bool
+    status: str | None
+    silent: bool
+    died: bool
+    ended_ns: int
+    came_ns: int
+    end_time_ns: int
+    end_event: int
+    generation: int
+    last_seq: int
+    rows: SequenceState
+    events: SequenceState
+    attempts: dict[str, int]
+    dropped: dict[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """One process of the run.
+
+    Attributes:
+        instance: ``rl.instance.id``, or a made-up id of a foreign producer.
+        kind: Kind of the segment it was first seen in: ``process``, ``receiver``, ``launcher``.
+        order: Place in the order in which processes were first seen, from 0; decides between equal starts.
+        started_ns: When it joined the run, in Unix ns; 0 in the state of an older version.
+        seen_ns: When anything of it was last read.
+        began_ns: When it was first seen; of a local process when its first segment was begun.
+        anonymous: Nothing distinguishes it from other third-party processes of its name: it may be several.
+        status: How it ended; ``None`` while it is open.
+        silent: It was considered ended because it was silent: any later word opens it again.
+        died: It ended without a word.
+        ended_ns: When its end was read.
+        came_ns: When a row last came that follows its end.
+        end_time_ns: The time its end event carries.
+        end_event: Number of its end event, 0 without one.
+        generation: How many ends the run had when it ended.
+        last_seq: Number of its last row, as its end event says; 0 when it does not.
+        rows: Numbers of the rows that have come.
+        events: Numbers of the events that have come.
+        attempts: Axis to which start of the role this process is.
+        dropped: What the process itself dropped, by reason.
+        waiting: Rows in pieces and rows behind a gap, by time.
+        ready: Those of `waiting` that are whole, by number.
+        written: Rows written before they were whole, by time.
+        row_prefix: What the id of its rows begins with.
+        gone: It lives no more and all of it is read, though its end is not said yet; not kept in the state.
+    """
+
+    instance: str
+    kind: str
+    role: str | None
+    rank: int = 0
+    forked: bool = False
+    launcher: bool = False
+    foreign: bool = False
+    attempt: int | None = None
+    order: int = 0
+    started_ns: int = 0
+    seen_ns: int = 0
+    began_ns: int = 0
+    anonymous: bool = False
+    status: Status | None = None
+    silent: bool = False
+    died: bool = False
+    ended_ns: int = 0
+    came_ns: int = 0
+    end_time_ns: int = 0
+    end_event: int = 0
+    generation: int = 0
+    last_seq: int = 0
+    rows: SequenceTracker = field(default_factory=SequenceTracker)
+    events: SequenceTracker = field(default_factory=SequenceTracker)
+    attempts: dict[str, int] = field(default_factory=dict[str, int])
+    dropped: dict[str, int] = field(default_factory=dict[str, int])
+    waiting: dict[int, PendingRow] = field(default_factory=dict[int, PendingRow])
+    ready: dict[int, PendingRow] = field(default_factory=dict[int, PendingRow])
+    written: dict[int, PendingRow] = field(default_factory=dict[int, PendingRow])
+    row_prefix: str = ""
+    gone: bool = False
+    dirty: bool = True
+
+    def __post_init__(self) -> None:
+        self.row_prefix = f"m:{self.instance}:"
+
+    @property
+    def determines_status(self) -> bool:
+        """Its end may decide the run's status: forked children and ranks above 0 never do."""
+        return not self.forked and self.rank == 0 and not self.launcher
+
+    @property
+    def start_order(self) -> tuple[int, int]:
+        """What sorts processes by their start; processes that started at one instant by when they were first seen."""
+        return self.started_ns, self.order
+
+    @property
+    def place(self) -> tuple[str | None, int, bool, bool]:
+        """What a restarted process has in common with the one before it."""
+        return self.role, self.rank, self.forked, self.launcher
+
+    def succeeds(self, other: Process) -> bool:
+        """Return whether this process is a later start of what *other* was: it began after *other* had ended."""
+        return (
+            other.status is not None
+            and self.place == other.place
+            and self.start_order > other.start_order
+            and self.started_ns >= other.end_time_ns
+        )
+
+    @property
+    def remote(self) -> bool:
+        """Only its silence shows that it died."""
+        return self.kind == "receiver"
+
+    @property
+    def tail_missing(self) -> int:
+        """Rows that its end event reports and that have not come."""
+        return max(self.last_seq - self.rows.high, 0) if self.status is not None else 0
+
+    def mark_changed(self) -> None:
+        """Note that the state of the process is to be stored."""
+        self.dirty = True
+
+    def stored(self) -> None:
+        """Note that the state of the process is stored."""
+        self.dirty = False
+
+    def touch(self, now_unix_ns: int) -> None:
+        """Note that something of the process was read."""
+        self.seen_ns = max(self.seen_ns, now_unix_ns)
+        self.dirty = True
+
+    def advance(self, seq: int, time_ns: int) -> None:
+        """Note the row that was expected next; on the hot path."""
+        numbers = self.rows
+        numbers.high = seq
+        if time_ns > numbers.high_ns:  # noqa: PLR1730  # max() would take a tenth of the whole row's time
+            numbers.high_ns = time_ns
+        self.dirty = True
+
+    def row_came(self, now_unix_ns: int) -> None:
+        """Note a row, or a fragment of one, that is new."""
+        self.came_ns = now_unix_ns
+
+    def begin_attempt(self, axis: str, attempt: int) -> None:
+        """Note which attempt of its role the process is on *axis*."""
+        self.attempts[axis] = attempt
+        self.dirty = True
+
+    def all_read(self) -> None:
+        """Note that the process runs no more and that all of it is read."""
+        self.gone = True
+
+    def report_end(self, event: int, last_seq: int, *, died: bool) -> None:
+        """Note what an end event says, before `end`."""
+        self.died, self.end_event, self.last_seq = died, event, last_seq
+
+    def end(self, status: Status, time_unix_ns: int, now_unix_ns: int, generation: int) -> None:
+        """Note how and when the process ended, and how many ends its run had then."""
+        self.status, self.silent = status, False
+        self.ended_ns, self.end_time_ns, self.generation = now_unix_ns, time_unix_ns, generation
+        self.dirty = True
+
+    def expire(self, status: Status, now_unix_ns: int, generation: int) -> None:
+        """End the process because it was silent; any later data reopens it."""
+        self.end(status, self.seen_ns, now_unix_ns, generation)
+        self.silent = True
+
+    def end_as(self, status: Status, now_unix_ns: int, generation: int) -> None:
+        """Replace how the process ended by what a person says."""
+        silent = self.silent
+        self.end(status, self.end_time_ns, now_unix_ns, generation)
+        self.silent, self.died = silent, False
+
+    def reopen(self) -> None:
+        """Note that the process goes on behind its end."""
+        self.status, self.silent, self.died = None, False, False
+        self.last_seq = 0
+        self.dirty = True
+
+    def to_state(self) -> ProcessState:
+        """Return the process as JSON."""
+        return {
+            "role": self.role,
+            "kind": self.kind,
+            "rank": self.rank,
+            "forked": self.forked,
+            "launcher": self.launcher,
+            "foreign": self.foreign,
+            "attempt": self.attempt,
+            "order": self.order,
+            "started_ns": self.started_ns,
+            "seen_ns": self.seen_ns,
+            "began_ns": self.began_ns,
+            "anonymous": self.anonymous,
+            "status": None if self.status is None else self.status.value,
+            "silent": self.silent,
+            "died": self.died,
+            "ended_ns": self.ended_ns,
+            "came_ns": self.came_ns,
+            "end_time_ns": self.end_time_ns,
+            "end_event": self.end_event,
+            "generation": self.generation,
+            "last_seq": self.last_seq,
+            "rows": self.rows.to_state(),
+            "events": self.events.to_state(),
+            "attempts": dict(self.attempts),
+            "dropped": dict(self.dropped),
+        }
+
+    @classmethod
+    def from_state(cls, instance: str, value: object) -> Process:
+        """Restore what `to_state` returned."""
+        state = dict(cast("dict[str, object]", value))
+        status = state["status"]
+        state["status"] = None if status is None else Status(status)
+        state["rows"] = SequenceTracker.from_state(state["rows"])
+        state["events"] = SequenceTracker.from_state(state["events"])
+        state["attempts"] = dict(cast("dict[str, int]", state["attempts"]))
+        state["dropped"] = dict(cast("dict[str, int]", state["dropped"]))
+        return cls(instance=instance, dirty=False, **state)  # type: ignore[arg-type]  # the keys of ProcessState

@@ -1,0 +1,149 @@
+"""Segments and resources -> the sender: run, process, and how its rows are read. Pure; bounded caches only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.translation.decode.attributes import mapping_of
+from otel_bridge.translation.decode.resources import Producer, attributes_of, producer_of, within
+from otel_bridge.translation.decode.rows import RowDecoder
+from otel_bridge.translation.processes.lifecycle import RunLifecycle
+from otel_bridge.translation.processes.process import Process, ProcessStart
+from otel_bridge.translation.processes.run_metadata import RunMetadata
+
+_MAX_DECODERS: Final = 64
+_MAX_PRODUCERS: Final = 1_024
+PROCESS_KINDS: Final = frozenset({"process", "launcher"})
+"""Kinds of segments that one process wrote; the others hold the words of many."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """The segment that a frame stands in.
+
+    Attributes:
+        instance_id: Of the segment: the process's own, the receiver's, the bridge's.
+        kind: ``process``, ``receiver``, ``bridge`` or ``launcher``.
+        resource: Serialised ``Resource`` of its header; empty where records carry their own.
+        role: Role of its header.
+        start: When its process joined the run; ``None`` where the segment holds several processes.
+    """
+
+    instance_id: str
+    kind: str
+    resource: bytes
+    role: str | None = None
+    start: ProcessStart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerContext:
+    """The sender, and how its rows are read."""
+
+    source: SegmentInfo
+    producer: Producer
+    process: Process
+    decoder: RowDecoder
+
+
+class ProducerRegistry:
+    """The producers of one run."""
+
+    def __init__(self, facts: RunMetadata, lifecycle: RunLifecycle) -> None:
+        self._facts, self._lifecycle = facts, lifecycle
+        self._decoders: dict[tuple[str | None, int], RowDecoder] = {}
+        self._of_segments: dict[str, ProducerContext] = {}
+        self._of_resources: dict[tuple[str, bytes], ProducerContext] = {}
+        self._of_bytes: dict[tuple[str, bytes], ProducerContext] = {}
+
+    def known(self, source: SegmentInfo) -> ProducerContext | None:
+        """Return who writes a segment, when this very `SegmentInfo` was asked for before."""
+        context = self._of_segments.get(source.instance_id)
+        return context if context is not None and context.source is source else None
+
+    def of_segment(self, source: SegmentInfo, now_unix_ns: int) -> ProducerContext | None:
+        """Return who writes a segment; ``None``: it belongs to another run.
+
+        Raises:
+            InvalidRecordError: Its resource cannot be read.
+        """
+        context = self.known(source)
+        if context is None:
+            producer = producer_of(attributes_of(source.resource))
+            context = self._context(source, producer, None, now_unix_ns)
+            if context is not None:
+                _bound(self._of_segments)
+                self._of_segments[source.instance_id] = context
+        return context
+
+    def of_resource_bytes(self, source: SegmentInfo, data: bytes, now_unix_ns: int) -> ProducerContext | None:
+        """As `of_resource`, of a serialised resource; one that was asked for before is not read again.
+
+        Raises:
+            google.protobuf.message.DecodeError: It is not a resource.
+        """
+        context = self._of_bytes.get((source.instance_id, data))
+        if context is None:
+            context = self.of_resource(source, Resource.FromString(data), now_unix_ns)
+            if context is not None:
+                _bound(self._of_bytes)
+                self._of_bytes[source.instance_id, data] = context
+        return context
+
+    def of_resource(self, source: SegmentInfo, resource: Resource, now_unix_ns: int) -> ProducerContext | None:
+        """Return the sender in a resource of a whole request; ``None``: it belongs to another run."""
+        data = resource.SerializeToString(deterministic=True)
+        place = (source.instance_id if source.kind in PROCESS_KINDS else source.kind, data)
+        context = self._of_resources.get(place)
+        if context is not None:
+            return context
+        attributes: dict[str, object] = dict(mapping_of(resource.attributes))
+        process: Process | None = None
+        if source.kind in PROCESS_KINDS:
+            try:
+                outer = self.of_segment(source, now_unix_ns)
+            except InvalidRecordError:
+                outer = None
+            if outer is not None:
+                attributes, process = within(outer.producer.attributes, attributes), outer.process
+        context = self._context(source, producer_of(attributes), process, now_unix_ns)
+        if context is not None:
+            _bound(self._of_resources)
+            self._of_resources[place] = context
+        return context
+
+    def clear(self) -> None:
+        """Forget who was known: a process was forgotten."""
+        self._of_segments.clear()
+        self._of_resources.clear()
+        self._of_bytes.clear()
+
+    def _context(
+        self, source: SegmentInfo, producer: Producer, process: Process | None, now_unix_ns: int
+    ) -> ProducerContext | None:
+        if not self._facts.mine(producer):
+            return None
+        if process is None:
+            # What a bridge says of others it says of processes on its own machine.
+            kind = "process" if source.kind == "bridge" else source.kind
+            start = source.start if source.kind in PROCESS_KINDS else None
+            process = self._lifecycle.process(producer, kind, now_unix_ns, start=start)
+        decoder = self._decoders.get((producer.role, producer.rank))
+        if decoder is None:
+            _bound(self._decoders, _MAX_DECODERS)
+            decoder = self._decoders[producer.role, producer.rank] = RowDecoder(producer.role, producer.rank)
+        return ProducerContext(source, producer, process, decoder)
+
+
+def _bound(
+    cache: dict[str, ProducerContext]
+    | dict[tuple[str, bytes], ProducerContext]
+    | dict[tuple[str | None, int], RowDecoder],
+    limit: int = _MAX_PRODUCERS,
+) -> None:
+    if len(cache) >= limit:
+        cache.clear()

@@ -1,0 +1,107 @@
+"""Resource attributes -> what is known of the run itself: project, name, group, tags, the trackers' identity. Pure.
+
+Owns ``run`` of the state: a map with ``id``, ``project``, ``name``, ``group``, ``tags``, ``notes``, ``job_type``,
+``node_rank``, ``identity`` (``rl.wandb.run_id`` and its like, host, script, commit) and ``sources``: where project and
+name come from. The first process to name a fact holds; but a project or name that a user gave replaces one that an
+emitter generated, and both replace one that was derived from ``service.name`` and its like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from otel_bridge import semconv
+from otel_bridge.translation.decode.attributes import int_in, text_in
+from otel_bridge.translation.decode.resources import Producer
+from otel_bridge.translation.state import TranslationState
+
+KEY: Final = "run"
+GIVEN: Final = "given"
+GENERATED: Final = "generated"
+_DERIVED: Final = "derived"
+_RANKS: Final = (_DERIVED, GENERATED, GIVEN)
+_NAMES: Final = {
+    "project": (semconv.PROJECT, semconv.PROJECT_GENERATED),
+    "name": (semconv.RUN_NAME, semconv.RUN_NAME_GENERATED),
+}
+_TEXTS: Final = {"group": semconv.RUN_GROUP, "notes": semconv.RUN_NOTES, "job_type": semconv.RUN_JOB_TYPE}
+_IDENTITY: Final = (
+    semconv.WANDB_RUN_ID,
+    semconv.WANDB_ENTITY,
+    semconv.WANDB_PROJECT,
+    semconv.WANDB_GROUP,
+    semconv.WANDB_TAGS,
+    semconv.WANDB_NOTES,
+    semconv.WANDB_JOB_TYPE,
+    semconv.WANDB_RESUME,
+    semconv.MLFLOW_RUN_ID,
+    semconv.MLFLOW_EXPERIMENT,
+    semconv.TRACKIO_PROJECT,
+    semconv.TRACKIO_SPACE,
+    semconv.HOST_NAME,
+    semconv.PROCESS_COMMAND,
+    semconv.PROCESS_OWNER,
+    semconv.VCS_REVISION,
+)
+
+
+class RunMetadata:
+    """What is known of one run.
+
+    Args:
+        state: Where it is kept.
+        run_id: The run that is translated; empty: the first resource says.
+    """
+
+    def __init__(self, state: TranslationState, run_id: str) -> None:
+        self._state = state
+        stored = cast("Mapping[str, object]", state.get(KEY) or {})
+        self.run_id = run_id or text_in(stored, "id")
+
+    def mine(self, producer: Producer) -> bool:
+        """Return whether *producer* belongs to this run, and learn from it what was not known."""
+        if not self.run_id:
+            self.run_id = producer.run.id
+        if producer.run.id != self.run_id:
+            return False
+        self._learn(producer)
+        return True
+
+    def _learn(self, producer: Producer) -> None:
+        before = cast("Mapping[str, object]", self._state.get(KEY) or {})
+        attributes = producer.attributes
+        facts: dict[str, object] = {"id": self.run_id}
+        facts |= _names(producer, before)
+        facts |= {fact: text for fact, key in _TEXTS.items() if (text := text_in(attributes, key))}
+        tags = attributes.get(semconv.RUN_TAGS)
+        if isinstance(tags, list) and tags:
+            facts["tags"] = [str(tag) for tag in cast("list[object]", tags)]
+        node_rank = int_in(attributes, semconv.NODE_RANK)
+        if node_rank is not None:
+            facts["node_rank"] = node_rank
+        found = {key: text for key in _IDENTITY if (text := text_in(attributes, key))}
+        facts["identity"] = found | cast("dict[str, str]", before.get("identity") or {})
+        merged = facts | {key: value for key, value in before.items() if key not in {"identity", "sources", *_NAMES}}
+        if merged != before:
+            self._state.set(KEY, merged)
+
+
+def _names(producer: Producer, before: Mapping[str, object]) -> dict[str, object]:
+    """Return project, name and their sources: those of *producer* where they rank higher than those of *before*."""
+    known = cast("Mapping[str, str]", before.get("sources") or {})
+    sources: dict[str, str] = {}
+    names: dict[str, object] = {}
+    for fact, value in (("project", producer.run.project), ("name", producer.run.name)):
+        source = _source(producer.attributes, *_NAMES[fact])
+        held = known.get(fact, GIVEN if before.get(fact) else _DERIVED)
+        newer = not before.get(fact) or _RANKS.index(source) > _RANKS.index(held)
+        names[fact], sources[fact] = (value, source) if newer else (before[fact], held)
+    return {**names, "sources": sources}
+
+
+def _source(attributes: Mapping[str, object], name: str, generated: str) -> str:
+    if not text_in(attributes, name):
+        return _DERIVED
+    # OTEL_RESOURCE_ATTRIBUTES, by which a launcher names the run to stock SDKs, holds texts only.
+    return GENERATED if attributes.get(generated) in {True, "true"} else GIVEN

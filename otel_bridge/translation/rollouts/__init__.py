@@ -1,0 +1,1 @@
+"""Spans -> rollouts, their sampling, statistics and evaluations. Pure."""

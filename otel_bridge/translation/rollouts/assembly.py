@@ -1,0 +1,364 @@
+"""The spans of one trace -> the facts that the choice needs, and the `records.Rollout`.
+
+Pure. Foreign GenAI traces give what they know: an agent's or a chat's root span, messages of their chat spans, rewards
+in the style of agent-lightning (``agentlightning.reward.<n>.{name,value}`` on a span of the trace).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypedDict
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_bridge import semconv
+from otel_bridge.conventions import GENERATION, is_content
+from otel_bridge.otlp.content import Limit
+from otel_bridge.otlp.json_text import as_text
+from otel_bridge.records import Json, Message, PlainTrace, RolloutRecord, axis_of, key_of
+from otel_bridge.text.redaction import SECRETS_ONLY, Redaction
+from otel_bridge.translation.content.limits import limited, redacted, shrunk
+from otel_bridge.translation.decode import spans as reading
+from otel_bridge.translation.decode.attributes import mapping_of, value_of
+from otel_bridge.translation.decode.content_events import folded
+from otel_bridge.translation.decode.resources import SpanOrigin
+from otel_bridge.translation.decode.shared_messages import with_messages
+from otel_bridge.translation.rollouts.conversation import Turn, in_order, merged
+
+TRAIN: Final = "train"
+EVAL: Final = "eval"
+_TRUNCATED: Final = frozenset({"length", "max_tokens", "max_length", "truncated", "content_length"})
+_FOREIGN_REWARD: Final = "agentlightning.reward."
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All spans of one trace that came.
+
+    Attributes:
+        id: 32 hex digits.
+        spans: Each with its producer; a span id may come twice, the first holds.
+    """
+
+    id: str
+    spans: Sequence[tuple[SpanOrigin, Span]]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationScore:
+    """A value for a rollout that came apart from its trace."""
+
+    name: str
+    value: float | None
+    label: str | None = None
+    explanation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingFacts:
+    """What the choice and the statistics look at."""
+
+    role: str | None
+    split: str
+    step: int | None
+    group: str | None
+    reward: float | None
+    failed: bool
+    truncated: bool
+    start_unix_ns: int
+    end_unix_ns: int
+    run_id: str = ""
+    attempt: int = 1
+    staleness: int | None = None
+    open_steps: tuple[int, ...] | None = None
+
+
+def _uncounted(reason: str, number: int) -> None:
+    """Count nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutAssembler:
+    """Makes rollouts; holds the limits.
+
+    Attributes:
+        key: Key of the rollouts in trackers; ``{split}`` is replaced.
+        limit: Characters a text of a foreign producer may have.
+        limit_bytes: Largest rollout.
+        redaction: What is redacted from what a third-party producer sent.
+        count: Counts by reason: texts of names that no convention knows, cut or removed.
+    """
+
+    key: str
+    limit: Limit
+    limit_bytes: int
+    redaction: Redaction = SECRETS_ONLY
+    count: Callable[[str, int], None] = _uncounted
+
+    def rollout_key(self, role: str | None, split: str, given: Json = None) -> str:
+        """Return where trackers show rollouts of this role and split; *given* is what their process was given."""
+        return key_of(role, (reading.as_name(given) or self.key).replace("{split}", split))
+
+    def facts(self, trace: Trace) -> SamplingFacts:
+        """Return what the choice needs, without reading messages where the root names its finish reason."""
+        spans = folded(trace.spans)
+        origin, subject = _subject(spans)
+        attributes = {
+            pair.key: pair.value.string_value or value_of(pair.value)
+            for pair in subject.attributes
+            if not is_content(pair.key)
+        }
+        reason = reading.finish_reason_of(attributes)
+        if reason is None:
+            reason = next(filter(None, (_last_reason(span) for _, span in reversed(_ordered(spans)))), None)
+        reward, _ = _rewards(attributes, spans)
+        split, step = _split(attributes) or TRAIN, _step(attributes, spans)
+        return SamplingFacts(
+            role=reading.as_name(attributes.get(semconv.ROLE)) or origin.role,
+            split=split,
+            step=step,
+            group=reading.as_name(attributes.get(semconv.GROUP_ID)),
+            reward=reward,
+            failed=reading.error_of(subject) is not None,
+            truncated=reason in _TRUNCATED,
+            start_unix_ns=subject.start_time_unix_nano,
+            end_unix_ns=max(subject.end_time_unix_nano, subject.start_time_unix_nano),
+            run_id=origin.run_id,
+            staleness=_staleness(step, split, reading.as_int(attributes.get(semconv.POLICY_VERSION))),
+            open_steps=reading.as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
+        )
+
+    def rollout(
+        self, trace: Trace, facts: SamplingFacts, scores: Sequence[EvaluationScore], steps: Mapping[str, int]
+    ) -> RolloutRecord:
+        """Make the record; *facts* are those by which it was chosen, *scores* the evaluations that came in time."""
+        ordered = _ordered(folded(trace.spans))
+        origin, subject = _subject(ordered)
+        whole = with_messages([span for _, span in ordered], subject)
+        kept, clipped = self._limited([(one, span) for (one, _), span in zip(ordered, whole, strict=True)])
+        read = [reading.read_span(span) for span in kept]
+        root = next((span for span in read if span.otlp.span_id == subject.span_id), read[0])
+        attributes = root.attributes
+        reward, rewards = _rewards(attributes, ordered)
+        metadata = _metadata(trace.id, attributes, origin)
+        advantage = reading.as_float(attributes.get(semconv.ADVANTAGE))
+        remarks: dict[str, Sequence[str | None]] = {}
+        for score in scores:
+            metadata.update(_remarks(score))
+            if score.label is not None or score.explanation:
+                remarks[score.name] = [score.label, score.explanation]
+            if score.value is not None and score.name == "reward":
+                reward = score.value
+            elif score.value is not None and score.name == "advantage":
+                advantage = score.value
+            elif score.value is not None:
+                rewards[score.name] = score.value
+        reasons = (span.finish_reason for span in (root, *reversed(read)))
+        axis = axis_of(facts.role) if facts.step is not None else None
+        return RolloutRecord(
+            id=trace.id,
+            role=facts.role,
+            key=self.rollout_key(facts.role, facts.split, attributes.get(semconv.ROLLOUT_KEY)),
+            step=facts.step,
+            axis=axis,
+            start_unix_ns=subject.start_time_unix_nano,
+            end_unix_ns=_end(subject, ordered),
+            messages=_conversation(root, read),
+            spans=[span.record() for span in read],
+            group=facts.group,
+            reward=reward,
+            rewards=rewards,
+            advantage=advantage,
+            finish_reason=next(filter(None, reasons), None),
+            metadata=metadata,
+            error=root.error,
+            incomplete=not (reading.is_root(subject) or reading.is_marked(subject)),
+            clipped_bytes=clipped + max(reading.as_int(attributes.get(semconv.CLIPPED)) or 0, 0),
+            steps=_with_axis(steps, axis, facts.step),
+            remarks=remarks,
+            **_named(attributes),
+        )
+
+    def other(self, trace: Trace) -> PlainTrace:
+        """Make the record of a trace that is not a rollout; limits and redaction are those of rollouts."""
+        ordered = _ordered(folded(trace.spans))
+        kept, _ = self._limited(ordered)
+        read = [reading.read_span(span).record() for span in kept]
+        starts = [span.start_unix_ns for span in read]
+        ends = [span.end_unix_ns for span in read]
+        return PlainTrace(trace.id, ordered[0][0].role, read[0].name, min(starts), max(ends), read)
+
+    def _limited(self, ordered: Sequence[tuple[SpanOrigin, Span]]) -> tuple[list[Span], int]:
+        limit, clipped = self.limit, 0
+        kept: list[Span] = []
+        for origin, span in ordered:
+            if origin.own:
+                kept.append(span)
+                continue
+            clean = redacted(span, self.redaction)
+            less, unknown = (clean, 0) if limit is None else limited(clean, limit)
+            kept.append(less)
+            if unknown:
+                self.count("unknown_text", unknown)
+            clipped += max(clean.ByteSize() - kept[-1].ByteSize(), 0)
+        kept, more = shrunk(kept, self.limit_bytes)
+        return kept, clipped + more
+
+
+class _Named(TypedDict):
+    """Fields of a rollout that stand under a name of their own on its root."""
+
+    split: str | None
+    sample: int | None
+    trajectory_id: str | None
+    prompt_index: int | None
+    batch_index: int | None
+    policy_version: int | None
+    dataset: str | None
+    dataset_index: int | None
+    tools: dict[str, Json]
+
+
+def _named(attributes: Mapping[str, Json]) -> _Named:
+    prefix = semconv.TOOL_PREFIX
+    return {
+        "split": _split(attributes),
+        "sample": reading.as_int(attributes.get(semconv.SAMPLE_INDEX)),
+        "trajectory_id": reading.as_name(attributes.get(semconv.TRAJECTORY_ID)),
+        "prompt_index": reading.as_int(attributes.get(semconv.PROMPT_INDEX)),
+        "batch_index": reading.as_int(attributes.get(semconv.BATCH_INDEX)),
+        "policy_version": reading.as_int(attributes.get(semconv.POLICY_VERSION)),
+        "dataset": reading.as_name(attributes.get(semconv.DATASET)),
+        "dataset_index": reading.as_int(attributes.get(semconv.DATASET_INDEX)),
+        "tools": {key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)},
+    }
+
+
+def _with_axis(steps: Mapping[str, int], axis: str | None, step: int | None) -> Mapping[str, int]:
+    """Return *steps* with the rollout's own step on its axis, wherever other records of the role are."""
+    if axis is None or step is None:
+        return dict(steps)
+    return {**steps, axis: step}
+
+
+def _ordered(spans: Sequence[tuple[SpanOrigin, Span]]) -> list[tuple[SpanOrigin, Span]]:
+    """Return each span once, the root first, then by start time."""
+    once: dict[bytes, tuple[SpanOrigin, Span]] = {}
+    for pair in spans:
+        once.setdefault(pair[1].span_id, pair)
+    return sorted(once.values(), key=_order)
+
+
+def _order(pair: tuple[SpanOrigin, Span]) -> tuple[bool, int, bytes]:
+    span = pair[1]
+    return (not reading.is_root(span), span.start_time_unix_nano, span.span_id)
+
+
+def _subject(spans: Sequence[tuple[SpanOrigin, Span]]) -> tuple[SpanOrigin, Span]:
+    """Return the span that sends for the rollout: the one that says it is one, else the root, else the first."""
+    named = [pair for pair in spans if pair[1].name == semconv.ROLLOUT_SPAN and reading.is_root(pair[1])]
+    return named[0] if len(named) == 1 else min(spans, key=lambda pair: (not reading.is_marked(pair[1]), *_order(pair)))
+
+
+def _end(subject: Span, ordered: Sequence[tuple[SpanOrigin, Span]]) -> int:
+    if reading.is_root(subject) or reading.is_marked(subject):
+        return max(subject.end_time_unix_nano, subject.start_time_unix_nano)
+    return max(max(span.end_time_unix_nano, span.start_time_unix_nano) for _, span in ordered)
+
+
+def _split(attributes: Mapping[str, Json]) -> str | None:
+    return reading.as_name(attributes.get(semconv.SPLIT))
+
+
+def _step(attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span]]) -> int | None:
+    """Return the step of the subject, else the first step that any span names."""
+    keys = (semconv.STEP, *semconv.FOREIGN_STEPS)
+    step = next((found for key in keys if (found := reading.as_int(attributes.get(key))) is not None), None)
+    if step is not None:
+        return step
+    named = [
+        (keys.index(pair.key), span.start_time_unix_nano, found)
+        for _, span in spans
+        for pair in span.attributes
+        if pair.key in keys and (found := reading.as_int(value_of(pair.value))) is not None
+    ]
+    return min(named)[2] if named else None
+
+
+def _staleness(step: int | None, split: str, version: int | None) -> int | None:
+    """Return how many steps the policy is behind; an evaluator counts its own steps, which say nothing about that."""
+    if step is None or version is None or split == EVAL or not -(1 << 53) < step - version < 1 << 53:
+        return None
+    return step - version
+
+
+def _last_reason(span: Span) -> str | None:
+    for pair in span.attributes:
+        if pair.key in reading.finish_keys():
+            return reading.finish_reason_of({pair.key: value_of(pair.value)})
+    return None
+
+
+def _rewards(
+    attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span]]
+) -> tuple[float | None, dict[str, float]]:
+    """Return the reward and its parts: those of the subject, else those that another span states."""
+    parts = {
+        key[len(semconv.REWARDS_PREFIX) :]: number
+        for key, value in attributes.items()
+        if key.startswith(semconv.REWARDS_PREFIX) and (number := reading.as_float(value)) is not None
+    }
+    reward = reading.as_float(attributes.get(semconv.REWARD))
+    if reward is not None or parts:
+        return reward, parts
+    stated = [
+        span
+        for origin, span in spans
+        if not origin.own and any(pair.key.startswith(_FOREIGN_REWARD) for pair in span.attributes)
+    ]
+    if not stated:
+        return None, {}
+    last = mapping_of(max(stated, key=lambda span: (span.start_time_unix_nano, span.span_id)).attributes)
+    for name, stated_value in last.items():
+        index, _, what = name[len(_FOREIGN_REWARD) :].partition(".")
+        part = reading.as_float(stated_value)
+        if name.startswith(_FOREIGN_REWARD) and what == "value" and part is not None:
+            parts[reading.as_name(last.get(f"{_FOREIGN_REWARD}{index}.name")) or index] = part
+    return reading.as_float(last.get(f"{_FOREIGN_REWARD}0.value")), parts
+
+
+def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin) -> dict[str, Json]:
+    """Return the user's metadata, and what has no field of its own."""
+    prefix = semconv.METADATA_PREFIX
+    metadata = {key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)}
+    given = reading.as_name(attributes.get(semconv.ROLLOUT_ID))
+    if given is not None and given != trace_id:
+        metadata.setdefault("rollout_id", given)
+    version = attributes.get(semconv.POLICY_VERSION)
+    if version is not None and reading.as_int(version) is None:
+        metadata.setdefault("policy_version", version)
+    for key, value in origin.facts.items():
+        metadata.setdefault(key, value)
+    return metadata
+
+
+def _remarks(score: EvaluationScore) -> dict[str, Json]:
+    """Return label and explanation of an evaluation as metadata, for trackers that show values of a rollout there."""
+    found = {f"{score.name}.label": score.label, f"{score.name}.explanation": score.explanation}
+    return {key: text for key, text in found.items() if text}
+
+
+def _conversation(root: reading.SpanFacts, read: Sequence[reading.SpanFacts]) -> list[Message]:
+    """Return the root's messages, else those of the chat spans (of which the root itself may be one)."""
+    turns: list[Turn] = [(span.prompt, span.answer) for span in read if span.kind == GENERATION]
+    if root.kind != GENERATION and (root.prompt or root.answer):
+        return in_order(root.prompt, root.answer, turns)
+    if not turns:
+        turns.extend([(span.prompt, span.answer) for span in read if span.prompt or span.answer][:1])
+    results: dict[str, str] = {}
+    for span in read:
+        answered = reading.tool_answer(span)
+        if answered is not None:
+            results[answered[0]] = as_text(answered[1])
+    return merged(turns, results)

@@ -1,0 +1,318 @@
+"""Values for rollouts that come apart from their trace: log events ``gen_ai.evaluation.result``.
+
+They wait in the state under ``late/<trace id>`` until their rollout is emitted, and become part of it; what comes
+afterwards is a record of its own. Of two values of one name from one process the higher event number holds; of two
+processes the later one. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, cast
+
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
+from otel_bridge import semconv
+from otel_bridge.records import Json
+from otel_bridge.text.redaction import SECRETS_ONLY, Redaction
+from otel_bridge.translation.decode import spans as reading
+from otel_bridge.translation.decode.attributes import mapping_of
+from otel_bridge.translation.rollouts.assembly import EvaluationScore
+from otel_bridge.translation.state import TranslationState
+
+_LATE: Final = "late/"
+_SPAN: Final = "."
+"""Between the ids of trace and span, of values that are about one span of a trace whose rollouts are not known yet."""
+_MAX_SPANS: Final = 1_000
+"""Spans of one trace with values of their own; what comes for more is about the trace."""
+_MAX_VALUES: Final = 1_000
+"""Values of one rollout, each of a name and a process."""
+_HEX_DIGITS: Final = frozenset("0123456789abcdef")
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedEvaluation:
+    """One evaluation as it came.
+
+    Attributes:
+        id: The same at every redelivery.
+        instance_id: Process that sent it; the empty text when it numbers no events.
+        seq: Number of the event in that process.
+        role: Role of the sender.
+        step: As the event says.
+        span_id: 16 hex digits of the span it is about; empty: the whole trace.
+    """
+
+    id: str
+    trace_id: str
+    score: EvaluationScore
+    instance_id: str
+    seq: int | None
+    time_unix_ns: int
+    role: str | None
+    step: int | None
+    span_id: str = ""
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """Of two values of one name and process the one with the higher rank holds."""
+        return (self.seq or 0, self.time_unix_ns, self.id)
+
+
+def read_evaluation(
+    log_record: LogRecord, instance_id: str, role: str | None, redaction: Redaction = SECRETS_ONLY
+) -> ReceivedEvaluation | None:
+    """Read an event; ``None`` when it names no trace, no name, or neither value nor label.
+
+    Args:
+        log_record: The event.
+        instance_id: Process that sent it.
+        role: Role of the sender.
+        redaction: What is redacted from label and explanation.
+    """
+    attributes = mapping_of(log_record.attributes)
+    trace_id = log_record.trace_id.hex()
+    given = attributes.get(semconv.ROLLOUT_ID)
+    if len(trace_id) != 32 or not any(log_record.trace_id):
+        trace_id = given if isinstance(given, str) and len(given) == 32 and _HEX_DIGITS.issuperset(given) else ""
+    score = EvaluationScore(
+        name=reading.as_name(attributes.get(semconv.EVALUATION_NAME)) or "",
+        value=reading.as_float(attributes.get(semconv.EVALUATION_VALUE)),
+        label=_clean(attributes.get(semconv.EVALUATION_LABEL), redaction),
+        explanation=_clean(attributes.get(semconv.EVALUATION_EXPLANATION), redaction),
+    )
+    if not trace_id or not score.name or (score.value is None and score.label is None):
+        return None
+    seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
+    time_unix_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
+    return ReceivedEvaluation(
+        id=f"l:{instance_id}:{seq}" if seq is not None else _content_id(trace_id, score, time_unix_ns),
+        trace_id=trace_id,
+        score=score,
+        instance_id=instance_id if seq is not None else "",
+        seq=seq,
+        time_unix_ns=time_unix_ns,
+        role=reading.as_name(attributes.get(semconv.ROLE)) or role,
+        step=reading.as_int(attributes.get(semconv.STEP)),
+        span_id=log_record.span_id.hex() if len(log_record.span_id) == 8 and any(log_record.span_id) else "",
+    )
+
+
+def base_of(trace_id: str) -> str:
+    """Return the trace of values that wait for one span of it."""
+    return trace_id.partition(_SPAN)[0]
+
+
+def _clean(value: Json, redaction: Redaction) -> str | None:
+    # An empty label is one that was not to leave: its value stays one.
+    text = "" if value == "" else reading.as_name(value)
+    return None if text is None else redaction.text(text)
+
+
+class Evaluations:
+    """What came of each trace, until it is forgotten with the trace."""
+
+    def __init__(self, state: TranslationState) -> None:
+        self._state = state
+        found = [(cast("dict[str, Json]", value), key[len(_LATE) :]) for key, value in state.items(_LATE)]
+        found.sort(key=lambda pair: (cast("int", pair[0]["since"]), pair[1]))
+        self._traces: dict[str, None] = {trace_id: None for _, trace_id in found}
+        self._pending = {trace_id: cast("int", value["since"]) for value, trace_id in found if value["pending"]}
+        self._settled: dict[str, None] = {trace_id: None for value, trace_id in found if value["settled"]}
+        self._of_spans: dict[str, dict[str, None]] = {}
+        for trace_id in self._traces:
+            self._note_span(trace_id)
+
+    def add(self, evaluation: ReceivedEvaluation, now_unix_ns: int, *, pending: bool, settled: bool) -> bool | None:
+        """Remember a value.
+
+        Args:
+            evaluation: The value.
+            now_unix_ns: When it came.
+            pending: Its trace has not come yet.
+            settled: Its rollout has been emitted: only what recognises a redelivery is kept.
+
+        Returns:
+            Whether it is new; ``None`` when it cannot be kept because there are too many of this rollout.
+        """
+        trace_id = evaluation.trace_id
+        entry = self._entry(trace_id)
+        values = cast("dict[str, dict[str, list[Json]]]", entry["values"]) if entry else {}
+        of_name = values.get(evaluation.score.name, {})
+        known = of_name.get(evaluation.instance_id)
+        if known is not None and evaluation.rank <= _packed_rank(known):
+            return False
+        if known is None and sum(map(len, values.values())) >= _MAX_VALUES:
+            return None
+        packed = _packed(evaluation)
+        values = {
+            **values,
+            evaluation.score.name: {
+                **of_name,
+                evaluation.instance_id: [*packed[:3], *([None] * 5)] if settled else packed,
+            },
+        }
+        since = cast("int", entry["since"]) if entry else now_unix_ns
+        was_settled = settled or bool(entry and entry["settled"])
+        self._store(trace_id, since, values, pending=pending, settled=was_settled)
+        return True
+
+    def of_span(self, evaluation: ReceivedEvaluation) -> ReceivedEvaluation:
+        """Return a value that is about a span as it waits until it is known which rollout that span belongs to."""
+        key = f"{evaluation.trace_id}{_SPAN}{evaluation.span_id}"
+        spans = self._of_spans.get(evaluation.trace_id, {})
+        return replace(evaluation, trace_id=key) if key in spans or len(spans) < _MAX_SPANS else evaluation
+
+    def adopt(self, trace_id: str, targets: Mapping[str, str]) -> None:
+        """Give values that are about spans of a trace to their rollouts.
+
+        Args:
+            trace_id: The trace.
+            targets: Span id to the id of its rollout; the others belong to the trace's own.
+        """
+        for key in list(self._of_spans.get(trace_id, ())):
+            entry = self._entry(key)
+            self.forget(key)
+            target = targets.get(key.partition(_SPAN)[2], trace_id)
+            for name, of_name in cast("dict[str, dict[str, list[Json]]]", entry["values"] if entry else {}).items():
+                for instance, packed in of_name.items():
+                    since = cast("int", entry["since"]) if entry else 0
+                    self.add(_unpacked(target, name, instance, packed), since, pending=False, settled=False)
+
+    def scores(self, trace_id: str) -> list[EvaluationScore]:
+        """Return the values that are to become part of the rollout, one a name, by name."""
+        return [evaluation.score for evaluation in self._waiting(trace_id)]
+
+    def claim(self, trace_id: str) -> None:
+        """Note that the trace has come: its values wait for it now, however long it takes."""
+        for key in (trace_id, *self._of_spans.get(trace_id, ())):
+            self._claim(key)
+
+    def _claim(self, trace_id: str) -> None:
+        if trace_id in self._pending:
+            entry = cast("dict[str, Json]", self._state.get(_LATE + trace_id))
+            self._state.set(_LATE + trace_id, {**entry, "pending": False})
+            del self._pending[trace_id]
+
+    def settle(self, trace_id: str) -> None:
+        """Note that the rollout has been emitted with its values: only redeliveries are recognised from here on."""
+        entry = self._entry(trace_id)
+        if not entry:
+            return
+        values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
+        seen = {
+            name: {instance: [*packed[:3], *([None] * 5)] for instance, packed in of_name.items()}
+            for name, of_name in values.items()
+        }
+        self._store(trace_id, cast("int", entry["since"]), seen, pending=False, settled=True)
+
+    def overdue(self, before_ns: int, limit: int) -> Iterator[list[ReceivedEvaluation]]:
+        """Yield the values of each trace that has not come, since before *before_ns* or above *limit* traces."""
+        while self._pending:
+            trace_id, since = next(iter(self._pending.items()))
+            if since > before_ns and len(self._pending) <= limit:
+                return
+            yield self.drop_pending(trace_id)
+
+    def drop_pending(self, trace_id: str) -> list[ReceivedEvaluation]:
+        """Return the values of a trace that will not come; from here on only redeliveries are recognised."""
+        if trace_id not in self._pending:
+            return []
+        found = self._waiting(trace_id)
+        self.settle(trace_id)
+        self._pending.pop(trace_id, None)
+        return found
+
+    def forget(self, trace_id: str) -> None:
+        """Forget all of a trace."""
+        if trace_id in self._traces:
+            del self._traces[trace_id]
+            self._pending.pop(trace_id, None)
+            self._settled.pop(trace_id, None)
+            spans = self._of_spans.get(base_of(trace_id), {})
+            spans.pop(trace_id, None)
+            if not spans:
+                self._of_spans.pop(base_of(trace_id), None)
+            self._state.delete(_LATE + trace_id)
+
+    def bound(self, limit: int) -> None:
+        """Forget the oldest traces whose values have all been emitted, above *limit*."""
+        for trace_id in list(islice(self._settled, max(len(self._settled) - limit, 0))):
+            if trace_id not in self._pending:
+                self.forget(trace_id)
+
+    def _entry(self, trace_id: str) -> dict[str, Json] | None:
+        if trace_id not in self._traces:
+            return None
+        return cast("dict[str, Json]", self._state.get(_LATE + trace_id))
+
+    def _store(
+        self, trace_id: str, since: int, values: Mapping[str, Mapping[str, list[Json]]], *, pending: bool, settled: bool
+    ) -> None:
+        self._state.set(
+            _LATE + trace_id,
+            {"since": since, "pending": pending, "settled": settled, "values": {n: dict(v) for n, v in values.items()}},
+        )
+        self._traces[trace_id] = None
+        self._note_span(trace_id)
+        if pending:
+            self._pending.setdefault(trace_id, since)
+        if settled:
+            self._settled[trace_id] = None
+
+    def _note_span(self, trace_id: str) -> None:
+        if _SPAN in trace_id:
+            self._of_spans.setdefault(base_of(trace_id), {})[trace_id] = None
+
+    def _waiting(self, trace_id: str) -> list[ReceivedEvaluation]:
+        entry = self._entry(trace_id)
+        if not entry:
+            return []
+        values = cast("dict[str, dict[str, list[Json]]]", entry["values"])
+        found: list[ReceivedEvaluation] = []
+        for name in sorted(values):
+            waiting = [
+                _unpacked(trace_id, name, instance, packed)
+                for instance, packed in values[name].items()
+                if packed[3] is not None or packed[4] is not None
+            ]
+            if waiting:
+                found.append(max(waiting, key=lambda one: (one.time_unix_ns, one.seq or 0, one.id)))
+        return found
+
+
+def _packed(evaluation: ReceivedEvaluation) -> list[Json]:
+    score = evaluation.score
+    return [
+        evaluation.seq, evaluation.time_unix_ns, evaluation.id, score.value, score.label, score.explanation,
+        evaluation.role, evaluation.step,
+    ]  # fmt: skip
+
+
+def _packed_rank(packed: list[Json]) -> tuple[int, int, str]:
+    return (cast("int | None", packed[0]) or 0, cast("int", packed[1]), cast("str", packed[2]))
+
+
+def _unpacked(trace_id: str, name: str, instance_id: str, packed: list[Json]) -> ReceivedEvaluation:
+    seq, time_unix_ns, identity, value, label, explanation, role, step = packed
+    return ReceivedEvaluation(
+        id=cast("str", identity),
+        trace_id=trace_id,
+        score=EvaluationScore(
+            name, cast("float | None", value), cast("str | None", label), cast("str | None", explanation)
+        ),
+        instance_id=instance_id,
+        seq=cast("int | None", seq),
+        time_unix_ns=cast("int", time_unix_ns),
+        role=cast("str | None", role),
+        step=cast("int | None", step),
+    )
+
+
+def _content_id(trace_id: str, score: EvaluationScore, time_unix_ns: int) -> str:
+    """Return the id of a value whose producer numbers no events."""
+    text = f"{trace_id}\0{score.name}\0{score.value}\0{score.label}\0{time_unix_ns}"
+    return f"l:f:{hashlib.md5(text.encode('utf-8', 'surrogatepass'), usedforsecurity=False).hexdigest()}"

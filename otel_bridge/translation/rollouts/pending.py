@@ -1,0 +1,95 @@
+"""Traces that wait for spans, findable by age and by the time they are due. In memory only, pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.processes.receive_clock import ReceiveClock
+from otel_bridge.translation.rollouts.trace_store import PendingTrace
+
+_BARE: Final = 4
+"""So many times as long a rollout waits whose messages may come in log records: SDKs send those every 1 to 5 s."""
+
+
+class PendingTraces:
+    """An index of the traces that are not complete; its length is their number.
+
+    Args:
+        traces: Every trace that is stored, by id, oldest first, as it stands at any time. Those that wait for spans
+            are indexed at once.
+        options: Waiting times.
+        receive_clock: Since when those could be received that send spans.
+    """
+
+    def __init__(
+        self, traces: Mapping[str, PendingTrace], options: TranslationOptions, receive_clock: ReceiveClock
+    ) -> None:
+        self._traces, self._options, self._receive_clock = traces, options, receive_clock
+        self._due: list[tuple[int, str]] = []
+        self._rollouts: dict[str, None] = {}
+        self._undecided: dict[str, None] = {}
+        for trace in traces.values():
+            if trace.facts is None:
+                self.index(trace)
+
+    def __len__(self) -> int:
+        return len(self._rollouts) + len(self._undecided)
+
+    def index(self, trace: PendingTrace, *, due: bool = True) -> None:
+        """Make a trace that waits for spans findable, as what it is known to be by now.
+
+        Args:
+            trace: The trace; it keeps its age when it was indexed before and is still of the same kind.
+            due: Also by the time it is due: it is new, or due earlier than when it was indexed last.
+        """
+        if trace.rollout:
+            self._undecided.pop(trace.id, None)
+            self._rollouts[trace.id] = None
+        else:
+            self._undecided[trace.id] = None
+        if due:
+            heapq.heappush(self._due, (self._due_ns(trace), trace.id))
+
+    def reconsider(self) -> None:
+        """Ask anew when each trace is due: `ReceiveClock` says otherwise now."""
+        waiting = (self._traces[trace_id] for trace_id in (*self._rollouts, *self._undecided))
+        self._due = [(self._due_ns(trace), trace.id) for trace in waiting]
+        heapq.heapify(self._due)
+
+    def forget(self, trace: PendingTrace) -> None:
+        """Take a trace out; unknown ones are fine."""
+        self._rollouts.pop(trace.id, None)
+        self._undecided.pop(trace.id, None)
+
+    def due(self, now_unix_ns: int) -> Iterator[tuple[PendingTrace, int]]:
+        """Yield each trace whose time is up, and when it was; traces may come and go while this is walked through."""
+        while self._due and self._due[0][0] <= now_unix_ns:
+            trace = self._traces.get(heapq.heappop(self._due)[1])
+            if trace is None or trace.facts is not None:
+                continue
+            due_ns = self._due_ns(trace)
+            if due_ns > now_unix_ns:
+                heapq.heappush(self._due, (due_ns, trace.id))
+            else:
+                yield trace, due_ns
+
+    def oldest_rollout(self) -> PendingTrace | None:
+        """Return the trace that has been known to be a rollout for longest."""
+        return self._first(self._rollouts)
+
+    def oldest_undecided(self) -> PendingTrace | None:
+        """Return the trace that has waited for longest without being known to be a rollout."""
+        return self._first(self._undecided)
+
+    def _first(self, trace_ids: Mapping[str, None]) -> PendingTrace | None:
+        return self._traces[next(iter(trace_ids))] if trace_ids else None
+
+    def _due_ns(self, trace: PendingTrace) -> int:
+        if trace.root_ns is not None:
+            grace_ns = self._options.trace_grace_ns * (_BARE if trace.bare else 1)
+            return self._receive_clock.due(trace.root_ns, grace_ns)
+        since_ns = min(trace.last_ns, trace.marked_ns or trace.last_ns)
+        return self._receive_clock.due(since_ns, self._options.trace_timeout_ns)

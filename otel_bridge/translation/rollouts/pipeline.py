@@ -1,0 +1,326 @@
+"""Spans and evaluations -> rollouts, their statistics and evaluations: the one way into this part of translation.
+
+Spans of one trace come in any order, in several frames, from several processes, late, twice or never. What waits lies
+in the state; an object made anew from the same state goes on where the last one stood. Pure; bad input is counted
+(``drop/<reason>``), never an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+
+from otel_bridge import semconv
+from otel_bridge.otlp.content import limit_of
+from otel_bridge.records import Record
+from otel_bridge.text.redaction import Redaction
+from otel_bridge.translation.content.limits import clean_log
+from otel_bridge.translation.decode.content_events import content_span
+from otel_bridge.translation.decode.resources import SpanOrigin, origin_of, role_of
+from otel_bridge.translation.metrics.keys import NO_PROCESSES, Admit, StepAxes
+from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
+from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.processes.receive_clock import ReceiveClock
+from otel_bridge.translation.rollouts.assembly import Trace
+from otel_bridge.translation.rollouts.evaluations import Evaluations, read_evaluation
+from otel_bridge.translation.rollouts.pending import PendingTraces
+from otel_bridge.translation.rollouts.publish import RolloutPublisher
+from otel_bridge.translation.rollouts.sampled_out import read_sampled_out
+from otel_bridge.translation.rollouts.sampling import first_start
+from otel_bridge.translation.rollouts.split import SpanRouter, SubTrace, moved_to, parted
+from otel_bridge.translation.rollouts.step_workers import StepWorkers
+from otel_bridge.translation.rollouts.trace_store import FURTHER, PendingTrace, TraceStore
+from otel_bridge.translation.state import TranslationState, axes_in, count
+
+_ELSEWHERE: Final = "trace/elsewhere"
+"""Whether spans of the run have ever come by a receiver."""
+
+
+def _nothing(_axis: str, _step: int) -> None:
+    """Take no notice."""
+
+
+class RolloutPipeline:
+    """Everything that waits for spans, for its step, or for its trace.
+
+    Args:
+        state: Key spaces ``trace/``, ``step/``, ``late/``, ``left/``; counts in ``drop/``. When its changes are taken
+            back, a new object must be made.
+        options: Bounds, waiting times, selection.
+        axes: Returns every axis known so far to its last step; default: read from ``axis/`` each time.
+        others: Asked for each trace that turns out to be no rollout.
+        attempt_of: From an axis to the start that its role is in; default: always the first.
+        processes: All processes of the run, as they stand at any time; one that is not among them lives.
+        reached: Takes the axis and step of each rollout that is further than its process was.
+        admit: Registers the keys of statistics; returns the values within the limit of the run. Default: an `StepAxes`
+            of its own.
+    """
+
+    def __init__(
+        self,
+        state: TranslationState,
+        options: TranslationOptions,
+        axes: Callable[[], Mapping[str, int]] | None = None,
+        *,
+        others: Callable[[], OtherTraces] = counted,
+        attempt_of: Callable[[str], int] = first_start,
+        processes: Mapping[str, Process] = NO_PROCESSES,
+        reached: Callable[[str, int], None] = _nothing,
+        admit: Admit | None = None,
+    ) -> None:
+        self._state, self._options, self._others = state, options, others
+        self._limit, self._said = limit_of(options.message_content), Redaction(email=options.redact_email)
+        self._store, self._late = TraceStore(state), Evaluations(state)
+        axes = axes or (lambda: axes_in(state))
+        self._sender = ""
+        self._workers = StepWorkers(state, options, processes)
+        self._release = RolloutPublisher(
+            state,
+            options,
+            self._store,
+            self._late,
+            self._workers,
+            axes=axes,
+            attempt_of=attempt_of,
+            reached=reached,
+            admit=admit or StepAxes(state, options.max_keys).admit_statistics,
+        )
+        self._parting = SpanRouter(state, self._store, self._release.ended, self._late)
+        self._receive_clock = ReceiveClock(0, 0)
+        self._open = PendingTraces(self._store.traces, options, self._receive_clock)
+        for trace in self._store.traces.values():
+            self._await(trace)
+
+    def listen(self, opened_unix_ns: int) -> None:
+        """Let what waits for producers elsewhere not age before *opened_unix_ns*, when listening for them began."""
+        if self._state.get(_ELSEWHERE):
+            self._receive_clock = ReceiveClock(opened_unix_ns, self._options.end_of_stream_wait_ns)
+            self._open = PendingTraces(self._store.traces, self._options, self._receive_clock)
+            self._release.steps.reconsider(self._receive_clock)
+
+    def received(self, now_unix_ns: int) -> None:
+        """Note that a receiver took spans *now*; call it before `spans`."""
+        if self._receive_clock.receive(now_unix_ns):
+            self._state.set(_ELSEWHERE, 1)
+            self._open.reconsider()
+            self._release.steps.reconsider(self._receive_clock)
+
+    def spans(
+        self,
+        resource_attributes: Mapping[str, object],
+        instance_id: str,
+        scope_spans: ScopeSpans,
+        now_unix_ns: int,
+    ) -> list[Record]:
+        """Take the spans of one scope of one process; return what is complete because of them."""
+        records = self.tick(now_unix_ns)
+        origin = origin_of(resource_attributes, scope_spans.scope.name)
+        by_trace: dict[bytes, list[Span]] = {}
+        for span in scope_spans.spans:
+            if len(span.trace_id) == 16 and len(span.span_id) == 8 and any(span.trace_id) and any(span.span_id):
+                by_trace.setdefault(span.trace_id, []).append(span)
+            else:
+                count(self._state, "span/invalid")
+        for raw_id, found in by_trace.items():
+            whole = len(found) == len(scope_spans.spans)
+            self._sender = instance_id
+            records += self._came(raw_id.hex(), origin, found, scope_spans if whole else None, now_unix_ns)
+        return records + self._bounded(now_unix_ns)
+
+    def evaluation(
+        self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
+    ) -> list[Record]:
+        """Take an evaluation (event ``gen_ai.evaluation.result``): part of a rollout that waits, else a record."""
+        records = self.tick(now_unix_ns)
+        if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):  # not ours: nobody looked at its texts
+            log_record = clean_log(log_record, self._said, self._limit)
+        evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes), self._said)
+        if evaluation is None or self._release.other.get(evaluation.trace_id) is not None:
+            count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")
+            return records
+        return records + self._release.value(self._parting.addressed(evaluation), now_unix_ns)
+
+    def content(
+        self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
+    ) -> list[Record]:
+        """Take an event with messages: content of the span that it names."""
+        span = content_span(log_record)
+        if span is None:
+            count(self._state, "event/no_span")
+            return self.tick(now_unix_ns)
+        return self.spans(resource_attributes, instance_id, ScopeSpans(spans=[span]), now_unix_ns)
+
+    def sampled_out(
+        self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
+    ) -> list[Record]:
+        """Take the statistics of rollouts that an emitter left out (event ``rl.rollouts``)."""
+        records = self.tick(now_unix_ns)
+        run_id = resource_attributes.get(semconv.RUN_ID)
+        sampled_out = read_sampled_out(
+            log_record, instance_id, role_of(resource_attributes), run_id=run_id if isinstance(run_id, str) else ""
+        )
+        if sampled_out is None:
+            count(self._state, "rollouts/invalid")
+            return records
+        return records + self._release.sampled_out(sampled_out, instance_id, now_unix_ns)
+
+    def flush(self) -> None:
+        """Write what is kept hot to the state; without it a restart may close a step early, and loses nothing."""
+        self._workers.flush()
+
+    def forget(self, instance_id: str) -> None:
+        """Forget how far a process has come."""
+        self._workers.forget(instance_id)
+
+    def tick(self, now_unix_ns: int) -> list[Record]:
+        """Let time pass: traces whose time is up, then steps, corrected statistics, values without a trace."""
+        records: list[Record] = []
+        for trace, due_ns in self._open.due(now_unix_ns):
+            records += self._expire(trace, due_ns)
+        return records + self._release.tick(now_unix_ns)
+
+    def close(self, now_unix_ns: int) -> list[Record]:
+        """Release all that waits: nothing more is expected. What comes all the same is taken as ever."""
+        records = self.tick(now_unix_ns)
+        for trace in [trace for trace in self._store.traces.values() if trace.facts is None]:
+            records += self._expire(trace, now_unix_ns)
+        return records + self._release.close()
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many traces wait for spans, and how many rollouts for their step."""
+        return len(self._open), self._release.waiting
+
+    def _came(
+        self, trace_id: str, origin: SpanOrigin, found: list[Span], scope_spans: ScopeSpans | None, now_unix_ns: int
+    ) -> list[Record]:
+        """Take spans of one trace; *scope_spans* is the message that holds exactly these, when there is one."""
+        if self._release.other.get(trace_id) is not None:
+            return []
+        ended, trace = self._release.ended.get(trace_id), self._store.traces.get(trace_id)
+        records: list[Record] = []
+        if ended is not None or (trace is not None and trace.facts is not None):
+            further = self._parting.further(trace_id, found)
+            if further:
+                name = f"{trace_id}{FURTHER}"
+                waiting = self._store.traces.get(name) or PendingTrace(name, now_unix_ns, now_unix_ns)
+                records = self._add(waiting, origin, further, None, now_unix_ns)
+                found = [span for span in found if span not in further]
+                scope_spans = None
+        if ended is not None:
+            if late := self._parting.late(trace_id, ended, found):
+                count(self._state, "span/late", late)
+            return records
+        if trace is None:
+            trace = PendingTrace(trace_id, now_unix_ns, now_unix_ns)
+            self._late.claim(trace_id)
+        for part in filter(None, map(self._store.traces.get, trace.parts)):
+            below = [
+                span for span in found if span.parent_span_id in part.span_ids and span.span_id not in trace.span_ids
+            ]
+            if below:
+                self._add(part, origin, [moved_to(part.id, span) for span in below], None, now_unix_ns)
+                found, scope_spans = [span for span in found if span not in below], None
+        return records + self._add(trace, origin, found, scope_spans, now_unix_ns)
+
+    def _add(
+        self,
+        trace: PendingTrace,
+        origin: SpanOrigin,
+        found: list[Span],
+        scope_spans: ScopeSpans | None,
+        now_unix_ns: int,
+    ) -> list[Record]:
+        """Add spans to a trace that waits."""
+        fresh = self._parting.fresh(trace, found)
+        if not fresh:
+            return []
+        rooted = trace.root_ns is not None
+        trace.sent_by(self._sender)
+        trace.add(fresh, now_unix_ns)
+        if scope_spans is None or len(fresh) < len(found):
+            scope_spans = ScopeSpans(spans=fresh)
+        if trace.whole and trace.rollout and trace.facts is None and not trace.chunks:
+            source = Trace(trace.base, [(origin, span) for span in fresh])
+            return self._complete(trace, source, now_unix_ns, (origin, scope_spans))
+        self._store.keep(trace, origin, scope_spans)
+        if trace.facts is not None:
+            self._release.revise(trace)
+        elif trace.whole and trace.rollout:
+            return self._complete(trace, self._store.read(trace), now_unix_ns)
+        else:
+            self._open.index(trace, due=trace.chunks == 1 or (trace.root_ns is not None and not rooted))
+            self._await(trace)
+        return []
+
+    def _await(self, trace: PendingTrace) -> None:
+        """Let the step of a rollout whose root has come, but not all its spans, not pass without it."""
+        if trace.facts is None and trace.rollout and trace.root_ns is not None and trace.step is not None:
+            self._workers.rooted(trace.sender, trace.id, trace.step)
+
+    def _complete(
+        self,
+        trace: PendingTrace,
+        source: Trace,
+        now_unix_ns: int,
+        unstored: tuple[SpanOrigin, ScopeSpans] | None = None,
+    ) -> list[Record]:
+        """Emit, leave out or let wait a rollout that has all its spans; *unstored*: those the state does not hold."""
+        if trace.further or len(trace.marks) > 1:
+            parts = parted(source, further=trace.further)
+            if trace.further or len(parts) > 1:
+                return self._part(trace, source, parts, now_unix_ns)
+        self._late.adopt(trace.id, {})
+        self._open.forget(trace)
+        return self._release.rollout(trace, source, now_unix_ns, unstored)
+
+    def _part(self, trace: PendingTrace, source: Trace, parts: list[SubTrace], now_unix_ns: int) -> list[Record]:
+        """Take each rollout of a trace as a trace of its own."""
+        self._late.adopt(trace.base, {span_id.hex(): part.trace.id for part in parts for span_id in part.span_ids})
+        self._workers.complete(trace.sender, trace.id)
+        self._open.forget(trace)
+        self._store.forget(trace)
+        if trace.further and (rest := self._parting.rest(trace, source, parts)) is not None:
+            self._open.index(rest)
+        records: list[Record] = []
+        for part in parts:
+            others = tuple(other.trace.id for other in parts[1:])
+            one = trace.split_off(part.trace.id, part.span_ids, part.beginning, now_unix_ns, others=others)
+            self._late.claim(one.id)
+            for origin, scope_spans in part.scopes():
+                self._store.keep(one, origin, scope_spans)
+            records += self._complete(one, part.trace, now_unix_ns)
+        return records
+
+    def _expire(self, trace: PendingTrace, now_unix_ns: int) -> list[Record]:
+        """Take a trace as it is: its time is up."""
+        if trace.contents and trace.contents == len(trace.span_ids):
+            count(self._state, "event/no_span", trace.contents)
+            self._open.forget(trace)
+            self._store.forget(trace)
+            return []
+        if trace.rollout or trace.further:
+            return self._complete(trace, self._store.read(trace), now_unix_ns)
+        self._workers.complete(trace.sender, trace.id)
+        self._open.forget(trace)
+        return self._release.no_rollout(trace, self._others())
+
+    def _bounded(self, now_unix_ns: int) -> list[Record]:
+        """Keep the bounds: what is not a rollout goes first, then steps close early, then rollouts go as they are."""
+        records: list[Record] = []
+        most, most_bytes = self._options.max_open_traces, self._options.max_open_trace_bytes
+        while True:
+            many = len(self._open) > most
+            large = self._store.size > most_bytes
+            if (many or large) and (undecided := self._open.oldest_undecided()) is not None:
+                records += self._expire(undecided, now_unix_ns)
+            elif self._release.waiting and (large or self._release.waiting > most):
+                if not self._release.thin():
+                    records += self._release.close_oldest()
+            elif (many or large) and (rollout := self._open.oldest_rollout()) is not None:
+                count(self._state, "trace/evicted")
+                records += self._expire(rollout, now_unix_ns)
+            else:
+                return records

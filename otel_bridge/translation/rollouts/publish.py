@@ -1,0 +1,298 @@
+"""What leaves this part of translation: rollouts, statistics of steps, evaluations, and traces that are not rollouts.
+
+A rollout that has all its spans leaves at once or when its step closes. Those that the choice leaves out are not lost:
+they are counted apart, under ``left/rollout``, as are the values that came for them, under ``left/late_value``. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+
+from otel_bridge.conventions import switch_of
+from otel_bridge.otlp.content import limit_of
+from otel_bridge.records import Record, axis_of
+from otel_bridge.text.redaction import Redaction
+from otel_bridge.translation.decode.resources import SpanOrigin
+from otel_bridge.translation.decode.spans import is_bare
+from otel_bridge.translation.metrics.keys import Admit
+from otel_bridge.translation.options import OtherTraces, TranslationOptions
+from otel_bridge.translation.rollouts.assembly import TRAIN, RolloutAssembler, SamplingFacts, Trace
+from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation, base_of
+from otel_bridge.translation.rollouts.sampled_out import SampledOut, SampledOutTraces
+from otel_bridge.translation.rollouts.sampling import SamplingDecision, StepSampler
+from otel_bridge.translation.rollouts.split import late_value, revised
+from otel_bridge.translation.rollouts.step import SampledStep
+from otel_bridge.translation.rollouts.step_workers import StepWorkers
+from otel_bridge.translation.rollouts.trace_store import (
+    CompletedTrace,
+    CompletedTraces,
+    PendingTrace,
+    TraceStore,
+    ended_as,
+)
+from otel_bridge.translation.state import TranslationState, count
+
+_ENDED_LIMIT: Final = 20_000
+_SAMPLED_OUT_LIMIT: Final = 100_000
+_OTHER_LIMIT: Final = 5_000
+_NEVER: Final = 1 << 63
+
+
+BARE_SCOPE: Final = "bare/"
+"""Instrumentation scopes whose rollouts have no messages, to the setting that makes them record some."""
+_MAX_SCOPE: Final = 128
+_MAX_SCOPES: Final = 20
+
+
+class RolloutPublisher:
+    """Decides when and as what each rollout leaves, and remembers what has left.
+
+    Args:
+        state: Key spaces ``step/``, ``trace/done/``, ``trace/other/``, ``left/``; counts in ``drop/``.
+        options: Bounds, waiting times, selection.
+        store: The traces that wait; what leaves is forgotten there.
+        late: The evaluations that wait.
+        workers: How far each worker has come.
+        axes: Returns every axis known so far to its last step.
+        attempt_of: From an axis to the start that its role is in.
+        reached: Takes the axis and step of each rollout that is further than its process was.
+        admit: Registers the keys of statistics; returns the values within the limit of the run.
+
+    Attributes:
+        steps: Every step that is open or remembered.
+        ended: The rollouts that left or were left out.
+        other: The traces that were no rollouts.
+        waiting: How many rollouts wait for their step.
+    """
+
+    def __init__(
+        self,
+        state: TranslationState,
+        options: TranslationOptions,
+        store: TraceStore,
+        late: Evaluations,
+        workers: StepWorkers,
+        *,
+        axes: Callable[[], Mapping[str, int]],
+        attempt_of: Callable[[str], int],
+        reached: Callable[[str, int], None],
+        admit: Admit,
+    ) -> None:
+        self._state, self._options, self._store, self._late, self._axes = state, options, store, late, axes
+        self._workers, self._reached, self._admit = workers, reached, admit
+        limit, redaction = limit_of(options.message_content), Redaction(options.redact_secrets, options.redact_email)
+        self._assembler = RolloutAssembler(options.rollout_key, limit, options.rollout_bytes, redaction, self._count)
+        complete = [(t.id, t.facts, t.complete_ns or t.last_ns) for t in store.traces.values() if t.facts is not None]
+        self.steps = StepSampler(state, options, axes, iter(complete), workers, attempt_of=attempt_of)
+        self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT)
+        self.other = CompletedTraces(state, "trace/other/", _OTHER_LIMIT)
+        self._sampled_out = SampledOutTraces(state, _SAMPLED_OUT_LIMIT)
+        self.waiting = len(complete)
+
+    def _count(self, reason: str, number: int) -> None:
+        count(self._state, reason, number)
+
+    def rollout(
+        self,
+        trace: PendingTrace,
+        source: Trace,
+        now_unix_ns: int,
+        unstored: tuple[SpanOrigin, ScopeSpans] | None = None,
+    ) -> list[Record]:
+        """Emit, leave out or let wait a rollout that has all its spans.
+
+        Args:
+            trace: The rollout; an earlier step of its role and split closes by it.
+            source: Its spans.
+            now_unix_ns: Now.
+            unstored: Those of them that the store does not hold.
+        """
+        facts = self._assembler.facts(source)
+        facts = replace(facts, attempt=self.steps.attempt(trace.sender, facts.role))
+        records: list[Record] = []
+        verdict = self.steps.take(trace.id, revised(facts, self._late.scores(trace.id)), now_unix_ns)
+        if verdict is SamplingDecision.KEEP:
+            records.append(self._emit(trace, source, facts))
+        elif verdict is SamplingDecision.LEAVE_OUT:
+            self._leave(trace, facts)
+        else:
+            trace.wait(facts, now_unix_ns)
+            if unstored is not None:
+                self._store.keep(trace, *unstored)
+            else:
+                self._store.note(trace)
+            self.waiting += 1
+        # Behind it: a rollout that its own step was held open for is in.
+        passed = self._advance(trace.sender, facts, now_unix_ns, done=trace.id)
+        return passed + records
+
+    def revise(self, trace: PendingTrace) -> None:
+        """Look again at a rollout that waits for its step: more of its spans have come. Its step stays."""
+        before = trace.facts
+        if before is None:
+            return
+        found = self._assembler.facts(self._store.read(trace))
+        revised = replace(found, role=before.role, split=before.split, step=before.step, attempt=before.attempt)
+        trace.revise(revised)
+        self._store.note(trace)
+        self.steps.revise(before, trace.id, revised)
+
+    def no_rollout(self, trace: PendingTrace, fate: OtherTraces) -> list[Record]:
+        """Show or count a trace that is not a rollout, and forget its values."""
+        records: list[Record] = []
+        if fate is not OtherTraces.COUNTED:
+            records.append(self._assembler.other(self._store.read(trace)))
+        if fate is not OtherTraces.SHOWN:
+            count(self._state, "trace/other")
+        self._late.adopt(trace.id, {})
+        if values := len(self._late.scores(trace.id)):
+            count(self._state, "evaluation/other", values)
+        self._store.forget(trace)
+        self._late.forget(trace.id)
+        self.other.add(trace.id, CompletedTrace(False, "", None, None, None))
+        return records
+
+    def value(self, evaluation: ReceivedEvaluation, now_unix_ns: int) -> list[Record]:
+        """Keep an evaluation for its rollout, or, when that has left, let it follow."""
+        ended = self.ended.get(evaluation.trace_id)
+        pending = ended is None and base_of(evaluation.trace_id) not in self._store.traces
+        new = self._late.add(evaluation, now_unix_ns, pending=pending, settled=ended is not None)
+        records: list[Record] = []
+        if new is None:
+            count(self._state, "evaluation/too_many")
+        elif new and pending and base_of(evaluation.trace_id) in self._sampled_out:
+            self._sampled_out_value(evaluation.trace_id)
+        elif new and ended is not None and ended.kept:
+            records.append(late_value(evaluation, ended))
+        elif new and ended is not None:
+            self._left("late_value")
+        return records + self._overdue(-1)
+
+    def sampled_out(self, sampled_out: SampledOut, instance_id: str, now_unix_ns: int) -> list[Record]:
+        """Add the statistics that process *instance_id* sent of rollouts it left out to those of their step."""
+        attempt = self.steps.attempt(instance_id, sampled_out.role)
+        new = self.steps.sampled_out(sampled_out, attempt, now_unix_ns)
+        if new:
+            self._left("rollout", new)
+            self._sampled_out.add(sampled_out.trace_ids)
+            for trace_id in sampled_out.trace_ids:
+                self._sampled_out_value(trace_id)
+        return self._advance(instance_id, sampled_out, now_unix_ns)
+
+    def _advance(
+        self, instance_id: str, sent: SamplingFacts | SampledOut, now_unix_ns: int, *, done: str = ""
+    ) -> list[Record]:
+        """Note that a process sent a rollout, and close the steps that every worker is past by it."""
+        role, split, step = sent.role, sent.split, sent.step
+        awaited = self._workers.complete(instance_id, done)
+        further = self._workers.sent(instance_id, role, split, step, now_unix_ns)
+        closed = sent.open_steps is not None and self._workers.has_open(instance_id, role, split, sent.open_steps)
+        if further and step is not None:
+            self._reached(axis_of(role), step)
+        if further or awaited or closed:
+            return self._close_steps(self.steps.passed(role, split, now_unix_ns))
+        return []
+
+    def tick(self, now_unix_ns: int) -> list[Record]:
+        """Let time pass: steps whose time is up, then corrected statistics, then values without a trace."""
+        records = self._close_steps(self.steps.due(now_unix_ns))
+        for step in self.steps.corrected(now_unix_ns):
+            records.append(self._row(step))
+        return records + self._overdue(now_unix_ns - self._options.trace_timeout_ns)
+
+    def close(self) -> list[Record]:
+        """Let everything go that `tick` would in the end."""
+        records = self._close_steps(self.steps.open())
+        for step in self.steps.corrected(None):
+            records.append(self._row(step))
+        return records + self._overdue(_NEVER)
+
+    def thin(self) -> bool:
+        """Leave out some rollouts ahead of their step's close; return whether any step had more than seats."""
+        left = self.steps.thin(self._reward)
+        for trace_id in left:
+            trace = self._store.traces[trace_id]
+            if trace.facts is not None:
+                self._leave(trace, trace.facts)
+        self.waiting -= len(left)
+        return bool(left)
+
+    def close_oldest(self) -> list[Record]:
+        """Close the oldest step that rollouts wait for, before it is due; there must be one (`waiting`)."""
+        return self._close_steps([next(step for step in self.steps.open() if step.waiting)])
+
+    def _close_steps(self, steps: Iterable[SampledStep]) -> list[Record]:
+        """Choose among the rollouts of each step, emit them and the statistics."""
+        records: list[Record] = []
+        for step in steps:
+            kept, left = self.steps.close(step, self._reward)
+            for trace_id in kept:
+                trace = self._store.traces[trace_id]
+                if trace.facts is not None:
+                    records.append(self._emit(trace, self._store.read(trace), trace.facts))
+            for trace_id in left:
+                trace = self._store.traces[trace_id]
+                if trace.facts is not None:
+                    self._leave(trace, trace.facts)
+            self.waiting -= len(kept) + len(left)
+            records.append(self._row(step))
+        return records
+
+    def _reward(self, trace_id: str, facts: SamplingFacts) -> float | None:
+        return revised(facts, self._late.scores(trace_id)).reward
+
+    def _row(self, step: SampledStep) -> Record:
+        row = self.steps.row(step)
+        return replace(row, values=self._admit(row.values, row.axis))
+
+    def _emit(self, trace: PendingTrace, source: Trace, facts: SamplingFacts) -> Record:
+        rollout = self._assembler.rollout(source, facts, self._late.scores(trace.id), self._axes())
+        if not rollout.messages and self._assembler.limit != 0:
+            self._note_scope(source)
+        self._end(trace, ended_as(trace, rollout.key, facts.role, facts.step, kept=True))
+        return rollout
+
+    def _note_scope(self, source: Trace) -> None:
+        """Remember which instrumentation recorded no messages, and the setting that makes it."""
+        scope = next((origin.scope for origin, span in source.spans if not origin.own and is_bare(span)), "")
+        key = f"{BARE_SCOPE}{scope[:_MAX_SCOPE]}"
+        if scope and self._state.get(key) is None and len([*self._state.items(BARE_SCOPE)]) < _MAX_SCOPES:
+            self._state.set(key, switch_of(scope))
+
+    def _leave(self, trace: PendingTrace, facts: SamplingFacts) -> None:
+        values = len(self._late.scores(trace.id))
+        if values:
+            self._left("late_value", values)
+        self._left("rollout")
+        self._end(trace, ended_as(trace, "", facts.role, facts.step, kept=False))
+
+    def _end(self, trace: PendingTrace, ended: CompletedTrace) -> None:
+        self._store.forget(trace)
+        self._late.settle(trace.id)
+        forgotten = self.ended.add(trace.id, ended)
+        if forgotten is not None:
+            self._late.forget(forgotten)
+
+    def _sampled_out_value(self, trace_id: str) -> None:
+        """Count the values that wait for a rollout that an emitter left out; none of its spans will come."""
+        if values := len(self._late.drop_pending(trace_id)):
+            self._left("late_value", values)
+
+    def _left(self, what: str, number: int = 1) -> None:
+        before = self._state.get(f"left/{what}")
+        self._state.set(f"left/{what}", (before if isinstance(before, int) else 0) + number)
+
+    def _overdue(self, before_ns: int) -> list[Record]:
+        """Send values whose trace never came: another bridge may have written it."""
+        records: list[Record] = []
+        for values in self._late.overdue(before_ns, self._options.max_open_traces):
+            for waiting in values:
+                value = replace(waiting, trace_id=base_of(waiting.trace_id))
+                key = self._assembler.rollout_key(value.role, TRAIN)
+                records.append(late_value(value, CompletedTrace(True, key, value.role, value.step, None)))
+        self._late.bound(_ENDED_LIMIT)
+        return records

@@ -1,0 +1,127 @@
+"""What emitters tell of rollouts that they left out (event ``rl.rollouts``) -> counts and sums of one step. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
+from otel_bridge import semconv
+from otel_bridge.records import Json, trace_id_of
+from otel_bridge.translation.decode import spans as reading
+from otel_bridge.translation.decode.attributes import mapping_of, value_of
+from otel_bridge.translation.rollouts.assembly import TRAIN
+from otel_bridge.translation.state import TranslationState
+
+_SAMPLED: Final = "sampled/"
+_HALF: Final = 8
+"""Bytes of a trace id that are remembered: two of a run's are equal by chance in none of its lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledOut:
+    """Rollouts of one step that left no process.
+
+    Attributes:
+        id: The same when it comes again.
+        rollouts: How many.
+        sums: Their statistics by group.
+        said_ns: When it was said.
+        staleness: Count, sum and maximum of step less policy version; ``None``: none names a version.
+        trace_ids: Trace ids of those that users gave an id.
+    """
+
+    id: str
+    role: str | None
+    split: str
+    step: int | None
+    rollouts: int
+    sums: Mapping[str, Json]
+    said_ns: int
+    staleness: tuple[int, int, int] | None = None
+    trace_ids: tuple[str, ...] = ()
+    open_steps: tuple[int, ...] | None = None
+
+
+def read_sampled_out(
+    log_record: LogRecord, instance_id: str, role: str | None, *, run_id: str = ""
+) -> SampledOut | None:
+    """Read an event; ``None`` when it holds no statistics, or a negative number.
+
+    Args:
+        log_record: The event.
+        instance_id: Process that sent it.
+        role: Role of the sender, where the event does not say whose rollouts they are.
+        run_id: The run.
+    """
+    attributes = mapping_of(log_record.attributes)
+    sums = value_of(log_record.body)
+    number = reading.as_int(attributes.get(semconv.ROLLOUTS_COUNT)) or 0
+    if not isinstance(sums, dict) or number < 0:
+        return None
+    seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
+    return SampledOut(
+        id=f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}",
+        role=reading.as_name(attributes.get(semconv.ROLE)) or role,
+        split=reading.as_name(attributes.get(semconv.SPLIT)) or TRAIN,
+        step=reading.as_int(attributes.get(semconv.STEP)),
+        rollouts=number,
+        sums=sums,
+        said_ns=log_record.time_unix_nano or log_record.observed_time_unix_nano,
+        staleness=_staleness(attributes.get(semconv.ROLLOUTS_STALENESS)),
+        trace_ids=_trace_ids(attributes.get(semconv.ROLLOUTS_IDS), run_id),
+        open_steps=reading.as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
+    )
+
+
+def _staleness(value: Json) -> tuple[int, int, int] | None:
+    if not isinstance(value, dict):
+        return None
+    count, total, most = (reading.as_int(value.get(name)) for name in ("count", "sum", "max"))
+    if count is None or total is None or most is None or not 0 < count < 1 << 53 or abs(total) >= 1 << 62:
+        return None
+    return count, total, most
+
+
+def _trace_ids(ids: Json, run_id: str) -> tuple[str, ...]:
+    given = ids.split("\n")[: semconv.MAX_ROLLOUTS_IDS] if isinstance(ids, str) else ()
+    return tuple(trace_id_of(run_id, one) for one in given if one)
+
+
+class SampledOutTraces:
+    """The traces of rollouts that emitters left out, the last *limit* of those that users named. In the state.
+
+    Args:
+        state: Key space ``sampled/``: an event each, as the first half of each trace id.
+        limit: Traces that are remembered; the oldest events are forgotten first, but the last stays whole.
+    """
+
+    def __init__(self, state: TranslationState, limit: int) -> None:
+        self._state, self._limit = state, limit
+        found = sorted((int(key.removeprefix(_SAMPLED)), bytes.fromhex(str(ids))) for key, ids in state.items(_SAMPLED))
+        self._events = {number: _halves(ids) for number, ids in found}
+        self._traces = Counter(half for halves in self._events.values() for half in halves)
+
+    def add(self, trace_ids: Iterable[str]) -> None:
+        """Remember the traces of one event."""
+        halves = [bytes.fromhex(one[: 2 * _HALF]) for one in trace_ids]
+        if not halves:
+            return
+        number = max(self._events, default=0) + 1
+        self._state.set(f"{_SAMPLED}{number}", b"".join(halves).hex())
+        self._events[number] = halves
+        self._traces.update(halves)
+        while len(self._traces) > self._limit and len(self._events) > 1:
+            oldest = min(self._events)
+            self._state.delete(f"{_SAMPLED}{oldest}")
+            self._traces -= Counter(self._events.pop(oldest))
+
+    def __contains__(self, trace_id: object) -> bool:
+        return isinstance(trace_id, str) and bytes.fromhex(trace_id[: 2 * _HALF]) in self._traces
+
+
+def _halves(ids: bytes) -> list[bytes]:
+    return [ids[at : at + _HALF] for at in range(0, len(ids), _HALF)]

@@ -1,0 +1,356 @@
+"""Which rollouts of a step are kept, over all workers, and the step's statistics: decided once, kept in the state.
+
+A step belongs to one role, one split and one start of the role. It closes when every living worker is past it
+(`step_workers.py`), after a time without rollouts once all have reached it, or with the run. What arrives later takes
+the seats that are left. Rollouts without a step share seats for one waiting time after the first of them
+(`TranslationOptions.step_watermark_ns`); then the next such time begins. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from itertools import islice
+from typing import Final
+
+from otel_bridge.records import Row, axis_of, key_of
+from otel_bridge.selection import FIRST, Candidate, choose
+from otel_bridge.translation.metrics.keys import ATTEMPT
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.processes.receive_clock import ReceiveClock
+from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN, SamplingFacts
+from otel_bridge.translation.rollouts.sampled_out import SampledOut
+from otel_bridge.translation.rollouts.step import STEPS, SampledStep, Track
+from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWorkers
+from otel_bridge.translation.state import TranslationState
+
+_DETAILED: Final = 64
+"""Closed steps of a role and split whose groups are remembered, so that late rollouts count exactly."""
+_NEVER: Final = 1 << 63
+_STEPLESS: Final = "stepless/last"
+"""Key of the state: the highest number in the id of statistics of rollouts without a step."""
+_LOOK_NS: Final = 1_000_000_000
+"""How often open steps are looked at, since workers may start and end meanwhile."""
+_REMEMBERED: Final = 4_096
+"""Closed steps of a role and split whose seats are remembered; an older one would begin anew."""
+_REMEMBERED_IN_ALL: Final = 16_384
+"""Closed steps of all roles and splits whose seats are remembered: the names of splits may be without end."""
+
+
+def first_start(_axis: str) -> int:
+    """Return 1: no role was started again."""
+    return 1
+
+
+class SamplingDecision(Enum):
+    """What becomes of a rollout that is complete."""
+
+    KEEP = 1
+    LEAVE_OUT = 2
+    WAIT = 3
+
+
+class StepSampler:
+    """Every step that is open or whose seats are remembered.
+
+    Args:
+        state: Key spaces ``step/``, ``stepless/``.
+        options: Cap, rule and waiting times.
+        axes: Returns every axis known so far to its last step.
+        waiting: Rollouts that waited for their step when the state was written, and when each came.
+        workers: How far each worker has come.
+        attempt_of: From an axis to the start that its role is in.
+    """
+
+    def __init__(
+        self,
+        state: TranslationState,
+        options: TranslationOptions,
+        axes: Callable[[], Mapping[str, int]],
+        waiting: Iterator[tuple[str, SamplingFacts, int]],
+        workers: StepWorkers,
+        *,
+        attempt_of: Callable[[str], int] = first_start,
+    ) -> None:
+        self._state, self._options, self._axes, self._attempt_of = state, options, axes, attempt_of
+        self._workers = workers
+        self._open: dict[Track, dict[int | None, SampledStep]] = {}
+        self._closed: dict[Track, dict[int | None, SampledStep]] = {}
+        self._changed: dict[str, SampledStep] = {}
+        self._by_age: dict[str, SampledStep] = {}
+        self._next_ns = 0
+        self._receive_clock = ReceiveClock(0, 0)
+        loaded = sorted(map(self._loaded, state.items(STEPS)), key=lambda step: step.last_ns)
+        for step in loaded:
+            (self._closed if step.closed else self._open).setdefault(step.track, {})[step.number] = step
+            if step.closed:
+                self._by_age[step.state_key] = step
+            if step.changed_ns is not None:
+                self._changed[step.state_key] = step
+        for trace_id, facts, came_ns in waiting:
+            step = self._step((facts.role or "", facts.split, facts.attempt), facts.step, came_ns)
+            step.restore(trace_id, facts, came_ns)
+
+    def reconsider(self, receive_clock: ReceiveClock) -> None:
+        """Ask anew when each step is due, by *receive_clock*: since when those could be received who send rollouts."""
+        self._receive_clock, self._next_ns = receive_clock, 0
+
+    def attempt(self, instance: str, role: str | None) -> int:
+        """Return which start of *role* a rollout that a process sent belongs to."""
+        axis = axis_of(role)
+        return self._workers.attempt(instance, axis) or self._attempt_of(axis)
+
+    def passed(self, role: str | None, split: str, now_unix_ns: int) -> list[SampledStep]:
+        """Return the open steps of a role and split that every worker is past, the earliest first."""
+        tracks = [track for track in self._open if track[:2] == (role or "", split)]
+        if not tracks:
+            return []
+        reach, current = self._workers.reach(role or "", split, now_unix_ns), self._attempt_of(axis_of(role))
+        passed = [
+            step
+            for track in tracks
+            for step in self._open[track].values()
+            if track[2] < current or self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns
+        ]
+        return sorted(passed, key=lambda step: (step.attempt, step.number or 0))
+
+    def take(self, trace_id: str, facts: SamplingFacts, now_unix_ns: int) -> SamplingDecision:
+        """Decide on a complete rollout, or let it wait for its step."""
+        step = self._step((facts.role or "", facts.split, facts.attempt), facts.step, now_unix_ns)
+        step.see(now_unix_ns, facts)
+        cap = self.cap(facts.split)
+        if not step.closed and self._options.selection != FIRST and cap > 0:
+            step.waiting[trace_id] = facts
+            return SamplingDecision.WAIT
+        kept = step.seat(facts, cap)
+        self._touched(step, now_unix_ns)
+        return SamplingDecision.KEEP if kept else SamplingDecision.LEAVE_OUT
+
+    def sampled_out(self, sampled_out: SampledOut, attempt: int, now_unix_ns: int) -> int:
+        """Merge statistics that an emitter sent and that came *now*; return how many rollouts were new."""
+        step = self._step((sampled_out.role or "", sampled_out.split, attempt), sampled_out.step, now_unix_ns)
+        if not step.takes(sampled_out):
+            return 0
+        new = step.merge(sampled_out, now_unix_ns)
+        self._touched(step, now_unix_ns)
+        return new
+
+    def revise(self, facts: SamplingFacts, trace_id: str, revised: SamplingFacts) -> None:
+        """Replace the facts of a waiting rollout."""
+        step = self._open.get((facts.role or "", facts.split, facts.attempt), {}).get(facts.step)
+        if step is not None and trace_id in step.waiting:
+            step.revise(trace_id, revised)
+
+    def close(
+        self, step: SampledStep, reward_of: Callable[[str, SamplingFacts], float | None]
+    ) -> tuple[list[str], list[str]]:
+        """Choose among the rollouts that wait for *step*.
+
+        Args:
+            step: An open step.
+            reward_of: The reward of a waiting rollout, evaluations included.
+
+        Returns:
+            Trace ids that are kept, by start time, and those that are left out.
+        """
+        rewards = {trace_id: reward_of(trace_id, facts) for trace_id, facts in step.waiting.items()}
+        chosen = self._chosen(step, rewards, max(self.cap(step.track[1]) - step.kept, 0))
+        kept = sorted(chosen, key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id))
+        left = sorted(trace_id for trace_id in step.waiting if trace_id not in chosen)
+        step.count(sorted(step.waiting), rewards)
+        step.close(len(kept))
+        self._move(step)
+        return kept, left
+
+    def thin(self, reward_of: Callable[[str, SamplingFacts], float | None]) -> list[str]:
+        """Choose ahead among the rollouts of the open step that has most beyond its seats; the step stays open.
+
+        Args:
+            reward_of: As of `close`.
+
+        Returns:
+            Trace ids that are left out; empty when no open step has more rollouts than seats.
+        """
+        step = max(self.open(), key=self._excess, default=None)
+        if step is None or self._excess(step) <= 0:
+            return []
+        rewards = {trace_id: reward_of(trace_id, facts) for trace_id, facts in step.waiting.items()}
+        chosen = self._chosen(step, rewards, self.cap(step.track[1]))
+        left = sorted(trace_id for trace_id in step.waiting if trace_id not in chosen)
+        step.count(left, rewards)
+        self._store(step)
+        return left
+
+    def _excess(self, step: SampledStep) -> int:
+        return len(step.waiting) - self.cap(step.track[1])
+
+    def _chosen(self, step: SampledStep, rewards: Mapping[str, float | None], seats: int) -> set[str]:
+        """Return the ids of the rollouts waiting for *step* that the rule gives *seats* to."""
+        order = sorted(step.waiting)
+        facts = (step.waiting[trace_id] for trace_id in order)
+        candidates = [
+            Candidate(rewards[trace_id], one.group, one.failed, one.truncated, trace_id)
+            for trace_id, one in zip(order, facts, strict=True)
+        ]
+        seed = f"{self._options.run_id or step.run_id}/{step.number}"
+        return {order[index] for index in choose(candidates, seats, rule=self._options.selection, seed=seed)}
+
+    def row(self, step: SampledStep) -> Row:
+        """Return the statistics of a closed step; a later one of the same step has an id of its own."""
+        role, split, attempt = step.track
+        identity = f"s:{role}:{split}:{self._stepless_number(step) if step.number is None else step.number}"
+        identity += f":a{attempt}" if attempt > 1 else ""
+        axis = axis_of(step.role) if step.number is not None else None
+        steps = dict(self._axes())
+        if axis is not None and step.number is not None:
+            steps[axis] = step.number
+        values = step.statistics.values(step.kept, None if split == TRAIN else split)
+        if step.attempt > 1:
+            values = {ATTEMPT: step.attempt, **values}
+        row = Row(
+            id=f"{identity}:{step.revision}" if step.revision else identity,
+            role=step.role,
+            step=step.number,
+            axis=axis,
+            time_unix_ns=step.said_ns or step.last_ns,
+            values={key_of(step.role, key): value for key, value in values.items()},
+            steps=steps,
+            attempt=step.attempt,
+        )
+        step.sent()
+        self._changed.pop(step.state_key, None)
+        if step.number is None:
+            self._forget(step)
+        else:
+            self._store(step)
+        return row
+
+    def _stepless_number(self, step: SampledStep) -> int:
+        """Return a number for rollouts without a step that none before has had: the time when the first came."""
+        before = self._state.get(_STEPLESS)
+        number = max(step.first_ns, before + 1) if isinstance(before, int) else step.first_ns
+        self._state.set(_STEPLESS, number)
+        return number
+
+    def due(self, now_unix_ns: int) -> list[SampledStep]:
+        """Return the open steps that have waited long enough, oldest first."""
+        if now_unix_ns < self._next_ns:
+            return []
+        dues: list[tuple[int, SampledStep]] = []
+        for (role, split, attempt), steps in self._open.items():
+            reach = self._workers.reach(role, split, now_unix_ns)
+            is_over = attempt < self._attempt_of(axis_of(role or None))
+            dues += [(self._due_ns(step, reach, now_unix_ns, is_over=is_over), step) for step in steps.values()]
+        next_ns = min((due_ns for due_ns, _ in dues if due_ns > now_unix_ns), default=_NEVER)
+        self._next_ns = min(next_ns, now_unix_ns + _LOOK_NS)
+        return sorted((step for due_ns, step in dues if due_ns <= now_unix_ns), key=_age)
+
+    def _due_ns(self, step: SampledStep, reach: StepProgress, now_unix_ns: int, *, is_over: bool) -> int:
+        """Return when *step* closes as things stand; *is_over*: its role has been started again since."""
+        due, options = self._receive_clock.due, self._options
+        quiet_ns = due(step.first_ns if step.number is None else step.last_ns, options.step_watermark_ns)
+        if step.number is None or is_over:
+            return quiet_ns
+        behind_ns = reach.behind_since(step.number)
+        if behind_ns is not None:
+            quiet_ns = max(quiet_ns, due(min(behind_ns, step.last_ns), options.step_timeout_ns))
+        at_most_ns = due(step.first_ns, options.step_timeout_ns)
+        return min(quiet_ns, at_most_ns, self._passed_ns(step, reach, now_unix_ns))
+
+    def _passed_ns(self, step: SampledStep, reach: StepProgress, now_unix_ns: int) -> int:
+        """Return when *step* closes because every worker is past it."""
+        if step.number is None or step.number >= reach.past_below or step.number in reach.under_way:
+            self._note_passed(step, None)
+            return _NEVER
+        if not reach.settles:
+            return now_unix_ns
+        self._note_passed(step, step.passed_ns or now_unix_ns)
+        due_ns = self._receive_clock.due(step.passed_ns or now_unix_ns, self._options.row_wait_ns)
+        self._next_ns = min(self._next_ns, due_ns)
+        return due_ns
+
+    def _note_passed(self, step: SampledStep, passed_ns: int | None) -> None:
+        if step.passed_at(passed_ns):
+            self._store(step)
+
+    def corrected(self, now_unix_ns: int | None) -> list[SampledStep]:
+        """Return the closed steps whose statistics changed and that have been quiet since; ``None``: all changed."""
+        wait = self._options.step_watermark_ns
+        found = [
+            step
+            for step in self._changed.values()
+            if now_unix_ns is None or (step.changed_ns is not None and now_unix_ns >= step.changed_ns + wait)
+        ]
+        return sorted(found, key=_age)
+
+    def open(self) -> list[SampledStep]:
+        """Return the open steps, oldest first."""
+        return sorted((step for steps in self._open.values() for step in steps.values()), key=_age)
+
+    def cap(self, split: str) -> int:
+        """Return the seats of a step of *split*."""
+        eval_cap = self._options.max_rollouts_eval
+        return eval_cap if split == EVAL and eval_cap is not None else self._options.max_rollouts
+
+    def _step(self, track: Track, number: int | None, now_unix_ns: int) -> SampledStep:
+        found = self._open.get(track, {}).get(number) or self._closed.get(track, {}).get(number)
+        if found is None:
+            found = SampledStep(track, number, now_unix_ns, now_unix_ns)
+            self._open.setdefault(track, {})[number] = found
+            self._next_ns = min(self._next_ns, now_unix_ns + _LOOK_NS)
+        return found
+
+    def _loaded(self, stored: tuple[str, object]) -> SampledStep:
+        key, value = stored
+        step = SampledStep.from_json(value)
+        if step.state_key != key:
+            self._state.delete(key)
+            self._store(step)
+        return step
+
+    def _touched(self, step: SampledStep, now_unix_ns: int) -> None:
+        if step.closed:
+            step.change(now_unix_ns)
+            self._changed[step.state_key] = step
+            self._by_age[step.state_key] = self._by_age.pop(step.state_key, step)
+        self._store(step)
+
+    def _move(self, step: SampledStep) -> None:
+        """Make an open step a closed one, and remember less of the oldest."""
+        steps = self._open.get(step.track, {})
+        steps.pop(step.number, None)
+        if not steps:
+            self._open.pop(step.track, None)
+        closed = self._closed.setdefault(step.track, {})
+        closed[step.number] = step
+        if len(closed) > _DETAILED:
+            aged = closed[_behind(closed, _DETAILED)]
+            if aged.forget_details():
+                self._store(aged)
+        self._by_age[step.state_key] = step
+        if len(closed) > _REMEMBERED:
+            self._forget(next(iter(closed.values())))
+        while len(self._by_age) > _REMEMBERED_IN_ALL:
+            self._forget(next(iter(self._by_age.values())))
+
+    def _forget(self, step: SampledStep) -> None:
+        """Remove a closed step from memory and from the state."""
+        closed = self._closed.get(step.track, {})
+        closed.pop(step.number, None)
+        if not closed:
+            self._closed.pop(step.track, None)
+        self._changed.pop(step.state_key, None)
+        self._by_age.pop(step.state_key, None)
+        self._state.delete(step.state_key)
+
+    def _store(self, step: SampledStep) -> None:
+        self._state.set(step.state_key, step.to_json())
+
+
+def _behind(closed: dict[int | None, SampledStep], back: int) -> int | None:
+    """Return the key that stands *back* places behind the newest."""
+    return next(islice(reversed(closed), back, None))
+
+
+def _age(step: SampledStep) -> tuple[int, Track, int]:
+    return (step.first_ns, step.track, -1 if step.number is None else step.number)

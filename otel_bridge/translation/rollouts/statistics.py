@@ -1,0 +1,164 @@
+"""Merged statistics of all rollouts of one step, kept or not -> metric values.
+
+What comes in: single rewards, and sums that emitters made of the rollouts they left out. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from otel_bridge.records import Json, Value
+from otel_bridge.translation.decode.spans import as_float, as_int
+
+NO_GROUP: Final = ""
+"""Key of rollouts without a group; they make no group together."""
+_PREFIX: Final = "rollouts"
+
+
+@dataclass(slots=True)
+class Sums:
+    """Count, sum, sum of squares, minimum and maximum of rewards."""
+
+    count: int = 0
+    sum: float = 0.0
+    sum_squares: float = 0.0
+    min: float = math.inf
+    max: float = -math.inf
+
+    def merge(self, other: Sums) -> None:
+        """Add the numbers of *other*."""
+        self.count += other.count
+        self.sum += other.sum
+        self.sum_squares += other.sum_squares
+        self.min = min(self.min, other.min)
+        self.max = max(self.max, other.max)
+
+    @property
+    def flat(self) -> bool:
+        """At least two rewards, and all of them equal."""
+        return self.count > 1 and self.min == self.max
+
+
+@dataclass(slots=True)
+class Staleness:
+    """Count, sum and maximum of step less policy version."""
+
+    count: int = 0
+    sum: int = 0
+    max: int = 0
+
+    def add(self, count: int, total: int, most: int) -> None:
+        """Add *count* rollouts, *total* steps behind together and *most* at most."""
+        self.max = max(self.max, most) if self.count else most
+        self.count += count
+        self.sum += total
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Statistics of one step.
+
+    Attributes:
+        total: Rollouts, those without a reward included.
+        groups: Group id to its rewards.
+        flat_groups: Groups without variance among those that were folded.
+        staleness: Steps that the consuming step lies behind the policy version, of rollouts that name one.
+    """
+
+    total: int = 0
+    groups: dict[str, Sums] = field(default_factory=dict[str, Sums])
+    flat_groups: int = 0
+    staleness: Staleness = field(default_factory=Staleness)
+
+    def add(self, group: str | None, reward: float | None, staleness: int | None = None) -> None:
+        """Count one rollout; a reward that is not a finite number counts as none."""
+        self.total += 1
+        if staleness is not None:
+            self.staleness.add(1, staleness, staleness)
+        if reward is not None and math.isfinite(reward):
+            self._merge(group or NO_GROUP, Sums(1, reward, reward * reward, reward, reward))
+
+    def add_sampled_out(self, rollouts: int, body: Mapping[str, Json]) -> None:
+        """Count *rollouts* that an emitter left out; *body*: group id to count, sum, sum_squares, min, max."""
+        counted = 0
+        for group, value in body.items():
+            sums = _sums(value)
+            if sums is not None:
+                counted += sums.count
+                self._merge(group, sums)
+        self.total += max(rollouts, counted)
+
+    def _merge(self, group: str, sums: Sums) -> None:
+        known = self.groups.get(group)
+        if known is None:
+            known = self.groups[group] = Sums()
+        known.merge(sums)
+
+    def fold(self) -> None:
+        """Forget which group is which; what was counted stays."""
+        self.flat_groups += sum(sums.flat for group, sums in self.groups.items() if group != NO_GROUP)
+        whole = self._whole()
+        self.groups = {NO_GROUP: whole} if whole.count else {}
+
+    def _whole(self) -> Sums:
+        whole = Sums()
+        for sums in self.groups.values():
+            whole.merge(sums)
+        return whole
+
+    def values(self, kept: int, split: str | None) -> dict[str, Value]:
+        """Return the metrics, without a role: ``rollouts/total`` …, with *split* ``rollouts/<split>/total`` …."""
+        prefix = f"{_PREFIX}/{split}" if split else _PREFIX
+        flat = self.flat_groups + sum(sums.flat for group, sums in self.groups.items() if group != NO_GROUP)
+        values: dict[str, Value] = {
+            f"{prefix}/total": self.total,
+            f"{prefix}/kept": kept,
+            f"{prefix}/zero_variance_groups": flat,
+        }
+        whole = self._whole()
+        if whole.count:
+            mean = whole.sum / whole.count
+            variance = max(whole.sum_squares / whole.count - mean * mean, 0.0)
+            values[f"{prefix}/reward/mean"] = mean
+            values[f"{prefix}/reward/std"] = 0.0 if whole.flat else math.sqrt(variance)
+            values[f"{prefix}/reward/min"] = whole.min
+            values[f"{prefix}/reward/max"] = whole.max
+        if self.staleness.count:
+            values[f"{prefix}/staleness/mean"] = self.staleness.sum / self.staleness.count
+            values[f"{prefix}/staleness/max"] = self.staleness.max
+        return values
+
+    def to_json(self) -> dict[str, Json]:
+        """Return it as the state keeps it."""
+        groups: dict[str, Json] = {
+            group: [sums.count, sums.sum, sums.sum_squares, sums.min, sums.max] for group, sums in self.groups.items()
+        }
+        stale = self.staleness
+        staleness: list[Json] = [stale.count, stale.sum, stale.max]
+        return {"total": self.total, "flat": self.flat_groups, "groups": groups, "staleness": staleness}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Statistics:
+        """Return what `to_json` made."""
+        groups = cast("dict[str, tuple[int, float, float, float, float]]", value["groups"])
+        return cls(
+            total=cast("int", value["total"]),
+            flat_groups=cast("int", value["flat"]),
+            groups={group: Sums(*numbers) for group, numbers in groups.items()},
+            staleness=Staleness(*cast("list[int]", value.get("staleness", []))),
+        )
+
+
+def _sums(value: Json) -> Sums | None:
+    """Read what an emitter sent for one group; ``None`` when it cannot be."""
+    if not isinstance(value, dict):
+        return None
+    count = as_int(value.get("count"))
+    numbers = [as_float(value.get(name)) for name in ("sum", "sum_squares", "min", "max")]
+    if count is None or count <= 0 or count > 1 << 53:
+        return None
+    known = [number for number in numbers if number is not None and math.isfinite(number)]
+    return Sums(count, *known) if len(known) == len(numbers) else None

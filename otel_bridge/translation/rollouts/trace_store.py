@@ -1,0 +1,398 @@
+"""Traces that wait, for spans or for their step: in the state as bytes, in memory only what finding them needs.
+
+``trace/meta/<trace id>`` says what is known of a trace, ``trace/spans/<trace id>/<n>`` holds spans as they came with
+their producer, ``trace/done/…`` and ``trace/other/…`` remember finished traces, so that a redelivery is recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+import orjson
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+
+from otel_bridge import semconv
+from otel_bridge.records import Json
+from otel_bridge.translation.decode import spans as reading
+from otel_bridge.translation.decode.attributes import value_of
+from otel_bridge.translation.decode.content_events import is_content_span
+from otel_bridge.translation.decode.resources import SpanOrigin
+from otel_bridge.translation.rollouts.assembly import SamplingFacts, Trace
+from otel_bridge.translation.state import TranslationState
+
+MAX_SPANS: Final = 20_000
+"""Spans of one trace; more is not a rollout but an endless span source."""
+FURTHER: Final = "+"
+"""Behind the id of a trace: spans that came when its first rollout was complete, and may belong to others."""
+_META: Final = "trace/meta/"
+_SPANS: Final = "trace/spans/"
+_KNOWN_SPANS: Final = 256
+"""Span ids that are remembered of a finished trace; of a larger one a span that comes again counts as late."""
+_KNOWN_BYTES: Final = 4
+"""Bytes of a span id that distinguish the spans of one trace well enough."""
+
+
+@dataclass(slots=True)
+class PendingTrace:
+    """What is known of a trace that waits.
+
+    Attributes:
+        id: 32 hex digits.
+        first_ns: When its first span came.
+        last_ns: When its last span came.
+        span_ids: Of the spans that came.
+        chunks: How many values hold its spans.
+        size: Their bytes.
+        root_ns: When its root came.
+        expected: Spans that its root says it has.
+        rollout: It is known to be a rollout.
+        facts: Set when it is complete and waits for its step.
+        complete_ns: When it began to wait for its step.
+        marks: Spans that say that they are rollouts, of `span_ids`.
+        marked_ns: When the first of them came.
+        parts: Rollouts that were parted from it.
+        sender: Process that sent its root, or the latest spans while no root has come.
+        step: Step that its root names.
+        contents: How many of `span_ids` stand for log records with messages (`content_events`).
+        bare: A model was called, and no message has come yet: log records may bring them.
+    """
+
+    id: str
+    first_ns: int
+    last_ns: int
+    span_ids: set[bytes] = field(default_factory=set[bytes])
+    chunks: int = 0
+    size: int = 0
+    root_ns: int | None = None
+    expected: int | None = None
+    rollout: bool = False
+    facts: SamplingFacts | None = None
+    marks: set[bytes] = field(default_factory=set[bytes])
+    marked_ns: int | None = None
+    parts: tuple[str, ...] = ()
+    sender: str = ""
+    step: int | None = None
+    contents: int = 0
+    bare: bool = False
+    complete_ns: int | None = None
+
+    def split_off(
+        self, trace_id: str, span_ids: Iterable[bytes], beginning: bytes, now_unix_ns: int, *, others: tuple[str, ...]
+    ) -> PendingTrace:
+        """Return one rollout of this trace, which holds several, as a trace of its own.
+
+        Args:
+            trace_id: Its id.
+            span_ids: Its spans.
+            beginning: The span that begins it.
+            now_unix_ns: Now.
+            others: Ids of the other rollouts, which the one that keeps the trace's id knows.
+        """
+        first = trace_id == self.id
+        return PendingTrace(
+            trace_id,
+            self.first_ns,
+            self.last_ns,
+            self.span_ids if first else {*span_ids},
+            root_ns=now_unix_ns,
+            rollout=True,
+            marks={beginning},
+            parts=others if first else (),
+            sender=self.sender,
+        )
+
+    def add_parts(self, trace_ids: Iterable[str]) -> None:
+        """Note further rollouts that were split from the trace."""
+        self.parts += tuple(trace_ids)
+
+    def sent_by(self, sender: str) -> None:
+        """Note which process sent the spans that came, unless it is known who sent the root."""
+        if self.root_ns is None:
+            self.sender = sender
+
+    def wait(self, facts: SamplingFacts, now_unix_ns: int) -> None:
+        """Note that the trace is complete and waits for its step."""
+        self.facts, self.complete_ns = facts, now_unix_ns
+
+    def revise(self, facts: SamplingFacts) -> None:
+        """Replace what sampling knows of the trace."""
+        self.facts = facts
+
+    @property
+    def base(self) -> str:
+        """The id that its spans came with, or were given when they were parted."""
+        return self.id.removesuffix(FURTHER)
+
+    @property
+    def further(self) -> bool:
+        """It holds what came of a trace whose first rollout was complete already."""
+        return self.id.endswith(FURTHER)
+
+    @property
+    def whole(self) -> bool:
+        """All spans that its root announced are there."""
+        return (
+            self.root_ns is not None
+            and self.expected is not None
+            and len(self.span_ids) - self.contents >= self.expected
+        )
+
+    def add(self, spans: Sequence[Span], now_unix_ns: int) -> None:
+        """Note what new spans say of the whole."""
+        self.last_ns = max(self.last_ns, now_unix_ns)
+        for span in spans:
+            self.span_ids.add(span.span_id)
+            if is_content_span(span):
+                self.contents += 1
+                self.bare = False
+                continue
+            self.bare = self.bare or (not self.contents and reading.is_bare(span))
+            self.rollout = self.rollout or reading.is_rollout(span)
+            root = reading.is_root(span)
+            if reading.is_marked(span):
+                self.marks.add(span.span_id)
+                self.marked_ns = self.marked_ns or now_unix_ns
+                root = root or self.further
+            if not root and span.name != semconv.ROLLOUT_SPAN:
+                continue
+            expected = _integer(span, semconv.SPAN_COUNT)
+            if expected is not None and expected > 0:
+                self.expected = expected
+            if self.step is None:
+                self.step = _integer(span, semconv.STEP, *semconv.FOREIGN_STEPS)
+            if (root or expected is not None) and self.root_ns is None:
+                self.root_ns = now_unix_ns
+
+
+def _integer(span: Span, *keys: str) -> int | None:
+    """Return the integer attribute of the first of *keys* that *span* has."""
+    found = {pair.key: reading.as_int(value_of(pair.value)) for pair in span.attributes if pair.key in keys}
+    return next((value for key in keys if (value := found.get(key)) is not None), None)
+
+
+class TraceStore:
+    """Every waiting trace, by id, oldest first."""
+
+    def __init__(self, state: TranslationState) -> None:
+        self._state = state
+        found = [_open_trace(key[len(_META) :], value) for key, value in state.items(_META)]
+        self.traces = {trace.id: trace for trace in sorted(found, key=lambda trace: (trace.first_ns, trace.id))}
+        self.size = sum(trace.size for trace in found)
+
+    def keep(self, trace: PendingTrace, origin: SpanOrigin, scope_spans: ScopeSpans) -> None:
+        """Store more spans of *trace*."""
+        header = [origin.role, origin.run_id, origin.own, dict(origin.facts), origin.scope]
+        chunk = orjson.dumps(header) + b"\n" + scope_spans.SerializeToString()
+        self._state.set(f"{_SPANS}{trace.id}/{trace.chunks}", chunk)
+        trace.chunks += 1
+        trace.size += len(chunk)
+        self.size += len(chunk)
+        self.traces[trace.id] = trace
+        self.note(trace)
+
+    def note(self, trace: PendingTrace) -> None:
+        """Store what is known of *trace*."""
+        facts = trace.facts
+        self._state.set(
+            f"{_META}{trace.id}",
+            [
+                trace.first_ns,
+                trace.last_ns,
+                b"".join(sorted(trace.span_ids)).hex(),
+                trace.chunks,
+                trace.size,
+                trace.root_ns,
+                trace.expected,
+                trace.rollout,
+                _packed(facts) if facts is not None else None,
+                b"".join(sorted(trace.marks)).hex(),
+                trace.marked_ns,
+                list(trace.parts),
+                trace.sender,
+                trace.step,
+                trace.contents,
+                trace.bare,
+                trace.complete_ns,
+            ],
+        )
+
+    def read(self, trace: PendingTrace) -> Trace:
+        """Return *trace* with its spans, in the order in which they came."""
+        spans: list[tuple[SpanOrigin, Span]] = []
+        for number in range(trace.chunks):
+            chunk = self._state.get(f"{_SPANS}{trace.id}/{number}")
+            if isinstance(chunk, bytes):
+                header, _, payload = chunk.partition(b"\n")
+                origin = _producer(orjson.loads(header))
+                spans.extend((origin, span) for span in ScopeSpans.FromString(payload).spans)
+        return Trace(trace.base, spans)
+
+    def forget(self, trace: PendingTrace) -> None:
+        """Take *trace* out of the store."""
+        if self.traces.pop(trace.id, None) is None:
+            return
+        self.size -= trace.size
+        for number in range(trace.chunks):
+            self._state.delete(f"{_SPANS}{trace.id}/{number}")
+        self._state.delete(f"{_META}{trace.id}")
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedTrace:
+    """A trace that waits no more.
+
+    Attributes:
+        kept: Its rollout was emitted; else it was left out.
+        key: Where trackers show the rollout.
+        span_ids: The end of each of its spans' ids; ``None`` when there were too many to remember.
+        marks: Then, the end of the ids of those that said that they are rollouts.
+    """
+
+    kept: bool
+    key: str
+    role: str | None
+    step: int | None
+    span_ids: frozenset[bytes] | None
+    marks: frozenset[bytes] = frozenset()
+
+    @property
+    def known(self) -> frozenset[bytes]:
+        """Every id of a span that is remembered."""
+        return self.marks if self.span_ids is None else self.span_ids
+
+
+class CompletedTraces:
+    """The last *limit* finished traces, in the state below *prefix*."""
+
+    def __init__(self, state: TranslationState, prefix: str, limit: int) -> None:
+        self._state, self._prefix, self._limit = state, prefix, limit
+        found = [(cast("list[Json]", value), key[len(prefix) :]) for key, value in state.items(prefix)]
+        found.sort(key=lambda pair: cast("int", pair[0][0]))
+        self._ended = {trace_id: _ended(value) for value, trace_id in found}
+        self._number = cast("int", found[-1][0][0]) if found else 0
+
+    def get(self, trace_id: str) -> CompletedTrace | None:
+        """Return what became of a trace, ``None`` when it is not remembered."""
+        return self._ended.get(trace_id)
+
+    def add(self, trace_id: str, ended: CompletedTrace) -> str | None:
+        """Remember a trace; return the id of the one that is forgotten for it."""
+        self._number += 1
+        ids = b"".join(sorted(ended.span_ids)).hex() if ended.span_ids is not None else None
+        fields = [self._number, ended.kept, ended.key, ended.role, ended.step, ids, b"".join(sorted(ended.marks)).hex()]
+        self._state.set(f"{self._prefix}{trace_id}", fields)
+        self._ended[trace_id] = ended
+        if len(self._ended) <= self._limit:
+            return None
+        oldest = next(iter(self._ended))
+        del self._ended[oldest]
+        self._state.delete(f"{self._prefix}{oldest}")
+        return oldest
+
+
+def ended_as(trace: PendingTrace, key: str, role: str | None, step: int | None, *, kept: bool) -> CompletedTrace:
+    """Return *trace* as it is remembered."""
+    few = len(trace.span_ids) <= _KNOWN_SPANS
+    return CompletedTrace(
+        kept, key, role, step, _tails(trace.span_ids) if few else None, frozenset() if few else _tails(trace.marks)
+    )
+
+
+def tail(span_id: bytes) -> bytes:
+    """Return what is remembered of the id of a span of a finished trace."""
+    return span_id[-_KNOWN_BYTES:]
+
+
+def _tails(span_ids: set[bytes]) -> frozenset[bytes]:
+    return frozenset(map(tail, span_ids))
+
+
+def unknown(ended: CompletedTrace, spans: Sequence[Span]) -> int:
+    """Return how many of *spans* were not part of a finished trace."""
+    return len({tail(span.span_id) for span in spans} - (ended.span_ids or frozenset()))
+
+
+def _split_ids(text: str, size: int) -> list[bytes]:
+    raw = bytes.fromhex(text)
+    return [raw[at : at + size] for at in range(0, len(raw), size)]
+
+
+_FIRST_FIELDS: Final = 9
+_OLDER: Final[list[Json]] = ["", None, [], "", None, 0, False, None]
+"""What stands for the last fields in older ledgers, which lack them."""
+
+
+def _open_trace(trace_id: str, value: object) -> PendingTrace:
+    fields = [*cast("list[Json]", value)]
+    fields += _OLDER[len(fields) - _FIRST_FIELDS :]
+    packed = fields[8]
+    return PendingTrace(
+        id=trace_id,
+        first_ns=cast("int", fields[0]),
+        last_ns=cast("int", fields[1]),
+        span_ids=set(_split_ids(cast("str", fields[2]), 8)),
+        chunks=cast("int", fields[3]),
+        size=cast("int", fields[4]),
+        root_ns=cast("int | None", fields[5]),
+        expected=cast("int | None", fields[6]),
+        rollout=cast("bool", fields[7]),
+        facts=_unpacked(cast("list[Json]", packed)) if packed is not None else None,
+        marks=set(_split_ids(cast("str", fields[9]), 8)),
+        marked_ns=cast("int | None", fields[10]),
+        parts=tuple(cast("list[str]", fields[11])),
+        sender=cast("str", fields[12]),
+        step=cast("int | None", fields[13]),
+        contents=cast("int", fields[14]),
+        bare=cast("bool", fields[15]),
+        complete_ns=cast("int | None", fields[16]),
+    )
+
+
+def _packed(facts: SamplingFacts) -> list[Json]:
+    return [
+        facts.role, facts.split, facts.step, facts.group, facts.reward, facts.failed, facts.truncated,
+        facts.start_unix_ns, facts.end_unix_ns, facts.run_id, facts.attempt,
+        facts.staleness,
+    ]  # fmt: skip
+
+
+def _unpacked(fields: list[Json]) -> SamplingFacts:
+    return SamplingFacts(
+        role=cast("str | None", fields[0]),
+        split=cast("str", fields[1]),
+        step=cast("int | None", fields[2]),
+        group=cast("str | None", fields[3]),
+        reward=cast("float | None", fields[4]),
+        failed=cast("bool", fields[5]),
+        truncated=cast("bool", fields[6]),
+        start_unix_ns=cast("int", fields[7]),
+        end_unix_ns=cast("int", fields[8]),
+        run_id=cast("str", fields[9]),
+        attempt=cast("int", fields[10]) if len(fields) > 10 else 1,
+        staleness=cast("int | None", fields[11]) if len(fields) > 11 else None,
+    )
+
+
+def _producer(header: Sequence[Json]) -> SpanOrigin:
+    role, run_id, own, facts, *scope = header  # older ledgers lack the scope
+    return SpanOrigin(
+        cast("str | None", role),
+        cast("str", run_id),
+        cast("bool", own),
+        cast("dict[str, Json]", facts),
+        cast("str", scope[0]) if scope else "",
+    )
+
+
+def _ended(fields: list[Json]) -> CompletedTrace:
+    ids = fields[5]
+    return CompletedTrace(
+        kept=cast("bool", fields[1]),
+        key=cast("str", fields[2]),
+        role=cast("str | None", fields[3]),
+        step=cast("int | None", fields[4]),
+        span_ids=frozenset(_split_ids(ids, _KNOWN_BYTES)) if isinstance(ids, str) else None,
+        marks=frozenset(_split_ids(cast("str", fields[6]), _KNOWN_BYTES)) if len(fields) > 6 else frozenset(),
+    )

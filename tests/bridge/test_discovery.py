@@ -1,0 +1,60 @@
+"""What the host keeps of runs that it does not serve now."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from bridge_doubles import options
+
+from otel_bridge.bridge.serving.active_runs import ActiveRuns
+from otel_bridge.bridge.serving.discovery import ClosedRun
+from otel_bridge.bridge.serving.heartbeat import Heartbeat
+from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
+from otel_bridge.journal.folder import RunFolder, run_folders
+
+
+def quiet(_: str) -> None:
+    """Say nothing."""
+
+
+def runs_of(folders: Callable[[], Iterable[RunFolder]]) -> ActiveRuns:
+    return ActiveRuns(
+        folders, options(), until_done=False, wake=lambda: None, say=quiet, heartbeat=Heartbeat(30.0, quiet)
+    )
+
+
+def failed(runs: ActiveRuns, base: Path, run_id: str) -> RunFolder:
+    """Make a folder of which everything is noted."""
+    folder = RunFolder(base, run_id)
+    folder.create()
+    runs.failures.failed(folder.path, OSError("no"))
+    runs._discovery.closed[folder.path] = ClosedRun(RunStatus(run_id, Outcome.DONE), None, float("inf"))
+    runs._discovery._looked[folder.path] = 1
+    return folder
+
+
+def noted(runs: ActiveRuns) -> list[set[str]]:
+    found = runs._discovery
+    return [{path.name for path in paths} for paths in (found.closed, found._looked, runs.failures._failing)]
+
+
+def test_nothing_is_kept_of_runs_whose_folder_was_deleted(tmp_path: Path) -> None:
+    runs = runs_of(lambda: run_folders(tmp_path))
+    failed(runs, tmp_path, "kept")
+    gone = failed(runs, tmp_path, "gone")
+
+    shutil.rmtree(gone.path)
+    runs._discovery.find()
+
+    assert noted(runs) == [{"kept"}] * 3
+
+
+def test_what_is_kept_of_a_run_stays_while_its_folder_is_there_though_it_is_not_listed(tmp_path: Path) -> None:
+    runs = runs_of(list)
+    failed(runs, tmp_path, "kept")
+
+    runs._discovery.find()
+
+    assert noted(runs) == [{"kept"}] * 3

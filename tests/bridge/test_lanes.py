@@ -1,0 +1,74 @@
+"""The exporters of one run at work, and which of their destinations the ledger takes for named."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bridge_doubles import options, until
+
+from otel_bridge.bridge.delivery.exporter_set import ExporterSet
+from otel_bridge.bridge.delivery.worker import ExporterWorker
+from otel_bridge.bridge.exporters import ExporterEnvironment
+from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.exporter import Exporter, RunInfo
+from otel_bridge.records import Position
+from otel_bridge.testing.memory import RecordingTracker
+
+
+def test_an_exporter_that_gets_its_destination_while_others_are_named_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, may_begin = Ledger(tmp_path / "ledger.sqlite"), threading.Event()
+    places = options(("old", RecordingTracker()), ("new", RecordingTracker())).places
+    former = ledger.destination("former", {})
+
+    def load(name: str) -> Exporter:
+        assert name == "old" or may_begin.wait(20)
+        return places.load(name)
+
+    workers = lanes_of(ledger, replace(places, load=load))
+    workers.choose({"old": ("metrics",), "new": ("metrics",)}, {})
+    until(lambda: workers.by_name["old"].destination_id is not None)
+    real = ledger.name_destinations
+
+    def after_the_new_one_began(ids: Collection[int], **others: Collection[str]) -> None:
+        may_begin.set()
+        until(lambda: workers.by_name["new"].destination_id is not None)
+        real(ids, **others)
+
+    monkeypatch.setattr(ledger, "name_destinations", after_the_new_one_began)
+    workers.mark_named()
+
+    assert {item.exporter: item.named for item in ledger.view().destinations()} == {
+        former.exporter: False,
+        "old": True,
+        "new": True,
+    }
+    workers.stop()
+    assert workers.join(time.monotonic() + 20) == []
+    ledger.close()
+
+
+def lanes_of(ledger: Ledger, places: ExporterEnvironment) -> ExporterSet:
+    def no_lane() -> ExporterWorker:
+        raise AssertionError("nothing is forwarded here")
+
+    def describe(view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
+        return 0, RunInfo("r", "p", "n", Path(), reopened=reopened)
+
+    return ExporterSet(
+        ledger,
+        places,
+        describe,
+        progressed=lambda: None,
+        say=lambda _: None,
+        forward=no_lane,
+        limit_of=lambda _: None,
+        more_comes=lambda: False,
+    )

@@ -1,0 +1,104 @@
+"""A service that may open few files, or has run out of them: all is delivered, or refused and sent again."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import resource
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bridge_doubles import until
+from command_runs import environment
+from otlp_samples import metrics_request, row, who
+from service_process import service
+from service_senders import Sender
+
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import read_report
+from otel_bridge_collector import Receiver, ReceiverSettings
+
+RUNS = 24
+FILES = 120
+
+
+@contextmanager
+def no_files_left() -> Generator[None]:
+    """Leave this process no descriptor to open, until the end."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_more_runs_than_files_are_all_delivered_and_the_service_says_that_it_is_ready(tmp_path: Path) -> None:
+    with service(tmp_path, environment(tmp_path), "--exporters", "file", files=FILES) as running:
+        port = int(running.http.rpartition(":")[2])
+        for number in range(RUNS):
+            sender = Sender("http", port, f"p{number}", run_id=f"run-{number:03d}")
+            sender.send(3)
+            sender.finish()
+
+        until(lambda: sum(_delivered(tmp_path)) == 3 * RUNS, 60)
+        with urllib.request.urlopen(f"{running.http}/readyz", timeout=10) as ready:
+            assert ready.status == 200
+        assert running.end()[0] == 0
+
+
+def test_without_a_file_left_a_request_is_refused_to_be_sent_again_and_then_taken(tmp_path: Path) -> None:
+    receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path, grpc_port=None))
+    connection = http.client.HTTPConnection("127.0.0.1", int(receiver.http_endpoint.rpartition(":")[2]), timeout=10)
+    try:
+        first = _post(connection, b"no request")
+        with no_files_left():
+            refused = _post(connection, _rows("new"))
+        taken = _post(connection, _rows("new"))
+    finally:
+        connection.close()
+        receiver.stop()
+
+    assert [first[0], refused[:2], taken[0]] == [400, (503, "1"), 200]
+
+
+def test_without_a_file_left_the_receiver_closes_the_run_that_was_silent_longest_for_a_new_one(tmp_path: Path) -> None:
+    receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path, grpc_port=None))
+    connection = http.client.HTTPConnection("127.0.0.1", int(receiver.http_endpoint.rpartition(":")[2]), timeout=10)
+    try:
+        before = [_post(connection, _rows(f"run-{number}"))[0] for number in range(4)]
+        with no_files_left():
+            statuses = [_post(connection, _rows("new"))[0] for _ in range(2)]
+        open_runs = receiver.open_runs
+    finally:
+        connection.close()
+        receiver.stop()
+
+    assert (before, statuses[-1], open_runs) == ([200] * 4, 200, 3)
+
+
+def _post(connection: http.client.HTTPConnection, body: bytes) -> tuple[int, str | None]:
+    connection.request("POST", "/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status, answer.headers["Retry-After"]
+
+
+def _rows(run_id: str) -> bytes:
+    return metrics_request(({**who("i1"), "rl.run.id": run_id}, [row(1, {"loss": 0.5})]))
+
+
+def _delivered(cwd: Path) -> list[int]:
+    reports = [read_report(folder) for folder in run_folders(cwd / ".otel-bridge")]
+    return [
+        0 if report is None or "file" not in report.exporters else report.exporters["file"].rows for report in reports
+    ]

@@ -1,0 +1,36 @@
+"""The checks of the house: words, class names, and stores to attributes of other modules' objects."""
+
+from __future__ import annotations
+
+import pytest
+import stores
+import words
+
+
+def test_the_tree_has_the_words_of_the_glossary_and_no_class_name_twice() -> None:
+    assert words.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("# who is told of it", [(1, "told")]),
+        ("def is_told(): ...", [(1, "is told".removeprefix("is "))]),
+        ("x = 1\n# it is no number", [(2, "is no number")]),
+        ("there is no key; it is no longer there, and no such file", []),
+        ("Lets go of the stranger's lock", [(1, "Lets go"), (1, "stranger")]),
+        ("a bold story, untold; the speakerphone", []),
+    ],
+)
+def test_a_refused_word_is_found_in_names_and_in_text(text: str, found: list[tuple[int, str]]) -> None:
+    assert list(words.refused(text)) == found
+
+
+def test_a_class_name_in_two_modules_is_found() -> None:
+    twice = words.defined_twice([("a.py", "class Frame: ...\nclass Other: ..."), ("b.py", "\nclass Frame: ...")])
+
+    assert list(twice) == ["b.py:2: class Frame is defined in a.py:1 too"]
+
+
+def test_objects_are_changed_by_their_own_methods() -> None:
+    assert len(list(stores.stores())) <= 30, "python tests/stores.py"

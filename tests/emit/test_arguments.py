@@ -1,0 +1,174 @@
+"""Calls as programs make them that call other loggers too: nothing raises, and what is meant is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emit_samples import run_in, seen_in
+
+import otel_bridge
+from otel_bridge.emit.arguments import seconds_of, status_of
+from otel_bridge.emit.flush import DeliveryWaiter, FlushOutcome
+from otel_bridge.emit.run import Run
+
+ANY: Any = otel_bridge
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda log: log(data={"loss": 0.5}, step=3),  # verl's Tracking, a module as its logger
+        lambda log: log(metrics={"loss": 0.5}, step=3),
+        lambda log: log(values={"loss": 0.5}, global_step=3),
+        lambda log: log(payload={"loss": 0.5}, step=3),
+        lambda log: log({"loss": 0.5}, 3, True, sync=False),
+        lambda log: log({"loss": 0.5}, step=3, commit=True, role=None),
+    ],
+    ids=["verl", "trackio", "lightning", "accelerate", "wandb", "commit"],
+)
+@pytest.mark.parametrize("of", ["module", "run"])
+def test_a_row_is_recorded_whatever_a_logger_calls_its_arguments(
+    tmp_path: Path, of: str, call: Callable[[Any], None]
+) -> None:
+    with run_in(tmp_path) as run:
+        call(ANY.log if of == "module" else run.log)
+
+    (seen,) = seen_in(tmp_path)
+    assert [(row.step, dict(row.values)) for row in seen.rows] == [(3, {"loss": 0.5})]
+    assert [event.name for event in seen.events] == ["rl.run.end"]
+
+
+def test_wandb_s_rows_that_do_not_commit_share_the_step_of_the_next_one(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        log: Any = run.log
+        log({"a": 1.0})
+        log({"b": 2.0}, commit=False)
+        log({"c": 3.0})
+        log({"d": 4.0})
+
+    (seen,) = seen_in(tmp_path)
+    assert [(row.step, dict(row.values)) for row in seen.rows] == [
+        (0, {"a": 1.0}), (1, {"b": 2.0}), (1, {"c": 3.0}), (2, {"d": 4.0}),
+    ]  # fmt: skip
+
+
+def test_no_call_raises_whatever_it_is_given_and_what_it_does_not_know_is_counted(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        both: tuple[Any, Any] = (ANY, run)
+        for calls in both:
+            calls.log()
+            calls.log({"loss": 1.0}, 1, None, None, "more", wall_time=3.5, role=7)
+            calls.log_config()
+            calls.log_config(lr=1e-6)
+            calls.log_rollouts()
+            calls.log_rollouts(data=[{"messages": "hi"}], step=1, kind="x")
+            calls.log_generations(["2+2?"], ["4"], [1.0], ["more"])
+            calls.log_reward()
+            calls.log_reward("r1", reward=1.0, reason="why")
+            calls.log_rewards()
+            calls.log_rewards(scores={"r1": 1.0}, reason="why")
+            with calls.rollout("train", step="no number") as rollout:
+                rollout.messages = "hi"
+                with rollout.tool(), rollout.chat("m", "more"):
+                    pass
+            calls.env(role=3)
+            calls.flush("soon", wait=True)
+        with ANY.tool(), ANY.chat("m", "more"):
+            pass
+        ANY.finish(exit_code=1, quiet=True, timeout=0.1, now="x")
+
+    (seen,) = seen_in(tmp_path)
+    dropped = seen.event("rl.dropped")
+    assert dropped.body == {
+        "not_a_mapping": 2, "unknown_argument": 17, "config_not_a_mapping": 2, "late_value": 2,
+        "late_not_a_mapping": 2, "rollout_step": 2,
+    }  # fmt: skip
+    assert seen.event("rl.run.end").attributes["rl.run.status"] == "failed"
+    assert [(row.role, dict(row.values)) for row in seen.rows] == [("7", {"loss": 1.0})] * 2
+
+
+def test_ranks_that_write_no_rows_take_any_arguments_too(tmp_path: Path) -> None:
+    with run_in(tmp_path, rank=1) as run:
+        log: Any = run.log
+        log(data={"loss": 1.0}, step=4)
+        log({"loss": 1.0}, role=["not", "hashable"])
+
+        assert run.last_step() == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (None, "finished"), ("finished", "finished"), ("FINISHED", "finished"), ("success", "finished"),
+        (0, "finished"), (1, "failed"), (True, "finished"), ("killed", "killed"), ("FAILED", "failed"), ([], "failed"),
+    ],
+)  # fmt: skip
+def test_an_end_is_reported_in_the_words_of_any_tracker(given: object, status: str) -> None:
+    assert status_of(given) == status
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(5, 5.0), (-1, 0.0), ("soon", 30.0), (float("nan"), 30.0), (None, 30.0), ([], 30.0)]
+)
+def test_a_time_that_is_not_a_number_is_the_default(given: object, seconds: float) -> None:
+    assert seconds_of(given, 30.0) == seconds
+
+
+def test_the_first_key_of_each_reason_is_named_cut_and_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run: Run
+    with run_in(tmp_path) as run:
+        run.log({"train_runtime": None, "train/model": "gpt", "other": None, "nested": {"deep": None}})
+        run.log({"sk-proj-" + "a1B2" * 12: 1j, "\x1b]52;c;aGk=\x07" + "x" * 200: object()})
+
+    said, (seen,) = capsys.readouterr().err, seen_in(tmp_path)
+    keys = seen.event("rl.dropped").attributes["rl.dropped.keys"]
+    assert "3 values that are None [none], first 'train_runtime'" in said
+    assert "[text], first 'train/model'" in said
+    assert "\x1b" not in said
+    assert "a1B2" not in said
+    assert keys == {
+        "none": "train_runtime", "text": "train/model", "complex": "[redacted]",
+        "object": ("\\x1b]52;c;aGk=\\x07" + "x" * 200)[:99] + "…",
+    }  # fmt: skip
+
+
+class _NotABoolean:
+    """As an array: asking whether it is true raises."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+
+def test_a_role_and_a_time_that_are_neither_true_nor_false_raise_nothing(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        calls: Any = run
+        calls.log({"loss": 1.0}, 3, role=_NotABoolean())
+        calls.flush(timeout=_NotABoolean())
+        calls.finish(timeout=_NotABoolean())
+
+    (seen,) = seen_in(tmp_path)
+    assert [(row.step, dict(row.values)) for row in seen.rows] == [(3, {"loss": 1.0})]
+
+
+@pytest.mark.parametrize("call", ["flush", "finish"])
+def test_a_timeout_of_zero_under_the_name_of_other_loggers_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    waited: list[float] = []
+    wait = DeliveryWaiter.wait
+
+    def noted(waiting: DeliveryWaiter, timeout_s: float) -> FlushOutcome:
+        waited.append(timeout_s)
+        return wait(waiting, 0.0)
+
+    monkeypatch.setattr(DeliveryWaiter, "wait", noted)
+    with run_in(tmp_path) as run:
+        calls: Any = run
+        getattr(calls, call)(timeout=0)
+
+    assert waited[0] == 0.0

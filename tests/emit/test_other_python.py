@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_bridge.emit.bridge_process.other_python import CACHE_NAME, OtherPython, find_python
+from otel_bridge.errors import ConfigError, MissingExtraError
+from otel_bridge.journal.folder import FORMAT as FOLDER
+from otel_bridge.journal.header import FORMAT as SEGMENTS
+
+NEEDS = {"wandb": "exporter 'wandb' needs wandb: pip install 'otel-bridge[wandb]'"}
+ALL: dict[str, list[str]] = {"wandb": [], "file": []}
+
+
+def interpreter(folder: Path, **answer: object) -> str:
+    """A program that answers as an interpreter with otel-bridge does, and notes that it was asked."""
+    python = folder / "bin" / "python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    said = {
+        "purelib": str(folder),
+        "version": "9.1",
+        "formats": {"segments": SEGMENTS, "folder": FOLDER},
+        "missing": ALL,
+    }
+    asked = folder.parent / f"{folder.name}.asked"
+    ask = f"/usr/bin/env > {asked}.env\necho asked >> {asked}"
+    python.write_text(f"#!/bin/sh\n{ask}\n/bin/cat <<'END'\n{json.dumps(said | answer)}\nEND\n")
+    python.chmod(0o755)
+    return str(python)
+
+
+def command(folder: Path, python: str, first: str = "#!{}\n") -> str:
+    """An ``otel-bridge`` as pip, pipx and uv install it; returns its folder for PATH."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "otel-bridge").write_text(first.format(python) + "import sys\n")
+    return str(folder)
+
+
+def times_asked(folder: Path) -> int:
+    asked = folder.parent / f"{folder.name}.asked"
+    return asked.read_text().count("asked") if asked.exists() else 0
+
+
+def test_this_environment_is_taken_when_it_has_all(tmp_path: Path) -> None:
+    env = {"PATH": command(tmp_path / "on-path", interpreter(tmp_path / "other"))}
+
+    assert find_python(env, ["wandb"], {}, tmp_path) is None
+    assert times_asked(tmp_path / "other") == 0
+
+
+def test_the_named_interpreter_is_asked_once_and_gets_nothing_of_this_program(tmp_path: Path) -> None:
+    python = interpreter(tmp_path / "other")
+    env = {"OTEL_BRIDGE_PYTHON": python, "PYTHONPATH": "/secret/place", "RANK": "3"}
+
+    found = [find_python(env, ["wandb", "otlp"], {}, tmp_path) for _ in range(3)]
+
+    assert found == [OtherPython(python, "9.1", {"wandb": (), "file": ()})] * 3
+    assert times_asked(tmp_path / "other") == 1
+    said = (tmp_path / "other.asked.env").read_text()
+    assert "PYTHONPATH" not in said
+    assert "RANK" not in said
+    assert (tmp_path / CACHE_NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_it_is_asked_again_when_something_was_installed_there(tmp_path: Path) -> None:
+    python = interpreter(tmp_path / "other", missing={"wandb": ["wandb"]})
+    env = {"OTEL_BRIDGE_PYTHON": python}
+    with pytest.raises(MissingExtraError, match=r"lacks wandb: .*python -m pip install 'otel-bridge\[wandb\]'"):
+        find_python(env, ["wandb"], {}, tmp_path)
+
+    interpreter(tmp_path / "other")
+    os.utime(tmp_path / "other", ns=(1, 1))
+
+    assert find_python(env, ["wandb"], {}, tmp_path) is not None
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["#!{}\n", "#!/bin/sh\n'''exec' {} \"$0\" \"$@\"\n' '''\n", "#!/bin/sh\n'''exec' \"{}\" \"$0\" \"$@\"\n' '''\n"],
+)
+def test_the_command_on_path_names_its_interpreter(tmp_path: Path, first: str) -> None:
+    python = interpreter(tmp_path / "other")
+    env = {"PATH": f"relative:{command(tmp_path / 'on-path', python, first)}"}
+
+    found = find_python(env, ["wandb"], NEEDS, tmp_path)
+
+    assert found is not None
+    assert found.path == python
+
+
+def test_of_several_commands_the_first_that_has_all_is_taken_and_never_one_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planted = interpreter(tmp_path / "planted")
+    command(tmp_path, planted)
+    lacking = interpreter(tmp_path / "lacking", missing={"wandb": ["wandb"]})
+    good = interpreter(tmp_path / "good")
+    places = [
+        ".",
+        "",
+        command(tmp_path / "a", lacking),
+        command(tmp_path / "b", sys.executable),
+        command(tmp_path / "c", good),
+    ]
+
+    found = find_python({"PATH": os.pathsep.join(places)}, ["wandb"], NEEDS, tmp_path)
+
+    assert found is not None
+    assert found.path == good
+    assert times_asked(tmp_path / "planted") == 0
+
+
+def test_without_any_the_error_says_what_was_looked_at_and_what_to_do(tmp_path: Path) -> None:
+    lacking = interpreter(tmp_path / "lacking", missing={"wandb": ["wandb"]})
+
+    with pytest.raises(MissingExtraError) as raised:
+        find_python({"PATH": command(tmp_path / "a", lacking)}, ["wandb"], NEEDS, tmp_path)
+
+    assert str(raised.value).startswith(NEEDS["wandb"])
+    assert f"{lacking}: that environment lacks wandb" in str(raised.value)
+    assert "uv tool install 'otel-bridge[all]'" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"formats": {"segments": SEGMENTS + 1, "folder": FOLDER}}, "install the same version in both environments"),
+        (
+            {"error": "ModuleNotFoundError: No module named 'otel_bridge'", "version": ""},
+            "otel-bridge is not installed there",
+        ),
+        ({"error": "ImportError: no", "version": "0.1"}, "otel-bridge 0.1 there does not start"),
+        ({"missing": {}}, "exporter wandb is not installed in that environment"),
+    ],
+)
+def test_an_interpreter_that_cannot_run_the_bridge_is_an_error(
+    tmp_path: Path, answer: dict[str, object], said: str
+) -> None:
+    env = {"OTEL_BRIDGE_PYTHON": interpreter(tmp_path / "other", **answer)}
+
+    with pytest.raises(ConfigError, match=said):
+        find_python(env, ["wandb"], NEEDS, tmp_path)
+
+
+@pytest.mark.parametrize("named", ["python3", "/nowhere/python", "/etc/passwd", "/bin/echo", "/bin/false"])
+def test_what_is_not_an_interpreter_is_an_error(tmp_path: Path, named: str) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        find_python({"OTEL_BRIDGE_PYTHON": named}, ["wandb"], {}, tmp_path)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"[]", b'{"/p": 3}', b'{"/p": {"mtime_ns": "x"}}', b"\xff"])
+def test_a_damaged_answer_is_asked_for_again(tmp_path: Path, damaged: bytes) -> None:
+    (tmp_path / CACHE_NAME).write_bytes(damaged)
+    env = {"OTEL_BRIDGE_PYTHON": interpreter(tmp_path / "other")}
+
+    assert find_python(env, ["wandb"], {}, tmp_path) is not None

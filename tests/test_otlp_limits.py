@@ -1,0 +1,144 @@
+"""Less than full content: only values of known names keep their text, whatever an instrumentation calls the others."""
+
+from __future__ import annotations
+
+import pytest
+from genai_golden import CANARY, CASES, logs_of, spans_of
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from trace_samples import pairs
+
+from otel_bridge.otlp.limits import limit_log, limit_metric, limit_resource, limit_span
+from otel_bridge.translation.decode.attributes import mapping_of, value_of
+
+PROMPT = f"{CANARY} what is the weather in Paris?"
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+@pytest.mark.parametrize("case", CASES)
+def test_no_text_of_a_real_instrumentation_stays_and_its_numbers_and_names_do(case: str, limit: int) -> None:
+    for span in spans_of(case):
+        before = mapping_of(span.attributes)
+        name = span.name
+
+        limit_span(span, limit)
+
+        assert CANARY.encode() not in span.SerializeToString()
+        assert span.name == name
+        after = mapping_of(span.attributes)
+        numbers = {key: value for key, value in before.items() if isinstance(value, (bool, int, float))}
+        assert {key: after[key] for key in numbers} == numbers
+        for key in ("gen_ai.operation.name", "gen_ai.response.model", "openinference.span.kind", "mlflow.spanType"):
+            assert after.get(key) == before.get(key)
+    for record in logs_of(case):
+        limit_log(record, limit)
+
+        assert CANARY.encode() not in record.SerializeToString()
+
+
+def hostile() -> Span:
+    span = Span(name=PROMPT)
+    span.attributes.extend(pairs({
+        "my.framework.prompt": PROMPT, "deep": {"a": [{"b": PROMPT, PROMPT: 1}]}, "json": f'{{"q": ["{PROMPT}"]}}',
+        "list": [PROMPT, "x"], "raw": PROMPT.encode(), PROMPT: 7, "gen_ai.response.model": PROMPT * 9, "score": 0.5,
+        "mlflow.spanType": "CHAT_MODEL", "token_ids": [1, 2, 3], "gen_ai.conversation.id": f"{PROMPT}\n{PROMPT}",
+    }))  # fmt: skip
+    span.status.message = PROMPT
+    span.events.add(name=PROMPT).attributes.extend(pairs({"x": PROMPT, "exception.stacktrace": PROMPT}))
+    span.links.add().attributes.extend(pairs({"from": PROMPT}))
+    return span
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_no_text_stays_wherever_a_span_can_hold_one(limit: int) -> None:
+    span = hostile()
+
+    unknown = limit_span(span, limit)
+
+    assert CANARY.encode() not in span.SerializeToString()
+    found = mapping_of(span.attributes)
+    assert (found["score"], found["mlflow.spanType"]) == (0.5, "CHAT_MODEL")
+    assert unknown >= 8
+
+
+def test_off_removes_arrays_that_may_be_token_ids_too() -> None:
+    span = hostile()
+
+    limit_span(span, 0)
+
+    assert mapping_of(span.attributes) == {"score": 0.5, "mlflow.spanType": "CHAT_MODEL"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rollout", "chat gpt-5", "execute_tool search", "agent.workflow", "ChatOpenAI.chat", "GET /v1/x", "agent run"],
+)
+def test_names_of_spans_that_conventions_make_stay(name: str) -> None:
+    span = Span(name=name)
+
+    limit_span(span, 0)
+
+    assert span.name == name
+
+
+def test_a_span_that_is_called_by_its_own_names_keeps_its_name() -> None:
+    span = Span(name="ask my agent")
+    span.attributes.extend(pairs({"gen_ai.agent.name": "ask my agent", "gen_ai.operation.name": "invoke_agent"}))
+
+    limit_span(span, 0)
+
+    assert span.name == "ask my agent"
+
+
+def test_a_span_called_by_a_prompt_is_called_by_its_operation() -> None:
+    span = Span(name=PROMPT)
+    span.attributes.extend(pairs({"gen_ai.operation.name": "chat"}))
+
+    limit_span(span, 0)
+
+    assert span.name == "chat"
+
+
+def test_events_of_any_name_lose_their_bodies_and_lines_of_a_program_their_attributes_alone() -> None:
+    event = LogRecord(event_name="my.framework.said")
+    event.body.string_value = PROMPT
+    line = LogRecord()
+    line.body.string_value = "epoch 3"
+    line.attributes.extend(pairs({"prompt": PROMPT, "code.function.name": "fit", "code.line.number": 7}))
+
+    limit_log(event, 0)
+    limit_log(line, 0)
+
+    assert value_of(event.body) == ""
+    assert (value_of(line.body), mapping_of(line.attributes)) == (
+        "epoch 3", {"code.function.name": "fit", "code.line.number": 7},
+    )  # fmt: skip
+
+
+def test_a_resource_keeps_what_says_where_a_process_is() -> None:
+    resource: list[KeyValue] = []
+    span = Span()
+    span.attributes.extend(pairs({"service.name": "svc", "host.name": "h", "my.prompt": PROMPT, "k8s.pod.name": "p"}))
+
+    assert limit_resource(resource, 0) == 0
+    assert limit_resource(span.attributes, 0) == 1
+    assert mapping_of(span.attributes) == {"service.name": "svc", "host.name": "h", "k8s.pod.name": "p"}
+
+
+def test_texts_among_the_attributes_of_points_become_hashes_that_keep_series_apart() -> None:
+    metric = Metric(name="tokens")
+    for text in (PROMPT, f"{PROMPT}?", "input"):
+        metric.gauge.data_points.add(as_int=1).attributes.extend(
+            pairs({"my.prompt": text, "gen_ai.token.type": "input", "shard": 3, "list": [text]})
+        )
+
+    unknown = limit_metric(metric)
+
+    assert unknown == 5  # each list counts
+    assert CANARY.encode() not in metric.SerializeToString()
+    found = [mapping_of(point.attributes) for point in metric.gauge.data_points]
+    assert len({str(one["my.prompt"]) for one in found}) == 3
+    assert [(one["gen_ai.token.type"], one["shard"]) for one in found] == [("input", 3)] * 3
+    assert found[2]["my.prompt"] == "input"

@@ -1,0 +1,64 @@
+"""Tests of settings: a number that cannot be meant is an error that names it, whichever setting it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_bridge import settings
+from otel_bridge.bridge.forwarding.endpoint import endpoint_for
+from otel_bridge.errors import ConfigError
+from otel_bridge.settings import Setting
+from otel_bridge_wandb import settings as wandb_settings
+
+_ENDS = ("_S", "_BYTES", "_RANK", "_ATTEMPT")
+_NUMBERS = [
+    setting
+    for setting in settings.declared()
+    if setting.name.endswith(_ENDS) or setting.name.startswith("OTEL_BRIDGE_MAX_")
+]
+
+
+def test_every_kind_of_number_is_among_those_that_are_tried() -> None:
+    found = {type(setting.default) for setting in _NUMBERS}
+
+    assert found >= {int, float}
+    assert len({setting.name for setting in _NUMBERS}) > 25
+
+
+@pytest.mark.parametrize("setting", _NUMBERS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("value", ["-1", "-0.5", "nan", "inf", "-inf", "1e400", "9" * 30, "9" * 5000, "²", "1e10"])
+def test_a_number_that_cannot_be_meant_is_an_error_that_names_setting_value_and_what_is_expected(
+    setting: Setting[object], value: str
+) -> None:
+    with pytest.raises(ConfigError, match="expected a") as raised:
+        setting.read({setting.name: value})
+
+    assert str(raised.value).startswith(f"{setting.name}={value!r}: expected a")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [settings.POLL_S, settings.STALL_S, settings.MAX_KEYS, wandb_settings.POLL_S, wandb_settings.STALL_S],
+    ids=lambda setting: setting.name,
+)
+def test_zero_is_an_error_where_it_means_nothing(setting: Setting[object]) -> None:
+    with pytest.raises(ConfigError, match=f"{setting.name}='0': expected .* above 0"):
+        setting.read({setting.name: "0"})
+
+
+def test_zero_rollouts_are_none_and_not_an_error() -> None:
+    assert settings.MAX_ROLLOUTS_PER_STEP.read({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "0"}) == 0
+
+
+@pytest.mark.parametrize("policy", ["truncate:²", "truncate:-3", "truncate:0", "truncate:" + "9" * 5000])
+def test_a_number_of_characters_that_cannot_be_meant_is_an_error(policy: str) -> None:
+    with pytest.raises(ConfigError, match="expected full, off or truncate:N"):
+        settings.MESSAGE_CONTENT.read({"OTEL_BRIDGE_MESSAGE_CONTENT": policy})
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_a_timeout_of_forwarding_that_cannot_be_meant_is_an_error(value: str) -> None:
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318", "OTEL_EXPORTER_OTLP_TIMEOUT": value}
+
+    with pytest.raises(ConfigError, match=r"TIMEOUT=.*: expected a number of seconds"):
+        endpoint_for("metrics", env)

@@ -1,0 +1,164 @@
+"""What real instrumentations sent becomes rollouts with messages, tools and tokens, each convention alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from genai_golden import requests_of
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from otel_bridge.records import Record, RolloutRecord
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
+from otel_bridge.translation.state import MemoryState
+
+SYSTEM = "CANARY system: you are terse"
+QUESTION = "CANARY question: what is the weather in Paris?"
+RESULT = "CANARY result: sun all day"
+ANSWER = "CANARY answer: sunny in Paris"
+
+
+def rollouts_of(
+    case: str, state: MemoryState, *, logs_first: bool = False, traces_only: bool = False, logs_only: bool = False,
+    times: int = 1, **options: Any,
+) -> list[RolloutRecord]:  # fmt: skip
+    """The rollouts that the requests of a case make."""
+    rollouts = RolloutPipeline(state, TranslationOptions(max_rollouts=100, **options))
+    found: list[Record] = []
+    requests = sorted(requests_of(case), reverse=not logs_first) * times
+    for number, (signal, payload) in enumerate(requests):
+        if signal == ("logs" if traces_only else "traces" if logs_only else ""):
+            continue
+        if signal == "traces":
+            for of_resource in ExportTraceServiceRequest.FromString(payload).resource_spans:
+                for scope in of_resource.scope_spans:
+                    found += rollouts.spans({}, "i", scope, number)
+        else:
+            for of_resource in ExportLogsServiceRequest.FromString(payload).resource_logs:
+                for scope in of_resource.scope_logs:
+                    for record in scope.log_records:
+                        found += rollouts.content({}, "i", record, number)
+    found += rollouts.close(10)
+    return sorted((one for one in found if isinstance(one, RolloutRecord)), key=lambda one: one.start_unix_ns)
+
+
+def said(rollout: RolloutRecord) -> list[tuple[str, object]]:
+    """Role and text of each message; of a call its name and arguments."""
+    return [(str(message["role"]), _text(message)) for message in rollout.messages]
+
+
+def _text(message: dict[str, Any]) -> object:
+    calls = message.get("tool_calls")
+    return (
+        [(call["function"]["name"], call["function"]["arguments"].replace(" ", "")) for call in calls]
+        if calls
+        else message["content"]
+    )
+
+
+CALL = [("weather", '{"place":"CANARYParis"}')]
+WHOLE = [("system", SYSTEM), ("user", QUESTION), ("assistant", CALL), ("tool", RESULT), ("assistant", ANSWER)]
+FIRST = WHOLE[:3]
+FAILED = [("user", QUESTION)]
+ONE_CALL_A_TRACE = (
+    "openai_v2_events", "openai_v2_span_only", "openai_v2_event_only", "openai_v2_span_and_event", "traceloop_openai",
+    "traceloop_openai_events", "openinference_openai",
+)  # fmt: skip
+AGENTS = (
+    "pydantic_ai_1",
+    "pydantic_ai_2",
+    "pydantic_ai_5",
+    "openinference_langchain",
+    "traceloop_langchain",
+    "mlflow_langchain",
+)
+
+
+@pytest.mark.parametrize("logs_first", [False, True])
+@pytest.mark.parametrize("case", ONE_CALL_A_TRACE)
+def test_each_call_is_a_rollout_with_its_messages_and_tokens(case: str, logs_first: bool) -> None:
+    state = MemoryState()
+
+    first, second, failed = rollouts_of(case, state, logs_first=logs_first)
+
+    assert (said(first), said(second), said(failed)) == (FIRST, WHOLE, FAILED)
+    assert [(one.spans[0].kind, one.spans[0].model) for one in (first, second)] == [("generation", "policy-2026")] * 2
+    assert [(one.spans[0].input_tokens, one.spans[0].output_tokens) for one in (first, second)] == [(11, 7)] * 2
+    assert second.finish_reason == "stop"
+    assert failed.error is not None
+    assert QUESTION in failed.error
+    assert not list(state.items("drop/"))
+
+
+@pytest.mark.parametrize("logs_first", [False, True])
+@pytest.mark.parametrize("case", AGENTS)
+def test_an_agent_is_one_rollout_with_its_whole_conversation_and_its_tools(case: str, logs_first: bool) -> None:
+    state = MemoryState()
+
+    [rollout] = rollouts_of(case, state, logs_first=logs_first)
+
+    assert said(rollout) == WHOLE
+    models = [span for span in rollout.spans if span.kind == "generation"]
+    assert [(span.model, span.input_tokens, span.output_tokens) for span in models] == [
+        ("policy" if case == "mlflow_langchain" else "policy-2026", 11, 7)
+    ] * 2
+    [tool] = [span for span in rollout.spans if span.kind == "tool"]
+    assert "CANARY Paris" in str(tool.input)
+    assert RESULT in str(tool.output)
+    assert not list(state.items("drop/"))
+
+
+def test_mlflows_spans_below_a_traced_function_are_one_rollout() -> None:
+    [rollout] = rollouts_of("mlflow_openai", MemoryState())
+
+    assert said(rollout)[:5] == WHOLE
+    assert [span.kind for span in rollout.spans] == ["span", "generation", "generation", "generation"]
+    assert [span.input_tokens for span in rollout.spans] == [None, 11, 11, None]
+    assert rollout.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("case", ["openai_v2_none", "traceloop_openai_none", "openinference_openai_none"])
+def test_a_rollout_without_content_keeps_its_tokens(case: str) -> None:
+    state = MemoryState()
+
+    first, second, _ = rollouts_of(case, state)
+
+    assert [one.spans[0].input_tokens for one in (first, second)] == [11, 11]
+
+
+@pytest.mark.parametrize(
+    ("case", "scope", "setting"),
+    [
+        ("openai_v2_none", "opentelemetry.instrumentation.openai_v2",
+         "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true"),
+        ("traceloop_openai_none", "opentelemetry.instrumentation.openai.v1", "TRACELOOP_TRACE_CONTENT=true"),
+    ],
+)  # fmt: skip
+def test_an_instrumentation_that_records_no_messages_is_named_once_with_its_setting(
+    case: str, scope: str, setting: str
+) -> None:
+    state, silent = MemoryState(), MemoryState()
+
+    rollouts_of(case, state, traces_only=True)
+    rollouts_of(case, silent, traces_only=True, message_content="off")
+
+    [(key, switch)] = state.items("bare/")
+    assert key == f"bare/{scope}"
+    assert str(switch).startswith(setting)
+    assert not silent.items("bare/")
+
+
+def test_messages_of_a_span_that_never_comes_are_counted() -> None:
+    state = MemoryState()
+
+    assert rollouts_of("openai_v2_events", state, logs_only=True) == []
+
+    assert state.items("drop/") == [("drop/event/no_span", 9)]
+
+
+def test_log_records_with_messages_that_come_again_change_nothing() -> None:
+    once, twice = MemoryState(), MemoryState()
+
+    assert rollouts_of("openai_v2_events", twice, times=2) == rollouts_of("openai_v2_events", once)

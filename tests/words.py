@@ -1,0 +1,81 @@
+"""Check the words of docs/glossary.md: `python tests/words.py` prints what breaks them and exits with 1.
+
+Names, docstrings, comments, messages and pages are all read as words: ``is_told`` is "is told".
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("otel_bridge", "exporters", "collector")
+READ = (
+    *PRODUCT,
+    "tests",
+    "benchmarks",
+    "examples",
+    "docs",
+    "docs_site",
+    "semconv",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "Makefile",
+)
+SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".sh", ".js", ".mjs", ""}
+THE_LIST_ITSELF = {Path("docs/glossary.md"), Path("tests/words.py"), Path("tests/docs/test_words.py")}
+REFUSED = re.compile(
+    r"\b(told|tells|heard|hears|hearing|voices?|speakers?|speaks|spoken|lets? go|taken for|kept waiting|struck out|"
+    r"strikes? out|whoever|errands?|buried|exhumed?|strangers?|of ours|say whether|tell whether|"
+    r"(?<!there )(?:is|are) no (?!longer|more|less|other|such|one|way|need)[a-z]+)\b",
+    re.IGNORECASE,
+)
+
+
+def refused(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line number and word of each refused word in *text*."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in REFUSED.finditer(line.replace("_", " ")):
+            yield number, match[0]
+
+
+def defined_twice(sources: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each class name that two of *sources*, path and text, define."""
+    first: dict[str, str] = {}
+    for path, text in sources:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                if node.name in first:
+                    yield f"{path}:{node.lineno}: class {node.name} is defined in {first[node.name]} too"
+                first.setdefault(node.name, f"{path}:{node.lineno}")
+
+
+def files(*below: str) -> Iterator[Path]:
+    """Yield the files that are read, below the root."""
+    for name in below:
+        for path in [ROOT / name] if (ROOT / name).is_file() else sorted((ROOT / name).rglob("*")):
+            relative = path.relative_to(ROOT)
+            hidden = any(part.startswith(".") or part in {"__pycache__", "node_modules"} for part in relative.parts)
+            if path.is_file() and path.suffix in SUFFIXES and not hidden and relative not in THE_LIST_ITSELF:
+                yield relative
+
+
+def problems() -> list[str]:
+    """Return a line for each refused word and each class name that is defined twice."""
+    found = [
+        f"{path}:{number}: {word!r} is a word that docs/glossary.md replaces"
+        for path in files(*READ)
+        for number, word in refused((ROOT / path).read_text("utf-8", "replace"))
+    ]
+    code = (path for path in files(*PRODUCT) if path.suffix == ".py")
+    return found + list(defined_twice((str(path), (ROOT / path).read_text("utf-8")) for path in code))
+
+
+if __name__ == "__main__":
+    lines = problems()
+    print("\n".join(lines) or "words: all of the glossary")
+    sys.exit(1 if lines else 0)
