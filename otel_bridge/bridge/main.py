@@ -18,6 +18,7 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import ConfigError
+from otel_bridge.journal.bridge_log import NOT_SERVED
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.settings import environment
 
@@ -49,7 +50,8 @@ def main(argv: list[str]) -> int:
         signal.signal(number, stop)
     say(f"{path.name}: the bridge {os.getpid()} begins")
     host.serve()
-    say(f"{path.name}: the bridge {os.getpid()} ends")
+    rest = host.progress().get(folders[0].run_id) if folders else None
+    say(f"{path.name}: the bridge {os.getpid()}" + (f"{NOT_SERVED}{rest.reason}" if rest and rest.reason else " ends"))
     if host.hanging:
         say(f"{path.name}: the writers of {', '.join(host.hanging)} hang and are left")
         os._exit(0)

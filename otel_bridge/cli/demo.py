@@ -17,10 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from otel_bridge import exporter, settings
 from otel_bridge.cli.directory import made
-from otel_bridge.cli.status.unread import last_line
 from otel_bridge.cli.tables import show, warnings
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.errors import ConfigError, JournalError, MissingExtraError
+from otel_bridge.journal.bridge_log import last_line
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report, read_report

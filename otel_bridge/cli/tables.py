@@ -45,7 +45,16 @@ def run_table(
         parts.append(Text(_pace(report, state, now_ns), style="dim"))
     parts += [_roles(report, now_ns if state is not None else None), _trackers(report, state, now_ns)]
     parts += [Text(line, style="dim") for line in (*_backlogs(report), *_degraded(report), *_former(report))]
-    return Group(*parts, *(Text(line, style="yellow") for line in warnings(report)))
+    lines = [*(_undelivered(state, live=live) if state is not None else ()), *warnings(report)]
+    return Group(*parts, *(Text(line, style="yellow") for line in lines))
+
+
+def _undelivered(state: RunState, *, live: bool) -> Sequence[str]:
+    """Return one line for each reason why records reach no tracker that the report, which is older, does not show."""
+    lines = [f"this version cannot serve the run: {state.refused}"] if state.refused else []
+    if state.unread_bytes and not live:
+        lines.append(f"{size(state.unread_bytes)} came after the last bridge ended, and no bridge has read them")
+    return lines
 
 
 def warnings(report: Report) -> Sequence[str]:

@@ -9,6 +9,7 @@ from typing import Final
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.exporter import OTLP
+from otel_bridge.journal.bridge_log import reason_of_end
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, read_report
 
@@ -135,7 +136,8 @@ class DeliveryWaiter:
 
     def _given_up(self, report: Report | None) -> FlushOutcome:
         if report is None or (self._mark.instance_id not in report.processes and self._position is None):
-            return FlushOutcome(False, None, ("not delivered yet",))
+            reason = "" if self._starter.delivered_by() else reason_of_end(self._folder.log_path)
+            return FlushOutcome(False, None, (f"not delivered yet: {reason}" if reason else "not delivered yet",))
         return FlushOutcome(False, report, (*_remains(report), "not all of it is written yet"))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import time
 from dataclasses import replace
@@ -14,8 +16,6 @@ from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
-from command_runs import call, environment, only_folder, otel_bridge, program, started, until
-from gated_tracker import install
 from rich.console import Console
 
 from otel_bridge.cli.status.command import _commands
@@ -23,6 +23,8 @@ from otel_bridge.cli.status.run_state import RunState
 from otel_bridge.cli.tables import show, warnings
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report
+from support.bridge.gated_tracker import install
+from support.trainers.command_runs import call, environment, only_folder, otel_bridge, program, started, until
 
 TRAIN = """
     import pathlib, sys, time
@@ -110,6 +112,8 @@ def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) 
         "bytes": {"segments": size_bytes, "ledger": 0, "files": ANY},
         "held": {},
         "held_since_unix_ns": None,
+        "unread_bytes": size_bytes,
+        "refused": "",
     }
 
 
@@ -141,6 +145,51 @@ def test_a_run_whose_bridge_is_starting_or_failed_to_says_so(tmp_path: Path) -> 
     said = f"its bridge's log ends: ModuleNotFoundError: No module named 'orjson' (the end of {folder.log_path})"
     assert locked[:2] == [f"{folder.run_id}: its bridge has not reported on it yet, {waits}; {said}", watch]
     assert failed[:2] == [f"{folder.run_id}: no bridge has read it yet, {waits}; {said}", drain]
+
+
+def test_rows_that_came_after_the_last_bridge_ended_are_shown_with_the_command_that_delivers_them(
+    tmp_path: Path,
+) -> None:
+    train = program(tmp_path, "train.py", TRAIN)
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
+    call(["python", train], cwd=tmp_path, env=env)
+    folder = only_folder(tmp_path / ".otel-bridge")
+    until(lambda: not probe(folder.lock_path), "the bridge's end")
+    before = otel_bridge("status", cwd=tmp_path, env=env).stdout
+    call(["python", train], cwd=tmp_path, env={**env, "OTEL_BRIDGE_OFFLINE": "1"})
+
+    shown = otel_bridge("status", cwd=tmp_path, env=env).stdout
+    (line,) = otel_bridge("status", "--json", cwd=tmp_path, env=env).stdout.splitlines()
+    otel_bridge("drain", cwd=tmp_path, env=env)
+    after = otel_bridge("status", cwd=tmp_path, env=env).stdout
+
+    assert re.search(r"^[\d.]+ KiB came after the last bridge ended, and no bridge has read them$", shown, re.MULTILINE)
+    assert f"  otel-bridge drain {folder.path}" in shown.splitlines()
+    assert json.loads(line)["unread_bytes"] > 100
+    assert not any("no bridge has read" in text or "otel-bridge drain" in text for text in (before, after))
+
+
+def test_a_ledger_that_this_version_refuses_is_named_by_finish_status_and_drain(tmp_path: Path) -> None:
+    train = program(tmp_path, "train.py", TRAIN)
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
+    call(["python", train], cwd=tmp_path, env=env)
+    folder = only_folder(tmp_path / ".otel-bridge")
+    until(lambda: not probe(folder.lock_path), "the bridge's end")
+    with contextlib.closing(sqlite3.connect(folder.ledger_path)) as ledger:
+        ledger.execute("PRAGMA user_version = 1")
+    reason = f"{folder.ledger_path}: ledger of format 1, from before the first release, expected 2; deliver the run"
+
+    trained = call(["python", train], cwd=tmp_path, env=env)
+    shown = otel_bridge("status", cwd=tmp_path, env=env)
+    (line,) = otel_bridge("status", "--json", cwd=tmp_path, env=env).stdout.splitlines()
+    drained = otel_bridge("drain", cwd=tmp_path, env=env)
+
+    assert trained.returncode == 0
+    assert f"not delivered yet: {reason}" in trained.stderr
+    assert f"this version cannot serve the run: {reason}" in shown.stdout
+    assert "otel-bridge drain" not in shown.stdout
+    assert json.loads(line)["refused"].startswith(reason)
+    assert (drained.returncode, f"not everything is delivered: {reason}" in drained.stdout) == (1, True)
 
 
 def test_watching_in_a_pipe_says_each_change_once_and_ends_on_an_interrupt(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def _shown(found: Overview) -> RenderableType:
 
 def _run(state: RunState, found: Overview) -> RenderableType:
     if state.report is None:
-        return Text(shown(_unread(state, here=found.here).message))
+        refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
+        return Text(shown(_unread(state, here=found.here).message + refused))
     return run_table(state.run_id, state.report, live=state.bridge_alive, state=state, now_unix_ns=found.time_unix_ns)
 
 
@@ -101,9 +102,10 @@ def _commands(state: RunState, *, here: bool) -> list[str]:
     """Return the commands that are useful next for a run."""
     report = state.report
     if report is None:
-        return [f"  {_unread(state, here=here).command}"]
+        return [] if state.refused else [f"  {_unread(state, here=here).command}"]
     lines = [f"  {line}" for line in place_commands(report)]
-    if not (state.bridge_alive or report.ended):  # no bridge delivers: it gave up, or was killed
+    # No bridge delivers: it gave up, was killed, or ended before more was appended.
+    if not state.bridge_alive and not state.refused and (state.unread_bytes or not report.ended):
         lines.append(f"  otel-bridge drain {state.folder}")
     if any(one.dead_letters for one in report.exporters.values()):
         lines.append(f"  otel-bridge dead-letters list {state.folder}")
@@ -174,7 +176,10 @@ def _line(state: RunState, *, here: bool) -> str:
         + f", {one.reason}" * bool(one.reason)
         for name, one in report.exporters.items()
     )
-    return f"{report.project}/{report.name} ({state.run_id}) {report.status} {steps}; {trackers}"
+    refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
+    unread_bytes = 0 if state.bridge_alive else state.unread_bytes
+    waits = f"; {size(unread_bytes)} that no bridge has read" if unread_bytes else ""
+    return f"{report.project}/{report.name} ({state.run_id}) {report.status} {steps}; {trackers}{waits}{refused}"
 
 
 def _json(state: RunState) -> str:

@@ -5,7 +5,6 @@ Read-only: a bridge may serve the run meanwhile. ``/status`` of a service return
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from otel_bridge.bridge.ledger.codec import CONFIG, END, LATE, OTHER, ROLLOUT, R
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import Destination
-from otel_bridge.errors import OtelBridgeError
+from otel_bridge.errors import FormatVersionError, OtelBridgeError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.files import Stamp, StampedCache
 from otel_bridge.journal.folder import RunFolder
@@ -60,6 +59,8 @@ class RunState:
         bytes: Part of the folder (``segments``, ``ledger``, ``files``) to its bytes.
         held: Kept records, by exporter.
         held_since_unix_ns: Time of the oldest record in the ledger; ``None`` when the ledger is empty.
+        unread_bytes: Part of the segments that no bridge has read, by the report.
+        refused: Why a bridge of this version refuses the folder, with what to do; empty when it does not.
     """
 
     run_id: str
@@ -69,6 +70,8 @@ class RunState:
     bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     held: Mapping[str, KeptRecords] = field(default_factory=dict[str, KeptRecords])
     held_since_unix_ns: int | None = None
+    unread_bytes: int = 0
+    refused: str = ""
 
     @property
     def total_bytes(self) -> int:
@@ -117,15 +120,31 @@ class StateReader:
         report = self.reports.read_stamped(folder, scan.report)
         held: dict[str, KeptRecords] = {}
         since_ns: int | None = None
-        if report is not None and _holds_nothing(report):
+        unread_bytes = scan.segment_bytes if report is None else _unread_bytes(scan.segments, report)
+        refused = _refused(folder) if unread_bytes else ""
+        if report is not None and not unread_bytes and _holds_nothing(report):
             held = {name: KeptRecords() for name in report.exporters}
         else:
-            with contextlib.suppress(OtelBridgeError):  # no ledger yet, or locked by its bridge on a shared file system
+            try:
                 found, since_ns = self._read_ledger(folder.ledger_path, scan.ledger)
                 held = dict(found)
+            except FormatVersionError as exc:
+                refused = refused or str(exc)
+            except OtelBridgeError:  # no ledger yet, or locked by its bridge on a shared file system
+                pass
         if report is not None and OTLP in report.exporters:
             held[OTLP] = _not_forwarded(scan.segments, report)
-        return RunState(folder.run_id, str(folder.path), probe(folder.lock_path), report, _sizes(scan), held, since_ns)
+        return RunState(
+            folder.run_id,
+            str(folder.path),
+            probe(folder.lock_path),
+            report,
+            _sizes(scan),
+            held,
+            since_ns,
+            unread_bytes,
+            refused,
+        )
 
     def _read_ledger(self, path: Path, stamps: tuple[Stamp | None, ...]) -> _InLedger:
         size_bytes = sum(stamp.size_bytes for stamp in stamps if stamp is not None)
@@ -147,6 +166,8 @@ def run_state_from(raw: object) -> RunState | None:
                 for name, one in cast("dict[str, dict[str, int | None]]", table["held"]).items()
             },
             held_since_unix_ns=cast("int | None", table["held_since_unix_ns"]),
+            unread_bytes=int(cast("int", table.get("unread_bytes", 0))),
+            refused=str(table.get("refused", "")),
         )
     except (TypeError, KeyError, ValueError, AttributeError):
         return None
@@ -170,6 +191,26 @@ def lasts_s(states: Iterable[RunState], room: DirectoryUse, now_unix_ns: int) ->
 def _sizes(scan: FolderScan) -> dict[str, int]:
     segments, ledger = scan.segment_bytes, scan.ledger_bytes
     return {"segments": segments, "ledger": ledger, "files": scan.total_bytes - segments - ledger}
+
+
+def _unread_bytes(segments: Iterable[SegmentFile], report: Report) -> int:
+    """Return the bytes of *segments* behind what the bridge of *report* had read."""
+    count = 0
+    for segment in segments:
+        at = report.processes.get(segment.instance_id)
+        number, offset = (at.segment, at.offset) if at is not None else (0, 0)
+        if segment.number >= number:
+            count += max(segment.size_bytes - (offset if segment.number == number else 0), 0)
+    return count
+
+
+def _refused(folder: RunFolder) -> str:
+    """Return why this version refuses the folder itself; empty when it does not."""
+    try:
+        folder.check_format()
+    except FormatVersionError as exc:
+        return str(exc)
+    return ""
 
 
 def _holds_nothing(report: Report) -> bool:

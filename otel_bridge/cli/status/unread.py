@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from otel_bridge.journal.files import open_regular
+from otel_bridge.journal.bridge_log import end_of_log
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.text.printable import printable, shown
+from otel_bridge.text.printable import printable
 
 _STARTING_S: Final = 10
 """Seconds that a starting bridge may take to lock the folder on a busy machine. An idle machine needs half a second."""
-
-
-_END_BYTES: Final = 64 << 10
 
 
 class Unread(NamedTuple):
@@ -42,19 +37,11 @@ def unread(run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, 
         return Unread(f"{run_id}: its bridge is starting, {waits}", watch)
     log_end = ""
     with contextlib.suppress(OSError):  # a service keeps no log per run, and an offline run never had a bridge
-        if here and (line := _end_of(folder.log_path)):
+        if here and (line := end_of_log(folder.log_path)):
             log_end = f"; its bridge's log ends: {line}"
     if served:
         return Unread(f"{run_id}: its bridge has not reported on it yet, {waits}{log_end}", watch)
     return Unread(f"{run_id}: no bridge has read it yet, {waits}{log_end}", drain)
-
-
-def last_line(log: Path) -> str:
-    """Return the last line of a bridge's log, or why there is none."""
-    try:
-        return _end_of(log) or f"{log} is empty; was its process killed?"
-    except OSError as exc:
-        return f"{log}: {exc.strerror}"
 
 
 def _starting(folder: RunFolder) -> bool:
@@ -63,10 +50,3 @@ def _starting(folder: RunFolder) -> bool:
         status = folder.log_path.stat()
         return not status.st_size and time.time() - status.st_mtime < _STARTING_S
     return False
-
-
-def _end_of(log: Path) -> str:
-    with open(open_regular(log), "rb") as file:
-        file.seek(max(os.fstat(file.fileno()).st_size - _END_BYTES, 0))
-        lines = file.read(_END_BYTES).decode("utf-8", "replace").strip().splitlines()
-    return f"{shown(lines[-1].strip())} (the end of {log})" if lines else ""
