@@ -92,7 +92,7 @@ bench: $(VENV)/.developers ## Measure speed against the real peers, as ratios in
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.developers ## Write the pages that are made of the code and of the registry of names
-	PYTHONPATH=.:exporters:collector $(BIN)/python tests/settings_page.py > docs/settings.md
+	PYTHONPATH=.:exporters:collector $(BIN)/python docs_site/settings_page.py > docs/settings.md
 	PYTHONPATH=. $(BIN)/python docs_site/semconv_page.py
 
 $(VENV)/.site: $(VENV)/.developers

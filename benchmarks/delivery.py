@@ -9,12 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from wandb_backend.server import WandbServer
-
 from benchmarks.child import printed
 from benchmarks.mlflow_server import mlflow_server
 from benchmarks.peers import below
 from benchmarks.results import Result, median
+from support.trackers.wandb_backend.server import WandbServer
 
 
 @dataclass(frozen=True, slots=True)

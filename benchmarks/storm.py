@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from wandb_backend.server import WandbServer
 
 from benchmarks import storm_worker
 from benchmarks.service import FREE, OFF, Service
 from benchmarks.storm_truth import Noted, Stores, faults
+from support.trackers.wandb_backend.server import WandbServer
 
 ROLES: Mapping[str, float] = {"trainer": 0.05, "explorer": 0.08, "evaluator": 0.15}
 """Role to its mean pause between steps, in seconds."""

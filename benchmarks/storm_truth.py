@@ -15,14 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import conformance_reading
-import mlflow_reading
-import wandb_reading
-from wandb_backend.server import WandbServer
-
 from benchmarks.storm_worker import LATE_AFTER
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status, run_id_of, trace_id_of
+from support.trackers import conformance_reading, mlflow_reading, wandb_reading
+from support.trackers.wandb_backend.server import WandbServer
 
 if TYPE_CHECKING:
     from otel_bridge.testing import Contents
@@ -89,7 +86,7 @@ def _trackio(directory: Path, run: RunInfo) -> Contents:
         env={
             "TRACKIO_TEST_DIR": str(directory),
             "TRACKIO_DIR": str(directory),
-            "PYTHONPATH": str(Path(conformance_reading.__file__).parent),
+            "PYTHONPATH": str(conformance_reading.TESTS),
         },
         check=False,
     )

@@ -13,13 +13,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 import orjson
-from wandb_backend.server import WandbServer
 
 from benchmarks.results import Result, reported
 from otel_bridge.records import Status
 from otel_bridge.testing import MemoryTable, open_writer, samples
 from otel_bridge_wandb import exporter
 from otel_bridge_wandb.table import INCREMENTS
+from support.trackers.wandb_backend.server import WandbServer
 
 _STEPS = int(os.environ.get("BENCH_STEPS", "200"))
 _ROLLOUTS = 16

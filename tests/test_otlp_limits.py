@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from genai_golden import CANARY, CASES, logs_of, spans_of
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from trace_samples import pairs
 
 from otel_bridge.otlp.limits import limit_log, limit_metric, limit_resource, limit_span
 from otel_bridge.translation.decode.attributes import mapping_of, value_of
+from support.otlp.genai_golden import CANARY, CASES, logs_of, spans_of
+from support.otlp.trace_samples import pairs
 
 PROMPT = f"{CANARY} what is the weather in Paris?"
 

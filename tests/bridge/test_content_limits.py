@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, Trackers, options, run_folder, served
-from otlp_samples import RUN
-from trace_samples import rollout_spans, scope_spans
 
 from otel_bridge.bridge.delivery.content_limits import ContentLimits
 from otel_bridge.bridge.exporters import ExporterEnvironment
@@ -17,6 +14,9 @@ from otel_bridge.errors import PermanentError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.records import RolloutRecord
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import Process, Trackers, options, run_folder, served
+from support.otlp.otlp_samples import RUN
+from support.otlp.trace_samples import rollout_spans, scope_spans
 
 
 @pytest.mark.parametrize(

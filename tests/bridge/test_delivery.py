@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from delivery_bench import Bench, Tracker, end, late, rollout, row
-
 from otel_bridge.bridge.ledger.codec import encode_value
 from otel_bridge.errors import RetryableError
+from support.bridge.delivery_bench import Bench, Tracker, end, late, rollout, row
 
 
 def test_an_ordered_tracker_gets_one_kind_a_call_in_the_order_of_the_ledger(tmp_path: Path) -> None:

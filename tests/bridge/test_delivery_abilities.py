@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from delivery_bench import Bench, Tracker, rollout, row
 
 from otel_bridge.errors import RetryableError
+from support.bridge.delivery_bench import Bench, Tracker, rollout, row
 
 TEXT = "Tracker 1 shows spans as text, as a tree from 2"
 WHY = "rollouts: Tracker 1 shows none"

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from bridge_file_tracker import Nowhere
-from delivery_bench import Bench, Tracker, end, rollout, row
 
 from otel_bridge.errors import BlockedError, MissingExtraError, PermanentError, RetryableError
 from otel_bridge.exporter import Exporter
 from otel_bridge.records import Record
+from support.bridge.bridge_file_tracker import Nowhere
+from support.bridge.delivery_bench import Bench, Tracker, end, rollout, row
 
 OPENED = ("open", (False,))
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from delivery_bench import Bench, Tracker, end, row
-
 from otel_bridge.errors import RetryableError
 from otel_bridge.records import Row
+from support.bridge.delivery_bench import Bench, Tracker, end, row
 
 
 @dataclass

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from bridge_file_tracker import Nowhere
-from delivery_bench import Bench, Tracker, config, end, row
-
 from otel_bridge.records import Status
+from support.bridge.bridge_file_tracker import Nowhere
+from support.bridge.delivery_bench import Bench, Tracker, config, end, row
 
 
 def test_the_run_is_described_before_its_first_record_and_older_configs_are_not_given_again(tmp_path: Path) -> None:

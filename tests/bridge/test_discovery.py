@@ -6,13 +6,12 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bridge_doubles import options
-
 from otel_bridge.bridge.serving.active_runs import ActiveRuns
 from otel_bridge.bridge.serving.discovery import ClosedRun
 from otel_bridge.bridge.serving.heartbeat import Heartbeat
 from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
 from otel_bridge.journal.folder import RunFolder, run_folders
+from support.bridge.bridge_doubles import options
 
 
 def quiet(_: str) -> None:

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, report_when, run_folder, serving
-from delivery_bench import Bench, Tracker, end, row
-from otlp_samples import RUN
 
 from otel_bridge.bridge.delivery import throttle, writing
 from otel_bridge.bridge.delivery.throttle import Throttle
@@ -16,6 +13,9 @@ from otel_bridge.bridge.ingest import reader
 from otel_bridge.errors import RetryableError
 from otel_bridge.records import Record
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import Process, options, report_when, run_folder, serving
+from support.bridge.delivery_bench import Bench, Tracker, end, row
+from support.otlp.otlp_samples import RUN
 
 
 class Clock:

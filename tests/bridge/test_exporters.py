@@ -4,10 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, run_folder, served, serving, until, written
-from bridge_file_tracker import Nowhere
-from journal_samples import header
-from otlp_samples import RUN
 
 from otel_bridge.bridge.exporters import ExporterEnvironment, chosen, other_traces
 from otel_bridge.bridge.options import BridgeOptions
@@ -15,6 +11,10 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import Exporter
 from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge.translation.options import OtherTraces
+from support.bridge.bridge_doubles import Process, options, run_folder, served, serving, until, written
+from support.bridge.bridge_file_tracker import Nowhere
+from support.otlp.journal_samples import header
+from support.otlp.otlp_samples import RUN
 
 BOTH = header(exporters={"metrics": ("trackio", "none"), "traces": ("mlflow", "trackio"), "logs": ()})
 OTHER = header(exporters={"metrics": ("wandb", "trackio")})

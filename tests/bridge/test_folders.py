@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
-from otlp_samples import RUN
 
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving import active_runs
@@ -25,6 +23,8 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.records import Status
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from support.otlp.otlp_samples import RUN
 
 
 def test_a_full_ledger_keeps_everything_in_the_segments_until_there_is_room(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from mlflow_server import FaultProxy
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
@@ -28,6 +27,8 @@ from otel_bridge.journal.frames import Frame, Signal
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import SegmentWriter, read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
+from support.trackers.mlflow_server import FaultProxy
+from support.waiting import HANG_S
 
 RESOURCE = Resource(attributes=[KeyValue(key="rl.run.id", value=AnyValue(string_value="9f2c"))]).SerializeToString()
 
@@ -82,7 +83,7 @@ class Sender:
         )  # fmt: skip
 
     def wait(self, worker: Forwarder, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + HANG_S
         while not holds():
             assert time.monotonic() < deadline, worker.progress
             self.progressed.wait(0.5)

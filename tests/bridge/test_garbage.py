@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, run_folder
 
 from otel_bridge.bridge.serving.process_limits import ALLOCATIONS, collect_less_often
+from support.bridge.bridge_doubles import Process, run_folder
 
 
 @pytest.fixture(autouse=True)

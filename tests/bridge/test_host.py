@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
-from otlp_samples import RUN
-
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from support.otlp.otlp_samples import RUN
 
 
 def test_rows_of_a_process_reach_the_tracker_and_its_end_ends_the_run(tmp_path: Path) -> None:

@@ -8,14 +8,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, run_folder
-from bridge_forks import forked_bridges
+
+from support.bridge.bridge_doubles import Process, run_folder
+from support.bridge.bridge_forks import forked_bridges
 
 ROUNDS = 60
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["safe", "cannot tell"])
+@pytest.mark.parametrize("mode", ["durable", "cannot tell"])
 def test_bridges_killed_at_random_instants_lose_no_record(tmp_path: Path, mode: str) -> None:
     chance = random.Random(7)
     folder, file = run_folder(tmp_path / "runs"), tmp_path / "tracker"
@@ -40,6 +41,6 @@ def test_bridges_killed_at_random_instants_lose_no_record(tmp_path: Path, mode: 
     for process in processes:
         mine = [name for name in seen if f":{process.instance}:" in name]
         assert mine == process.row_ids
-    if mode == "safe":
+    if mode == "durable":
         assert (max(times.values()), [int(position) for position, _ in lines]) == (1, sorted(int(p) for p, _ in lines))
     assert folder.segments() == []

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bridge_doubles import options, until
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.worker import ExporterWorker
@@ -19,6 +18,8 @@ from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.exporter import Exporter, RunInfo
 from otel_bridge.records import Position
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import options, until
+from support.waiting import HANG_S
 
 
 def test_an_exporter_that_gets_its_destination_while_others_are_named_is_named_too(
@@ -51,7 +52,7 @@ def test_an_exporter_that_gets_its_destination_while_others_are_named_is_named_t
         "new": True,
     }
     workers.stop()
-    assert workers.join(time.monotonic() + 20) == []
+    assert workers.join(time.monotonic() + HANG_S) == []
     ledger.close()
 
 

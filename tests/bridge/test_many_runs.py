@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, run_folder, serving, until
 
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import RunBridge
@@ -19,6 +18,7 @@ from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import RetryableError
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import Process, options, run_folder, serving, until
 
 EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
 

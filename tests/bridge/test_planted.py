@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, report_when, run_folder, serving, until
-from otlp_samples import RUN
 
 from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
 from otel_bridge.bridge.supervisor import BridgeSupervisor
@@ -15,6 +13,8 @@ from otel_bridge.journal.control import is_asked, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import Process, options, report_when, run_folder, serving, until
+from support.otlp.otlp_samples import RUN
 
 EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
 PLACES = [

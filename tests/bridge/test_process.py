@@ -11,16 +11,22 @@ from pathlib import Path
 
 import psutil
 import pytest
-from bridge_doubles import Process, report_when, run_folder, until
 
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.locks import probe
+from support.bridge.bridge_doubles import Process, report_when, run_folder, until
 
 TESTS = Path(__file__).parents[1]
 
 
 def _bridge(folder: RunFolder, file: Path, **env: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(TESTS / "bridge_file_tracker.py"), str(folder.path), str(file), "safe"]
+    command = [
+        sys.executable,
+        str(TESTS / "support" / "bridge" / "bridge_file_tracker.py"),
+        str(folder.path),
+        str(file),
+        "durable",
+    ]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env})
 
 

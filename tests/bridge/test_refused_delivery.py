@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bridge_doubles import refused, until
-from delivery_bench import Bench, Tracker, end, late, rollout, row
-
 from otel_bridge.bridge.delivery.worker import DeliveryWorker
 from otel_bridge.errors import PermanentError, RetryableError
+from support.bridge.bridge_doubles import refused, until
+from support.bridge.delivery_bench import Bench, Tracker, end, late, rollout, row
 
 
 def _wrote(position: int) -> Callable[..., bool]:

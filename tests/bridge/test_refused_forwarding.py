@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridge_doubles import Process, run_folder
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from otel_bridge.bridge.forwarding.client import Reply
@@ -16,6 +15,7 @@ from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
+from support.bridge.bridge_doubles import Process, run_folder
 
 
 class End:

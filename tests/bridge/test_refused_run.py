@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridge_doubles import Process, options, refused, run_folder, serving, until, written
-from otlp_samples import RUN
-from trace_samples import rollout_spans, scope_spans
 
 from otel_bridge.bridge.ingest import space
 from otel_bridge.bridge.options import BridgeOptions
@@ -29,6 +26,9 @@ from otel_bridge.journal.report import read_report
 from otel_bridge.otlp.content import limit_of
 from otel_bridge.records import Record, Status
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import Process, options, refused, run_folder, serving, until, written
+from support.otlp.otlp_samples import RUN
+from support.otlp.trace_samples import rollout_spans, scope_spans
 
 Opened = Callable[..., RunBridge]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
-from otlp_samples import RUN
 
 from otel_bridge.bridge.delivery.requested import RequestedExporters
 from otel_bridge.bridge.ledger.ledger import Ledger
@@ -17,6 +15,8 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import Status
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from support.otlp.otlp_samples import RUN
 
 
 def given(*recorders: tuple[str, RecordingTracker], to: str, **changes: object) -> BridgeOptions:

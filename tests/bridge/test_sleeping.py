@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bridge_doubles import WAIT_S, Process, options, report_when, run_folder, serving, until
-from otlp_samples import end, logs_request, metrics_request, row, who
 
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving import active_runs, idle_runs
@@ -27,6 +25,8 @@ from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import Status
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import WAIT_S, Process, options, report_when, run_folder, serving, until
+from support.otlp.otlp_samples import end, logs_request, metrics_request, row, who
 
 EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
 

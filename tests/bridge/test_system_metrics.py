@@ -7,11 +7,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-import conformance_reading
-import e2e_jobs as job
-import mlflow_reading
 import pytest
-from otlp_samples import LOGS, RECEIVER, RUN, Bench, end, logs, row, source
 
 from otel_bridge.bridge import system_metrics
 from otel_bridge.bridge.options import BridgeOptions
@@ -21,6 +17,10 @@ from otel_bridge.exporter import SIGNALS, RunInfo
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.records import Row, run_id_of
 from otel_bridge_collector import Receiver, ReceiverSettings
+from support.otlp.otlp_samples import LOGS, RECEIVER, RUN, Bench, end, logs, row, source
+from support.trackers import conformance_reading, mlflow_reading
+from support.trainers import e2e_jobs as job
+from support.waiting import HANG_S
 
 JOB = """
     import sys, threading
@@ -54,7 +54,7 @@ def test_the_bridge_measures_while_the_process_lives_and_every_tracker_shows_it(
     with job.no_bridge_left(base):
         process = job.start(job.script(tmp_path / "work" / "job.py", JOB), env)
         job.until(lambda: len([line for line in job.lines(base) if is_system(line)]) >= 2)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANG_S)
         job.until(lambda: job.ended(base))
 
     keys = {key for line in job.lines(base) if is_system(line) for key in line["values"]}
@@ -154,7 +154,7 @@ def test_a_machine_that_forwards_is_measured_there_and_shown_by_its_number(tmp_p
         with job.no_bridge_left(here):
             process = job.start(job.script(tmp_path / "work" / "job.py", JOB), env)
             job.until(lambda: any(is_system(line) for line in job.lines(there)))
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=HANG_S)
             job.until(lambda: job.ended(there))
     finally:
         receiver.stop()

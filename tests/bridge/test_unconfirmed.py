@@ -6,9 +6,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
-from otlp_samples import RUN
-
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import SIGNALS
@@ -16,6 +13,8 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import Status
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import Process, options, report_when, run_folder, served, serving, until, written
+from support.otlp.otlp_samples import RUN
 
 LAG = 2
 

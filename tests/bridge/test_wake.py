@@ -5,6 +5,7 @@ import sys
 import threading
 
 from otel_bridge.bridge.serving.wakeup import Wakeup
+from support.waiting import HANG_S
 
 INTERRUPTED = """
 import signal
@@ -52,6 +53,8 @@ def test_what_is_cleared_wakes_nobody() -> None:
 
 
 def test_a_signal_handler_may_set_it_wherever_it_interrupts_its_thread() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=HANG_S, check=False
+    )
 
     assert (done.returncode, done.stdout) == (0, "20000\n"), done.stderr

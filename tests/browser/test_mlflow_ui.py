@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from browser_job import do_job, mlflow_places, mlflow_ui
-from browser_page import CHROMIUM, Page, open_page
+
+from support.browser.browser_job import do_job, mlflow_places, mlflow_ui
+from support.browser.browser_page import CHROMIUM, Page, open_page
 
 pytestmark = [
     pytest.mark.browser,

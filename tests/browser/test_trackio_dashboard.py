@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_job import KEYS, PROJECT, do_job
-from browser_page import CHROMIUM, Page, open_page
-from browser_pictures import trackio_dashboard
-from command_runs import ended, environment
+
+from support.browser.browser_job import KEYS, PROJECT, do_job
+from support.browser.browser_page import CHROMIUM, Page, open_page
+from support.browser.browser_pictures import trackio_dashboard
+from support.trainers.command_runs import ended, environment
 
 pytestmark = [
     pytest.mark.browser,

@@ -6,10 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from command_runs import ended, environment, only_folder, otel_bridge, program, report_of, started, until
-from gated_tracker import gated_lines, install
-
 from otel_bridge.journal.locks import probe
+from support.bridge.gated_tracker import gated_lines, install
+from support.trainers.command_runs import (
+    ended,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    report_of,
+    started,
+    until,
+)
 
 TRAIN = """
     import pathlib, sys, time

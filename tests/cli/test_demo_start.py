@@ -7,7 +7,20 @@ import signal
 from pathlib import Path
 
 import pytest
-from command_runs import BIN, PYTHON, call, ended, environment, otel_bridge, program, rows_in, started, until
+
+from support.trainers.command_runs import (
+    BIN,
+    PYTHON,
+    call,
+    ended,
+    environment,
+    otel_bridge,
+    program,
+    rows_in,
+    started,
+    until,
+)
+from support.waiting import HANG_S
 
 WITHOUT_NUMPY = """
     import sys
@@ -67,7 +80,7 @@ def test_an_interrupt_ends_the_roles_in_order_and_what_they_logged_is_delivered(
             os.killpg(demo.pid, number)  # as a terminal does
         else:
             demo.send_signal(number)
-        said, errors = demo.communicate(timeout=60)
+        said, errors = demo.communicate(timeout=HANG_S)
 
         report = ended(runs)
 

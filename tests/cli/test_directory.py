@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_runs import environment, otel_bridge
+
+from support.trainers.command_runs import environment, otel_bridge
 
 LISTENING = ["--grpc", "off", "--http", "off"]
 

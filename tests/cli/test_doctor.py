@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_runs import environment, otel_bridge
-from gated_tracker import install
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
+from support.bridge.gated_tracker import install
+from support.trainers.command_runs import environment, otel_bridge
 
 
 def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_runs import environment, otel_bridge, started
 
 from otel_bridge.cli.doctor.checks import abilities, masked, tokens, tracker, versions
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import ExporterSettings
 from otel_bridge.testing.memory import RecorderSettings, RecordingTracker
+from support.trainers.command_runs import environment, otel_bridge, started
 
 
 def test_the_installed_version_is_shown_beside_those_that_were_tried_and_is_not_wrong_for_being_newer() -> None:

@@ -10,8 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-import shown_runs
-from command_runs import (
+
+from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.journal.locks import probe
+from otel_bridge.journal.report import read_report
+from support.bridge.gated_tracker import gated_lines, install
+from support.trackers import shown_runs
+from support.trainers.command_runs import (
     BIN,
     call,
     environment,
@@ -25,11 +30,7 @@ from command_runs import (
     until,
     values,
 )
-from gated_tracker import gated_lines, install
-
-from otel_bridge.journal.folder import RunFolder, run_folders
-from otel_bridge.journal.locks import probe
-from otel_bridge.journal.report import read_report
+from support.waiting import HANG_S
 
 TRAIN = """
     import sys, time
@@ -186,7 +187,7 @@ def test_a_signal_in_the_middle_ends_it_whole_and_the_next_one_goes_on(tmp_path:
         until(lambda: (found := read_report(only_folder(base))) is not None and "gated" in found.exporters
               and found.exporters["gated"].state == "retrying", "a try of the tracker")  # fmt: skip
         first.terminate()
-        said, _ = first.communicate(timeout=60)
+        said, _ = first.communicate(timeout=HANG_S)
     free = not probe(only_folder(base).lock_path)
     (tmp_path / "gate").touch()
 
@@ -353,7 +354,7 @@ def test_what_waits_for_a_tracker_that_hangs_is_said_when_a_signal_ends_the_drai
     with started([str(BIN / "otel-bridge"), "drain", str(base)], cwd=tmp_path, env=env) as drain:
         until(lambda: "end finished" in gated_lines(tmp_path), "the end, in which it hangs")
         os.killpg(drain.pid, number)
-        said, _ = drain.communicate(timeout=60)
+        said, _ = drain.communicate(timeout=HANG_S)
 
     assert drain.returncode == 1
     assert f"{only_folder(base).path}: not everything is delivered: 1 record waits for gated, which hangs\n" in said

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bridge_doubles import Process, options, report_when, run_folder, serving, until
-from command_runs import call, environment, only_folder, otel_bridge, program, report_of, values
-from gated_tracker import gated_lines, install
-
 from otel_bridge.exporter import SIGNALS
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import Process, options, report_when, run_folder, serving, until
+from support.bridge.gated_tracker import gated_lines, install
+from support.trainers.command_runs import call, environment, only_folder, otel_bridge, program, report_of, values
 
 TRAIN = """
     import otel_bridge

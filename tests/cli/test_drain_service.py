@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_runs import environment, otel_bridge
-from e2e_jobs import until
-from service_process import folder_of, service, written_rows
+
+from support.collector.service_process import folder_of, service, written_rows
+from support.trainers.command_runs import environment, otel_bridge
+from support.trainers.e2e_jobs import until
 
 pytestmark = pytest.mark.slow
 

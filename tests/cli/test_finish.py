@@ -9,7 +9,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from command_runs import (
+from otel_bridge.journal.locks import probe
+from support.trainers.command_runs import (
     ended,
     environment,
     only_folder,
@@ -21,8 +22,7 @@ from command_runs import (
     statuses,
     until,
 )
-
-from otel_bridge.journal.locks import probe
+from support.waiting import ANSWER_S
 
 TRAIN = """
     import time
@@ -87,7 +87,7 @@ def _send(url: str, step: int) -> None:
     metrics = [{"name": "loss", "gauge": {"dataPoints": [point]}}]
     body = {"resourceMetrics": [{"resource": {"attributes": attributes}, "scopeMetrics": [{"metrics": metrics}]}]}
     asked = urllib.request.Request(f"{url}/v1/metrics", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    assert urllib.request.urlopen(asked, timeout=10).status == 200
+    assert urllib.request.urlopen(asked, timeout=ANSWER_S).status == 200
 
 
 def test_a_run_that_is_not_here_is_said_with_those_that_are(tmp_path: Path) -> None:

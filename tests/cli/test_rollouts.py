@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_runs import call, environment, only_folder, otel_bridge, program, started, until
-from gated_tracker import install
 from rich.console import Console
 
 from otel_bridge.cli.rollouts.source import Payload
 from otel_bridge.cli.rollouts.view import RolloutView
+from support.bridge.gated_tracker import install
+from support.trainers.command_runs import call, environment, only_folder, otel_bridge, program, started, until
 
 JOB = """
     import pathlib, sys, time

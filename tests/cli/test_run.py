@@ -8,7 +8,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command_runs import (
+
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import read_report
+from support.bridge.gated_tracker import gated_lines, install
+from support.trainers.command_runs import (
     BIN,
     LOSS,
     TRAIN,
@@ -24,10 +28,6 @@ from command_runs import (
     until,
     values,
 )
-from gated_tracker import gated_lines, install
-
-from otel_bridge.journal.folder import run_folders
-from otel_bridge.journal.report import read_report
 
 RUN = str(BIN / "otel-bridge")
 

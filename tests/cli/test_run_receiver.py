@@ -8,11 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_runs import PYTHON, call, environment, only_folder, otel_bridge, program, records, statuses, values
-from free_ports import free_pair
-from stock_programs import GLOBAL_API, OTLP_BY_ITSELF
 
 from otel_bridge.journal.folder import run_folders
+from support.free_ports import free_pair
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    records,
+    statuses,
+    values,
+)
+from support.trainers.stock_programs import GLOBAL_API, OTLP_BY_ITSELF
 
 TRAIN = "import otel_bridge; otel_bridge.init(role='trainer').log({'loss': 0.5}, step=7)"
 FROM_BOTH = (

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command_runs import (
+
+from support.bridge.gated_tracker import gated_lines, install
+from support.trainers.command_runs import (
     BIN,
     LOSS,
     PYTHON,
@@ -25,7 +27,7 @@ from command_runs import (
     until,
     values,
 )
-from gated_tracker import gated_lines, install
+from support.waiting import HANG_S
 
 RUN = str(BIN / "otel-bridge")
 
@@ -116,7 +118,7 @@ def test_ctrl_c_during_the_drain_leaves_the_rest_in_the_folder_and_drain_deliver
 
         process.send_signal(signal.SIGINT)
 
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=HANG_S)
     folder = only_folder(runs(tmp_path))
     assert process.returncode == 0, errors
     assert gated_lines(tmp_path) == []

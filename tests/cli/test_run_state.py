@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from bridge_doubles import Process, options, run_folder, served
 
 from otel_bridge.bridge.ledger.database import DatabaseReader, open_for_reading
 from otel_bridge.cli.status import run_state
@@ -20,6 +19,7 @@ from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.quota import Quota
 from otel_bridge.journal.report import ExporterReport, Report, write_report
 from otel_bridge.testing.memory import RecordingTracker
+from support.bridge.bridge_doubles import Process, options, run_folder, served
 
 
 def _never(_path: Path) -> DatabaseReader:

@@ -11,16 +11,17 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
-from bridge_doubles import report_when, until
-from command_runs import environment, otel_bridge
-from gated_tracker import gated_lines, install
-from otlp_samples import RUN, metrics_request, row, who
-from service_process import exporter_is, folder_of, service, written_rows
 
 from otel_bridge.cli.serve.command import FILES, allow_files
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.segment import read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
+from support.bridge.bridge_doubles import report_when, until
+from support.bridge.gated_tracker import gated_lines, install
+from support.collector.service_process import exporter_is, folder_of, service, written_rows
+from support.otlp.otlp_samples import RUN, metrics_request, row, who
+from support.trainers.command_runs import environment, otel_bridge
+from support.waiting import ANSWER_S
 
 
 def frames(folder: RunFolder) -> int:
@@ -46,7 +47,9 @@ def test_rows_that_wait_for_their_rest_are_released_at_the_end(tmp_path: Path) -
     with service(tmp_path, env, "--exporters", "file") as running:
         body = metrics_request((who(), [whole]))
         headers = {"Content-Type": "application/x-protobuf"}
-        urllib.request.urlopen(urllib.request.Request(f"{running.http}/v1/metrics", body, headers), timeout=10).close()
+        urllib.request.urlopen(
+            urllib.request.Request(f"{running.http}/v1/metrics", body, headers), timeout=ANSWER_S
+        ).close()
         report_when(folder_of(tmp_path), lambda report: report.waiting.get("rows") == 1)
 
         code, _ = running.end()
@@ -118,7 +121,7 @@ def test_new_data_is_refused_while_it_ends_and_the_port_still_answers(tmp_path: 
         until(lambda: running.send(2) == 503)
 
         with pytest.raises(HTTPError, match="503"):
-            urllib.request.urlopen(f"{running.http}/readyz", timeout=10)
+            urllib.request.urlopen(f"{running.http}/readyz", timeout=ANSWER_S)
 
 
 def test_two_services_on_one_directory_are_distinguished(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from otel_bridge.records import run_id_of
 from otel_bridge_collector import Receiver, ReceiverSettings
 from otel_bridge_collector.error_table import ThrottledError, TooLargeError, UnauthenticatedError, answer_to
 from otel_bridge_collector.limits import LimitSettings, ReceiverLimits
+from support.waiting import ANSWER_S
 
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 
@@ -62,7 +63,7 @@ def call(url: str, body: bytes | None = None, **headers: str) -> tuple[int, dict
     names = {key.replace("_", "-"): text for key, text in headers.items()}
     asked = urllib.request.Request(url, body, names, method="GET" if body is None else "POST")
     try:
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
             return answer.status, {key.lower(): text for key, text in answer.headers.items()}, answer.read()
     except HTTPError as exc:
         return exc.code, {key.lower(): text for key, text in exc.headers.items()}, exc.read()
@@ -90,7 +91,9 @@ def test_all_three_signals_are_taken_over_both_protocols(receiver: Receiver, tmp
         assert call(f"{receiver.http_endpoint}/v1/{name}", body, **PROTOBUF)[::2] == (200, b"")
     with grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel:
         for name, service in services.items():
-            channel.unary_unary(f"/opentelemetry.proto.collector.{service}Service/Export")(bodies[name], timeout=10)
+            channel.unary_unary(f"/opentelemetry.proto.collector.{service}Service/Export")(
+                bodies[name], timeout=ANSWER_S
+            )
 
     signals = (Signal.METRICS, Signal.TRACES, Signal.LOGS)
     expected = [(run_id_of("maths", "a"), signal, body) for signal, body in zip(signals, bodies.values(), strict=True)]
@@ -142,7 +145,7 @@ def test_refused_data_may_be_sent_again_and_what_was_taken_stays(receiver: Recei
         grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel,
         pytest.raises(grpc.RpcError) as caught,
     ):
-        channel.unary_unary(EXPORT)(metrics("a"), timeout=10)
+        channel.unary_unary(EXPORT)(metrics("a"), timeout=ANSWER_S)
 
     assert (status, headers["retry-after"]) == (503, "1")
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, "the service ends")
@@ -161,9 +164,9 @@ def test_grpc_messages_are_inflated_and_a_bomb_is_refused(
     address = receiver.grpc_endpoint.removeprefix("http://")
     runs = ["a"] * 100
     with grpc.insecure_channel(address, compression=compression) as channel:
-        channel.unary_unary(EXPORT)(metrics(*runs), timeout=10)
+        channel.unary_unary(EXPORT)(metrics(*runs), timeout=ANSWER_S)
         with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary(EXPORT)(b"\x0a" * (100 << 20), timeout=20)
+            channel.unary_unary(EXPORT)(b"\x0a" * (100 << 20), timeout=ANSWER_S)
 
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert [payload for _, _, payload in stored(tmp_path)] == [metrics(*runs)]
@@ -205,7 +208,7 @@ def test_what_was_received_and_refused_is_counted(receiver: Receiver) -> None:
 
 
 def test_connections_are_kept_and_a_head_without_end_is_cut(receiver: Receiver) -> None:
-    connection = http.client.HTTPConnection(receiver.http_endpoint.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(receiver.http_endpoint.removeprefix("http://"), timeout=ANSWER_S)
     for _ in range(3):
         connection.request("POST", "/v1/metrics", metrics("a"), {"Content-Type": "application/x-protobuf"})
         assert connection.getresponse().read() == b""
@@ -313,19 +316,19 @@ def test_certificates_of_clients_open_both_protocols_and_nobody_else_gets_in(
     port = int(receiver.http_endpoint.rpartition(":")[2])
     address = f"127.0.0.1:{receiver.grpc_endpoint.rpartition(':')[2]}"
     try:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, context=known, timeout=10)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, context=known, timeout=ANSWER_S)
         connection.request("POST", "/v1/metrics", metrics("a"), {"Content-Type": "application/x-protobuf"})
         assert connection.getresponse().status == 200
-        other = http.client.HTTPSConnection("127.0.0.1", port, context=other_client, timeout=10)
+        other = http.client.HTTPSConnection("127.0.0.1", port, context=other_client, timeout=ANSWER_S)
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
             _asked(other)
         with grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, own)) as channel:
-            channel.unary_unary(EXPORT)(metrics("a"), timeout=10)
+            channel.unary_unary(EXPORT)(metrics("a"), timeout=ANSWER_S)
         with (
             grpc.secure_channel(address, grpc.ssl_channel_credentials(ca)) as channel,
             pytest.raises(grpc.RpcError),
         ):
-            channel.unary_unary(EXPORT)(metrics("a"), timeout=10)
+            channel.unary_unary(EXPORT)(metrics("a"), timeout=ANSWER_S)
     finally:
         receiver.stop()
 

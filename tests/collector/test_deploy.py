@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 import yaml
-from free_ports import free_pair
-from otelcol_programs import OTELCOL, Service, collector_environment, running
+
+from support.collector.otelcol_programs import OTELCOL, Service, collector_environment, running
+from support.free_ports import free_pair
+from support.waiting import ANSWER_S, HANG_S
 
 ROOT = OTELCOL.parent.parent
 DEPLOY = ROOT / "collector" / "deploy"
@@ -74,21 +76,21 @@ def test_the_service_starts_as_it_is_written_and_its_probes_pass(where: str, tmp
     with running(service):
         pages = {page: status(f"http://127.0.0.1:{port + 1}{page}") for page in ("/healthz", "/readyz")}
         check = json.loads(instruction("HEALTHCHECK").partition("CMD ")[2].replace("4318", str(port + 1)))
-        healthy = subprocess.run([sys.executable, *check[1:]], check=False, timeout=30).returncode
+        healthy = subprocess.run([sys.executable, *check[1:]], check=False, timeout=HANG_S).returncode
         code = service.stop()
 
     assert (pages, healthy, code) == ({"/healthz": 200, "/readyz": 200}, 0, 0)
 
 
 def status(url: str) -> int:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
         return int(answer.status)
 
 
 def test_the_health_check_fails_where_nothing_listens() -> None:
     check = json.loads(instruction("HEALTHCHECK").partition("CMD ")[2].replace("4318", str(free_pair())))
 
-    done = subprocess.run([sys.executable, *check[1:]], capture_output=True, check=False, timeout=30)
+    done = subprocess.run([sys.executable, *check[1:]], capture_output=True, check=False, timeout=HANG_S)
 
     assert done.returncode == 1
 
@@ -98,7 +100,12 @@ def test_without_a_token_a_service_that_others_reach_does_not_start(where: str, 
     env = {**collector_environment(), "OTEL_BRIDGE_TOKEN": "", "OTEL_BRIDGE_DIR": str(tmp_path)}
 
     done = subprocess.run(
-        [str(BIN / "otel-bridge"), *COMMANDS[where]], env=env, capture_output=True, text=True, timeout=60, check=False
+        [str(BIN / "otel-bridge"), *COMMANDS[where]],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
 
     assert done.returncode != 0
@@ -131,7 +138,7 @@ def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) ->
             shutil.copy(whole, tmp_path / "src" / name)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
 
-    done = subprocess.run([*build, str(tmp_path / "src")], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*build, str(tmp_path / "src")], capture_output=True, text=True, timeout=HANG_S, check=False)
 
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
@@ -142,7 +149,7 @@ def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) ->
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.name)
 def test_kubernetes_knows_every_field(manifest: Path) -> None:
     command = [str(BIN / "kubernetes-validate"), "--strict", str(manifest)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert (done.stdout + done.stderr).count(" passed for resource ") == len(resources(manifest))
@@ -213,11 +220,11 @@ def test_systemd_takes_the_unit_and_finds_it_closed(tmp_path: Path) -> None:
     env = {**os.environ, "SYSTEMD_COLORS": "0"}
 
     verified = subprocess.run(
-        ["systemd-analyze", "verify", str(here)], env=env, capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", str(here)], env=env, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     security = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(here)],
-        env=env, capture_output=True, text=True, timeout=60, check=False,
+        env=env, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
 
     assert (verified.returncode, verified.stderr) == (0, "")

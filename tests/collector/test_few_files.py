@@ -11,15 +11,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bridge_doubles import until
-from command_runs import environment
-from otlp_samples import metrics_request, row, who
-from service_process import service
-from service_senders import Sender
-
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from otel_bridge_collector import Receiver, ReceiverSettings
+from support.bridge.bridge_doubles import until
+from support.collector.service_process import service
+from support.collector.service_senders import Sender
+from support.otlp.otlp_samples import metrics_request, row, who
+from support.trainers.command_runs import environment
+from support.waiting import ANSWER_S
 
 RUNS = 24
 FILES = 120
@@ -50,15 +50,17 @@ def test_more_runs_than_files_are_all_delivered_and_the_service_says_that_it_is_
             sender.send(3)
             sender.finish()
 
-        until(lambda: sum(_delivered(tmp_path)) == 3 * RUNS, 60)
-        with urllib.request.urlopen(f"{running.http}/readyz", timeout=10) as ready:
+        until(lambda: sum(_delivered(tmp_path)) == 3 * RUNS)
+        with urllib.request.urlopen(f"{running.http}/readyz", timeout=ANSWER_S) as ready:
             assert ready.status == 200
         assert running.end()[0] == 0
 
 
 def test_without_a_file_left_a_request_is_refused_to_be_sent_again_and_then_taken(tmp_path: Path) -> None:
     receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path, grpc_port=None))
-    connection = http.client.HTTPConnection("127.0.0.1", int(receiver.http_endpoint.rpartition(":")[2]), timeout=10)
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", int(receiver.http_endpoint.rpartition(":")[2]), timeout=ANSWER_S
+    )
     try:
         first = _post(connection, b"no request")
         with no_files_left():
@@ -73,7 +75,9 @@ def test_without_a_file_left_a_request_is_refused_to_be_sent_again_and_then_take
 
 def test_without_a_file_left_the_receiver_closes_the_run_that_was_silent_longest_for_a_new_one(tmp_path: Path) -> None:
     receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path, grpc_port=None))
-    connection = http.client.HTTPConnection("127.0.0.1", int(receiver.http_endpoint.rpartition(":")[2]), timeout=10)
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", int(receiver.http_endpoint.rpartition(":")[2]), timeout=ANSWER_S
+    )
     try:
         before = [_post(connection, _rows(f"run-{number}"))[0] for number in range(4)]
         with no_files_left():

@@ -12,17 +12,18 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
-from bridge_doubles import report_when, until
-from command_runs import environment, otel_bridge
-from gated_tracker import gated_lines, install
-from otelcol_programs import missing
-from otlp_samples import RUN, metrics_request, row, who
-from service_process import Service, exporter_is, service
-from service_senders import post
 
 from otel_bridge.journal.folder import RunFolder
+from support.bridge.bridge_doubles import report_when, until
+from support.bridge.gated_tracker import gated_lines, install
+from support.collector.otelcol_programs import missing
+from support.collector.service_process import Service, exporter_is, service
+from support.collector.service_senders import post
+from support.otlp.otlp_samples import RUN, metrics_request, row, who
+from support.trainers.command_runs import environment, otel_bridge
+from support.waiting import ANSWER_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 SIZE_BYTES = 24 << 20
 KEYS = 400
@@ -76,7 +77,7 @@ class Client:
 def readyz(running: Service) -> tuple[int, str]:
     """Ask whether the service takes data."""
     try:
-        with urllib.request.urlopen(f"{running.http}/readyz", timeout=10) as answer:
+        with urllib.request.urlopen(f"{running.http}/readyz", timeout=ANSWER_S) as answer:
             return int(answer.status), answer.read().decode()
     except HTTPError as exc:
         return exc.code, exc.read().decode()

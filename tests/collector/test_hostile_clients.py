@@ -13,14 +13,15 @@ from urllib.parse import urlsplit
 import grpc
 import psutil
 import pytest
-from command_runs import environment
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from service_process import Service, service
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge_collector import Receiver, ReceiverSettings, grpc_server
 from otel_bridge_collector.error_table import TooLargeError
 from otel_bridge_collector.export_request import check_well_formed
+from support.collector.service_process import Service, service
+from support.trainers.command_runs import environment
+from support.waiting import ANSWER_S, HANG_S
 
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 MIB = 1 << 20
@@ -73,7 +74,7 @@ def test_over_grpc_a_client_without_a_token_is_refused_with_its_body_unread(guar
         for _ in range(8):
             with grpc.insecure_channel(guarded.grpc.partition("://")[2], options=options) as channel:
                 try:
-                    channel.unary_unary(EXPORT)(body, timeout=30)
+                    channel.unary_unary(EXPORT)(body, timeout=ANSWER_S)
                 except grpc.RpcError as exc:
                     codes.append(exc.code())  # type: ignore[attr-defined]
 
@@ -94,7 +95,7 @@ def test_over_grpc_a_message_that_does_not_come_ends_the_call(tmp_path: Path, mo
 
     with grpc.insecure_channel(receiver.grpc_endpoint.partition("://")[2]) as channel:
         with pytest.raises(grpc.RpcError) as refused:
-            channel.stream_unary(EXPORT)(nothing(), timeout=10)
+            channel.stream_unary(EXPORT)(nothing(), timeout=ANSWER_S)
         never.set()
     receiver.stop()
 
@@ -107,7 +108,7 @@ def test_over_grpc_a_call_without_a_message_is_refused(tmp_path: Path) -> None:
 
     address = receiver.grpc_endpoint.partition("://")[2]
     with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as refused:
-        channel.stream_unary(EXPORT)(iter(()), timeout=10)
+        channel.stream_unary(EXPORT)(iter(()), timeout=ANSWER_S)
     receiver.stop()
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
@@ -119,10 +120,10 @@ def test_memory_of_large_requests_is_given_back(tmp_path: Path) -> None:
         before = rss_mib(served)
         body, options = nested(9, inside=bytes(60 * MIB)), [("grpc.max_send_message_length", 64 * MIB)]
         with grpc.insecure_channel(served.grpc.partition("://")[2], options=options) as channel:
-            calls = [channel.unary_unary(EXPORT).future(body, timeout=60) for _ in range(4)]
+            calls = [channel.unary_unary(EXPORT).future(body, timeout=ANSWER_S) for _ in range(4)]
             for call in calls:
                 call.result()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + HANG_S
         while rss_mib(served) - before > 100 and time.monotonic() < deadline:
             time.sleep(0.1)
 
@@ -247,7 +248,7 @@ def got(served: Service, page: str, headers: dict[str, str]) -> int:
 
 
 def answered(served: Service, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> int:
-    connection = http.client.HTTPConnection(urlsplit(served.http).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(served.http).netloc, timeout=ANSWER_S)
     try:
         connection.request(method, path, body, headers)
         return connection.getresponse().status

@@ -12,6 +12,7 @@ import pytest
 
 from otel_bridge_collector import Receiver, ReceiverSettings
 from otel_bridge_collector.http import protocol
+from support.waiting import ANSWER_S
 
 POST = b"POST /v1/metrics HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-protobuf\r\nContent-Length: "
 
@@ -24,7 +25,7 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
 
 
 def connected(receiver: Receiver, *sent: bytes) -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", urlsplit(receiver.http_endpoint).port or 0), timeout=20)
+    made = socket.create_connection(("127.0.0.1", urlsplit(receiver.http_endpoint).port or 0), timeout=ANSWER_S)
     for one in sent:
         made.sendall(one)
     return made
@@ -65,7 +66,7 @@ def test_of_too_many_connections_the_longest_silent_one_goes_and_no_request_is_c
     silent = [connected(receiver, b"GET /") for _ in range(6)]
 
     assert all(is_closed(one) for one in (kept, *silent[:4]))
-    with urllib.request.urlopen(f"{receiver.http_endpoint}/healthz", timeout=10) as answer:
+    with urllib.request.urlopen(f"{receiver.http_endpoint}/healthz", timeout=ANSWER_S) as answer:
         assert answer.status == 200
     under_way.sendall(b"\x00")
     assert status(under_way) == b"HTTP/1.1 200 OK"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from google.rpc.status_pb2 import Status as RpcStatus
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-from otlp_samples import metrics_request, row, who
-from service_senders import post
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge_collector import Receiver, ReceiverSettings
+from support.collector.service_senders import post
+from support.otlp.otlp_samples import metrics_request, row, who
 
 
 def rows_of(*run_ids: str) -> bytes:

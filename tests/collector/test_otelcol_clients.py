@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import foreign_clients
-import mlflow_reading
 import pytest
-from foreign_clients import PROJECT
-from free_ports import free_pair
-from otelcol_programs import TOKEN, bridge, running
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
 from otel_bridge.testing import Contents
+from support.collector import foreign_clients
+from support.collector.foreign_clients import PROJECT
+from support.collector.otelcol_programs import TOKEN, bridge, running
+from support.free_ports import free_pair
+from support.trackers import mlflow_reading
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Site:
         )
 
     def run_when(self, service: str, whole: Callable[[Contents], bool]) -> Contents:
-        from e2e_jobs import until
+        from support.trainers.e2e_jobs import until
 
         until(lambda: whole(self.run(service)))
         return self.run(service)

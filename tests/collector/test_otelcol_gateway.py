@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_jobs import ended, lines, no_bridge_left, until
-from free_ports import free_pair, free_port
-from otelcol_chain import chain
-from otelcol_jobs import Jobs, held
-from otelcol_programs import TOKEN, bridge, collector, running
 
 from otel_bridge.records import run_id_of
+from support.collector.otelcol_chain import chain
+from support.collector.otelcol_jobs import Jobs, held
+from support.collector.otelcol_programs import TOKEN, bridge, collector, running
+from support.free_ports import free_pair, free_port
+from support.trainers.e2e_jobs import ended, lines, no_bridge_left, until
+from support.waiting import ANSWER_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 def records(base: Path) -> list[dict[str, object]]:
@@ -136,7 +137,7 @@ def test_the_gateway_lets_nobody_in_without_the_token(tmp_path: Path, jobs: Jobs
 
 def scraped(port: int) -> dict[str, float]:
     """What Prometheus would read, the labels that the exporter itself adds left out."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=ANSWER_S) as answer:
         text = answer.read().decode()
     found: dict[str, float] = {}
     for line in text.splitlines():

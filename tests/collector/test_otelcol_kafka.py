@@ -7,18 +7,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import kafka_broker
 import pytest
-from e2e_jobs import ended, no_bridge_left, until
-from free_ports import free_pair, free_port
-from otelcol_jobs import Jobs, held
-from otelcol_programs import bridge, collector, running
 
 from otel_bridge.records import run_id_of
+from support.collector import kafka_broker
+from support.collector.otelcol_jobs import Jobs, held
+from support.collector.otelcol_programs import bridge, collector, running
+from support.free_ports import free_pair, free_port
+from support.trainers.e2e_jobs import ended, no_bridge_left, until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(
         os.environ.get("CI") != "true", reason="a Kafka broker takes most of a minute: only with CI=true"
     ),

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from otelcol_programs import OTELCOL, collector_environment, program
+
+from support.collector.otelcol_programs import OTELCOL, collector_environment, program
+from support.waiting import HANG_S
 
 PIPELINES = ["agent", "gateway", "kafka", "existing-collector", "replay"]
 BESIDE_THE_WAY = {"prometheus", "file/archive"}
@@ -41,7 +43,7 @@ def test_the_collector_finds_it_valid(name: str, tmp_path: Path) -> None:
     command = [program("otelcol"), "validate", "--config", str(OTELCOL / f"{name}.yaml")]
 
     done = subprocess.run(
-        command, env=collector_environment(**folders), capture_output=True, text=True, timeout=60, check=False
+        command, env=collector_environment(**folders), capture_output=True, text=True, timeout=HANG_S, check=False
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

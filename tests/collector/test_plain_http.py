@@ -20,6 +20,7 @@ from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.segment import read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
 from otel_bridge_collector.http import plain as plain_http
+from support.waiting import ANSWER_S
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 AS_JSON = {"Content-Type": "application/json; charset=utf-8"}
@@ -46,7 +47,7 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
 
 
 def connection(receiver: Receiver) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(receiver.http_endpoint.partition("://")[2], timeout=10)
+    return http.client.HTTPConnection(receiver.http_endpoint.partition("://")[2], timeout=ANSWER_S)
 
 
 def answer(
@@ -200,11 +201,11 @@ def test_of_too_many_connections_the_longest_silent_one_goes_and_no_request_is_c
     monkeypatch.setattr(plain_http, "_CONNECTIONS", 3)
     address = ("127.0.0.1", int(receiver.http_endpoint.rpartition(":")[2]))
     head = b"POST /v1/metrics HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nContent-Length: 2\r\n\r\n"
-    under_way = socket.create_connection(address, timeout=20)
+    under_way = socket.create_connection(address, timeout=ANSWER_S)
     under_way.sendall(head + b"\x0a")
     until_busy = connection(receiver)
     assert answer(until_busy, request(), PROTOBUF)[0] == 200
-    silent = [socket.create_connection(address, timeout=20) for _ in range(8)]
+    silent = [socket.create_connection(address, timeout=ANSWER_S) for _ in range(8)]
 
     assert all(one.recv(1) == b"" for one in silent[:6])
     under_way.sendall(b"\x00")

@@ -9,7 +9,6 @@ from urllib.error import HTTPError
 
 import grpc
 import pytest
-from bridge_doubles import until
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -21,6 +20,8 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import read_segment
 from otel_bridge.records import run_id_of
 from otel_bridge_collector import Receiver, ReceiverSettings
+from support.bridge.bridge_doubles import until
+from support.waiting import ANSWER_S
 
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 
@@ -52,7 +53,7 @@ def post(
     names = {"Content-Type": "application/x-protobuf", **{key.replace("_", "-"): text for key, text in headers.items()}}
     call = urllib.request.Request(receiver.http_endpoint + path, body, names, method="POST")
     try:
-        with urllib.request.urlopen(call, timeout=10) as answer:
+        with urllib.request.urlopen(call, timeout=ANSWER_S) as answer:
             return answer.status, dict(answer.headers), answer.read()
     except HTTPError as exc:
         return exc.code, dict(exc.headers), exc.read()
@@ -103,7 +104,7 @@ def test_a_request_may_hold_as_many_runs_as_are_open_at_one_time(receiver: Recei
 
 def test_a_request_over_grpc_is_kept(receiver: Receiver, tmp_path: Path) -> None:
     with grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel:
-        answer, call = channel.unary_unary(EXPORT).with_call(request("ppo"), timeout=10)
+        answer, call = channel.unary_unary(EXPORT).with_call(request("ppo"), timeout=ANSWER_S)
 
     assert answer == b""
     assert "otel-bridge-version" in dict(call.trailing_metadata())
@@ -164,7 +165,7 @@ def test_garbage_over_grpc_is_an_invalid_argument(receiver: Receiver) -> None:
         grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel,
         pytest.raises(grpc.RpcError) as caught,
     ):
-        channel.unary_unary(EXPORT)(b"\xff\xff\xff", timeout=10)
+        channel.unary_unary(EXPORT)(b"\xff\xff\xff", timeout=ANSWER_S)
 
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
@@ -178,7 +179,7 @@ def test_a_full_directory_asks_clients_of_both_kinds_to_try_again(tmp_path: Path
             grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel,
             pytest.raises(grpc.RpcError) as caught,
         ):
-            channel.unary_unary(EXPORT)(request("ppo"), timeout=10)
+            channel.unary_unary(EXPORT)(request("ppo"), timeout=ANSWER_S)
     finally:
         receiver.stop()
 
@@ -202,9 +203,9 @@ def test_only_a_valid_token_gets_in_and_several_may_be_valid(guarded: Receiver, 
 
     with grpc.insecure_channel(guarded.grpc_endpoint.removeprefix("http://")) as channel:
         export = channel.unary_unary(EXPORT)
-        export(request("ppo"), timeout=10, metadata=[("authorization", "Bearer old")])
+        export(request("ppo"), timeout=ANSWER_S, metadata=[("authorization", "Bearer old")])
         with pytest.raises(grpc.RpcError) as caught:
-            export(request("ppo"), timeout=10)
+            export(request("ppo"), timeout=ANSWER_S)
     assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -242,7 +243,7 @@ def test_segments_roll_and_a_deleted_folder_is_made_again(tmp_path: Path) -> Non
 
 
 def test_other_paths_and_methods_are_not_found(receiver: Receiver) -> None:
-    connection = http.client.HTTPConnection(receiver.http_endpoint.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(receiver.http_endpoint.removeprefix("http://"), timeout=ANSWER_S)
     connection.request("GET", "/v1/metrics")
 
     assert connection.getresponse().status == 405

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import grpc
 import pytest
-from bridge_doubles import options, serving, until
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from otlp_samples import RUN, metrics_request, row, who
 
 from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge_collector import Receiver, ReceiverSettings
+from support.bridge.bridge_doubles import options, serving, until
+from support.otlp.otlp_samples import RUN, metrics_request, row, who
+from support.waiting import ANSWER_S
 
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 ROWS = 120
@@ -53,7 +54,9 @@ def test_requests_again_mixed_cut_and_merged_leave_every_row_whole_and_once(tmp_
             export = channel.unary_unary(EXPORT)
             while sent:
                 count = chance.randint(1, 4)
-                export(b"".join(sent[:count]), timeout=10)  # requests joined are one request of all their resources
+                export(
+                    b"".join(sent[:count]), timeout=ANSWER_S
+                )  # requests joined are one request of all their resources
                 del sent[:count]
             until(lambda: len(recorder.run(RUN).rows) >= ROWS * len(ROLES))
     finally:

@@ -6,25 +6,26 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import mlflow_reading
 import pytest
-from bridge_doubles import report_when, until
-from command_runs import environment
-from mlflow_server import FaultProxy, mlflow_server
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
-from otlp_samples import RUN, end, logs_request, resource, who
-from service_process import Service, exporter_is, folder_of, service
-from trace_samples import rollout_spans, scope_spans, trace_id
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import Status
+from support.bridge.bridge_doubles import report_when, until
+from support.collector.service_process import Service, exporter_is, folder_of, service
+from support.otlp.otlp_samples import RUN, end, logs_request, resource, who
+from support.otlp.trace_samples import rollout_spans, scope_spans, trace_id
+from support.trackers import mlflow_reading
+from support.trackers.mlflow_server import FaultProxy, mlflow_server
+from support.trainers.command_runs import environment
+from support.waiting import ANSWER_S, HANG_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 ROWS = 20
-_WAIT_S = 60.0
+_WAIT_S = HANG_S
 """Far less than the four minutes that MLflow's own retries would take."""
 
 
@@ -62,7 +63,7 @@ def proxy(tmp_path: Path, store: str) -> Iterator[FaultProxy]:
 
 def post(running: Service, path: str, body: bytes) -> None:
     asked = urllib.request.Request(f"{running.http}{path}", body, {"Content-Type": "application/x-protobuf"})
-    with urllib.request.urlopen(asked, timeout=10) as answer:
+    with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
         assert answer.status == 200
 
 
@@ -76,7 +77,7 @@ def send(running: Service, tmp_path: Path, part: int) -> None:
     spans = [scope_spans(rollout_spans(name, step=part, reward=part / 8)) for name in names(part)]
     request = ExportTraceServiceRequest(resource_spans=[ResourceSpans(resource=resource(who()), scope_spans=spans)])
     post(running, "/v1/traces", request.SerializeToString())
-    until(lambda: has_all(tmp_path, "file", part + 1), _WAIT_S)
+    until(lambda: has_all(tmp_path, "file", part + 1))
 
 
 def has_all(tmp_path: Path, exporter: str, parts: int) -> bool:
@@ -99,18 +100,18 @@ def test_an_mlflow_server_that_fails_in_many_ways_gets_every_row_rollout_and_rew
 
     with service(tmp_path, env, "--exporters", "mlflow,file") as running:
         send(running, tmp_path, 0)
-        until(lambda: has_all(tmp_path, "mlflow", 1), _WAIT_S)
+        until(lambda: has_all(tmp_path, "mlflow", 1))
         for part, (fault, fail) in enumerate(FAULTS.items(), 1):
             fail(proxy)
             send(running, tmp_path, part)
-            report = report_when(folder_of(tmp_path), exporter_is("retrying", "mlflow"), _WAIT_S)
+            report = report_when(folder_of(tmp_path), exporter_is("retrying", "mlflow"))
             assert report.exporters["mlflow"].rollouts < (part + 1) * 2, fault
 
             proxy.heal()
 
-            until(lambda part=part: has_all(tmp_path, "mlflow", part + 1), _WAIT_S)
+            until(lambda part=part: has_all(tmp_path, "mlflow", part + 1))
         post(running, "/v1/logs", logs_request((who(), [end("finished", 1, last_row=parts * ROWS)])))
-        report = report_when(folder_of(tmp_path), lambda report: report.ended, _WAIT_S)
+        report = report_when(folder_of(tmp_path), lambda report: report.ended)
 
     held = mlflow_reading.contents(store, RunInfo(RUN, "gsm8k", "ppo", tmp_path))
     assert [scalar.step for scalar in held.scalars if scalar.key == "trainer/loss"] == [*range(1, parts * ROWS + 1)]

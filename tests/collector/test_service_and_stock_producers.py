@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import mlflow_reading
 import pytest
-from bridge_doubles import until
-from command_runs import call, environment, program
-from service_process import Service, service
-from stock_programs import OTLP_BY_ITSELF
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
-_WAIT_S = 60.0
+from support.bridge.bridge_doubles import until
+from support.collector.service_process import Service, service
+from support.trackers import mlflow_reading
+from support.trainers.command_runs import call, environment, program
+from support.trainers.stock_programs import OTLP_BY_ITSELF
+from support.waiting import HANG_S
+
+pytestmark = pytest.mark.slow
+_WAIT_S = HANG_S
 
 
 def shown(uri: str) -> list[tuple[str, dict[str, list[float]], int]]:
@@ -45,13 +47,13 @@ def test_the_run_of_stock_producers_ends_with_the_service_and_is_reopened_when_o
 
     with service(tmp_path, env, "--exporters", "mlflow") as running:
         produce(tmp_path, running)
-        until(lambda: [found[0] for found in shown(uri)] == ["RUNNING"], _WAIT_S)
+        until(lambda: [found[0] for found in shown(uri)] == ["RUNNING"])
         first_exit, _ = running.end()
     ended = shown(uri)
     with service(tmp_path, env, "--exporters", "mlflow") as running:
         between = shown(uri)
         produce(tmp_path, running)
-        until(lambda: [found[0] for found in shown(uri)] == ["RUNNING"], _WAIT_S)
+        until(lambda: [found[0] for found in shown(uri)] == ["RUNNING"])
         second_exit, _ = running.end()
     ended_again = shown(uri)
 

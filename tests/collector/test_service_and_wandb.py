@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bridge_doubles import report_when, until
-from command_runs import environment
-from otlp_samples import RUN
-from service_process import Service, exporter_is, folder_of, service, written_rows
-from wandb_backend.server import WandbServer
 
 from otel_bridge.journal.control import send_control
+from support.bridge.bridge_doubles import report_when, until
+from support.collector.service_process import Service, exporter_is, folder_of, service, written_rows
+from support.otlp.otlp_samples import RUN
+from support.trackers.wandb_backend.server import WandbServer
+from support.trainers.command_runs import environment
+from support.waiting import HANG_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 ROWS = 50
-_WAIT_S = 60.0
+_WAIT_S = HANG_S
 _BOTH = ("--exporters", "wandb,file")
 
 
@@ -40,7 +41,7 @@ def sent(running: Service, tmp_path: Path, part: int) -> None:
     """Send one part of the rows; ``file`` has it soon, whatever W&B does."""
     for first in range(part * ROWS + 1, (part + 1) * ROWS + 1, 10):
         assert running.send(*range(first, first + 10)) == 200
-    until(lambda: written_rows(folder_of(tmp_path), "file") == (part + 1) * ROWS, _WAIT_S)
+    until(lambda: written_rows(folder_of(tmp_path), "file") == (part + 1) * ROWS)
 
 
 def test_wandb_refusing_once_hanging_and_gone_at_the_end_gets_every_row_once_and_in_order(
@@ -57,18 +58,18 @@ def test_wandb_refusing_once_hanging_and_gone_at_the_end_gets_every_row_once_and
 
     with service(tmp_path, env, *_BOTH) as running:
         sent(running, tmp_path, 0)
-        until(lambda: all_there(server, 1), _WAIT_S)
+        until(lambda: all_there(server, 1))
 
         server.answer(403, what="filestream", times=1)
         sent(running, tmp_path, 1)
-        report_when(folder_of(tmp_path), exporter_is("blocked", "wandb"), _WAIT_S)
+        report_when(folder_of(tmp_path), exporter_is("blocked", "wandb"))
         send_control(folder_of(tmp_path), "retry")  # it would be tried again within a minute
-        until(lambda: all_there(server, 2), _WAIT_S)
+        until(lambda: all_there(server, 2))
 
         server.hang()
         sent(running, tmp_path, 2)
         server.heal()
-        until(lambda: all_there(server, 3), _WAIT_S)
+        until(lambda: all_there(server, 3))
 
         server.refuse()
         sent(running, tmp_path, 3)

@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import killed_service
 import pytest
-from forks import Forks, forks
-from free_ports import free_port
-from killed_service import POINTS
-from otlp_samples import RUN
-from service_senders import Sender
 
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import read_report
+from support.collector import killed_service
+from support.collector.killed_service import POINTS
+from support.collector.service_senders import Sender
+from support.free_ports import free_port
+from support.otlp.otlp_samples import RUN
+from support.trainers.forks import Forks, forks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
-RANDOM_KILLS = {"safe": 80, "cannot tell": 40}
+RANDOM_KILLS = {"durable": 80, "cannot tell": 40}
 KILLS_AT_A_POINT = 10
 OTHER = "run0000000000002"
 
@@ -73,7 +73,7 @@ def assert_once_and_in_order(tracker: Path, sending: list[Sender], *, once: bool
             assert max(Counter(names).values()) == 1
 
 
-@pytest.mark.parametrize("mode", ["safe", "cannot tell"])
+@pytest.mark.parametrize("mode", ["durable", "cannot tell"])
 def test_a_service_killed_at_random_instants_has_every_row_that_it_answered_for(tmp_path: Path, mode: str) -> None:
     chance, ports = random.Random(11), (free_port(), free_port())
     base, tracker, sending = tmp_path / "runs", tmp_path / "tracker", senders(ports)
@@ -88,13 +88,13 @@ def test_a_service_killed_at_random_instants_has_every_row_that_it_answered_for(
 
     assert service.killed == RANDOM_KILLS[mode]
     assert all(one.again for one in sending)
-    assert_once_and_in_order(tracker, sending, once=mode == "safe")
+    assert_once_and_in_order(tracker, sending, once=mode == "durable")
 
 
 def test_a_service_killed_at_each_step_of_a_row_s_way_loses_none_and_doubles_none(tmp_path: Path) -> None:
     chance, ports = random.Random(13), (free_port(), free_port())
     base, tracker, sending = tmp_path / "runs", tmp_path / "tracker", senders(ports)
-    with services(base, tracker, ports, "safe") as service:
+    with services(base, tracker, ports, "durable") as service:
         for one in sending:
             one.start()
         for _ in range(KILLS_AT_A_POINT):

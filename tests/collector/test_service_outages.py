@@ -10,10 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bridge_doubles import options, report_when, served, serving, until
-from free_ports import free_port
-from otlp_samples import RUN
-from service_senders import Sender
 
 from otel_bridge.bridge.delivery import retry
 from otel_bridge.bridge.forwarding import forwarder
@@ -26,6 +22,10 @@ from otel_bridge.journal.report import Report
 from otel_bridge.records import Row, Status
 from otel_bridge.testing.memory import RecordingTracker
 from otel_bridge_collector import Receiver, ReceiverSettings
+from support.bridge.bridge_doubles import options, report_when, served, serving, until
+from support.collector.service_senders import Sender
+from support.free_ports import free_port
+from support.otlp.otlp_samples import RUN
 
 ROWS = 300
 AWAY = RetryableError("503 Service Unavailable", retry_after_s=0.05)

@@ -7,15 +7,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import conformance_reading
-import e2e_jobs as job
-import mlflow_reading
 import pytest
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
 from otel_bridge.testing import Contents
 from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
+from support.trackers import conformance_reading, mlflow_reading
+from support.trainers import e2e_jobs as job
 
 TRAIN = """
     import otel_bridge

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import conformance_reading
-import mlflow_reading
 import pytest
-from mlflow_server import mlflow_server
-from wandb_backend.server import WandbServer
 
 from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read
+from support.trackers import conformance_reading, mlflow_reading
+from support.trackers.mlflow_server import mlflow_server
+from support.trackers.wandb_backend.server import WandbServer
 
 pytestmark = pytest.mark.slow
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import conformance_reading
 import pytest
-import trackio_space
-from trackio_server import TOKEN, TrackioServer
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read, Shown
+from support.trackers import conformance_reading, trackio_space
+from support.trackers.trackio_server import TOKEN, TrackioServer
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_runs import call, ended, environment, only_folder, program, records, values
+
+from support.trainers.command_runs import call, ended, environment, only_folder, program, records, values
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from command_runs import call, ended, environment, only_folder, records, values
-from stock_programs import GLOBAL_API
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
+from support.trainers.command_runs import call, ended, environment, only_folder, records, values
+from support.trainers.stock_programs import GLOBAL_API
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))

@@ -6,14 +6,13 @@ import re
 import sys
 from pathlib import Path
 
-import conformance_reading
-import mlflow_reading
 import pytest
-from command_runs import call, ended, environment, only_folder, records, values
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
 from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
+from support.trackers import conformance_reading, mlflow_reading
+from support.trainers.command_runs import call, ended, environment, only_folder, records, values
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/coming-from.md").read_text("utf-8")

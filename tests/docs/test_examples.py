@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from command_runs import call, ended, environment, only_folder, otel_bridge, records, values
 
 from otel_bridge.exporter import Exporter
 from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read, Shown
 from otel_bridge.testing.contents import Contents, HeldScalar
 from otel_bridge.testing.contract import ReadBack, WriterContract
+from support.trainers.command_runs import call, ended, environment, only_folder, otel_bridge, records, values
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

@@ -9,11 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from command_runs import call, environment, otel_bridge, program, values
-from gated_tracker import gated_lines, install
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
+from support.bridge.gated_tracker import gated_lines, install
+from support.trainers.command_runs import call, environment, otel_bridge, program, values
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "many-machines.md"

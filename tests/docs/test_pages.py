@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 import pytest
-import settings_page
 
+from docs_site import settings_page
 from otel_bridge import settings
 from otel_bridge.cli.main import main
 from otel_bridge.emit.drops import MEANING

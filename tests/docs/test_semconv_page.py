@@ -11,19 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_runs import call, ended, environment, only_folder, otel_bridge, program, records, statuses, until
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
-from service_process import service
 
 from docs_site import semconv_page
 from otel_bridge import semconv
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
+from support.collector.service_process import service
+from support.trainers.command_runs import (
+    call,
+    ended,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    records,
+    statuses,
+    until,
+)
 
 REGISTRY = semconv_page.load()
 GROUPS = {group["id"]: group for group in REGISTRY.groups()}

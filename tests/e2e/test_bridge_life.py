@@ -13,8 +13,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import trackio_store
-from e2e_jobs import (
+
+from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.serving.lease import FolderLease
+from otel_bridge.bridge.serving.outcome import SegmentsRead
+from otel_bridge.bridge.supervisor import BridgeSupervisor
+from otel_bridge.emit.bridge_process.spawn import bridge_environment
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.records import run_id_of
+from support.trackers import trackio_store
+from support.trainers.e2e_jobs import (
     acked,
     bridges,
     ended,
@@ -30,16 +38,9 @@ from e2e_jobs import (
     status,
     until,
 )
+from support.waiting import HANG_S
 
-from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.serving.lease import FolderLease
-from otel_bridge.bridge.serving.outcome import SegmentsRead
-from otel_bridge.bridge.supervisor import BridgeSupervisor
-from otel_bridge.emit.bridge_process.spawn import bridge_environment
-from otel_bridge.journal.folder import run_folders
-from otel_bridge.records import run_id_of
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 ROLE = """
 import sys, time, otel_bridge
@@ -68,7 +69,7 @@ def test_eight_inits_at_once_end_in_one_bridge(tmp_path: Path) -> None:
             until(lambda base=base: len(bridges(base)) == 1)
 
             for job in jobs:
-                job.communicate(b"", timeout=60)
+                job.communicate(b"", timeout=HANG_S)
             until(lambda base=base: ended(base) and not bridges(base))
 
             got = Counter((line["role"], line["step"]) for line in lines(base) if line["kind"] == "row")
@@ -94,7 +95,7 @@ def test_two_roles_started_by_hand_share_one_bridge_and_one_tracker_run(
         )
         holders = bridges(base)
         for job in jobs:
-            job.communicate(b"", timeout=60)
+            job.communicate(b"", timeout=HANG_S)
         until(lambda: ended(base) and not bridges(base))
 
     from trackio.sqlite_storage import SQLiteStorage
@@ -115,21 +116,21 @@ for number in range(int(sys.argv[1]), int(sys.argv[2])):
     if pid == 0:
         run = otel_bridge.init("life", f"short{number}")
         run.log({"loss": 1.0}, step=number)
-        run.finish(timeout_s=60)
+        run.finish(timeout_s=300)
         os._exit(0)
     os.waitpid(pid, 0)
 """
 
 
-def test_200_short_runs_leave_no_process_five_seconds_after_the_last(tmp_path: Path) -> None:
+def test_200_short_runs_leave_no_process_behind(tmp_path: Path) -> None:
     code, base = script(tmp_path / "train.py", SHORT), tmp_path / "runs"
     with no_bridge_left(tmp_path):
         jobs = [start(code, environment(base), str(first), str(first + 50)) for first in range(0, 200, 50)]
         for job in jobs:
-            _, errors = job.communicate(timeout=250)
+            _, errors = job.communicate(timeout=HANG_S)
             assert job.returncode == 0, errors
 
-        until(lambda: not bridges(base), timeout_s=5)
+        until(lambda: not bridges(base))
 
     assert sorted(rows(base)) == list(range(200))
     assert status(base) == ["finished"] * 200
@@ -207,9 +208,9 @@ def test_a_folder_deleted_while_the_job_runs_is_begun_again_and_the_old_bridge_e
         _delete(only_folder(base).path)
         deleted_at = len(acked(acks))
         report_when(base, lambda report: report.rows > 20)
-        until(lambda: not set(before) & set(bridges(base)), timeout_s=20)
+        until(lambda: not set(before) & set(bridges(base)))
         Path(f"{acks}.stop").touch()
-        _, errors = job.communicate(timeout=60)
+        _, errors = job.communicate(timeout=HANG_S)
         until(lambda: ended(base) and not bridges(base))
 
     assert job.returncode == 0, errors
@@ -275,7 +276,7 @@ def test_a_killed_bridge_is_replaced_by_the_trainer_that_goes_on(tmp_path: Path)
         until(lambda: bridge not in bridges(base))
         until(lambda: _settled(base))
         (tmp_path / "stop").touch()
-        said, errors = job.communicate(timeout=60)
+        said, errors = job.communicate(timeout=HANG_S)
         until(lambda: ended(base) and not bridges(base))
 
     assert job.returncode == 0, errors
@@ -300,8 +301,8 @@ def test_a_bridge_asked_to_end_by_a_signal_commits_and_the_next_goes_on(tmp_path
         (bridge,) = until(lambda: _settled(base))
 
         os.kill(bridge, signal.SIGTERM)
-        until(lambda: not bridges(base), timeout_s=15)
-        job.communicate(b"", timeout=60)
+        until(lambda: not bridges(base))
+        job.communicate(b"", timeout=HANG_S)
         until(lambda: ended(base) and not bridges(base))
 
     assert rows(base, "trainer/loss") == list(range(100))
@@ -315,7 +316,7 @@ def test_output_that_is_captured_ends_with_the_script_and_not_with_the_bridge(tm
         import os, otel_bridge
         run = otel_bridge.init("life", "captured")
         run.log({"loss": 1.0}, step=0)
-        assert run.flush(60)
+        assert run.flush(300)
         print("done", flush=True)
         os._exit(0)
         """,
@@ -326,7 +327,7 @@ def test_output_that_is_captured_ends_with_the_script_and_not_with_the_bridge(tm
             [sys.executable, str(code)],
             env=environment(base, OTEL_BRIDGE_END_GRACE_S="60"),
             capture_output=True,
-            timeout=60,
+            timeout=HANG_S,
             check=False,
         )
         alive = bridges(base)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_runs import ended, environment, only_folder, otel_bridge, program, runs
+
+from support.trainers.command_runs import ended, environment, only_folder, otel_bridge, program, runs
 
 SECRET = "marmalade-submarine"
 JOB = f"""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import shown_runs
-from command_runs import BIN, environment, only_folder, otel_bridge, report_of, run_info, started, until
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 
 from otel_bridge.journal.folder import run_folders
@@ -18,6 +16,18 @@ from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.report import read_report
 from otel_bridge.journal.segment import read_segment
 from otel_bridge.records import Status
+from support.trackers import shown_runs
+from support.trainers.command_runs import (
+    BIN,
+    environment,
+    only_folder,
+    otel_bridge,
+    report_of,
+    run_info,
+    started,
+    until,
+)
+from support.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 STEPS = 25
@@ -183,7 +193,7 @@ def test_a_trainer_killed_in_mid_run_fails_the_demo_and_loses_no_row(tmp_path: P
         logged = _logged_steps(runs)
         trainer.kill()
 
-        output, _ = process.communicate(timeout=150)
+        output, _ = process.communicate(timeout=HANG_S)
 
     run = run_info(runs)
     wandb = shown_runs.wandb_offline(tmp_path / "shown", run.id)

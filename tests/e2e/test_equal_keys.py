@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from e2e_jobs import environment, lines, only_folder, run, script, status, until
 
 from otel_bridge.journal.report import read_report
+from support.trainers.e2e_jobs import environment, lines, only_folder, run, script, status, until
 
 JOB = """
 import json, sys, otel_bridge
@@ -17,8 +17,8 @@ role, values, other = json.loads(sys.argv[1])
 run = otel_bridge.init("keys", "job", role=role or None)
 for step in range(5):
     run.log(values, step=step, role=other)
-print(run.flush(timeout_s=5))
-run.finish(timeout_s=20)
+print(run.flush(timeout_s=300))
+run.finish(timeout_s=300)
 """
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_runs import call, ended, environment, only_folder, otel_bridge, program, records
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -29,6 +28,7 @@ from otel_bridge.journal.segment import read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
 from otel_bridge_collector.ingest import Ingest, IngestSettings
 from otel_bridge_collector.telemetry import Counters
+from support.trainers.command_runs import call, ended, environment, only_folder, otel_bridge, program, records
 
 JOB = """
     import math

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_runs import BIN, environment, otel_bridge, program, runs
 
 from otel_bridge.journal.folder import run_folders
+from support.trainers.command_runs import BIN, environment, otel_bridge, program, runs
 
 EVIL = "\x1b[31m\x1b]52;c;ZXZpbA==\x07\x9b2J\u202eevil"
 SENDER = """

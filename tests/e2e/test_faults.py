@@ -14,8 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trackio_store
-from e2e_jobs import (
+
+from otel_bridge.exporter import RunInfo
+from otel_bridge.journal.report import read_report
+from otel_bridge.records import run_id_of
+from support.trackers import trackio_store
+from support.trainers.e2e_jobs import (
     LOGS,
     acked,
     bridges,
@@ -30,12 +34,9 @@ from e2e_jobs import (
     status,
     until,
 )
+from support.waiting import HANG_S
 
-from otel_bridge.exporter import RunInfo
-from otel_bridge.journal.report import read_report
-from otel_bridge.records import run_id_of
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 # Logs what it is asked to on its standard input, "<first> <count> <values in a row>" a line, and says when it has.
 EXPECTED_LINES = """
@@ -47,7 +48,7 @@ for line in sys.stdin:
     more = {f"k{number}": 0.5 for number in range(width)}
     for step in range(first, first + count):
         acks.log(run, {"loss": step / 2, **more}, step)
-    print("logged" if width or run.flush(60) else "not flushed", flush=True)
+    print("logged" if width or run.flush(300) else "not flushed", flush=True)
 run.finish()
 """
 
@@ -69,7 +70,7 @@ class ExpectedLines:
 
     def end(self) -> str:
         """End; return what was said on stderr."""
-        _, errors = self._job.communicate(timeout=90)
+        _, errors = self._job.communicate(timeout=HANG_S)
         assert self._job.returncode == 0, errors
         return errors.decode()
 

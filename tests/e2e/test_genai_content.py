@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from command_runs import ended, environment, only_folder, otel_bridge, program, runs
-from genai_golden import CANARY, CASES, FOLDER
 
 from otel_bridge.journal.report import Report
+from support.otlp.genai_golden import CANARY, CASES, FOLDER
+from support.trainers.command_runs import ended, environment, only_folder, otel_bridge, program, runs
 
 TRACKERS = ("wandb", "mlflow", "trackio", "file")
 SENDER = """

@@ -7,7 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from e2e_jobs import (
+
+from otel_bridge.emit.bridge_process.spawn import start_bridge
+from otel_bridge.records import run_id_of, trace_id_of
+from support.trainers.e2e_jobs import (
     CLEAN,
     bridges,
     ended,
@@ -20,9 +23,7 @@ from e2e_jobs import (
     start,
     until,
 )
-
-from otel_bridge.emit.bridge_process.spawn import start_bridge
-from otel_bridge.records import run_id_of, trace_id_of
+from support.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,7 @@ with ExitStack() as stack:
             pass
         rollout.reward = float(number)
 run.log_reward("0", 5.0, name="judge")
-run.finish(timeout_s=60)
+run.finish(timeout_s=300)
 """
 
 
@@ -72,7 +73,7 @@ def test_a_bridge_killed_over_half_open_traces_shows_each_rollout_whole_and_once
 
         Path(f"{mark}.go").touch()
         start_bridge(only_folder(base), {**CLEAN, **env})
-        _, errors = job.communicate(timeout=60)
+        _, errors = job.communicate(timeout=HANG_S)
         assert job.returncode == 0, errors
         until(lambda: ended(base))
 

@@ -5,14 +5,25 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import mlflow_reading
 import pytest
-import shown_runs
-from command_runs import BIN, call, ended, environment, only_folder, program, records, run_info, statuses, until, values
-from stock_programs import GLOBAL_API
 
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import Report, read_report
+from support.trackers import mlflow_reading, shown_runs
+from support.trainers.command_runs import (
+    BIN,
+    call,
+    ended,
+    environment,
+    only_folder,
+    program,
+    records,
+    run_info,
+    statuses,
+    until,
+    values,
+)
+from support.trainers.stock_programs import GLOBAL_API
 
 INSTRUMENT = str(BIN / "opentelemetry-instrument")
 NAMED = {"OTEL_SERVICE_NAME": "reward", "OTEL_RESOURCE_ATTRIBUTES": "rl.project=sums,rl.run.name=stock"}

@@ -7,13 +7,13 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import mlflow_reading
 import pytest
-from e2e_jobs import CLEAN, ended, environment, no_bridge_left, only_folder, run, script, until
-from service_process import service
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
+from support.collector.service_process import service
+from support.trackers import mlflow_reading
+from support.trainers.e2e_jobs import CLEAN, ended, environment, no_bridge_left, only_folder, run, script, until
 
 RUN_ID = "job-17"
 JOB = """
@@ -22,7 +22,7 @@ project, name = (one if one != "-" else None for one in sys.argv[1:3])
 run = otel_bridge.init(project, name, id="job-17", role=sys.argv[3])
 run.log({"loss": 1.0})
 print(run.project, run.name)
-run.finish(timeout_s=60)
+run.finish(timeout_s=300)
 """
 NAMED = ("gsm8k", "nice-name", "trainer")
 BY_PROJECT_AND_ID = ("gsm8k", "-", "explorer")
@@ -94,10 +94,10 @@ def test_a_run_gets_its_name_from_a_child_of_a_process_that_has_made_one_up(tmp_
         import subprocess, sys, otel_bridge
         run = otel_bridge.init("gsm8k", id="job-17")
         run.log({{"loss": 1.0}})
-        assert run.flush(60)
+        assert run.flush(300)
         subprocess.run([sys.executable, {os.fspath(child)!r}, "-", "nice-name", "trainer"], check=True)
         subprocess.run([sys.executable, {os.fspath(child)!r}, "-", "-", "judge"], check=True)
-        run.finish(timeout_s=60)
+        run.finish(timeout_s=300)
         """
 
     with no_bridge_left(tmp_path):

@@ -14,20 +14,31 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-import mlflow_reading
 import pytest
-import trackio_store
-from bridge_forks import forked_bridges
-from e2e_jobs import CLEAN, acked, bridges, ended, environment, no_bridge_left, only_folder, script, start, until
-from wandb_backend.server import WandbServer
-from wandb_reading import contents_of, offline_contents
 
 from otel_bridge.emit.bridge_process.spawn import start_bridge
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status, run_id_of, trace_id_of
 from otel_bridge.testing import Contents
+from support.bridge.bridge_forks import forked_bridges
+from support.trackers import mlflow_reading, trackio_store
+from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_reading import contents_of, offline_contents
+from support.trainers.e2e_jobs import (
+    CLEAN,
+    acked,
+    bridges,
+    ended,
+    environment,
+    no_bridge_left,
+    only_folder,
+    script,
+    start,
+    until,
+)
+from support.waiting import HANG_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 KILLS = 300
 REAL_KILLS = 15
@@ -72,7 +83,7 @@ def test_a_bridge_killed_300_times_delivers_each_record_once_and_in_order(tmp_pa
     roles = ("trainer", "explorer")
     jobs = [start(code, env, str(tmp_path / role), role, "0.004", str(ROLLOUTS_EVERY)) for role in roles]
     until(lambda: all(acked(tmp_path / role) for role in roles))
-    with forked_bridges(base, tracker, "safe") as forked:
+    with forked_bridges(base, tracker, "durable") as forked:
         for _ in range(KILLS):
             forked.begin()
             time.sleep(chance.uniform(0.0, 0.14))
@@ -156,9 +167,9 @@ def test_real_trackers_hold_each_row_and_rollout_once_after_15_kills_of_their_br
                 start_bridge(only_folder(tmp_path / name), {**CLEAN, **env})
         for name, job in jobs.items():
             (tmp_path / f"{name}.acks.stop").touch()
-            _, errors = job.communicate(timeout=150)
+            _, errors = job.communicate(timeout=HANG_S)
             assert job.returncode == 0, errors
-        until(lambda: all(ended(tmp_path / name) for name in envs), 120)
+        until(lambda: all(ended(tmp_path / name) for name in envs))
         until(lambda: not any(bridges(tmp_path / name) for name in envs))
 
     info = RunInfo(RUN_ID, "kills", "job", tmp_path)

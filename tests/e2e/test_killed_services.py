@@ -14,22 +14,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import mlflow_reading
 import pytest
-import trackio_store
-from command_runs import BIN
-from e2e_jobs import CLEAN, acked, environment, no_bridge_left, only_folder, script, start, until
-from free_ports import free_port
-from otlp_samples import RUN
-from service_senders import Sender
-from wandb_reading import offline_contents
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import Status, run_id_of, trace_id_of
 from otel_bridge.testing import Contents
+from support.collector.service_senders import Sender
+from support.free_ports import free_port
+from support.otlp.otlp_samples import RUN
+from support.trackers import mlflow_reading, trackio_store
+from support.trackers.wandb_reading import offline_contents
+from support.trainers.command_runs import BIN
+from support.trainers.e2e_jobs import CLEAN, acked, environment, no_bridge_left, only_folder, script, start, until
+from support.waiting import HANG_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 KILLS = 15
 ROLLOUTS_EVERY = 20
@@ -45,7 +45,7 @@ while not os.path.exists(sys.argv[1] + ".stop"):
         run.log_rollouts([otel_bridge.Rollout(messages, reward=step, id=f"r-{step}")], step=step)
     step += 1
     time.sleep(0.05)
-run.finish(timeout_s=90)
+run.finish(timeout_s=300)
 """
 FORWARDED = run_id_of("kills", "forwarded")
 
@@ -116,9 +116,9 @@ def test_real_trackers_hold_each_row_that_was_answered_for_once_after_15_kills_o
         Path(f"{acks}.stop").touch()
         for one in senders:
             one.finish()
-        _, errors = job.communicate(timeout=150)
+        _, errors = job.communicate(timeout=HANG_S)
         assert job.returncode == 0, errors
-        until(lambda: (found := read_report(only_folder(tmp_path / "local"))) is not None and found.ended, 150)
+        until(lambda: (found := read_report(only_folder(tmp_path / "local"))) is not None and found.ended)
         code_of_end = served.end(signal.SIGTERM)
 
     assert code_of_end == 0, (tmp_path / "serve.log").read_text()

@@ -11,13 +11,27 @@ import time
 from pathlib import Path
 
 import pytest
-import trackio_store
-from e2e_jobs import acked, bridges, ended, environment, lines, no_bridge_left, rows, run, script, start, status, until
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
+from support.trackers import trackio_store
+from support.trainers.e2e_jobs import (
+    acked,
+    bridges,
+    ended,
+    environment,
+    lines,
+    no_bridge_left,
+    rows,
+    run,
+    script,
+    start,
+    status,
+    until,
+)
+from support.waiting import HANG_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 TRAINER = """
 import time
@@ -91,7 +105,7 @@ def test_rows_of_killed_trainers_arrive_in_trackio(tmp_path: Path, monkeypatch: 
             env = environment(tmp_path / "runs", "trackio", **trackio_store.ENVIRONMENT)
             name = f"r{number}"
             durable[name] = _killed(tmp_path, env, name, alive_s=chance.uniform(0, 0.3), group=number % 2 == 0)
-        until(lambda: ended(tmp_path / "runs"), 120)
+        until(lambda: ended(tmp_path / "runs"))
         until(lambda: not bridges(tmp_path))
 
     for name, steps in durable.items():
@@ -218,7 +232,7 @@ def test_a_trainer_alone_in_its_pid_namespace_keeps_its_rows_when_its_bridge_die
     if probe.returncode:
         pytest.skip("no pid namespace here")
     with no_bridge_left(tmp_path):
-        subprocess.run(unshare, env=environment(base), cwd=tmp_path, capture_output=True, timeout=60, check=False)
+        subprocess.run(unshare, env=environment(base), cwd=tmp_path, capture_output=True, timeout=HANG_S, check=False)
         again = script(tmp_path / "again.py", "import otel_bridge\notel_bridge.init('deaths', 'container')\n")
         run(again, environment(base))
         until(lambda: ended(base))

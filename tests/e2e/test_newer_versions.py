@@ -8,7 +8,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from e2e_jobs import (
+
+from otel_bridge.bridge.ledger.database import FORMAT
+from otel_bridge.journal.segment import SegmentWriter, read_segment
+from support.trainers.e2e_jobs import (
     LOGS,
     bridges,
     command,
@@ -22,10 +25,7 @@ from e2e_jobs import (
     until,
 )
 
-from otel_bridge.bridge.ledger.database import FORMAT
-from otel_bridge.journal.segment import SegmentWriter, read_segment
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 def test_a_folder_of_a_newer_version_is_an_error_at_init_and_a_line_of_every_command(tmp_path: Path) -> None:

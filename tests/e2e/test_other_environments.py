@@ -9,16 +9,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import mlflow_reading
 import pytest
-import shown_runs
-from command_runs import BIN
-from e2e_jobs import CLEAN, ended, environment, no_bridge_left, script, until
-from service_process import service
 
 from otel_bridge.emit.bridge_process.other_python import CACHE_NAME
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
+from support.collector.service_process import service
+from support.trackers import mlflow_reading, shown_runs
+from support.trainers.command_runs import BIN
+from support.trainers.e2e_jobs import CLEAN, ended, environment, no_bridge_left, script, until
+from support.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = """
@@ -27,7 +27,7 @@ assert not any(importlib.util.find_spec(name) for name in ("wandb", "trackio"))
 run = otel_bridge.init("elsewhere", "job", role="trainer", config={"lr": 0.1})
 for step in range(20):
     run.log({"loss": step / 2}, step=step)
-run.finish(timeout_s=90)
+run.finish(timeout_s=300)
 """
 RUN = RunInfo(run_id_of("elsewhere", "job"), "elsewhere", "job", Path())
 NAMES = "wandb,mlflow,trackio"
@@ -74,7 +74,7 @@ def losses(root: Path, env: Mapping[str, str]) -> dict[str, list[float]]:
 
 def train(python: Path, root: Path, env: Mapping[str, str], *before: str) -> subprocess.CompletedProcess[str]:
     command = [*before, str(python), str(script(root / "train.py", JOB))]
-    return subprocess.run(command, env=dict(env), cwd=root, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, env=dict(env), cwd=root, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 def everything() -> dict[str, list[float]]:
@@ -114,7 +114,7 @@ def test_what_is_held_is_drained_from_another_environment(core: Path, tmp_path: 
     drained = subprocess.run(
         [BIN / "otel-bridge", "drain", tmp_path / "runs"],
         env={name: value for name, value in env.items() if name not in {"PYTHONPATH", "OTEL_BRIDGE_OFFLINE"}},
-        cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
 
     assert (done.returncode, drained.returncode) == (0, 0), done.stderr + drained.stderr

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from e2e_jobs import command, environment, lines, run, script
+
+from support.trainers.e2e_jobs import command, environment, lines, run, script
 
 SERVE = """
 import otel_bridge

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_runs import call, environment, only_folder, otel_bridge, program, until
-from gated_tracker import install
 
 from otel_bridge.journal.locks import probe
+from support.bridge.gated_tracker import install
+from support.trainers.command_runs import call, environment, only_folder, otel_bridge, program, until
 
 TRAIN = """
 import otel_bridge

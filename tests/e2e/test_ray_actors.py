@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_runs import call, environment, program, until
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
+from support.trainers.command_runs import call, environment, program, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 DRIVER = """
     import contextlib, os, ray, sys

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from command_runs import call, ended, environment, only_folder, otel_bridge, program, statuses
+
+from support.trainers.command_runs import call, ended, environment, only_folder, otel_bridge, program, statuses
 
 JOB = """
     import os, signal, sys

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import shown_runs
-from e2e_jobs import ended, environment, lines, no_bridge_left, run, script, until
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
+from support.trackers import shown_runs
+from support.trainers.e2e_jobs import ended, environment, lines, no_bridge_left, run, script, until
 
 JOB = """
 import os, signal, sys
@@ -22,7 +22,7 @@ messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "conten
 run.log_rollouts([otel_bridge.Rollout(messages, reward=float(last))], step=last)
 if last == 154:
     os.kill(os.getpid(), signal.SIGKILL)
-run.finish(timeout_s=60)
+run.finish(timeout_s=300)
 """
 
 
@@ -70,7 +70,7 @@ for name, first in (("one", 0), ("two", 0), ("one", 3), ("two", 1)):
     run = otel_bridge.init("again", name, role="trainer", config={"lr": 0.1})
     for step in range(first, first + 3):
         run.log({"loss": step / 2}, step=step)
-    run.finish(timeout_s=60)
+    run.finish(timeout_s=300)
 """
 
 

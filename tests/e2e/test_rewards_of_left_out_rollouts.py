@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from e2e_jobs import environment, lines, run, script, status, until
+
+from support.trainers.e2e_jobs import environment, lines, run, script, status, until
 
 JOB = """
 import sys, otel_bridge
@@ -23,7 +24,7 @@ else:
     run.log_generations(prompts=names, responses=names, rewards=[1.0] * 64, ids=names, step=3)
 if not first:
     run.log_rewards(later, name="judge")
-run.finish(timeout_s=20)
+run.finish(timeout_s=300)
 """
 
 

@@ -6,8 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import shown_runs
-from command_runs import (
+
+from support.trackers import shown_runs
+from support.trainers.command_runs import (
     PYTHON,
     ended,
     environment,

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import mlflow_reading
 import pytest
-import trackio_store
-import wandb_reading
-from command_runs import ended, environment, only_folder, otel_bridge, program, records, run_info, runs
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.testing.contents import Contents
+from support.trackers import mlflow_reading, trackio_store, wandb_reading
+from support.trainers.command_runs import ended, environment, only_folder, otel_bridge, program, records, run_info, runs
 
 AGENT = """
     from opentelemetry._logs import LogRecord

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from e2e_jobs import ended, environment, lines, no_bridge_left, run, script, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+from support.trainers.e2e_jobs import ended, environment, lines, no_bridge_left, run, script, until
+
+pytestmark = pytest.mark.slow
 
 TRAINING = """
 import hashlib, random, sys
@@ -37,8 +38,8 @@ for step in range(200):
     run.log_generations(prompts=["2 + 2?"], responses=["4"], rewards=[random.random()], step=step, split="eval")
     run.log_reward(rollout.id, random.random())
     if step % 50 == 0:
-        run.flush(60)
-run.finish(timeout_s=60)
+        run.flush(300)
+run.finish(timeout_s=300)
 states = [repr(random.getstate()), repr(np.random.get_state()), repr(generator.bit_generator.state), weights.tobytes()]
 if torch is not None:
     states.append(torch.get_rng_state().numpy().tobytes())

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from command_runs import BIN, call, environment, only_folder, otel_bridge, program, runs, until
 
 from otel_bridge.journal.report import Report, read_report
+from support.trainers.command_runs import BIN, call, environment, only_folder, otel_bridge, program, runs, until
 
 SECRET = "s3cr3t-pa55"
 SHORT = "s3cr3t"

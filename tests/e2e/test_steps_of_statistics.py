@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import shown_runs
-import trackio_store
-from e2e_jobs import environment, run, script, status, until
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
+from support.trackers import shown_runs, trackio_store
+from support.trainers.e2e_jobs import environment, run, script, status, until
 
 STEPS = 5
 JOB = f"""
@@ -21,7 +20,7 @@ for step in range({STEPS}):
     run.log({{"loss": step / 2}}, step=step)
     run.log_rollouts([{{"messages": "q", "reward": float(step)}}], step=step)
     run.log({{"tokens": step}}, step=step)
-run.finish(timeout_s=60)
+run.finish(timeout_s=300)
 """
 MEAN = "explorer/rollouts/reward/mean"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import mlflow_reading
 import pytest
-from e2e_jobs import environment, run, script
-from mlflow_server import mlflow_server
+
+from support.trackers import mlflow_reading
+from support.trackers.mlflow_server import mlflow_server
+from support.trainers.e2e_jobs import environment, run, script
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +20,7 @@ import otel_bridge
 run = otel_bridge.init(project="ids", name="one", role="trainer")
 before = {name: run.id_in(name) for name in ("mlflow", "trackio", "wandb", "file")}
 run.log({"loss": 0.5}, step=1)
-assert run.flush(60)
+assert run.flush(300)
 given = {name: run.id_in(name) for name in before}
 if given["mlflow"]:
     from mlflow import MlflowClient

@@ -7,14 +7,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mlflow_reading
 import pytest
-from e2e_jobs import bridges, ended, environment, no_bridge_left, report_when, rows, run, script, start, until
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
+from support.trackers import mlflow_reading
+from support.trainers.e2e_jobs import (
+    bridges,
+    ended,
+    environment,
+    no_bridge_left,
+    report_when,
+    rows,
+    run,
+    script,
+    start,
+    until,
+)
+from support.waiting import HANG_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 def test_a_loop_over_wait_sees_the_programs_own_children_only(tmp_path: Path) -> None:
@@ -65,7 +77,7 @@ def test_nothing_is_warned_of_and_no_thread_handler_or_child_is_there(tmp_path: 
         run.log_rollouts([otel_bridge.Rollout(messages, reward=1.0)], step=1)
         with run.rollout(step=2) as rollout:
             rollout.reward = 1.0
-        assert run.flush(60)
+        assert run.flush(300)
         assert (handlers(), signal.pthread_sigmask(signal.SIG_BLOCK, []), os.getcwd(), 0o022, os.nice(0)) == (
             *before[:3], 0o022, before[4]
         )
@@ -99,7 +111,7 @@ def test_under_opentelemetry_instrument_the_bridge_has_no_sdk_and_no_path_of_it(
         import sys, otel_bridge
         run = otel_bridge.init("quiet", "instrumented", exporters="file")
         run.log({"loss": 1.0}, step=0)
-        assert run.flush(60)
+        assert run.flush(300)
         print("ready", flush=True)
         sys.stdin.read()
         """,
@@ -122,7 +134,7 @@ def test_under_opentelemetry_instrument_the_bridge_has_no_sdk_and_no_path_of_it(
         trainer_environ = Path(f"/proc/{job.pid}/environ").read_bytes()
         environ = Path(f"/proc/{bridge}/environ").read_bytes()
         words = Path(f"/proc/{bridge}/cmdline").read_bytes()
-        job.communicate(b"", timeout=60)
+        job.communicate(b"", timeout=HANG_S)
         until(lambda: ended(base))
 
     assert b"auto_instrumentation" in trainer_environ
@@ -186,7 +198,7 @@ def test_the_bridge_is_of_low_priority_in_a_session_of_its_own_and_holds_nothing
         os.set_inheritable(mine, True)
         run = otel_bridge.init("quiet", "descriptors")
         run.log({"loss": 1.0}, step=0)
-        assert run.flush(60)
+        assert run.flush(300)
         print("ready", flush=True)
         sys.stdin.read()
         """,
@@ -199,7 +211,7 @@ def test_the_bridge_is_of_low_priority_in_a_session_of_its_own_and_holds_nothing
         open_files = [os.readlink(path) for path in Path(f"/proc/{bridge}/fd").iterdir() if path.exists()]
         environ = Path(f"/proc/{bridge}/environ").read_bytes().split(b"\0")
         session, priority = os.getsid(bridge), os.getpriority(os.PRIO_PROCESS, bridge)
-        job.communicate(b"", timeout=60)
+        job.communicate(b"", timeout=HANG_S)
 
     assert (session != os.getsid(0), priority) == (True, os.getpriority(os.PRIO_PROCESS, 0) + 5)
     assert not [one for one in open_files if one.endswith("/mine") or one.startswith("pipe:")]

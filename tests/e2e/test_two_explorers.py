@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import e2e_jobs as jobs
 import pytest
+
+from support.trainers import e2e_jobs as jobs
 
 STEPS = 6
 EXPLORER = """

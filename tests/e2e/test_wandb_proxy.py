@@ -11,10 +11,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from e2e_jobs import ended, environment, no_bridge_left, run, script, until
-from wandb_backend.server import WandbServer
 
 from otel_bridge.records import run_id_of
+from support.trackers.wandb_backend.server import WandbServer
+from support.trainers.e2e_jobs import ended, environment, no_bridge_left, run, script, until
+from support.waiting import ANSWER_S
 
 JOB = """
 import otel_bridge
@@ -22,7 +23,7 @@ run = otel_bridge.init("proxied", "job", role="trainer")
 for step in range(5):
     run.log({"loss": step / 2}, step=step)
 run.log_rollouts([otel_bridge.Rollout([{"role": "user", "content": "2 + 2?"}], reward=1.0)], step=4)
-run.finish(timeout_s=60)
+run.finish(timeout_s=300)
 """
 FAR = "wandb.far-away.test"
 
@@ -53,7 +54,7 @@ class Forward(BaseHTTPRequestHandler):
         asked = urlsplit(self.path)
         proxy.asked.add(asked.netloc)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        onward = http.client.HTTPConnection(urlsplit(proxy.behind).netloc, timeout=60)
+        onward = http.client.HTTPConnection(urlsplit(proxy.behind).netloc, timeout=ANSWER_S)
         onward.request(self.command, asked._replace(scheme="", netloc="").geturl(), body, dict(self.headers))
         answer = onward.getresponse()
         content = answer.read()

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emit_samples import run_in, seen_in
 
 import otel_bridge
 from otel_bridge.emit.arguments import seconds_of, status_of
 from otel_bridge.emit.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.run import Run
+from support.trainers.emit_samples import run_in, seen_in
 
 ANY: Any = otel_bridge
 

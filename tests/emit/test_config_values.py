@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emit_samples import run_in, seen_in
 from omegaconf import OmegaConf
 
 from otel_bridge.emit.config.hyperparameters import config_of
+from support.trainers.emit_samples import run_in, seen_in
 
 
 class Color(enum.Enum):

@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from emit_samples import environment_of, held, run_in, seen_in
 
 import otel_bridge
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.folder import RunFolder
+from support.trainers.emit_samples import environment_of, held, run_in, seen_in
 
 
 @contextmanager

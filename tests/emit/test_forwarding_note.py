@@ -4,9 +4,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from emit_samples import run_in
 
 from otel_bridge.emit.startup import forwarding_note
+from support.trainers.emit_samples import run_in
 
 
 @pytest.fixture

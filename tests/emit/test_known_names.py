@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from emit_samples import run_in, seen_in
 
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, write_report
+from support.trainers.emit_samples import run_in, seen_in
 
 
 def reported(base: Path, **fields: str) -> None:

@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from emit_samples import CLEAN, environment_of, run_script, seen_in
 
 import otel_bridge
 from otel_bridge.emit.bridge_process.spawn import bridge_environment, bridge_path, interpreter
 from otel_bridge.journal.folder import RunFolder, run_folders
+from support.trainers.emit_samples import CLEAN, environment_of, run_script, seen_in
 
 _TRAINER = """
 import sys, otel_bridge
 run = otel_bridge.init("p", "n", exporters="file")
 run.log({"loss": 1.0}, step=1)
-assert run.flush(30)
+assert run.flush(300)
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -142,7 +142,7 @@ def test_a_killed_bridge_is_started_again_and_nothing_is_lost(tmp_path: Path) ->
     with environment_of({**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path), "OTEL_BRIDGE_QUIET": "1"}):
         run = otel_bridge.init("p", "n", exporters="file")
         run.log({"loss": 1.0}, step=1)
-        assert run.flush(30)
+        assert run.flush(300)
         (folder,) = run_folders(tmp_path)
         first = folder.holder()
         assert first is not None
@@ -151,7 +151,7 @@ def test_a_killed_bridge_is_started_again_and_nothing_is_lost(tmp_path: Path) ->
 
         run._recorder._check_again = 0  # a second later
         run.log({"loss": 2.0}, step=2)
-        assert run.flush(30)
+        assert run.flush(300)
         second = folder.holder()
 
         run.finish()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from emit_rollout_doubles import MemoryRun, plain
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 from otel_bridge.emit.sdk.appender import SdkAppender
+from support.trainers.emit_rollout_doubles import MemoryRun, plain
 
 
 class WholeRun(MemoryRun):

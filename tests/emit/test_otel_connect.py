@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from emit_otel_programs import run_program, written
-from emit_rollout_doubles import attributes
 from opentelemetry.sdk.metrics import MeterProvider
+
+from support.trainers.emit_otel_programs import run_program, written
+from support.trainers.emit_rollout_doubles import attributes
 
 WORK = """
 from opentelemetry import _logs, metrics, trace

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from emit_otel_programs import run_program, written
-from emit_rollout_doubles import MemoryRun, attributes, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import trace
@@ -32,6 +30,8 @@ from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.emit.sdk.connect import AppendingLogProcessor, AppendingSpanProcessor
 from otel_bridge.otlp.content import ContentRules, redact_span
 from otel_bridge.text.redaction import REDACTED, Redaction
+from support.trainers.emit_otel_programs import run_program, written
+from support.trainers.emit_rollout_doubles import MemoryRun, attributes, plain
 
 KEY = "sk-" + "A1" * 16
 SDK_TAKES_MAPS = "key" in BoundedAttributes(attributes={"key": {"a": 1}})

@@ -6,11 +6,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from e2e_jobs import until
-from emit_otel_programs import run_program, written
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import Report, read_report
+from support.trainers.e2e_jobs import until
+from support.trainers.emit_otel_programs import run_program, written
 
 PROGRAM = """
 import logging

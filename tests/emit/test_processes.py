@@ -8,7 +8,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from emit_samples import held, run_in, run_script, seen_in
+
+from support.trainers.emit_samples import held, run_in, run_script, seen_in
+from support.waiting import HANG_S
 
 
 def test_a_forked_child_writes_a_segment_of_its_own(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_multiprocessing_workers_are_processes_of_the_run(tmp_path: Path, method
     )
 
     done = subprocess.run(
-        [sys.executable, str(script)], env=held(tmp_path / "runs"), capture_output=True, timeout=60, check=False
+        [sys.executable, str(script)], env=held(tmp_path / "runs"), capture_output=True, timeout=HANG_S, check=False
     )
 
     assert done.returncode == 0, done.stderr

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from emit_samples import any_value
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.emit.config.identity import InitArguments, identify
 from otel_bridge.emit.config.resource import encode_resource
+from support.trainers.emit_samples import any_value
 
 
 def resource_of(asked: InitArguments, env: dict[str, str], *, forked: bool = False) -> dict[str, object]:

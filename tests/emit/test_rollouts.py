@@ -7,12 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emit_rollout_doubles import ANSWER, CALL, CONVERSATION, QUESTION, MemoryRun, Said, attributes, message, plain, said
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Status
 
 from otel_bridge.emit.rollouts.calls import log_reward, log_rewards, log_rollouts
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.records import trace_id_of
+from support.trainers.emit_rollout_doubles import (
+    ANSWER,
+    CALL,
+    CONVERSATION,
+    QUESTION,
+    MemoryRun,
+    Said,
+    attributes,
+    message,
+    plain,
+    said,
+)
 
 
 def rollout(reward: object = 1.0, **fields: Any) -> Rollout:

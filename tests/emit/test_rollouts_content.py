@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 import pytest
-from emit_rollout_doubles import ANSWER, CALL, CONVERSATION, QUESTION, RESULT, MemoryRun, attributes, message, said
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,17 @@ from otel_bridge.emit.rollouts.calls import log_reward, log_rollouts
 from otel_bridge.emit.rollouts.chat_messages import encode, fast_message
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
+from support.trainers.emit_rollout_doubles import (
+    ANSWER,
+    CALL,
+    CONVERSATION,
+    QUESTION,
+    RESULT,
+    MemoryRun,
+    attributes,
+    message,
+    said,
+)
 
 
 def parts(entry: object, policy: ContentPolicy | None = None, limit: int = 10_000) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emit_rollout_doubles import MemoryRun, attributes, message, said
 
 from otel_bridge.emit.rollouts.calls import log_generations
+from support.trainers.emit_rollout_doubles import MemoryRun, attributes, message, said
 
 
 def texts(run: MemoryRun) -> list[tuple[str | None, str | None]]:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, plain, said
-from emit_samples import run_in, seen_in
 from opentelemetry import trace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import TracerProvider
@@ -23,6 +21,8 @@ from otel_bridge.emit.rollouts.calls import open_rollout
 from otel_bridge.emit.rollouts.context import attach_context, get_context
 from otel_bridge.emit.rollouts.live import LiveRollout, chat, tool
 from otel_bridge.records import trace_id_of
+from support.trainers.emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, plain, said
+from support.trainers.emit_samples import run_in, seen_in
 
 
 def opened(run: MemoryRun, **fields: Any) -> LiveRollout:
@@ -151,7 +151,7 @@ def test_threads_join_by_the_rollout_itself_or_by_attaching_it() -> None:
 
 _WORKER = """
 import json, sys
-from emit_rollout_doubles import MemoryRun
+from support.trainers.emit_rollout_doubles import MemoryRun
 from otel_bridge.emit import api
 from otel_bridge.emit.rollouts import live
 from otel_bridge.emit.rollouts.context import attach_context

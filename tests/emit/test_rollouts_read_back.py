@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emit_rollout_doubles import CONVERSATION
 
 import otel_bridge
 from otel_bridge.journal.folder import run_folders
@@ -15,6 +14,7 @@ from otel_bridge.records import Evaluation, RolloutRecord, Row, trace_id_of
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.state import MemoryState
 from otel_bridge.translation.translator import SegmentInfo, Translator
+from support.trainers.emit_rollout_doubles import CONVERSATION
 
 
 def read_back(base: Path, run_id: str) -> list[Any]:

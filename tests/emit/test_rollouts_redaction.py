@@ -8,7 +8,6 @@ from pathlib import Path
 
 import orjson
 import pytest
-from emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
 from otel_bridge.text.redaction import REDACTED
+from support.trainers.emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, said
 
 KEY = "sk-" + "a1" * 12
 

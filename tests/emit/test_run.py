@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emit_samples import CLEAN, SeenEvent, SeenRow, environment_of, held, run_in, run_script, seen_in
 
 import otel_bridge
 from otel_bridge.emit.config.resource import source_of
@@ -15,6 +14,7 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
+from support.trainers.emit_samples import CLEAN, SeenEvent, SeenRow, environment_of, held, run_in, run_script, seen_in
 
 
 def test_a_row_is_in_the_segment_when_log_returns(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from emit_samples import environment_of, held, run_in, seen_in
 
 import otel_bridge
 from otel_bridge.emit.bridge_process.takeover import has_what_is_missing, take_over
@@ -15,6 +14,7 @@ from otel_bridge.journal.control import receive_control
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
 from otel_bridge.records import run_id_of
+from support.trainers.emit_samples import environment_of, held, run_in, seen_in
 
 _LOUD = {"OTEL_BRIDGE_QUIET": "0"}
 

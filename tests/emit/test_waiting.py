@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emit_samples import CLEAN
 
 from otel_bridge.emit import flush
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
@@ -12,6 +11,7 @@ from otel_bridge.emit.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
+from support.trainers.emit_samples import CLEAN
 
 _MARK = Checkpoint("me", 1, 500)
 

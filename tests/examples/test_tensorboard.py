@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from command_runs import call, ended, environment
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
@@ -20,6 +19,7 @@ from otel_bridge.exporter import Exporter, RunInfo
 from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read, Shown
 from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
 from otel_bridge.testing.contract import ReadBack, WriterContract
+from support.trainers.command_runs import call, ended, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = ROOT / "examples/exporter_tensorboard"

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import mlflow_reading
 import pytest
 
 import otel_bridge_mlflow
 from otel_bridge.exporter import Exporter
 from otel_bridge.testing.contract import ReadBack, WriterContract
+from support.trackers import mlflow_reading
 
 
 @pytest.fixture(scope="module")

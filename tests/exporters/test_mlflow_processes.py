@@ -5,7 +5,6 @@ import os
 import sqlite3
 from pathlib import Path
 
-import mlflow_reading
 import pytest
 
 import otel_bridge_mlflow
@@ -14,6 +13,8 @@ from otel_bridge.exporter import RunInfo
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.child import ChildJob, run_child
 from otel_bridge.testing.contract import same_scalars
+from support.trackers import mlflow_reading
+from support.waiting import HANG_S
 
 exporter = otel_bridge_mlflow.exporter
 ROLES = ("trainer", "explorer", "evaluator")
@@ -43,7 +44,7 @@ def test_three_bridges_that_open_one_fresh_database_at_once_share_one_run(tmp_pa
     children = [context.Process(target=first_use, args=(uri, run, role, start, results)) for role in ROLES]
     for child in children:
         child.start()
-    said = [results.get(timeout=120) for _ in children]
+    said = [results.get(timeout=HANG_S) for _ in children]
     for child in children:
         child.join(30)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import mlflow_reading
 import pytest
 
 import otel_bridge_mlflow
@@ -15,6 +14,7 @@ from otel_bridge.records import RolloutRecord, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge_mlflow.traces import assessments
 from otel_bridge_mlflow.traces.feedback import PendingFeedback, rewards_of
+from support.trackers import mlflow_reading
 
 exporter = otel_bridge_mlflow.exporter
 

@@ -5,7 +5,6 @@ import logging
 import math
 from pathlib import Path
 
-import mlflow_reading
 import pytest
 
 import otel_bridge_mlflow
@@ -14,6 +13,7 @@ from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.testing import MemoryTable, open_writer, samples
 from otel_bridge_mlflow.metrics import Counts
+from support.trackers import mlflow_reading
 
 exporter = otel_bridge_mlflow.exporter
 

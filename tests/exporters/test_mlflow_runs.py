@@ -6,7 +6,6 @@ import sqlite3
 from importlib.metadata import version
 from pathlib import Path
 
-import mlflow_reading
 import pytest
 
 import otel_bridge_mlflow
@@ -17,6 +16,7 @@ from otel_bridge.records import Status
 from otel_bridge.testing import MemoryTable, open_writer, samples
 from otel_bridge.testing.contract import same_scalars
 from otel_bridge_mlflow import connection
+from support.trackers import mlflow_reading
 
 exporter = otel_bridge_mlflow.exporter
 

@@ -6,10 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import mlflow_reading
 import pytest
-from free_ports import free_port
-from mlflow_server import PYTHON, FaultProxy, mlflow_server
 
 import otel_bridge_mlflow
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
@@ -17,6 +14,9 @@ from otel_bridge.exporter import Exporter, RunInfo
 from otel_bridge.records import RolloutRecord, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.contract import ReadBack, WriterContract, same_scalars
+from support.free_ports import free_port
+from support.trackers import mlflow_reading
+from support.trackers.mlflow_server import PYTHON, FaultProxy, mlflow_server
 
 pytestmark = pytest.mark.slow
 exporter = otel_bridge_mlflow.exporter

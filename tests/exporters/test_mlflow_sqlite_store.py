@@ -12,7 +12,6 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
-import mlflow_reading
 import pytest
 
 import otel_bridge_mlflow
@@ -22,6 +21,8 @@ from otel_bridge.testing.contract import same_scalars
 from otel_bridge_mlflow import sqlite_store
 from otel_bridge_mlflow.settings import MlflowSettings
 from otel_bridge_mlflow.sqlite_store import revisions_of, write_ahead
+from support.trackers import mlflow_reading
+from support.waiting import HANG_S
 
 exporter = otel_bridge_mlflow.exporter
 ROWS = samples.placed(samples.rows(3, keys=2))
@@ -98,7 +99,7 @@ def killed(work: Callable[[Path], None], kills: dict[str, tuple[Callable, object
     results = context.Queue()
     child = context.Process(target=forge, args=(work, kills, folder, results))
     child.start()
-    said = dict(results.get(timeout=120) for _ in kills)
+    said = dict(results.get(timeout=HANG_S) for _ in kills)
     child.join(30)
     return said
 
@@ -198,7 +199,7 @@ def test_a_script_and_a_bridge_that_create_one_store_at_once_both_have_it(tmp_pa
     children = [context.Process(target=work, args=(tmp_path, start, results)) for work in (script, bridge)]
     for child in children:
         child.start()
-    said = sorted(results.get(timeout=120) for _ in children)
+    said = sorted(results.get(timeout=HANG_S) for _ in children)
     for child in children:
         child.join(30)
 

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from pathlib import Path
 
-import mlflow_reading
 import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
@@ -13,6 +12,7 @@ from otel_bridge.exporter import RunInfo
 from otel_bridge.records import RolloutRecord
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge_mlflow.traces.spans import spans_of
+from support.trackers import mlflow_reading
 
 exporter = otel_bridge_mlflow.exporter
 

@@ -7,7 +7,6 @@ import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
-import mlflow_reading
 import pytest
 
 import otel_bridge_mlflow
@@ -18,6 +17,7 @@ from otel_bridge.testing import MemoryTable, open_writer, samples
 from otel_bridge.testing.contract import same_scalars
 from otel_bridge_mlflow.errors import Refused, is_held, outcome_of
 from otel_bridge_mlflow.versions import MlflowAbilities, Package, abilities_of
+from support.trackers import mlflow_reading
 
 exporter = otel_bridge_mlflow.exporter
 

@@ -6,15 +6,14 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import mlflow_reading
 import pytest
-import trackio_store
 
 import otel_bridge_mlflow
 import otel_bridge_trackio
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Row
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
+from support.trackers import mlflow_reading, trackio_store
 
 ODD = {
     "a@b": 1.0, "a_at_b": 2.0, "x//y": 3.0, "x/y": 4.0, "it's \"quoted\"": 5.0, "emoji 🎲": 6.0,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import orjson
 import pytest
-from trackio_store import ENVIRONMENT
 
 from otel_bridge.errors import BlockedError
 from otel_bridge.testing import MemoryTable, samples
 from otel_bridge_trackio import exporter, versions
 from otel_bridge_trackio.payload import rollout_trace
+from support.trackers.trackio_store import ENVIRONMENT
 
 BULK_LOG = "bulk_log(project, run, metrics_list, steps=None, timestamps=None, config=None, log_ids=None, run_id=None)"
 NEEDED = (BULK_LOG, "get_traces(project, run=None, run_id=None, step=None)")

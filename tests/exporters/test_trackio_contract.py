@@ -3,11 +3,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from trackio_store import ENVIRONMENT, held
 
 from otel_bridge.exporter import Exporter
 from otel_bridge.testing.contract import ReadBack, WriterContract
 from otel_bridge_trackio import exporter as trackio_exporter
+from support.trackers.trackio_store import ENVIRONMENT, held
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import trackio_store
 
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
@@ -17,6 +16,7 @@ from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.contract import same_scalars
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.payload import timestamp
+from support.trackers import trackio_store
 
 pytestmark = pytest.mark.skipif(not trackio_store.HAS_INBOX, reason="Trackio below 0.28")
 

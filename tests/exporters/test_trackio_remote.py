@@ -11,10 +11,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-import trackio_store
-from command_runs import call, ended, environment, program
-from mlflow_server import FaultProxy
-from trackio_server import TOKEN, TrackioServer
 
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import Exporter, RunInfo, TrackerCounts
@@ -23,6 +19,10 @@ from otel_bridge.testing.contract import ReadBack, WriterContract, same_scalars
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.remote import RemoteStore
 from otel_bridge_trackio.settings import Remote
+from support.trackers import trackio_store
+from support.trackers.mlflow_server import FaultProxy
+from support.trackers.trackio_server import TOKEN, TrackioServer
+from support.trainers.command_runs import call, ended, environment, program
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trackio_store import DIRECTORY, ENVIRONMENT, spans_of
 
 from otel_bridge.capabilities import accepts
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
@@ -20,6 +19,7 @@ from otel_bridge.exporter import RunInfo, RunWriter, found_of, tracker_run_id_of
 from otel_bridge.records import Distribution, Evaluation, RolloutRecord, Row, Span
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.payload import histogram, row_metrics, timestamp
+from support.trackers.trackio_store import DIRECTORY, ENVIRONMENT, spans_of
 
 NOW = 1_700_000_000_123_456_789
 

@@ -12,10 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import wandb_online_runs as online
-from bridge_doubles import until
-from wandb_backend.server import WandbServer
-from wandb_online_runs import losses, rows
 
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter
@@ -26,6 +22,10 @@ from otel_bridge_wandb.errors import outcome
 from otel_bridge_wandb.sdk import call_within
 from otel_bridge_wandb.versions import INSTALL, abilities_of, replace_what_interferes
 from otel_bridge_wandb.writer import WandbRunWriter
+from support.bridge.bridge_doubles import until
+from support.trackers import wandb_online_runs as online
+from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_online_runs import losses, rows
 
 server, run, memory, opened, limits = online.server, online.run, online.memory, online.opened, online.limits
 wandb: Any = importlib.import_module("wandb")

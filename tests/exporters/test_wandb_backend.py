@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wandb_backend.server import WandbServer
 
 from otel_bridge.testing.wandb_offline import MetricDefinition
+from support.trackers.wandb_backend.server import WandbServer
+from support.waiting import ANSWER_S
 
 wandb: Any = pytest.importorskip("wandb")
 
@@ -42,7 +43,7 @@ def init(server: WandbServer, tmp_path: Path) -> Callable[..., Any]:
 def post(url: str, body: object) -> tuple[int, Any]:
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, dict(error.headers).get("Retry-After")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from wandb_reading import offline_contents
 
 from otel_bridge.exporter import Exporter, RunInfo, RunWriter, degraded_of
 from otel_bridge.records import Status
@@ -16,6 +15,7 @@ from otel_bridge.testing.contract.compare import same, same_scalars
 from otel_bridge.testing.contract.fixtures import Open, ReadBack
 from otel_bridge.testing.delivery import deliver
 from otel_bridge_wandb import exporter as wandb_exporter
+from support.trackers.wandb_reading import offline_contents
 
 
 class TestOfflineWandb(WriterContract):

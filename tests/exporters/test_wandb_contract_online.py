@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from wandb_backend.server import WandbServer
-from wandb_reading import STATUSES, contents_of
 
 from otel_bridge.exporter import Exporter, RunInfo, RunWriter, degraded_of
 from otel_bridge.records import Row, run_id_of
@@ -17,6 +15,8 @@ from otel_bridge.testing import Contents, samples
 from otel_bridge.testing.contract import WriterContract
 from otel_bridge.testing.contract.fixtures import ReadBack
 from otel_bridge_wandb import exporter as wandb_exporter
+from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_reading import STATUSES, contents_of
 
 
 @pytest.mark.slow

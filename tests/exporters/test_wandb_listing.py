@@ -6,9 +6,6 @@ import logging
 from collections.abc import Callable, Mapping
 
 import pytest
-import wandb_online_runs as online
-from bridge_doubles import until
-from wandb_backend.server import WandbServer
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter
@@ -16,6 +13,9 @@ from otel_bridge.records import Status
 from otel_bridge.testing import MemoryTable, deliver, samples
 from otel_bridge_wandb.online import online as online_module
 from otel_bridge_wandb.online.line_ledger import MAX_UNSEEN, LineLedger
+from support.bridge.bridge_doubles import until
+from support.trackers import wandb_online_runs as online
+from support.trackers.wandb_backend.server import WandbServer
 
 server, run, memory, opened = online.server, online.run, online.memory, online.opened
 

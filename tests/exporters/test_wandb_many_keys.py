@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import wandb_online_runs as online
-from wandb_backend.server import WandbServer
-from wandb_online_runs import made, open_run
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import RunInfo
@@ -18,6 +15,9 @@ from otel_bridge.testing.samples import run_info
 from otel_bridge.testing.wandb_offline import MetricDefinition
 from otel_bridge_wandb.online.upload_timeouts import MAX_S, UploadTimeouts
 from otel_bridge_wandb.settings import UploadLimits
+from support.trackers import wandb_online_runs as online
+from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_online_runs import made, open_run
 
 ODD = ['a "quoted"\\key', "dots.in.it", "stars*", "läuft 🚀", "one/two/three"]
 server = online.server

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import wandb_online_runs as online
-from wandb_backend.server import WandbServer
-from wandb_online_runs import losses, made, open_run, rows, settings_at
 
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo, RunWriter
@@ -18,6 +15,9 @@ from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb import exporter
 from otel_bridge_wandb.errors import LOGIN_HELP
 from otel_bridge_wandb.versions import can_leave_open
+from support.trackers import wandb_online_runs as online
+from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_online_runs import losses, made, open_run, rows, settings_at
 
 server, run, memory, limits, opened = online.server, online.run, online.memory, online.limits, online.opened
 

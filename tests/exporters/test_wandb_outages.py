@@ -13,11 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-import wandb_online_runs as online
-from bridge_doubles import until
-from wandb_backend.server import WandbServer
-from wandb_online_runs import FAST, blocked, losses, made, open_run, rows, settings_at
-from wandb_writing import WritingJob, keys_of, long_job, rollout_ids
 
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter
@@ -25,6 +20,11 @@ from otel_bridge.records import Record, Status
 from otel_bridge.testing import MemoryTable, deliver, samples
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb import exporter
+from support.bridge.bridge_doubles import until
+from support.trackers import wandb_online_runs as online
+from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_online_runs import FAST, blocked, losses, made, open_run, rows, settings_at
+from support.trackers.wandb_writing import WritingJob, keys_of, long_job, rollout_ids
 
 IMPATIENT = {"STALL_S": "4", "INIT_TIMEOUT_S": "3", "FINISH_TIMEOUT_S": "3"}
 server, run, memory, opened = online.server, online.run, online.memory, online.opened
@@ -257,7 +257,7 @@ def test_kills_at_any_time_lose_nothing_and_double_nothing(server: WandbServer, 
 
 def _write(job: Path, *, kill_after_s: float | None) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-m", "wandb_writing", str(job)]
+    command = [sys.executable, "-m", "support.trackers.wandb_writing", str(job)]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

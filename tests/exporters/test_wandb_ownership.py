@@ -7,10 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import wandb_online_runs as online
-from bridge_doubles import until
-from wandb_backend.server import WandbServer
-from wandb_online_runs import losses, made, open_run, rows, settings_at
 
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter
@@ -20,6 +16,10 @@ from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb import exporter
 from otel_bridge_wandb.online.ownership import RunOwnership
 from otel_bridge_wandb.online.uploads import ServerRun
+from support.bridge.bridge_doubles import until
+from support.trackers import wandb_online_runs as online
+from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_online_runs import losses, made, open_run, rows, settings_at
 
 server, memory, opened, limits = online.server, online.memory, online.opened, online.limits
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wandb_backend.server import WandbServer
-from wandb_backend.state import WandbRun
 
 from otel_bridge.testing import samples
+from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_backend.state import WandbRun
+from support.waiting import HANG_S
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-wandb-shared" / "bin" / "python"
@@ -44,7 +45,7 @@ class Machine:
         paths = os.pathsep.join(str(ROOT / name) for name in ("", "exporters", "tests"))
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "OTEL"))}
         self.process = subprocess.Popen(
-            [python, "-m", "wandb_shared_job", json.dumps(job)],
+            [python, "-m", "support.trackers.wandb_shared_job", json.dumps(job)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**clean, **environment, "PYTHONPATH": paths},
         )  # fmt: skip
@@ -64,7 +65,7 @@ class Machine:
 
     def settle(self) -> None:
         """Wait until the server names all that was written here."""
-        until(lambda: len(set(self.do("safe"))) == 1)
+        until(lambda: len(set(self.do("durable"))) == 1)
 
     def kill(self) -> None:
         self.process.kill()
@@ -72,7 +73,7 @@ class Machine:
 
     def said(self) -> str:
         """End the process, as it ends by itself, and return what it warned of."""
-        return self.process.communicate(timeout=60)[1]
+        return self.process.communicate(timeout=HANG_S)[1]
 
 
 Begin = Callable[..., Machine]
@@ -107,7 +108,7 @@ def begin(server: WandbServer, tmp_path: Path) -> Iterator[Begin]:
 
 
 def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG_S
     while not happened():
         assert time.monotonic() < deadline, "did not happen"
         time.sleep(0.05)
@@ -218,7 +219,7 @@ def test_a_secondary_that_is_killed_goes_on_behind_its_own_last_line(server: Wan
     explorer.do("end")
     trainer.do("end")
 
-    assert opened == {"safe": 20}
+    assert opened == {"durable": 20}
     assert (rows_of(server.run(ID), "explorer"), rows_of(server.run(ID), "trainer")) == (steps(1, 40), steps(1, 30))
 
 
@@ -359,7 +360,7 @@ def test_what_one_writer_replaces_while_it_starts_is_soon_sent_again(server: Wan
 
     def whole() -> bool:
         for machine in machines.values():
-            machine.do("safe")
+            machine.do("durable")
         run = server.run(ID)
         return (visible(run), run.config) == (AXES, CONFIGS)
 

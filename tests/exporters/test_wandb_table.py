@@ -6,15 +6,15 @@ import importlib
 from collections.abc import Callable
 
 import pytest
-import wandb_online_runs as online
-from bridge_doubles import until
-from wandb_backend.server import WandbServer
-from wandb_online_runs import open_run, rows
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter
 from otel_bridge.records import Status
 from otel_bridge.testing import MemoryTable, deliver, samples
+from support.bridge.bridge_doubles import until
+from support.trackers import wandb_online_runs as online
+from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_online_runs import open_run, rows
 
 server, run, memory, opened, limits = online.server, online.run, online.memory, online.opened, online.limits
 

@@ -11,10 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb_online_runs as online
-from bridge_doubles import until
-from wandb_backend.server import WandbServer
-from wandb_online_runs import blocked, made, rows
 
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter
@@ -22,6 +18,10 @@ from otel_bridge.records import Json, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb import exporter
+from support.bridge.bridge_doubles import until
+from support.trackers import wandb_online_runs as online
+from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_online_runs import blocked, made, rows
 
 server, memory, opened = online.server, online.memory, online.opened
 

@@ -26,7 +26,7 @@ def main(target: str, seconds: str, *options: str) -> None:
     """Fuzz; ends the process."""
     sys.path[:0] = [str(_ROOT / part) for part in ("tests", "collector", "exporters", ".")]
     with atheris.instrument_imports(include=_INSTRUMENTED):
-        import fuzz_targets
+        from support.otlp import fuzz_targets
     work = Path(tempfile.mkdtemp(prefix=f"fuzz-{target}-"))
     corpus = work / "corpus"
     corpus.mkdir()

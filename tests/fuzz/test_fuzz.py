@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fuzz_targets
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from support.otlp import fuzz_targets
+from support.waiting import HANG_S
 
 _HERE = Path(__file__).parent
 _SECONDS = "5"
@@ -51,7 +53,7 @@ def test_inputs_that_reach_new_code_keep_every_rule(target: str, tmp_path: Path)
         env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
 

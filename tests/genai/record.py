@@ -16,6 +16,8 @@ from pathlib import Path
 from openai_server import openai_server, otlp_recorder
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from support.waiting import HANG_S
+
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "genai"
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -54,7 +56,7 @@ def run(python: str, program: str, env: Mapping[str, str], folder: str) -> subpr
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
 

@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from command_runs import ended, environment, only_folder, otel_bridge, runs
 from openai_server import CANARY, openai_server
+
+from support.trainers.command_runs import ended, environment, only_folder, otel_bridge, runs
 
 PYTHON = os.environ.get("GENAI_PYTHON", "")
 PROGRAMS = {

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
-from journal_samples import run_folder
 
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.control import ControlRequest, delete_control_request, receive_control, send_control
 from otel_bridge.journal.folder import RunFolder
+from support.otlp.journal_samples import run_folder
 
 
 def test_what_was_asked_is_read_in_order_until_it_is_deleted(tmp_path: Path) -> None:

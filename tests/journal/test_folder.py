@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from journal_samples import header, python, run_folder
 
 from otel_bridge.errors import FormatVersionError, JournalError
 from otel_bridge.journal.folder import LockHolder, RunFolder, put_file, run_folders
 from otel_bridge.journal.machine import this_host
 from otel_bridge.journal.segment import SegmentWriter
+from support.otlp.journal_samples import header, python, run_folder
 
 
 def test_a_run_folder_has_its_parts_and_its_base_ignores_itself(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ import struct
 from zlib import crc32
 
 import pytest
-from journal_samples import HEADER, header
 
 from otel_bridge.errors import FormatVersionError, InvalidRecordError
 from otel_bridge.journal.header import HEADER_MAGIC, SegmentHeader, header_end
+from support.otlp.journal_samples import HEADER, header
 
 
 def test_a_header_comes_back_whole_whatever_stands_behind_it() -> None:

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from journal_samples import HEADER, header, line_of, python, run_folder
 
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import LivenessLock, LockUnsupportedError, alive
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.segment import SegmentWriter
+from support.otlp.journal_samples import HEADER, header, line_of, python, run_folder
 
 NOW = 1_700_000_000_000_000_000
 LIVE = """

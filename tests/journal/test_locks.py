@@ -5,10 +5,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from journal_samples import line_of, python
 
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.locks import RecordLock, content, probe
+from support.otlp.journal_samples import line_of, python
 
 HOLD = """
 import os, sys, time

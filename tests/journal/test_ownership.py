@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from command_runs import environment, otel_bridge
 
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.base_dir import why_not_ours
 from otel_bridge.journal.folder import RunFolder
+from support.trainers.command_runs import environment, otel_bridge
 
 NOBODY, SOMEBODY = 65534, 54321
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="plants folders of other users")

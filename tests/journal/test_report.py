@@ -5,11 +5,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from journal_samples import run_folder
 
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report, read_report, write_report
+from support.otlp.journal_samples import run_folder
 
 REPORT = Report(
     time_unix_ns=1_700_000_000_000_000_000,

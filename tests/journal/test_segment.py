@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from journal_samples import HEADER, MIB, all_frames, header, line_of, python, run_folder
 
 from otel_bridge.errors import FormatVersionError, JournalError
 from otel_bridge.journal.frames import HEAD_BYTES, MAX_RECORD_BYTES, Frame, ScanResult, Signal
 from otel_bridge.journal.header import HEADER_MAGIC, SegmentHeader
 from otel_bridge.journal.segment import SegmentWriter, read_segment
+from support.otlp.journal_samples import HEADER, MIB, all_frames, header, line_of, python, run_folder
 
 
 def test_what_was_appended_is_read_with_the_header_first_and_then_without(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_frames_in_a_string_of_another_segment_stay_what_they_are(tmp_path: Path
 WRITE_LARGE = """
 import sys
 from pathlib import Path
-from journal_samples import HEADER
+from support.otlp.journal_samples import HEADER
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.segment import SegmentWriter
 writer = SegmentWriter(RunFolder(Path(sys.argv[1]), "r1"), HEADER, segment_bytes=200 << 20)

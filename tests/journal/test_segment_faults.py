@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from journal_samples import HEADER, all_frames, header, python, run_folder
 
 from otel_bridge.errors import JournalFullError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import HEAD_BYTES, Frame, Signal
 from otel_bridge.journal.segment import SegmentWriter, read_segment
+from support.otlp.journal_samples import HEADER, all_frames, header, python, run_folder
 
 WRITE_FOR_EVER = """
 import os, sys
 from pathlib import Path
-from journal_samples import header
+from support.otlp.journal_samples import header
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.segment import SegmentWriter
 writer = SegmentWriter(RunFolder(Path(sys.argv[1]), "r1"), header(instance_id=sys.argv[2]), segment_bytes=50_000)
@@ -60,7 +60,7 @@ def _frames_of(path: Path) -> list[Frame]:
 AT_FILE_LIMIT = """
 import resource, sys
 from pathlib import Path
-from journal_samples import HEADER
+from support.otlp.journal_samples import HEADER
 from otel_bridge.errors import JournalFullError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.segment import SegmentWriter

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_samples import run_folder
 
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ProcessReport, Report, unread_bytes
+from support.otlp.journal_samples import run_folder
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import otel_bridge
+from support.waiting import HANG_S
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -148,7 +149,7 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def in_bare(python: Path, folder: Path, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     env: Mapping[str, str] = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(folder), **variables}
     command = [str(python), "-c", textwrap.dedent(code)]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=HANG_S)
 
 
 @pytest.mark.slow
@@ -198,7 +199,7 @@ def test_without_extras_the_commands_work_and_run_receives_over_http(bare: Path,
         otel_bridge.init("plain", "run").log({"loss": 1.0})
         headers = {"Content-Type": "application/x-protobuf"}
         sent = urllib.request.Request(os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] + "/v1/metrics", b"", headers)
-        print(urllib.request.urlopen(sent, timeout=10).status)
+        print(urllib.request.urlopen(sent, timeout=60).status)
     """
     script.write_text(textwrap.dedent(program), "utf-8")
     code = f"from otel_bridge.cli import main; main(['run', '--exporters', 'file', '--', {str(bare)!r}, 'train.py'])"

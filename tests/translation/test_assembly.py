@@ -3,13 +3,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import trace_samples as sample
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.otlp.content import Limit
 from otel_bridge.records import RolloutRecord
 from otel_bridge.translation.decode.resources import origin_of
 from otel_bridge.translation.rollouts.assembly import EvaluationScore, RolloutAssembler, SamplingFacts, Trace
+from support.otlp import trace_samples as sample
 
 ID = sample.trace_id("a")
 

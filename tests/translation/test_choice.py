@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import trace_samples as sample
-from emit_rollout_doubles import MemoryRun
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
-from trace_samples import Bench, late_in, rollouts_in, rows_in
 
 from otel_bridge.emit.rollouts.calls import log_generations, log_rollouts
 from otel_bridge.records import Row
 from otel_bridge.selection import Candidate, choose
+from support.otlp import trace_samples as sample
+from support.otlp.trace_samples import Bench, late_in, rollouts_in, rows_in
+from support.trainers.emit_rollout_doubles import MemoryRun
 
 
 def filled(bench: Bench, step: int, rewards: list[float | None], prefix: str = "", **attributes: Any) -> list[Any]:

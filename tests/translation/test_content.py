@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import trace_samples as sample
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.otlp.content import limit_of
@@ -11,6 +10,7 @@ from otel_bridge.otlp.limits import cut
 from otel_bridge.text.redaction import Redaction
 from otel_bridge.translation.content.limits import limited, redacted, shrunk
 from otel_bridge.translation.decode.spans import read_span
+from support.otlp import trace_samples as sample
 
 
 def chatty() -> Span:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from genai_golden import requests_of
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -13,6 +12,7 @@ from otel_bridge.records import Record, RolloutRecord
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.state import MemoryState
+from support.otlp.genai_golden import requests_of
 
 SYSTEM = "CANARY system: you are terse"
 QUESTION = "CANARY question: what is the weather in Paris?"

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from otlp_samples import LOGS, T0, Bench, event, logs_request, source, who
-
 from otel_bridge.records import Config
+from support.otlp.otlp_samples import LOGS, T0, Bench, event, logs_request, source, who
 
 
 def test_configs_of_a_role_are_merged_leaf_by_leaf() -> None:

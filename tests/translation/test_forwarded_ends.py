@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from otlp_samples import LOGS, T0, Bench, end, logs_request, metrics_request, row, source, who
-
 from otel_bridge.records import End, Record, Status
 from otel_bridge.translation.processes.lifecycle import MAX_PROCESSES
+from support.otlp.otlp_samples import LOGS, T0, Bench, end, logs_request, metrics_request, row, source, who
 
 FINISHED = Status.FINISHED
 

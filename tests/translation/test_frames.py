@@ -8,7 +8,16 @@ import pytest
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
-from otlp_samples import (
+
+from otel_bridge.translation.decode.rows import RowFragment
+from otel_bridge.translation.frames import DecodedFrame, FastRow, FrameReader, ResourceMetricsInput
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.processes.lifecycle import RunLifecycle
+from otel_bridge.translation.processes.producers import ProducerContext, ProducerRegistry, SegmentInfo
+from otel_bridge.translation.processes.receive_clock import ReceiveClock
+from otel_bridge.translation.processes.run_metadata import RunMetadata
+from otel_bridge.translation.state import MemoryState
+from support.otlp.otlp_samples import (
     RECEIVER,
     RUN,
     SCOPE,
@@ -23,16 +32,7 @@ from otlp_samples import (
     source,
     who,
 )
-from trace_samples import rollout_spans
-
-from otel_bridge.translation.decode.rows import RowFragment
-from otel_bridge.translation.frames import DecodedFrame, FastRow, FrameReader, ResourceMetricsInput
-from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.processes.lifecycle import RunLifecycle
-from otel_bridge.translation.processes.producers import ProducerContext, ProducerRegistry, SegmentInfo
-from otel_bridge.translation.processes.receive_clock import ReceiveClock
-from otel_bridge.translation.processes.run_metadata import RunMetadata
-from otel_bridge.translation.state import MemoryState
+from support.otlp.trace_samples import rollout_spans
 
 OTHER = {**who("i7"), "rl.run.id": "another"}
 LOSS = row(1, {"loss": 1.0})

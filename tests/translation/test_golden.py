@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from golden_cases import FOLDER, cases, play, written
+
+from support.otlp.golden_cases import FOLDER, cases, play, written
 
 FILES = sorted(FOLDER.glob("*.json"))
 

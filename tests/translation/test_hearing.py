@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
-from otlp_samples import LOGS, RUN, TRACES, Bench, end, logs_request, metrics_request, resource, row, source, who
-from trace_samples import rollout_spans, rollouts_in, rows_in, scope_spans
 
 from otel_bridge.records import End, Record
 from otel_bridge.translation.options import TranslationOptions
+from support.otlp.otlp_samples import (
+    LOGS,
+    RUN,
+    TRACES,
+    Bench,
+    end,
+    logs_request,
+    metrics_request,
+    resource,
+    row,
+    source,
+    who,
+)
+from support.otlp.trace_samples import rollout_spans, rollouts_in, rows_in, scope_spans
 
 HOUR_S = 3600.0
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from otlp_samples import resource
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import run_id_of
 from otel_bridge.translation.decode.resources import RunIdentity, attributes_of, producer_of, run_of, within
+from support.otlp.otlp_samples import resource
 
 
 @pytest.mark.parametrize(

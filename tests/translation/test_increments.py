@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
-from otlp_samples import RUN, T0, Bench, foreign, metrics_request, pairs
 
 from otel_bridge.records import Distribution, Row
 from otel_bridge.translation.metrics.increments import Increments
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.state import MemoryState
+from support.otlp.otlp_samples import RUN, T0, Bench, foreign, metrics_request, pairs
 
 CUMULATIVE = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
 

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
-from otlp_samples import T0, Bench, any_value, end, pairs, row, source
 
 from otel_bridge.records import Config, Row
 from otel_bridge.translation.translator import SegmentInfo
+from support.otlp.otlp_samples import T0, Bench, any_value, end, pairs, row, source
 
 
 def rank(number: int, start: int = 1) -> SegmentInfo:

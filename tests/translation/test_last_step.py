@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from otlp_samples import RUN, T0, TRACES, Bench, end, row, source
-from trace_samples import rollout_spans, scope_spans
-
 from otel_bridge.records import Row
 from otel_bridge.translation.options import TranslationOptions
+from support.otlp.otlp_samples import RUN, T0, TRACES, Bench, end, row, source
+from support.otlp.trace_samples import rollout_spans, scope_spans
 
 
 def test_statistics_of_an_earlier_step_that_come_late_do_not_set_the_last_step_back() -> None:

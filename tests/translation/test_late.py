@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import trace_samples as sample
-from trace_samples import Bench, late_in, rollouts_in, rows_in
 
 from otel_bridge.records import Evaluation, trace_id_of
+from support.otlp import trace_samples as sample
+from support.otlp.trace_samples import Bench, late_in, rollouts_in, rows_in
 
 
 @pytest.mark.parametrize("restart", [False, True])

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from otlp_samples import (
+
+from otel_bridge.records import End, Record, Row, Status
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.processes.lifecycle import MAX_PROCESSES
+from otel_bridge.translation.translator import SegmentInfo
+from support.otlp.otlp_samples import (
     BRIDGE,
     LOGS,
     RUN,
@@ -18,11 +23,6 @@ from otlp_samples import (
     source,
     who,
 )
-
-from otel_bridge.records import End, Record, Row, Status
-from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.processes.lifecycle import MAX_PROCESSES
-from otel_bridge.translation.translator import SegmentInfo
 
 FINISHED, FAILED, KILLED = Status.FINISHED, Status.FAILED, Status.KILLED
 

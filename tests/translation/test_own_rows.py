@@ -7,10 +7,10 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
-from otlp_samples import SCOPE, T0, row
 
 from otel_bridge.emit.encode.row import RowEncoder
 from otel_bridge.translation.decode.rows import RowDecoder, RowFragment
+from support.otlp.otlp_samples import SCOPE, T0, row
 
 KEYS = st.lists(
     st.text(min_size=1, max_size=12).filter(lambda key: key != "rl.row"), min_size=1, max_size=6, unique=True

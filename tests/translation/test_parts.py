@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 
 import pytest
-import trace_samples as sample
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
 
 from otel_bridge.records import Record
 from otel_bridge.translation.rollouts.split import part_id
+from support.otlp import trace_samples as sample
+from support.otlp.trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
 
 TRACE = sample.trace_id("job")
 

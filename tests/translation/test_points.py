@@ -4,10 +4,10 @@ import math
 
 import pytest
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
-from otlp_samples import RUN, T0, Bench, S, foreign, gauge, metrics_request, pairs
 
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.translation.options import TranslationOptions
+from support.otlp.otlp_samples import RUN, T0, Bench, S, foreign, gauge, metrics_request, pairs
 
 APP = {"rl.run.id": RUN, "service.name": "megatron"}
 DELTA, CUMULATIVE = pb.AGGREGATION_TEMPORALITY_DELTA, pb.AGGREGATION_TEMPORALITY_CUMULATIVE

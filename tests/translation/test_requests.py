@@ -5,11 +5,11 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from otlp_samples import T0, Bench, foreign, gauge, metrics_request, row, source, who
 
 from otel_bridge.records import Row
 from otel_bridge.translation.decode.requests import resource_parts
 from otel_bridge.translation.decode.rows import RowDecoder
+from support.otlp.otlp_samples import T0, Bench, foreign, gauge, metrics_request, row, source, who
 
 
 def rows_of(records: object) -> list[tuple[str, int | None, dict[str, object]]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from otlp_samples import LOGS, RUN, T0, Bench, S, end, logs_request, row, source, who
 
 from otel_bridge.records import End, Record, Status
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.lifecycle import MAX_PROCESSES
 from otel_bridge.translation.processes.process import ProcessStart
 from otel_bridge.translation.translator import SegmentInfo
+from support.otlp.otlp_samples import LOGS, RUN, T0, Bench, S, end, logs_request, row, source, who
 
 FINISHED, FAILED, KILLED = Status.FINISHED, Status.FAILED, Status.KILLED
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import trace_samples as sample
-from trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
 
 from otel_bridge.records import PlainTrace
 from otel_bridge.translation.options import OtherTraces
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
+from support.otlp import trace_samples as sample
+from support.otlp.trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
 
 
 def test_a_batch_rollout_in_one_frame_is_a_record_at_once() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import trace_samples as sample
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from trace_samples import SECOND, Bench, rollouts_in, rows_in
 
 from otel_bridge.records import RolloutRecord
+from support.otlp import trace_samples as sample
+from support.otlp.trace_samples import SECOND, Bench, rollouts_in, rows_in
 
 
 def spoiled() -> list[Span]:

@@ -4,10 +4,23 @@ import math
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
-from otlp_samples import RUN, SCOPE, T0, Bench, any_value, end, gauge, metrics_request, pairs, row, source, who
 
 from otel_bridge.records import Config, Distribution, Row
 from otel_bridge.translation.options import TranslationOptions
+from support.otlp.otlp_samples import (
+    RUN,
+    SCOPE,
+    T0,
+    Bench,
+    any_value,
+    end,
+    gauge,
+    metrics_request,
+    pairs,
+    row,
+    source,
+    who,
+)
 
 
 def trainer_row(

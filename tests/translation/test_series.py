@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
-from otlp_samples import RUN, T0, Bench, foreign, metrics_request, pairs
 
 from otel_bridge.records import Row
 from otel_bridge.translation.metrics.series import SeriesNames
 from otel_bridge.translation.state import MemoryState
+from support.otlp.otlp_samples import RUN, T0, Bench, foreign, metrics_request, pairs
 
 GEN_AI = {
     "gen_ai.operation.name": "chat",

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-import trace_samples as sample
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.translation.decode.attributes import mapping_of
 from otel_bridge.translation.decode.shared_messages import with_messages
+from support.otlp import trace_samples as sample
 
 QUESTION = sample.text("user", "What is 1+1?")
 ASKS = {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "calc", "arguments": {"x": "1+1"}}]}

@@ -5,10 +5,10 @@ import math
 from typing import Any
 
 import pytest
-import trace_samples as sample
 
 from otel_bridge import records
 from otel_bridge.translation.decode.spans import as_float, as_int, as_name, is_marked, is_rollout, kind_of, read_span
+from support.otlp import trace_samples as sample
 
 
 def test_a_chat_span_becomes_a_generation_with_messages_model_and_tokens() -> None:

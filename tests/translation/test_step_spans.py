@@ -6,10 +6,10 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
-from otlp_samples import RUN, TRACES, Bench, resource
-from trace_samples import NOW, scope_spans, span
 
 from otel_bridge.records import Row
+from support.otlp.otlp_samples import RUN, TRACES, Bench, resource
+from support.otlp.trace_samples import NOW, scope_spans, span
 
 LENS = {
     "rl.run.id": RUN,

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
-from trace_samples import pairs
 
 from otel_bridge.records import Config, Evaluation, PlainTrace, RolloutRecord, Row
 from otel_bridge.translation.content.per_exporter import truncate
 from otel_bridge.translation.decode.spans import read_span
+from support.otlp.trace_samples import pairs
 
 SECRET = "the prompt that must stay here"
 

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
-from otlp_samples import (
+
+from otel_bridge.emit.encode.log_record import event as encode_event
+from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.records import Config, End, Record, RolloutRecord, Row, Status
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.state import MemoryState
+from otel_bridge.translation.translator import PendingCounts, SegmentInfo, Translator
+from support.otlp.otlp_samples import (
     BRIDGE,
     LOGS,
     METRICS,
@@ -33,14 +40,7 @@ from otlp_samples import (
     source,
     who,
 )
-from trace_samples import rollout_spans
-
-from otel_bridge.emit.encode.log_record import event as encode_event
-from otel_bridge.emit.encode.row import RowEncoder
-from otel_bridge.records import Config, End, Record, RolloutRecord, Row, Status
-from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.state import MemoryState
-from otel_bridge.translation.translator import PendingCounts, SegmentInfo, Translator
+from support.otlp.trace_samples import rollout_spans
 
 APP = {"rl.run.id": RUN, "service.name": "megatron"}
 Point = tuple[Mapping[str, object], str, pb.Metric]

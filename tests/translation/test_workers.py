@@ -8,19 +8,32 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from emit_rollout_doubles import MemoryRun
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
-from otlp_samples import BRIDGE, LOGS, RUN, TRACES, Bench, SegmentInfo, end, logs_request, resource, row, source, who
-from trace_samples import left_out, rollout_spans, rollouts_in, rows_in, scope_spans, trace_id
 
 from otel_bridge.emit.rollouts.calls import log_rollouts, open_rollout
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.journal.frames import Signal
 from otel_bridge.records import Record
 from otel_bridge.translation.options import TranslationOptions
+from support.otlp.otlp_samples import (
+    BRIDGE,
+    LOGS,
+    RUN,
+    TRACES,
+    Bench,
+    SegmentInfo,
+    end,
+    logs_request,
+    resource,
+    row,
+    source,
+    who,
+)
+from support.otlp.trace_samples import left_out, rollout_spans, rollouts_in, rows_in, scope_spans, trace_id
+from support.trainers.emit_rollout_doubles import MemoryRun
 
 
 def late_by_threads(run: MemoryRun, batch: Callable[[], None]) -> None:

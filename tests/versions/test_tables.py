@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
+from otel_bridge.exporter import load
 from versions import resolve
 from versions.cells import CELLS, Cell, chosen
 from versions.run import Result, page
-
-from otel_bridge.exporter import load
 
 
 def test_floor_and_newest_are_two_versions_of_each_tracker() -> None:

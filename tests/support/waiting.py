@@ -1,0 +1,10 @@
+"""How long a test waits for what must come: enough for a slow, busy machine. Only a test that fails waits so long."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HANG_S: Final = 300.0
+"""Seconds for a process, a tracker or a page; a test that hangs longer has failed."""
+ANSWER_S: Final = 60.0
+"""Seconds for one answer of a server that runs."""
