@@ -7,7 +7,7 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -65,6 +65,7 @@ class RunLifecycle:
         self._boots: dict[str, int] = dict(cast("dict[str, int]", stored.get("boots", {})))
         self._open = {process.instance for process in self.processes.values() if process.status is None}
         self._changed = False
+        self._awaited = ""
 
     # --- what is received ---------------------------------------------------------------------------------------------
     def process(self, producer: Producer, kind: str, now_unix_ns: int, *, start: ProcessStart | None = None) -> Process:
@@ -203,20 +204,34 @@ class RunLifecycle:
         """Return whether the run ends now: none is open, and nothing of those that ended is waited for."""
         if self.ended or self._open or not (self.processes or self._folded):
             return False
-        latest = _latest_starts(self.processes.values())
-        dues = (self._due_of(process, latest[process.place]) for process in self.processes.values())
-        return closing or max(self._due_ns, *dues, 0) <= now_unix_ns
+        return closing or (self._due_ns <= now_unix_ns and not self._awaits(now_unix_ns))
 
-    def _due_of(self, process: Process, latest: Process | None = None) -> int:
-        """Return until when the run waits for *process*, whose role was started last as *latest*."""
+    def _awaits(self, now_unix_ns: int) -> bool:
+        """Return whether the run waits for one of its processes.
+
+        The one found last is asked first: this is called for each frame, and a run may have thousands of processes.
+        """
+        awaited = self.processes.get(self._awaited)
+        if awaited is not None and not awaited.died and self._due_of(awaited, restartable=False) > now_unix_ns:
+            return True
+        latest, restartable = _latest_starts(self.processes.values()), self._restartable()
+        for process in self.processes.values():
+            may_come = restartable(process) and not latest[process.place].succeeds(process)
+            if self._due_of(process, restartable=may_come) > now_unix_ns:
+                self._awaited = process.instance
+                return True
+        return False
+
+    def _restartable(self) -> Callable[[Process], bool]:
+        """Return what decides whether the run waits for a new start of a process that died."""
+        any_determines = any(process.determines_status for process in self.processes.values())
+        return lambda process: process.died and (process.determines_status or not any_determines)
+
+    def _due_of(self, process: Process, *, restartable: bool) -> int:
+        """Return until when the run waits for *process*: a *restartable* one may be started anew until then."""
         if process.silent:
             return 0
-        restarted = latest is not None and latest.succeeds(process)
-        if (
-            process.died
-            and not restarted
-            and (process.determines_status or not any(p.determines_status for p in self.processes.values()))
-        ):
+        if restartable:
             return process.ended_ns + self._options.end_grace_ns
         since_ns = max(process.ended_ns, process.came_ns)
         if process.tail_missing and process.remote:  # rows that its end event reports are still under way
@@ -270,9 +285,13 @@ class RunLifecycle:
         over = len(self.processes) - MAX_PROCESSES
         if over <= 0:
             return []
+        restartable = self._restartable()
         ended = sorted(
             (process for process in self.processes.values() if process.status is not None),
-            key=lambda process: (self._due_of(process) > now_unix_ns, process.ended_ns),
+            key=lambda process: (
+                self._due_of(process, restartable=restartable(process)) > now_unix_ns,
+                process.ended_ns,
+            ),
         )
         if len(ended) < over:
             remote = sorted((p for p in self.processes.values() if p.status is None and p.remote), key=_last_word)
