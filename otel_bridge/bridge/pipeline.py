@@ -69,7 +69,6 @@ class RunPipeline:
             self.ledger,
             options.of_run(folder.run_id),
             others=lambda: self.selection.other_traces(),  # noqa: PLW0108  # it is built after this
-            on_segment_header=self._on_segment_header,
             say=say,
         )
         parts.callback(self.reader.close)
@@ -133,8 +132,12 @@ class RunPipeline:
         """Close every part, the ledger last."""
         self._parts.close()
 
-    def _on_segment_header(self, header: SegmentHeader) -> None:
-        # Before its records are there: no writer may get more of them than it allows, or pass over what it asks for.
+    def begin_process(self, header: SegmentHeader) -> None:
+        """Note what a process asks for, before its records are there: no writer gets more than it allows, or less.
+
+        Raises:
+            JournalError: It cannot be noted now.
+        """
         self.selection.begin(header, alone=self.processes.is_alone(header))
         self.content.apply(header.message_content)
         if self.content.requested != self._content_kept:

@@ -11,7 +11,7 @@ from otel_bridge.bridge.delivery.batch import Progress
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ingest.backpressure import READ_AT_LEAST_S, no_writer_ready, writers_saturated
 from otel_bridge.bridge.ingest.liveness import ProcessMonitor
-from otel_bridge.bridge.ingest.reader import ReadResult, SegmentReader
+from otel_bridge.bridge.ingest.reader import ReadBatch, SegmentReader
 from otel_bridge.bridge.ingest.retention import Fullness, Retention, fullness_of
 from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
@@ -147,12 +147,7 @@ class RunBridge:
         if self.reader.caught_up:
             self.shutdown.end_processes(self.processes)
         self.reader.discover_segments(now=self.shutdown.closing)
-        found = self._read()
-        if found.frames or found.records:
-            self._read_s = time.monotonic()
-            self.pipeline.report.set_due()
-            self.shutdown.on_data()
-            self.workers.notify(retry=found.flush)
+        more = self._read()
         if self.reader.caught_up and self.processes.write_end_events(self.shutdown.spared_pid):
             self.reader.discover_segments(now=True)
             return True
@@ -162,16 +157,30 @@ class RunBridge:
         if now_s - self._housekept_s >= polls * self.options.poll_s:
             self._housekept_s = now_s
             self._housekeeping()
-        return found.more
+        return more
 
-    def _read(self) -> ReadResult:
+    def _read(self) -> bool:
+        """Read and commit one batch, behind the headers of new processes; return whether there is more right away."""
         if self._writers_saturated():
-            return ReadResult()
+            return False
         try:
-            return self.reader.read()
+            while (batch := self.reader.collect()).headers:
+                for header in batch.headers:
+                    self.pipeline.begin_process(header)
+                self._commit(batch)
+            self._commit(batch)
         except JournalError:
             self.shutdown.on_data()  # it was there, and waits
             raise
+        return batch.more
+
+    def _commit(self, batch: ReadBatch) -> None:
+        self.reader.commit(batch)
+        if batch.frames or batch.records:
+            self._read_s = time.monotonic()
+            self.pipeline.report.set_due()
+            self.shutdown.on_data()
+            self.workers.notify(retry=batch.flush)
 
     def _writers_saturated(self) -> bool:
         """Return whether reading can wait: nobody could take it now, or every writer at work has enough to do."""

@@ -1,7 +1,8 @@
 """Segments -> translation -> ledger, for one run folder.
 
-Frames of all segments are used in the order of their append time, so that a folder read late reads like one read live;
-what they lead to (records, changes of state, offsets) is committed in one transaction, all or nothing. One thread.
+`SegmentReader.collect` translates frames of all segments in the order of their append time, so that a folder read late
+reads like one read live. `SegmentReader.commit` commits what they lead to (records, changes of state, offsets) in one
+transaction, all or nothing. One thread.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import heapq
 import os
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
@@ -40,18 +41,21 @@ _YOUNG_NS: Final = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class ReadResult:
-    """What one turn brought.
+class ReadBatch:
+    """What one turn of the reader collected, to be committed.
 
     Attributes:
-        frames: Frames used.
-        records: Records committed.
+        headers: Headers of the processes whose first segment was found. A batch with headers has no frames: what a
+            process asks for is known before anything of it is committed.
+        records: What the frames were translated to.
+        frames: Number of frames used.
         more: There is more to read right away.
-        flush: Somebody asked to write and retry now.
+        flush: A process asked to write and retry now.
     """
 
+    headers: list[SegmentHeader] = field(default_factory=list[SegmentHeader])
+    records: list[Record] = field(default_factory=list[Record])
     frames: int = 0
-    records: int = 0
     more: bool = False
     flush: bool = False
 
@@ -64,13 +68,12 @@ class SegmentReader:
         ledger: Its ledger.
         options: Of translation.
         others: Returns what becomes of a trace that is not a rollout.
-        on_segment_header: Called with the header of each process whose first segment was found, before anything of it
-            is committed.
         say: Takes one line for the log.
 
     Attributes:
         caught_up: Everything that was there at the last read has been read.
-        consistent: Memory holds what the ledger holds, or more; not so while the ledger cannot be read.
+        consistent: Memory holds what the ledger holds; not so with a batch that is not committed, or while the ledger
+            cannot be read.
     """
 
     def __init__(
@@ -80,12 +83,11 @@ class SegmentReader:
         options: TranslationOptions,
         *,
         others: Callable[[], OtherTraces],
-        on_segment_header: Callable[[SegmentHeader], None],
         say: Callable[[str], None],
     ) -> None:
         self.tails: dict[str, SegmentTailer] = {}
         self.caught_up = False
-        self._others, self._on_segment_header = others, on_segment_header
+        self._others = others
         self._folder, self._ledger, self._options, self._say = folder, ledger, options, say
         self._view = ledger.view()
         self._listed_s = 0.0
@@ -138,14 +140,27 @@ class SegmentReader:
                 tail = self.tails[file.instance_id] = SegmentTailer(self._folder, file.instance_id, file.number)
             tail.listed(file.number)
 
-    def read(self) -> ReadResult:
-        """Use what is there, up to one batch, and commit it.
+    def collect(self) -> ReadBatch:
+        """Translate what is there, up to one batch. A batch that is not committed is collected again.
 
         Raises:
-            JournalError: It could not be committed; nothing of it is kept, the next call begins there again.
+            JournalError: The ledger cannot be read; the next call begins there again.
         """
         with self._or_as_before():
-            return self._read()
+            batch = self._collect()
+            self.consistent = False
+            return batch
+
+    def commit(self, batch: ReadBatch) -> None:
+        """Commit *batch*, the last one collected.
+
+        Raises:
+            JournalError: It could not be committed; nothing of it is kept, the next call collects it again.
+        """
+        self.consistent = True
+        with self._or_as_before():
+            self._commit(batch.records)
+        self.caught_up = not batch.more  # behind the commit: a writer that sees it finds the last records in the ledger
 
     def falls_behind(self) -> None:
         """Note that there is more to read, which nobody can take now."""
@@ -167,7 +182,9 @@ class SegmentReader:
         """
         with self._or_as_before():
             now_ns = time.time_ns()
-            return self._commit(self.translator.close(now_ns, status) if over else self.translator.pause(now_ns))
+            records = self.translator.close(now_ns, status) if over else self.translator.pause(now_ns)
+            self._commit(records)
+            return len(records)
 
     def known(self) -> dict[str, tuple[int, int]]:
         """Return how far each process is read: number of the segment and offset; all of those left as they are."""
@@ -188,9 +205,15 @@ class SegmentReader:
             self._begin()
             raise
 
-    def _read(self) -> ReadResult:
+    def _collect(self) -> ReadBatch:
+        filled = [(name, tail) for name, tail in self.tails.items() if self._filled(tail)]
+        headers = [header for tail in self.tails.values() if (header := tail.take_header()) is not None]
         records: list[Record] = []
-        filled = [(name, tail) for name, tail in self.tails.items() if self._filled(tail, records)]
+        if headers:  # at once: a process that has not logged yet keeps the run open too
+            for header in headers:
+                producer = self.tails[header.instance_id].producer
+                records += self.translator.opened(producer, min(header.created_unix_ns, time.time_ns()))
+            return ReadBatch(headers, records, more=True)
         heap = [(tail.frames[0].append_unix_ns, name, tail) for name, tail in filled]
         heapq.heapify(heap)
         frames = size = 0
@@ -199,7 +222,7 @@ class SegmentReader:
             _, name, tail = heapq.heappop(heap)
             # Most often one process sends for a while: its frames pass by the heap until another's is earlier.
             until = heap[0][:2] if heap else _NEVER
-            while tail.frames or self._filled(tail, records):
+            while self._filled(tail):
                 if frames >= BATCH_FRAMES or size >= BATCH_BYTES or (tail.frames[0].append_unix_ns, name) > until:
                     heapq.heappush(heap, (tail.frames[0].append_unix_ns, name, tail))
                     break
@@ -211,11 +234,9 @@ class SegmentReader:
                     self._use(tail, frame, records)
         if not heap:
             self._tick(time.time_ns(), records)
-        found = ReadResult(frames, self._commit(records), bool(heap), flush)
-        self.caught_up = not heap  # behind the commit: a writer that sees it finds the last records in the ledger
-        return found
+        return ReadBatch([], records, frames, bool(heap), flush)
 
-    def _filled(self, tail: SegmentTailer, records: list[Record]) -> bool:
+    def _filled(self, tail: SegmentTailer) -> bool:
         """Read more of *tail* when nothing of it is left; return whether anything is."""
         if tail.frames:
             return True
@@ -227,10 +248,6 @@ class SegmentReader:
             tail.refuse()
             self._say(f"a segment of {tail.instance_id} is left as it is: {exc}")
             return False
-        if (header := tail.take_header()) is not None:
-            # At once: a process that has not logged yet keeps the run open too.
-            self._on_segment_header(header)
-            records += self.translator.opened(tail.producer, min(header.created_unix_ns, time.time_ns()))
         return bool(tail.frames)
 
     def _use(self, tail: SegmentTailer, frame: Frame, records: list[Record]) -> None:
@@ -270,7 +287,7 @@ class SegmentReader:
         self._ticked_ns = now_unix_ns
         records += self.translator.tick(now_unix_ns)
 
-    def _commit(self, records: list[Record]) -> int:
+    def _commit(self, records: list[Record]) -> None:
         self.translator.flush()
         changes = self.state.changes()
         sources = [tail.source for tail in self.tails.values() if tail.moved]
@@ -279,4 +296,3 @@ class SegmentReader:
             self.state.committed()
             for tail in self.tails.values():
                 tail.committed()
-        return len(records)
