@@ -178,7 +178,7 @@ def test_a_package_that_is_missing_blocks_with_the_command_that_installs_it(tmp_
     def missing() -> tuple[Exporter, Nowhere]:
         raise MissingExtraError(message)
 
-    bench.delivery._resolve = missing
+    bench.begin(missing)
 
     assert bench.delivery.step() == 60.0
     assert (bench.delivery.progress.reason, bench.delivery.progress.help) == (

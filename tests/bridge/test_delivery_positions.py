@@ -165,9 +165,7 @@ def test_the_destination_is_a_new_one_where_the_place_is_another(tmp_path: Path)
     bench.ledger.commit([row(1), row(2)])
     bench.run()
     other = Tracker()
-    bench.delivery._resolve = lambda: (other.exporter, Nowhere({"PLACE": "b"}))
-    bench.begin()
-    bench.delivery._resolve = lambda: (other.exporter, replace(Nowhere(), destination={"PLACE": "b"}))
+    bench.begin(lambda: (other.exporter, replace(Nowhere(), destination={"PLACE": "b"})))
 
     bench.run()
 

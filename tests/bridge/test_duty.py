@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.bridge.delivery import throttle, writing
-from otel_bridge.bridge.delivery.throttle import Throttle
+from otel_bridge.bridge.delivery import writer_session
+from otel_bridge.bridge.delivery.writer_session import Throttle
 from otel_bridge.bridge.ingest import reader
 from otel_bridge.errors import RetryableError
 from otel_bridge.records import Record
@@ -35,7 +35,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock(0.01)
-    monkeypatch.setattr(writing, "time", clock)
+    monkeypatch.setattr(writer_session, "time", clock)
     return clock
 
 
@@ -100,8 +100,8 @@ def test_there_is_not_a_rest_while_the_reader_has_more(bench: Bench) -> None:
 
 
 def test_a_backlog_is_written_without_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttle, "LONGEST_S", 3600.0)
-    monkeypatch.setattr(throttle, "RESTS_FOR", 1e12)
+    monkeypatch.setattr(writer_session, "LONGEST_REST_S", 3600.0)
+    monkeypatch.setattr(writer_session, "RESTS_FOR", 1e12)
     monkeypatch.setattr(reader, "BATCH_FRAMES", 10)
     recorder = RecordingTracker()
     process = Process.start(run_folder(tmp_path), "memory")
@@ -127,8 +127,8 @@ def test_a_failure_is_not_waited_for_as_a_rest(tmp_path: Path, clock: Clock) -> 
 def test_what_is_new_does_not_cut_a_rest_short_and_a_flush_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttle, "LONGEST_S", 3600.0)
-    monkeypatch.setattr(throttle, "RESTS_FOR", 1e12)
+    monkeypatch.setattr(writer_session, "LONGEST_REST_S", 3600.0)
+    monkeypatch.setattr(writer_session, "RESTS_FOR", 1e12)
     recorder, folder = RecordingTracker(), run_folder(tmp_path)
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):

@@ -194,12 +194,14 @@ def test_of_a_run_that_has_ended_a_service_keeps_no_more_than_how_far_it_was_rea
         process.end()
         report_when(folder, lambda report: report.ended)
         until(lambda: not probe(folder.lock_path))
-        gc.collect()
+        until(lambda: not _bridges_of(folder))
 
-        runs = [found for found in gc.get_objects() if isinstance(found, RunBridge)]
-        kept = [run for run in runs if run.folder.path == folder.path]
+    assert list(recorder.run(folder.run_id).rows) == process.row_ids
 
-    assert (kept, list(recorder.run(folder.run_id).rows)) == ([], process.row_ids)
+
+def _bridges_of(folder: RunFolder) -> list[RunBridge]:
+    gc.collect()
+    return [one for one in gc.get_objects() if isinstance(one, RunBridge) and one.folder.path == folder.path]
 
 
 def open_files(named: str) -> int:

@@ -6,21 +6,13 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from otel_bridge.bridge.ledger import codec
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import Destination
-from otel_bridge.exporter import ExporterSettings, HasBacklog, RunInfo, RunWriter, WritesPlainTraces, left_out_of
+from otel_bridge.exporter import ExporterSettings, HasBacklog, RunWriter, WritesPlainTraces, left_out_of
 from otel_bridge.records import Config, End, Evaluation, PlainTrace, Position, Record, RolloutRecord, Row, Status
-
-
-class Describe(Protocol):
-    """Describes what the run is, from one snapshot of the ledger."""
-
-    def __call__(self, view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
-        """Return the run, and the position up to which its configs hold everything."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

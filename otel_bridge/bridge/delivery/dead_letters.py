@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from otel_bridge.bridge.delivery.batch import Batch, WriterCall
+from otel_bridge.bridge.delivery.context import DeliveryContext
 from otel_bridge.bridge.ledger.codec import decode
-from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import Destination, StoredDeadLetter
 from otel_bridge.errors import InvalidRecordError
@@ -23,11 +23,11 @@ class DeadLetterRetry:
     """What is to be tried again of one exporter. `ask` is for any thread, the rest for the exporter's own.
 
     Args:
-        say: Takes one line for the log.
+        context: Of its delivery.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, context: DeliveryContext) -> None:
+        self._ledger, self._say = context.ledger, context.say
         self._asked: deque[int] = deque()
         self._end: End | None = None
 
@@ -54,9 +54,9 @@ class DeadLetterRetry:
             self._asked.popleft()
         return None
 
-    def done(self, ledger: Ledger, at: Destination, batch: Batch) -> Destination:
+    def done(self, at: Destination, batch: Batch) -> Destination:
         """Remove the dead letter of *batch*, which was tried, from the ledger."""
-        ledger.remove_dead_letters(at.id, [batch.dead_letter])
+        self._ledger.remove_dead_letters(at.id, [batch.dead_letter])
         if self._asked and self._asked[0] == batch.dead_letter:
             self._asked.popleft()
         if not self._asked:

@@ -11,12 +11,11 @@ import contextlib
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from otel_bridge.bridge.delivery.batch import (
     Batch,
-    Describe,
     LastWanted,
     OpenWriter,
     Progress,
@@ -24,13 +23,11 @@ from otel_bridge.bridge.delivery.batch import (
     kinds_of,
     needs_writer,
 )
+from otel_bridge.bridge.delivery.context import DeliveryContext
 from otel_bridge.bridge.delivery.dead_letters import DeadLetterRetry
 from otel_bridge.bridge.delivery.position import DeliveryPosition
 from otel_bridge.bridge.delivery.retry import RetryPolicy
-from otel_bridge.bridge.delivery.throttle import Throttle
 from otel_bridge.bridge.delivery.writer_session import WriterSession
-from otel_bridge.bridge.delivery.writing import BatchWriter
-from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.queries import RecordPage
 from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.errors import (
@@ -41,7 +38,6 @@ from otel_bridge.errors import (
     PermanentError,
 )
 from otel_bridge.exporter import Exporter, ExporterSettings
-from otel_bridge.otlp.content import Limit
 from otel_bridge.records import End, Position
 from otel_bridge.translation.content.per_exporter import truncate
 
@@ -49,23 +45,12 @@ BATCH_BYTES: Final = 4 << 20
 DURABLE_POLL_S: Final = 1.0
 
 
-def unlimited() -> Limit:
-    """Return the limit of an exporter that gets all text."""
-    return None
-
-
 class Delivery:
     """Brings the ledger's records to one writer. For one thread; `progress` may be read by any.
 
     Args:
-        name: The exporter.
+        context: The exporter, and what it is delivered from and with.
         signals: What it is named for.
-        ledger: The run's ledger.
-        resolve: Returns the exporter and its settings; raises `ConfigError`.
-        describe: Describes the run.
-        say: Takes one line for the log.
-        limit: Returns how many characters a text may have for this exporter.
-        more_comes: Returns whether more records are about to come without a pause, so that the writer may not rest.
 
     Attributes:
         dead_letters: Its dead letters that are to be tried again.
@@ -74,29 +59,15 @@ class Delivery:
         resting: After the step that was made last, so that more records gather: what is new need not wake it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        signals: Sequence[str],
-        ledger: Ledger,
-        *,
-        resolve: Callable[[], tuple[Exporter, ExporterSettings]],
-        describe: Describe,
-        say: Callable[[str], None],
-        limit: Callable[[], Limit] = unlimited,
-        more_comes: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._position = DeliveryPosition(name, ledger, say)
-        self._name, self._signals = name, signals
-        self._ledger, self._resolve, self._say = ledger, resolve, say
-        self._limit, self._more_comes = limit, more_comes
-        self._retry, self._throttle = RetryPolicy(name, self._position, say), Throttle()
-        self._writing = BatchWriter(self._position, self._retry, self._throttle)
-        self.dead_letters = DeadLetterRetry(say)
+    def __init__(self, context: DeliveryContext, signals: Sequence[str]) -> None:
+        self._context, self._ledger, self._signals = context, context.ledger, signals
+        self._view = context.ledger.view()
+        self._position = DeliveryPosition(context)
+        self._retry = RetryPolicy(context, self._position)
+        self._writer = WriterSession(context, self._position, self._retry, self._view)
+        self.dead_letters = DeadLetterRetry(context)
         self.resting = False
         self.last_wanted: LastWanted | None = None
-        self._view = ledger.view()
-        self._writer = WriterSession(name, self._position, ledger, view=self._view, describe=describe, say=say)
         self._target: tuple[Exporter, ExporterSettings] | None = None
         self._batch: Batch | None = None
         self._passed_end: Position = 0
@@ -211,7 +182,7 @@ class Delivery:
                 if self.progress.state in {"idle", "ended"}:
                     self._position.show("writing")
                 record = batch.calls[0].records[0]
-                self._writing.write(opened, batch, ordered=target[0].ordered)
+                self._writer.write(opened, batch, ordered=target[0].ordered)
                 if batch.dead_letter and not batch.calls:
                     batch.try_done(record)
                     return self._dead_letter_tried(batch)
@@ -227,12 +198,12 @@ class Delivery:
         return self._after(batch)
 
     def _dead_letter_tried(self, batch: Batch) -> float:
-        self._position.save(self.dead_letters.done(self._ledger, self._position.now, batch))
+        self._position.save(self.dead_letters.done(self._position.now, batch))
         return 0.0
 
     def _resolved(self) -> tuple[Exporter, ExporterSettings]:
         try:
-            return self._resolve()
+            return self._context.resolve()
         except MissingExtraError as exc:
             command = str(exc).rpartition(": ")[2]
             raise BlockedError(str(exc), help=command if command.startswith("pip ") else "") from exc
@@ -241,12 +212,12 @@ class Delivery:
 
     def _fetch(self, at: Destination, exporter: Exporter) -> Batch:
         """Read the next batch. Records that need no writer while none is open are passed over."""
-        known, more_comes, wanted = self._ledger.position, self._more_comes(), self.last_wanted
+        known, more_comes, wanted = self._ledger.position, self._context.more_comes(), self.last_wanted
         batch = self._read(at, exporter, wanted)
         for position, kind, data, reason in batch.broken:
             self._position.dead_letter(position, kind, data, record_id="", reason=reason)
         end = _end_of(batch, wanted)
-        limit = self._limit()
+        limit = self._context.limit()
         given = batch.records if limit is None else [truncate(record, limit) for record in batch.records]
         records = [record for record in given if not isinstance(record, End)]
         if end is None and wanted is not None and batch.through >= wanted.position:
@@ -285,7 +256,7 @@ class Delivery:
         try:
             opened.writer.end(end.status)
         except PermanentError as exc:
-            self._say(f"{self._name}: the end of the run is refused for good: {exc}")
+            self._context.say(f"{self._context.name}: the end of the run is refused for good: {exc}")
         ended = dataclasses.replace(self._position.now, ended=end.position, end_status=end.status)
         self._position.save(ended)
         with contextlib.suppress(Exception):
@@ -306,7 +277,7 @@ class Delivery:
         """Rest after a batch that took all there was; with more waiting, deferred or just ended there is no rest."""
         due_s = self._due()
         wanted = batch.whole and batch.end is None and not (self.dead_letters.waiting or self.progress.backlog)
-        rest_s = self._throttle.rest_s(wanted=wanted)
+        rest_s = self._writer.throttle.rest_s(wanted=wanted)
         if not rest_s:
             return due_s
         self.resting = True

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from otel_bridge.bridge.delivery.batch import Describe, LastWanted, Progress
+from otel_bridge.bridge.delivery.batch import LastWanted, Progress
+from otel_bridge.bridge.delivery.context import DeliveryContext, Describe
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
 from otel_bridge.bridge.exporters import ExporterEnvironment, Names
@@ -169,9 +170,8 @@ class ExporterSet:
         if name == OTLP:
             worker = self._forward()
         else:
-            delivery = Delivery(
+            context = DeliveryContext(
                 name,
-                signals,
                 self._ledger,
                 resolve=lambda: self._places.resolve(name, place),
                 describe=self._describe,
@@ -179,6 +179,7 @@ class ExporterSet:
                 limit=lambda: self._limit_of(name),
                 more_comes=self._more_comes,
             )
+            delivery = Delivery(context, signals)
             delivery.stop_at(last_wanted)
             worker = DeliveryWorker(delivery, progressed=self._progressed)
         worker.start()

@@ -10,10 +10,10 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable
 
 from otel_bridge.bridge.delivery.batch import Batch, Progress
-from otel_bridge.bridge.ledger.ledger import DeadLetter, Ledger
+from otel_bridge.bridge.delivery.context import DeliveryContext
+from otel_bridge.bridge.ledger.ledger import DeadLetter
 from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import ExporterSettings, destination_of
@@ -25,20 +25,15 @@ from otel_bridge.text.redaction import redact_text
 class DeliveryPosition:
     """An exporter's destination in the ledger and its progress for the report.
 
-    Args:
-        name: The exporter.
-        ledger: The run's ledger.
-        say: Takes one line for the log.
-
     Attributes:
         progress: How far it is; a new value with each change.
         at: Its destination, ``None`` until `resume`.
     """
 
-    def __init__(self, name: str, ledger: Ledger, say: Callable[[str], None]) -> None:
-        self.progress = Progress(name)
+    def __init__(self, context: DeliveryContext) -> None:
+        self.progress = Progress(context.name)
         self.at: Destination | None = None
-        self._name, self._ledger, self._say = name, ledger, say
+        self._name, self._ledger, self._say = context.name, context.ledger, context.say
         self._settings: ExporterSettings | None = None
         self._found = ""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Final
 
+from otel_bridge.bridge.delivery.context import DeliveryContext
 from otel_bridge.bridge.delivery.position import DeliveryPosition
 from otel_bridge.errors import BlockedError, ExporterError, OtelBridgeError, PermanentError, RetryableError
 
@@ -23,13 +23,12 @@ class RetryPolicy:
     """The failures in a row of one exporter. For its own thread.
 
     Args:
-        name: The exporter.
+        context: Of its delivery.
         position: Where it is shown.
-        say: Takes one line for the log.
     """
 
-    def __init__(self, name: str, position: DeliveryPosition, say: Callable[[str], None]) -> None:
-        self._name, self._position, self._say = name, position, say
+    def __init__(self, context: DeliveryContext, position: DeliveryPosition) -> None:
+        self._name, self._position, self._say = context.name, position, context.say
         self._backoff = Backoff()
         self._strange = self._unexpected_dead_letters = 0
 

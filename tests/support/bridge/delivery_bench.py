@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from otel_bridge.bridge.delivery.context import DeliveryContext
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.report.run_info import RunDescription
@@ -109,18 +110,18 @@ class Bench:
         self.more_comes = False
         self.begin()
 
-    def begin(self) -> None:
-        """Begin as a bridge does that was started just now."""
+    def begin(self, resolve: Callable[[], tuple[Exporter, Nowhere]] | None = None) -> None:
+        """Begin as a bridge does that was started just now; *resolve* replaces the tracker's own."""
         describe = RunDescription(RunFolder(self.path, "r1"), local=True)
-        self.delivery = Delivery(
+        context = DeliveryContext(
             "memory",
-            self.signals,
             self.ledger,
-            resolve=lambda: (self.tracker.exporter, Nowhere()),
+            resolve=resolve or (lambda: (self.tracker.exporter, Nowhere())),
             describe=describe,
             say=self.lines.append,
             more_comes=lambda: self.more_comes,
         )
+        self.delivery = Delivery(context, self.signals)
 
     def run(self, steps: int = 500) -> float | None:
         """Make steps, failures not waited for, until there is nothing to do."""

@@ -1,0 +1,49 @@
+"""Hold what the parts of one exporter's delivery share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo
+from otel_bridge.otlp.content import Limit
+from otel_bridge.records import Position
+
+
+class Describe(Protocol):
+    """Describes what the run is, from one snapshot of the ledger."""
+
+    def __call__(self, view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
+        """Return the run, and the position up to which its configs hold everything."""
+        ...
+
+
+def unlimited() -> Limit:
+    """Return the limit of an exporter that gets all text."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryContext:
+    """What an exporter is delivered from and with; the same for as long as its run is served.
+
+    Attributes:
+        name: The exporter.
+        ledger: The run's ledger.
+        resolve: Returns the exporter and its settings; raises `ConfigError`.
+        describe: Describes the run.
+        say: Takes one line for the log.
+        limit: Returns how many characters a text may have for this exporter.
+        more_comes: Returns whether more records are about to come without a pause, so that the writer may not rest.
+    """
+
+    name: str
+    ledger: Ledger
+    resolve: Callable[[], tuple[Exporter, ExporterSettings]]
+    describe: Describe
+    say: Callable[[str], None]
+    limit: Callable[[], Limit] = unlimited
+    more_comes: Callable[[], bool] = lambda: False
