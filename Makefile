@@ -5,9 +5,9 @@ SHARED_VENV := .venv-wandb-shared
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-# Most tests wait for processes and trackers: twice as many workers as cores. A file stays in one worker, with its servers.
+# Most tests wait for processes and trackers: twice as many workers as cores. Tests that share a server stay in one worker.
 TEST_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
-IN_PARALLEL := -n $(TEST_WORKERS) --dist loadfile
+IN_PARALLEL := -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 FUZZ_SECONDS ?= 60
 SOAK_MINUTES ?= 10
 CELLS ?= all

@@ -1,11 +1,62 @@
-"""What holds for every test."""
+"""What holds for every test: which process runs it in parallel, and in which order."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
+from typing import Final
+
+import pytest
+
+_LONGEST: Final[Mapping[str, int]] = {
+    "test_demo": 9,
+    "test_killed_bridges": 8,
+    "test_killed_services": 8,
+    "test_bridge_life": 7,
+    "test_otelcol_chain": 7,
+    "test_otelcol_kafka": 7,
+    "test_resumed": 6,
+    "test_joined_by_id": 6,
+    "test_roles_by_hand": 6,
+    "test_tracker_ids": 5,
+    "test_trackers": 5,
+    "test_blocks": 5,
+    "test_flush_and_end": 4,
+    "test_wandb_shared": 4,
+    "test_genai_content": 4,
+}
+"""Modules whose single tests take longest, by rank. They begin first, so that none runs alone at the end."""
 
 
 def pytest_configure() -> None:
     """Undo what the shell did to a job in the background: its children would ignore SIGINT, and some tests send it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests, slow ones first, and group those that share a fixture; ``--dist loadgroup`` follows it.
+
+    A slow test is scheduled by itself, unless a fixture of its module or class serves several tests. Fast tests stay
+    with their module.
+    """
+    for item in items:
+        module = item.nodeid.partition("::")[0]
+        if item.get_closest_marker("slow") is None or _shares_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(module.replace("/", ".")))
+    items.sort(key=_rank, reverse=True)  # stable: the order of a module stays
+
+
+def _shares_fixture(item: pytest.Item) -> bool:
+    found: Mapping[str, list[object]] = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009  # no public name
+    return any(
+        getattr(one, "scope", "") in {"module", "class", "package"} and getattr(one, "baseid", "")
+        for definitions in found.values()
+        for one in definitions
+    )
+
+
+def _rank(item: pytest.Item) -> int:
+    name = item.path.stem
+    return 0 if item.get_closest_marker("slow") is None else 1 + _LONGEST.get(name, 0)

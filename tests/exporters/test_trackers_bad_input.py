@@ -84,8 +84,8 @@ def test_a_run_of_any_name_is_opened_written_and_found_again(uri: str, run: RunI
 
 
 @pytest.mark.slow
-def test_a_config_of_ten_thousand_entries_with_odd_values_arrives(uri: str, run: RunInfo) -> None:
-    config = {f"group{n % 10}": {f"key{m}": m for m in range(1_000)} for n in range(10)}
+def test_a_config_of_thousands_of_entries_with_odd_values_arrives(uri: str, run: RunInfo) -> None:
+    config = {f"group{n % 10}": {f"key{m}": m for m in range(300)} for n in range(10)}
     odd = {"nan": math.nan, "list": [1, {"deep": None}], "empty": {}, "long": "x" * 20_000, "a@b": 1}
     odd |= {"half": "\ud800", "huge": 10**40}
 
@@ -94,9 +94,9 @@ def test_a_config_of_ten_thousand_entries_with_odd_values_arrives(uri: str, run:
         writer.write_rows(samples.placed([samples.row(1)]))
 
     in_mlflow, in_trackio = mlflow_reading.contents(uri, run).config, trackio_store.held(run).config
-    assert in_mlflow["trainer/group9/key999"] == in_trackio["trainer/group9/key999"] == "999"
-    assert len(in_mlflow) == 10_000 + len(odd) - 1  # an empty map has no entry
-    assert len(in_trackio) == 10_000 + len(odd)
+    assert in_mlflow["trainer/group9/key299"] == in_trackio["trainer/group9/key299"] == "299"
+    assert len(in_mlflow) == 3_000 + len(odd) - 1  # an empty map has no entry
+    assert len(in_trackio) == 3_000 + len(odd)
     assert in_mlflow["trainer/a_at_b"] == in_trackio["trainer/a@b"] == "1"
     assert len(in_mlflow["trainer/long"]) == 6_000
     assert in_mlflow["trainer/huge"] == in_trackio["trainer/huge"] == str(10**40)

@@ -15,7 +15,7 @@ from support.otlp import fuzz_targets
 from support.waiting import HANG_S
 
 _HERE = Path(__file__).parent
-_SECONDS = "5"
+_SECONDS = "2"
 
 
 def _known(target: str) -> list[bytes]:

@@ -78,7 +78,7 @@ CELLS: Final = (
 
 
 def chosen(names: str) -> list[Cell]:
-    """Return the cells of *names*: ``all``, ``floor-newest``, a tracker, or names of cells, separated by commas.
+    """Return the cells of *names*: ``all``, ``floor``, ``floor-newest``, a tracker, or cells, separated by commas.
 
     Raises:
         SystemExit: A name is not known.
@@ -88,8 +88,10 @@ def chosen(names: str) -> list[Cell]:
         cells = [one for one in CELLS if name in {"all", one.tracker, one.name}]
         if name == "floor-newest":
             cells = [one for one in CELLS if one.why.startswith("the oldest") or one.why == "the newest"]
+        if name == "floor":
+            cells = [one for one in CELLS if one.why.startswith("the oldest")]
         if not cells:
-            raise SystemExit(f"{name!r}: no cell is called so; choose from all, floor-newest, "
+            raise SystemExit(f"{name!r}: no cell is called so; choose from all, floor, floor-newest, "
                              f"{', '.join(one.name for one in CELLS)}")  # fmt: skip
         found += [one for one in cells if one not in found]
     return found

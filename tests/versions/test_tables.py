@@ -22,7 +22,7 @@ def test_every_cell_is_chosen_once_by_its_name_and_a_wrong_name_says_which_there
     assert len({*names}) == len(names)
     assert chosen(",".join(names)) == chosen("all") == [*CELLS]
     with pytest.raises(
-        SystemExit, match=r"'trackio-9': no cell is called so; choose from all, floor-newest, trackio-0"
+        SystemExit, match=r"'trackio-9': no cell is called so; choose from all, floor, floor-newest, trackio-0"
     ):
         chosen("trackio-9")
 
