@@ -1,4 +1,4 @@
-"""Holds the process's run, and provides the functions of the package that act on it."""
+"""Begins the process's run, and provides the functions of the package that act on it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.emit.arguments import DEFAULT_FINISH_S, DEFAULT_FLUSH_S, EndStatus
 from otel_bridge.emit.config.child_env import ChildEnvironment
 from otel_bridge.emit.config.identity import InitArguments, tags_of
 from otel_bridge.emit.console import say
+from otel_bridge.emit.current import set_current_run
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.startup import begin, not_taken_up, nothing_recorded, with_dir
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import DIR, environment
 
 if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import EmitRun
     from otel_bridge.emit.rollouts.live import LiveRollout
     from otel_bridge.emit.rollouts.rollout import Rollout
 
@@ -38,6 +40,11 @@ class _CurrentRun:
         self.steps: dict[tuple[str, str], dict[str | None, int]] = {}
         self.handover = ChildEnvironment()
         self.registered = False
+
+    def set_run(self, run: Run | None) -> None:
+        """Make *run* the process's run, also for spans that look it up."""
+        self.run = run
+        set_current_run(cast("EmitRun | None", run))
 
 
 _process = _CurrentRun()
@@ -105,8 +112,8 @@ def init(
         run = begin(asked, exporters, with_dir(environment(), dir), _working_folder(), _process.handover)
         run.go_on_from(_process.steps.get(_place(run), {}))
         _register()
-        run.on_end = _forget
-        _process.run = run
+        run.call_before_end(_forget)
+        _process.set_run(run)
     if otel and run.recording:
         _connect(run)
     if config is not None:
@@ -242,7 +249,7 @@ def _forget(run: Run) -> None:
         _process.steps[_place(run)] = run.last_steps()
         if len(_process.steps) > _REMEMBERED_RUNS:
             del _process.steps[next(iter(_process.steps))]
-        _process.run = None
+        _process.set_run(None)
         _process.handover.take_back()
 
 

@@ -50,9 +50,8 @@ class Run:
 
     def __init__(self, facts: RunStart, recorder: Recorder | None) -> None:
         self.facts = facts
-        self._recorder = recorder
-        self._ended = False
-        self.on_end: Callable[[Run], None] | None = None
+        self._recorder, self._ended = recorder, False
+        self._before_end: list[Callable[[Run], None]] = []
         # Rows of rank 0 only, unless all are requested: a mean over one rank must not look like one over all.
         all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) == "all"
         if recorder is not None:
@@ -345,13 +344,17 @@ class Run:
         given.count_rest()
         self._finish(end, timeout_s)
 
+    def call_before_end(self, call: Callable[[Run], None]) -> None:
+        """Call *call* before this process's part ends; the one added last is called first."""
+        self._before_end.append(call)
+
     def _finish(self, status: EndStatus, timeout_s: float) -> None:
         recorder = self._recorder
         if self._ended:
             return
         self._ended = True
-        if self.on_end is not None:
-            self.on_end(self)
+        for call in reversed(self._before_end):
+            call(self)
         if recorder is None:
             return
         mark = recorder.end(status)
@@ -369,9 +372,7 @@ class Run:
             lines.append(console.rest_is_kept(base, delivered_by, self.facts.choice.names))
             if delivered_by is None:
                 return lines
-        if outcome.blocked:
-            lines.append(console.blocked_is_kept(base, outcome.blocked))
-        return lines
+        return [*lines, console.blocked_is_kept(base, outcome.blocked)] if outcome.blocked else lines
 
     def __enter__(self) -> Run:
         return self

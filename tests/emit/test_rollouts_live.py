@@ -152,11 +152,11 @@ def test_threads_join_by_the_rollout_itself_or_by_attaching_it() -> None:
 _WORKER = """
 import json, sys
 from support.trainers.emit_rollout_doubles import MemoryRun
-from otel_bridge.emit import api
+from otel_bridge.emit.current import set_current_run
 from otel_bridge.emit.rollouts import live
 from otel_bridge.emit.rollouts.context import attach_context
 run = MemoryRun(role="tools")
-api._process.run = run
+set_current_run(run)
 with attach_context(json.loads(sys.argv[1])):
     with live.tool("remote"):
         pass

@@ -20,6 +20,7 @@ from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, S
 
 from otel_bridge import semconv
 from otel_bridge.emit.content.sdk import SdkContent
+from otel_bridge.emit.current import current_run
 from otel_bridge.emit.emit_run import options_of
 from otel_bridge.errors import InvalidRecordError
 
@@ -29,7 +30,7 @@ import time
 from collections.abc import Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -363,11 +364,7 @@ def _text(value: object, cutter: ContentFilter) -> Utf8:
 def _run_of(rollout: LiveRollout | None) -> EmitRun | None:
     """Return the run of *rollout*, else of the current one, else the process's."""
     owner = rollout or current_rollout()
-    if owner is not None:
-        return owner.run
-    from otel_bridge.emit.api import current_run  # noqa: PLC0415  # the API is above; it is loaded by now
-
-    return cast("EmitRun | None", current_run())
+    return current_run() if owner is None else owner.run
 
 
 def _sampled(context: Context) -> bool:

@@ -95,20 +95,17 @@ def _try(what: str, step: Callable[[], None]) -> None:
 
 def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
     """Have *run* collect what waits in the SDK before it ends, also at exit."""
-    then = run.on_end
 
     def flush() -> None:
         for one in flushes:
             with contextlib.suppress(Exception):
                 one()
 
-    def on_end(ended: Run) -> None:
+    def flush_now(_run: Run) -> None:
         atexit.unregister(flush)
         flush()
-        if then is not None:
-            then(ended)
 
-    run.on_end = on_end
+    run.call_before_end(flush_now)
     # Registered last, so first to run at exit: before providers made earlier shut down.
     atexit.register(flush)
 

@@ -7,7 +7,7 @@ whose package is missing is logged, and does nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_bridge.emit.sdk.reader import AppendingReader
-from otel_bridge.emit.sdk.run import appender_for
+from otel_bridge.emit.sdk.run import NAMES, appender_for
 
 
 class JournalSpanExporter(SpanExporter):
@@ -71,73 +71,19 @@ class JournalMetricReader(AppendingReader):
         super().__init__(appender_for(self.name, "metrics"))
 
 
-class WandbSpanExporter(JournalSpanExporter):
-    """``OTEL_TRACES_EXPORTER=wandb``."""
-
-    name = "wandb"
+_T = TypeVar("_T", JournalSpanExporter, JournalLogExporter, JournalMetricReader)
 
 
-class WandbLogExporter(JournalLogExporter):
-    """``OTEL_LOGS_EXPORTER=wandb``."""
-
-    name = "wandb"
-
-
-class WandbMetricReader(JournalMetricReader):
-    """``OTEL_METRICS_EXPORTER=wandb``."""
-
-    name = "wandb"
+def _entry_points(base: type[_T]) -> list[type[_T]]:
+    """Return a subclass of *base* for each exporter that stock SDKs know by name, in the order of `NAMES`."""
+    kind = base.__name__.removeprefix("Journal")
+    return [
+        cast("type[_T]", type(f"{name.capitalize()}{kind}", (base,), {"name": name, "__module__": __name__}))
+        for name in NAMES
+    ]
 
 
-class MlflowSpanExporter(JournalSpanExporter):
-    """``OTEL_TRACES_EXPORTER=mlflow``."""
-
-    name = "mlflow"
-
-
-class MlflowLogExporter(JournalLogExporter):
-    """``OTEL_LOGS_EXPORTER=mlflow``."""
-
-    name = "mlflow"
-
-
-class MlflowMetricReader(JournalMetricReader):
-    """``OTEL_METRICS_EXPORTER=mlflow``."""
-
-    name = "mlflow"
-
-
-class TrackioSpanExporter(JournalSpanExporter):
-    """``OTEL_TRACES_EXPORTER=trackio``."""
-
-    name = "trackio"
-
-
-class TrackioLogExporter(JournalLogExporter):
-    """``OTEL_LOGS_EXPORTER=trackio``."""
-
-    name = "trackio"
-
-
-class TrackioMetricReader(JournalMetricReader):
-    """``OTEL_METRICS_EXPORTER=trackio``."""
-
-    name = "trackio"
-
-
-class FileSpanExporter(JournalSpanExporter):
-    """``OTEL_TRACES_EXPORTER=file``."""
-
-    name = "file"
-
-
-class FileLogExporter(JournalLogExporter):
-    """``OTEL_LOGS_EXPORTER=file``."""
-
-    name = "file"
-
-
-class FileMetricReader(JournalMetricReader):
-    """``OTEL_METRICS_EXPORTER=file``."""
-
-    name = "file"
+# Named by the entry points in pyproject.toml: ``OTEL_TRACES_EXPORTER=wandb`` and the like.
+WandbSpanExporter, MlflowSpanExporter, TrackioSpanExporter, FileSpanExporter = _entry_points(JournalSpanExporter)
+WandbLogExporter, MlflowLogExporter, TrackioLogExporter, FileLogExporter = _entry_points(JournalLogExporter)
+WandbMetricReader, MlflowMetricReader, TrackioMetricReader, FileMetricReader = _entry_points(JournalMetricReader)
