@@ -14,7 +14,7 @@ CELLS ?= all
 STORM_MINUTES ?= 15
 PYTHON_ROOTS := otel_bridge exporters collector examples tests benchmarks
 
-.PHONY: help demo otelcol test test-fast test-genai test-versions check format fuzz soak storm bench docs docs-site clean
+.PHONY: help demo otelcol test test-fast test-long test-genai test-versions check format fuzz soak storm bench docs docs-site clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -40,9 +40,13 @@ $(SHARED_VENV)/.made: pyproject.toml
 demo: $(VENV)/.users ## Run a small real RL job into W&B (offline), MLflow and Trackio
 	$(BIN)/otel-bridge demo $(DEMO_ARGS)
 
-test: $(VENV)/.developers $(SHARED_VENV)/.made ## Run every test, in parallel (TEST_WORKERS=0: one after the other)
+test: $(VENV)/.developers ## Run the tests, in parallel (TEST_WORKERS=0: one after the other)
 	@if command -v go >/dev/null 2>&1; then $(MAKE) --no-print-directory otelcol || echo 'tests of the stock Collector are left out'; fi
-	$(BIN)/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not long' $(PYTEST_ARGS)
+
+test-long: $(VENV)/.developers $(SHARED_VENV)/.made ## Run the tests that take most of a minute each: kills by the dozen, whole jobs
+	@if command -v go >/dev/null 2>&1; then $(MAKE) --no-print-directory otelcol || echo 'tests of the stock Collector are left out'; fi
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m long $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.developers ## Run the tests that take no real tracker
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not slow' $(PYTEST_ARGS)

@@ -42,6 +42,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     with their module.
     """
     for item in items:
+        if item.name.startswith("test_the_recorded_job_is_shown_as_it_was_after_bridges_were_killed"):
+            item.add_marker(pytest.mark.long)
+        if item.get_closest_marker("long") is not None:
+            item.add_marker(pytest.mark.slow)
         module = item.nodeid.partition("::")[0]
         if item.get_closest_marker("slow") is None or _shares_fixture(item):
             item.add_marker(pytest.mark.xdist_group(module.replace("/", ".")))

@@ -24,7 +24,7 @@ from support.trainers.command_runs import report_of
 from support.trainers.e2e_jobs import CLEAN, acked, ended, no_bridge_left, script, start, until
 from support.waiting import HANG_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 JOB = """
 import time

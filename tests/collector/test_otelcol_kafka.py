@@ -17,7 +17,7 @@ from support.free_ports import free_pair, free_port
 from support.trainers.e2e_jobs import ended, no_bridge_left, until
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(
         os.environ.get("CI") != "true", reason="a Kafka broker takes most of a minute: only with CI=true"
     ),

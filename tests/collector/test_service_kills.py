@@ -22,7 +22,7 @@ from support.free_ports import free_port
 from support.otlp.otlp_samples import RUN
 from support.trainers.forks import Forks, forks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 RANDOM_KILLS = {"durable": 80, "cannot tell": 40}
 KILLS_AT_A_POINT = 10

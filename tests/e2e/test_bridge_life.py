@@ -122,6 +122,7 @@ for number in range(int(sys.argv[1]), int(sys.argv[2])):
 """
 
 
+@pytest.mark.long
 def test_60_short_runs_leave_no_process_behind(tmp_path: Path) -> None:
     code, base = script(tmp_path / "train.py", SHORT), tmp_path / "runs"
     with no_bridge_left(tmp_path):

@@ -85,7 +85,7 @@ def holders(folder: Path, text: str) -> set[str]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "canary"),
     [
@@ -105,7 +105,7 @@ def test_no_text_of_any_instrumentation_reaches_a_tracker(tmp_path: Path, mode: 
     assert canary not in (only_folder(runs(tmp_path)).path / "report.json").read_text("utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_with_full_content_every_tracker_has_the_texts(tmp_path: Path) -> None:
     delivered(tmp_path, {})
 

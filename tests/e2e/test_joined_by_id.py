@@ -56,7 +56,7 @@ def names_in_trackio(root: Path) -> list[str]:
     return [name for (name,) in listed]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "order",
     [(NAMED, BY_PROJECT_AND_ID, BY_ID), (BY_PROJECT_AND_ID, NAMED, BY_ID)],
@@ -108,7 +108,7 @@ def test_a_run_gets_its_name_from_a_child_of_a_process_that_has_made_one_up(tmp_
     assert names_in_trackio(tmp_path) == ["nice-name"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("order", [(NAMED, BY_PROJECT_AND_ID), (BY_PROJECT_AND_ID, NAMED)], ids=["first", "second"])
 def test_a_service_shows_a_run_of_several_machines_under_the_name_that_one_of_them_gives(
     tmp_path: Path, order: tuple[tuple[str, ...], ...]

@@ -38,7 +38,7 @@ from support.trainers.e2e_jobs import (
 )
 from support.waiting import HANG_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 KILLS = 300
 REAL_KILLS = 8

@@ -29,7 +29,7 @@ from support.trainers.command_runs import BIN
 from support.trainers.e2e_jobs import CLEAN, acked, environment, no_bridge_left, only_folder, script, start, until
 from support.waiting import HANG_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 KILLS = 8
 ROLLOUTS_EVERY = 20

@@ -32,7 +32,7 @@ run.finish(timeout_s=300)
 RUN = RunInfo(run_id_of("elsewhere", "job"), "elsewhere", "job", Path())
 NAMES = "wandb,mlflow,trackio"
 UV = BIN / "uv"
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from support.trainers.command_runs import call, environment, program, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 DRIVER = """
     import contextlib, os, ray, sys

@@ -26,7 +26,7 @@ run.finish(timeout_s=300)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_that_goes_back_to_its_checkpoint_shows_both_attempts_in_every_tracker(tmp_path: Path) -> None:
     base, tracked = tmp_path / "runs", tmp_path / "trackers"
     uri = f"sqlite:///{tracked / 'mlflow.db'}"
@@ -74,7 +74,7 @@ for name, first in (("one", 0), ("two", 0), ("one", 3), ("two", 1)):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_runs_begun_and_resumed_in_one_process_are_further_attempts_only_where_they_go_back(tmp_path: Path) -> None:
     base, tracked = tmp_path / "runs", tmp_path / "trackers"
     uri = f"sqlite:///{tracked / 'mlflow.db'}"

@@ -59,7 +59,7 @@ def failing(base: Path) -> Report | None:
     return report if len(states) == len(EXPORTERS) else None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("proxies", [{}, PROXIES], ids=["direct", "behind a proxy"])
 def test_no_output_and_no_file_has_a_password_of_an_address(tmp_path: Path, proxies: Mapping[str, str]) -> None:
     env = addresses(tmp_path, **proxies)

@@ -11,7 +11,7 @@ from support.trackers import mlflow_reading
 from support.trackers.mlflow_server import mlflow_server
 from support.trainers.e2e_jobs import environment, run, script
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 TRAIN = """
 import json, os, pathlib

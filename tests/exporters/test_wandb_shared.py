@@ -33,7 +33,7 @@ SHARED = {
 }
 ROLES = {"trainer/step", "trainer/*", "explorer/step", "explorer/*", "judge/step", "judge/*"}
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 class Machine:

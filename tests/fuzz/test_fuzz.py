@@ -44,7 +44,7 @@ def test_known_inputs_with_bytes_changed_cut_and_put_in_keep_every_rule(target: 
     rule()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed: no wheel for here")
 @pytest.mark.parametrize("target", fuzz_targets.TARGETS)
 def test_inputs_that_reach_new_code_keep_every_rule(target: str, tmp_path: Path) -> None:
