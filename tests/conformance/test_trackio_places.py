@@ -37,7 +37,7 @@ class TestTrackioServer(ConformanceSuite):
 class TestTrackioSpace(ConformanceSuite):
     """As far as loopback goes: the Hub before it is not here."""
 
-    target = "trackio_space:exporter"
+    target = "support.trackers.trackio_space:exporter"
     keeps = Keeps(status=False)
 
     @pytest.fixture

@@ -65,12 +65,16 @@ def listens(port: int) -> bool:
 
 @dataclass
 class Service:
-    """A process that listens on *port* (0: on none), and can be killed and started again; its output is in a file."""
+    """A process that listens on *port* (0: on none), and can be killed and started again; its output is in a file.
+
+    It is started when it listens on *second_port* too.
+    """
 
     command: list[str]
     env: Mapping[str, str]
     port: int
     log: Path
+    second_port: int = 0
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> None:
@@ -86,7 +90,7 @@ class Service:
                 start_new_session=True,
             )
         deadline = time.monotonic() + WAIT_S
-        while self.port and not listens(self.port):
+        while not all(listens(port) for port in (self.port, self.second_port) if port):
             assert self.process.poll() is None, self.said()
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.02)
@@ -157,4 +161,4 @@ def bridge(base: Path, port: int, exporters: str, **variables: str) -> Service:
     env = {**collector_environment(), "OTEL_BRIDGE_END_GRACE_S": "0.2", **variables}
     where = ["--grpc", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{port + 1}", "--dir", str(base)]
     serve = [str(Path(sys.executable).parent / "otel-bridge"), "serve", "--exporters", exporters, *where]
-    return Service(serve, env, port, base.parent / f"{base.name}.log")
+    return Service(serve, env, port, base.parent / f"{base.name}.log", port + 1)
