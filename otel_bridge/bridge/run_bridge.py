@@ -10,12 +10,12 @@ from typing import Final
 from otel_bridge.bridge.delivery.batch import Progress
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ingest.backpressure import READ_AT_LEAST_S, no_writer_ready, writers_saturated
-from otel_bridge.bridge.ingest.liveness import ProcessMonitor
-from otel_bridge.bridge.ingest.reader import ReadBatch, SegmentReader
+from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.retention import Fullness, Retention, fullness_of
+from otel_bridge.bridge.ingest.segment_reader import ReadBatch, SegmentReader
 from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.pipeline import RunPipeline
+from otel_bridge.bridge.run_pipeline import RunPipeline
 from otel_bridge.bridge.serving.control_requests import ControlRequests
 from otel_bridge.bridge.serving.lease import FolderLease
 from otel_bridge.bridge.serving.outcome import Outcome, RunStatus, SegmentsRead

@@ -17,7 +17,7 @@ from otel_bridge import semconv
 from otel_bridge.records import Record, Row, Status
 from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.events import Events
-from otel_bridge.translation.frames import UNDECODABLE, DecodedFrame, FastRow, FrameReader
+from otel_bridge.translation.frame_decoder import UNDECODABLE, DecodedFrame, FastRow, FrameReader
 from otel_bridge.translation.metrics.assembler import RowAssembler
 from otel_bridge.translation.metrics.attempts import AttemptDetector
 from otel_bridge.translation.metrics.dedup import Deduplicator

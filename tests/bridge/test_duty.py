@@ -9,7 +9,7 @@ import pytest
 
 from otel_bridge.bridge.delivery import writer_session
 from otel_bridge.bridge.delivery.writer_session import Throttle
-from otel_bridge.bridge.ingest import reader
+from otel_bridge.bridge.ingest import segment_reader
 from otel_bridge.errors import RetryableError
 from otel_bridge.records import Record
 from otel_bridge.testing.memory import RecordingTracker
@@ -102,7 +102,7 @@ def test_there_is_not_a_rest_while_the_reader_has_more(bench: Bench) -> None:
 def test_a_backlog_is_written_without_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_session, "LONGEST_REST_S", 3600.0)
     monkeypatch.setattr(writer_session, "RESTS_FOR", 1e12)
-    monkeypatch.setattr(reader, "BATCH_FRAMES", 10)
+    monkeypatch.setattr(segment_reader, "BATCH_FRAMES", 10)
     recorder = RecordingTracker()
     process = Process.start(run_folder(tmp_path), "memory")
     process.log(500)

@@ -11,7 +11,7 @@ import pytest
 
 from otel_bridge.bridge import run_bridge
 from otel_bridge.bridge.ingest.backpressure import ENOUGH_RECORDS
-from otel_bridge.bridge.ingest.reader import BATCH_FRAMES
+from otel_bridge.bridge.ingest.segment_reader import BATCH_FRAMES
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.testing.memory import RecordingTracker
 from support.bridge.bridge_doubles import Process, options, run_folder, until, written

@@ -112,7 +112,7 @@ def _reasons(path: Path) -> set[str]:
 
 
 def _constants() -> set[str]:
-    modules = ("metrics.assembler", "metrics.configs", "frames")
+    modules = ("metrics.assembler", "metrics.configs", "frame_decoder")
     loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
     names = ("INCOMPLETE", "TOO_LARGE", "UNDECODABLE", "OTHER_RUN")
     return {str(getattr(module, name)) for module in loaded for name in names if hasattr(module, name)} | {

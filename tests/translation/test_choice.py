@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.emit.rollouts.calls import log_generations, log_rollouts
 from otel_bridge.records import Row
-from otel_bridge.selection import Candidate, choose
+from otel_bridge.sampling_rule import Candidate, choose
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import Bench, late_in, rollouts_in, rows_in
 from support.trainers.emit_rollout_doubles import MemoryRun

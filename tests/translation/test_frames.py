@@ -10,7 +10,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.translation.decode.rows import RowFragment
-from otel_bridge.translation.frames import DecodedFrame, FastRow, FrameReader, ResourceMetricsInput
+from otel_bridge.translation.frame_decoder import DecodedFrame, FastRow, FrameReader, ResourceMetricsInput
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.producers import ProducerContext, ProducerRegistry, SegmentInfo

@@ -11,7 +11,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.records import Record
-from otel_bridge.translation.rollouts.split import part_id
+from otel_bridge.translation.rollouts.trace_split import part_id
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
 

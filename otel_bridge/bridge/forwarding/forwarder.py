@@ -16,8 +16,8 @@ from otel_bridge.bridge.delivery.retry import Backoff
 from otel_bridge.bridge.delivery.worker import DeliveryThread
 from otel_bridge.bridge.forwarding.client import Client, client_for
 from otel_bridge.bridge.forwarding.endpoint import endpoint_for, unset_without_grpc
+from otel_bridge.bridge.forwarding.request_split import halves
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies
-from otel_bridge.bridge.forwarding.split import halves
 from otel_bridge.bridge.ingest.segment_tailer import ForwardedSegments, FramesToForward
 from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.errors import (

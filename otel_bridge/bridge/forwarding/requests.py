@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from otel_bridge.bridge.forwarding.split import under
+from otel_bridge.bridge.forwarding.request_split import under
 from otel_bridge.journal.frames import Frame, Signal
 
 REQUEST_BYTES: Final = 3_500 << 10

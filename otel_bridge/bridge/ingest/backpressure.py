@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
-from otel_bridge.bridge.ingest.liveness import ProcessMonitor
+from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.exporter import OTLP
 from otel_bridge.records import Position
 

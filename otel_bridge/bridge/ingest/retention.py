@@ -11,7 +11,7 @@ from typing import Final
 from otel_bridge.bridge.delivery.requested import RequestedExporters
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.ingest.bridge_segment import KIND
-from otel_bridge.bridge.ingest.reader import SegmentReader
+from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
 from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.queries import LedgerView

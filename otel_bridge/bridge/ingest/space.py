@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Callable
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
-from otel_bridge.bridge.ingest.reader import SegmentReader
+from otel_bridge.bridge.exporter_selection import ExporterSelection
 from otel_bridge.bridge.ingest.retention import Retention, delete_read_segments, forget_own
+from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.selection import ExporterSelection
 from otel_bridge.errors import JournalError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder

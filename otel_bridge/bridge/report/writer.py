@@ -13,7 +13,7 @@ from otel_bridge.bridge.delivery.batch import Progress
 from otel_bridge.bridge.delivery.requested import DiscardedExporter
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.ingest.bridge_segment import KIND
-from otel_bridge.bridge.ingest.reader import SegmentReader
+from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.bridge.report.run_info import RunDescription

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from otel_bridge.bridge.ingest.liveness import ProcessMonitor
+from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.records import Status
 
 

@@ -15,7 +15,7 @@ from otel_bridge.emit.live_registry import Track, open_steps
 from otel_bridge.emit.rollouts.events import sampled_out_event, sampled_out_ids, staleness_of
 from otel_bridge.emit.rollouts.rollout import TRUNCATED_REASONS, Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
-from otel_bridge.selection import choose_columns
+from otel_bridge.sampling_rule import choose_columns
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun

@@ -26,7 +26,7 @@ from otel_bridge.capabilities import accepts
 from otel_bridge.emit.live_registry import mark_instrumented
 from otel_bridge.emit.rollouts.live_spans import UrandomIdGenerator
 from otel_bridge.emit.sdk.appender import SdkAppender
-from otel_bridge.emit.sdk.reader import AppendingReader
+from otel_bridge.emit.sdk.metric_reader import AppendingReader
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run

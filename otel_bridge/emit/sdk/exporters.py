@@ -14,7 +14,7 @@ from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportRes
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_bridge.emit.sdk.reader import AppendingReader
+from otel_bridge.emit.sdk.metric_reader import AppendingReader
 from otel_bridge.emit.sdk.run import NAMES, appender_for
 
 

@@ -30,8 +30,8 @@ from otel_bridge.translation.rollouts.pending import PendingTraces
 from otel_bridge.translation.rollouts.publish import RolloutPublisher
 from otel_bridge.translation.rollouts.sampled_out import read_sampled_out
 from otel_bridge.translation.rollouts.sampling import first_start
-from otel_bridge.translation.rollouts.split import SpanRouter, SubTrace, moved_to, parted
 from otel_bridge.translation.rollouts.step_workers import StepWorkers
+from otel_bridge.translation.rollouts.trace_split import SpanRouter, SubTrace, moved_to, parted
 from otel_bridge.translation.rollouts.trace_store import FURTHER, PendingTrace, TraceStore
 from otel_bridge.translation.state import TranslationState, axes_in, count
 

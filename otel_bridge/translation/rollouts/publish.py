@@ -24,9 +24,9 @@ from otel_bridge.translation.rollouts.assembly import TRAIN, RolloutAssembler, S
 from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation, base_of
 from otel_bridge.translation.rollouts.sampled_out import SampledOut, SampledOutTraces
 from otel_bridge.translation.rollouts.sampling import SamplingDecision, StepSampler
-from otel_bridge.translation.rollouts.split import late_value, revised
 from otel_bridge.translation.rollouts.step import SampledStep
 from otel_bridge.translation.rollouts.step_workers import StepWorkers
+from otel_bridge.translation.rollouts.trace_split import late_value, revised
 from otel_bridge.translation.rollouts.trace_store import (
     CompletedTrace,
     CompletedTraces,

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from otel_bridge.records import Row, axis_of, key_of
-from otel_bridge.selection import FIRST, Candidate, choose
+from otel_bridge.sampling_rule import FIRST, Candidate, choose
 from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.receive_clock import ReceiveClock

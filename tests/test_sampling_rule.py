@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.selection import Candidate, choose
+from otel_bridge.sampling_rule import Candidate, choose
 
 
 def candidate(key: str, reward: float | None = None, group: str | None = None, **marks: bool) -> Candidate:

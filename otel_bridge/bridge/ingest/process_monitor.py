@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from otel_bridge.bridge.ingest.bridge_segment import KIND, BridgeSegment
-from otel_bridge.bridge.ingest.reader import SegmentReader
+from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader

@@ -9,16 +9,16 @@ from typing import cast
 from otel_bridge.bridge.delivery.content_limits import ContentLimits
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.worker import ExporterWorker
+from otel_bridge.bridge.exporter_selection import ExporterSelection
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
-from otel_bridge.bridge.ingest.liveness import ProcessMonitor
-from otel_bridge.bridge.ingest.reader import SegmentReader
+from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.retention import Retention, not_forwarded
+from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ingest.space import FolderSpace
 from otel_bridge.bridge.ledger.ledger import open_or_rebuild
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.bridge.report.writer import ReportWriter
-from otel_bridge.bridge.selection import ExporterSelection
 from otel_bridge.bridge.serving.shutdown import ShutdownState
 from otel_bridge.bridge.system_metrics import SystemMetrics
 from otel_bridge.journal.folder import RunFolder

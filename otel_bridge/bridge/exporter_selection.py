@@ -9,7 +9,7 @@ from otel_bridge.bridge.delivery.batch import LastWanted
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.requested import RequestedExporters
 from otel_bridge.bridge.exporters import Names, chosen, other_traces, places_named, together
-from otel_bridge.bridge.ingest.liveness import ProcessMonitor
+from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.exporter import OTLP, SIGNALS
