@@ -58,7 +58,7 @@ def test_a_run_ends_at_a_server_that_lists_no_artifacts_and_sends_its_rollouts_a
         done = ended(writer)
     lines = server.lines(run.id)
 
-    again = opened()  # a later start goes on, and sends nothing twice
+    again = online.open_run(server, run, memory, STALL_S="300")  # a later start goes on, and sends nothing twice
     held = again.durable()
     more = samples.placed([samples.rollout(4, step=4)], 4)
     deliver(again, more, held=held)
