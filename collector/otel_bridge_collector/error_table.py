@@ -1,4 +1,4 @@
-"""Kind of error -> gRPC status, HTTP status, and whether the client may retry, in one table.
+"""Maps each kind of error to its gRPC status, its HTTP status, and whether the client may retry, in one table.
 
 Source: opentelemetry-specification, protocol/otlp.md, "Failures" and "OTLP/gRPC Throttling" (which gRPC codes a client
 retries), "OTLP/HTTP Response" and "OTLP/HTTP Throttling" (400 is final, 429, 502, 503 and 504 are not; the body is a

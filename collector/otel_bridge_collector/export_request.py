@@ -41,7 +41,7 @@ times what the largest request of otel-bridge has."""
 
 
 def parts(body: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Return, for each resource of *body*, the bytes of its ``Resource`` and the field that holds all of it.
+    """Yield, for each resource of *body*, the bytes of its ``Resource`` and the field that holds all of it.
 
     A message may be split into several fields 1, which are joined, because together they mean the same message.
 
@@ -62,8 +62,8 @@ def fields(body: bytes, at: int, end: int, take: Callable[[], None]) -> Iterator
 
     Args:
         body: The bytes.
-        at: Where the message begins.
-        end: Where it ends.
+        at: Start of the message.
+        end: End of the message.
         take: Called for each field; raises when there are too many.
 
     Raises:
@@ -217,7 +217,7 @@ _RUN_BYTES: Final = 256 << 10
 _MAX_FIELDS: Final = 1_000_000
 """Most fields of all messages above `WHOLE_BYTES`, more than 64 MiB of real points, spans or log records have."""
 _DEPTH: Final = 100
-"""How deep messages may nest: protobuf's own limit."""
+"""Deepest nesting of messages: protobuf's own limit."""
 
 
 def check_well_formed(kind: type[Message], body: bytes) -> None:

@@ -62,7 +62,7 @@ class GroupSync:
         return future
 
     def retire(self, file: SyncedFile) -> None:
-        """Note that nothing more is appended to *file*, which is closed once no request waits for it."""
+        """Close *file* once no request waits for its sync, because nothing more is appended to it."""
         with self._news:
             file.retired = True
             if not file.queued:
@@ -89,7 +89,7 @@ class GroupSync:
             with self._news:
                 self.syncs += 1
                 if file.waiting:
-                    self._queue.append(file)  # they came while it was being synced
+                    self._queue.append(file)  # requests arrived during the sync
                     self._news.notify()
                 else:
                     file.queued = False
@@ -116,7 +116,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return  # deleted meanwhile, and what was in it
+        return  # deleted meanwhile, with its content
     try:
         os.fsync(fd)
     finally:
@@ -125,7 +125,7 @@ def _sync_folder(folder: Path) -> None:
 
 def _resolve(waiting: list[asyncio.Future[None]], error: JournalError | None) -> None:
     for future in waiting:
-        if future.done():  # its request was given up
+        if future.done():  # its request was cancelled
             continue
         if error is None:
             future.set_result(None)

@@ -107,12 +107,12 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
     async def _export(self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         try:
             rejected = await self._store(signal, context)
-        except Exception as exc:  # what leaves here becomes UNKNOWN, which clients take for final
+        except Exception as exc:  # an error that leaves here becomes UNKNOWN, which is final for clients
             answer = answer_to(exc)
             self._serving.counters.refuse(answer, "OTLP/gRPC", exc)
             await context.abort(_CODES[answer.grpc_code], answer.message, (*self._trailers, *answer.trailers()))
             raise  # for the type checker: refusing ends the call
-        # With the status, not before the response: an operation less for each request.
+        # Sent with the status, not before the response: one operation less for each request.
         context.set_trailing_metadata(self._trailers)
         return b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
 

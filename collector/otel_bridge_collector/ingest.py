@@ -94,7 +94,7 @@ class Ingest:
     """Stores requests. For the event loop's thread; `refuse` is for any thread.
 
     Args:
-        chosen: Where and how requests are stored.
+        chosen: Settings of the storage of requests.
         counters: Counts requests and bytes.
     """
 
@@ -108,7 +108,7 @@ class Ingest:
         self.sync = GroupSync() if chosen.fsync else None
         self._refusing = ""
         self._counting = self._disk_full = False
-        # One at a time: what they take together stays what one takes.
+        # One at a time, so that together they take no more memory than one.
         self._checking = ThreadPoolExecutor(1, thread_name_prefix="otlp-check")
 
     @property
@@ -124,7 +124,7 @@ class Ingest:
     async def lacks_space(self) -> str:
         """Return why every request is refused for lack of space; empty when there is space.
 
-        It counts the directory when that is due. While a failing probe keeps all requests away, no request would.
+        This counts the directory when that is due. No request does while a failing probe keeps all requests away.
         """
         with suppress(UnavailableError):
             await self._count_when_due()
@@ -294,7 +294,7 @@ class Ingest:
         except JournalError as exc:
             if not exhausted(exc):
                 raise
-            self._close_oldest(len(self._runs) // 2)  # an open segment is a convenience, a new run is data
+            self._close_oldest(len(self._runs) // 2)  # an open segment only saves time, a new run is data
             run = self._opened(identity)
         self._runs[identity.id] = run
         self._close_oldest(self._most_open)
@@ -361,7 +361,7 @@ class _FolderCount:
     def refuse_more(self, run_id: str) -> None:
         """Raise `TooManyRunsError` when the limit of folders is reached."""
         now_s = time.monotonic()
-        if now_s >= self._again_s:  # also those that were deleted, or that programs of this machine made
+        if now_s >= self._again_s:  # includes folders that were deleted, or created by programs of this machine
             self._counted, self.made, self._again_s = len(run_folders(self._base)), 0, now_s + _COUNT_S
         if self._counted + self.made >= self._most:
             raise TooManyRunsError(

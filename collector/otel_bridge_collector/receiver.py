@@ -45,7 +45,7 @@ class ReceiverSettings:
         tokens: Bearer tokens; without tokens every client that reaches the port may send.
         request_bytes: Largest request, also after decompression.
         limits: Limits of all clients together.
-        ingest: Where requests are stored.
+        ingest: Settings of the storage of requests.
         tls: Files of TLS.
         plain: Whether to use the standard library's HTTP, without the extra ``collector``: loopback only, no TLS, no
             pages.

@@ -58,7 +58,7 @@ class Counters:
         self._said[reason] = self.refused[reason]
         unforeseen = error if reason == "internal" else None
         _log.warning(
-            "%s request refused (%s, %d since last said): %s", protocol, reason, since, error, exc_info=unforeseen
+            "%s request refused (%s, %d since last logged): %s", protocol, reason, since, error, exc_info=unforeseen
         )
 
 
@@ -126,7 +126,7 @@ class OwnMetrics:
             self._failed = False
 
 
-# Own metrics of the service: totals of the receiver, of runs by their reports -> Prometheus text 0.0.4, or OTLP.
+# Builds the service's own metrics, from totals of the receiver and reports of runs: Prometheus text 0.0.4, or OTLP.
 
 _PREFIX: Final = "otel_bridge_"
 _ENDED_SHOWN_NS: Final = 3600 * 10**9
@@ -177,13 +177,18 @@ def of_receiver(counters: Counters, *, open_runs: int, syncs: int | None) -> lis
 def of_host(state: SupervisorState) -> list[Metric]:
     """Return the metrics of the thread that reads run folders."""
     return [
-        Metric("open_runs", "gauge", "Runs at work.", [({}, state.runs_open)]),
+        Metric("open_runs", "gauge", "Active runs.", [({}, state.runs_open)]),
         Metric("waiting_runs", "gauge", "Runs that wait until another gives way.", [({}, state.runs_waiting)]),
-        Metric("waiting_runs_seconds", "gauge", "How long the first of them has waited.", [({}, state.longest_wait_s)]),
+        Metric(
+            "waiting_runs_seconds",
+            "gauge",
+            "Seconds that the first of these runs has waited.",
+            [({}, state.longest_wait_s)],
+        ),
         Metric(
             "heartbeat_age_seconds",
             "gauge",
-            "Since the thread that reads run folders served a run; it grows while that thread stands still.",
+            "Seconds since the thread that reads run folders served a run; grows while that thread is stalled.",
             [({}, state.heartbeat_age_s)],
         ),
         Metric("bridge_failures_total", "counter", "Failures of reading run folders.", [({}, state.failures)]),
@@ -196,7 +201,7 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
     Folders of ended runs stay, and each would add a dozen series forever.
 
     Args:
-        reports: By run id.
+        reports: Reports by run id.
         now_unix_ns: The time now.
         unread: Bytes of segments that the bridge has not read, by run id; also of runs without a report.
     """
@@ -217,13 +222,13 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
         Metric(
             "unread_bytes",
             "gauge",
-            "Bytes taken and not read yet: what they hold is in no backlog so far.",
+            "Bytes received and not read yet; their records are in no backlog so far.",
             [({"run": run_id}, size) for run_id, size in sorted(unread.items()) if size or run_id in shown][
                 :_MOST_RUNS
             ],
         ),
-        Metric("waiting", "gauge", "Rows, traces and rollouts that wait for their rest.", waiting),
-        Metric("drops", "gauge", "What was left out, by reason.", drops),
+        Metric("waiting", "gauge", "Rows, traces and rollouts that are incomplete or wait for their step.", waiting),
+        Metric("drops", "gauge", "Drops, by reason.", drops),
         Metric(
             "report_age_seconds",
             "gauge",
@@ -245,7 +250,7 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
         Metric(
             "exporter_failing",
             "gauge",
-            "1: it is blocked or tries again.",
+            "1: the exporter is blocked or retrying.",
             [(labels, one.state in {"blocked", "retrying"}) for labels, _, one in pairs],
         ),
         Metric("exporter_rows", "gauge", "Rows written.", [(labels, one.rows) for labels, _, one in pairs]),

@@ -1,1 +1,1 @@
-"""The process that brings segments to trackers: reader, ledger, delivery, life."""
+"""Implements the process that delivers segments to trackers: reader, ledger, delivery, serving."""

@@ -1,4 +1,4 @@
-"""Select the exporters of one run: named by its living processes, kept in the ledger, given to its workers."""
+"""Selects the exporters of one run: named by its living processes, stored in the ledger, given to its workers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from otel_bridge.translation.options import OtherTraces
 
 
 class ExporterSelection:
-    """Names the exporters of one run. One thread.
+    """Determines the exporters of one run. One thread.
 
     Args:
-        ledger: Keeps what was chosen last.
-        view: Reads it.
-        processes: The sender.
-        workers: Get what is chosen.
+        ledger: Stores the last choice.
+        view: Reads the ledger.
+        processes: Processes of the run.
+        workers: Workers of the chosen exporters.
         given: Signal to exporters, as given by ``--exporters``; ``None``: the segments decide.
-        discard: Exporters that never get what they have not got.
+        discard: Exporters that never get the records that they lack.
         not_forwarded: Returns how many segments ``otlp`` is owed.
         say: Takes one line for the log.
 
     Attributes:
-        requested: What the run's own processes asked for.
-        chosen: The workers are those that the run needs now; while they are not, nobody knows who still needs what.
+        requested: Requests of the run's own processes.
+        chosen: Whether the workers are those that the run needs now; while they are not, it is unknown who needs what.
     """
 
     def __init__(
@@ -50,28 +50,29 @@ class ExporterSelection:
         self._ledger, self._processes, self._workers, self._given, self._say = ledger, processes, workers, given, say
         self._last_names: object = view.meta("exporters")
         self._places = cast("dict[str, dict[str, str]] | None", view.meta("places")) or {}
-        self._said_others = False
+        self._others_reported = False
         self._discard, self._not_forwarded = frozenset(discard), not_forwarded
         self.requested = RequestedExporters(ledger, view)
         self.chosen = False
 
     def choose(self, *, all_read: bool = True) -> bool:
-        """Choose anew; return whether that changed anything.
+        """Choose again; return whether that changed anything.
 
         Args:
-            all_read: Everything that the run's processes have appended was read.
+            all_read: Whether everything that the run's processes have appended was read.
         """
         self.chosen = False
-        # The last processes count where none that names any lives: a program may be over before its bridge has begun.
+        # If no living process names an exporter, the last processes count: a program may end before its bridge begins.
         headers = [one for one in self._processes.living() if any(one.exporters.values())] or self._processes.headers()
         own = together(headers)
         self.requested.note(own, all_read=all_read, by=_last_to_ask(headers))
         discarded = self.requested.discard(self._discard, segments=self._not_forwarded)
         for name, count in discarded.items():
             what = "segments" if name == OTLP else "records"
-            self._say(f"{name}: {count} {what} that it had not got are discarded")
+            self._say(f"{name}: {count} undelivered {what} are discarded")
         names, last_wanted = self._names(headers)
-        # Kept: a process that is over and read has no segment left, and its records may still wait for its tracker.
+        # Stored: an ended process that is fully read has no segment left, and its records may still wait for its
+        # tracker.
         places = {**self._places, **places_named(headers)}
         if places != self._places:
             self._ledger.set_meta("places", places)
@@ -85,9 +86,9 @@ class ExporterSelection:
         return changed or bool(discarded)
 
     def _names(self, headers: Iterable[SegmentHeader]) -> tuple[Names, dict[str, LastWanted]]:
-        """Return the exporters with their signals, and where the records of those end that are only owed some.
+        """Return the exporters with their signals, and the last records of exporters that are only owed some.
 
-        A given exporter gets every signal that a process asked it for: a record is passed over only once.
+        A given exporter gets every signal that a process requested for it, because a record is passed over only once.
         """
         last = self.requested.open_names() or self._last_names
         names, last_wanted = dict(chosen(self._given, headers, last)), dict[str, LastWanted]()
@@ -103,19 +104,22 @@ class ExporterSelection:
         return {name: signals for name, signals in names.items() if name not in self._discard}, last_wanted
 
     def begin(self, header: SegmentHeader, *, alone: bool) -> None:
-        """Note what a process asks for before anything of it is committed; exporters at work get its signals at once.
+        """Store the requests of a process before any of its records is committed.
+
+        Active exporters get its signals at once.
 
         Args:
-            header: Its header.
-            alone: All that other processes which ask for exporters have appended is committed, and none of them lives.
+            header: Header of the process.
+            alone: Whether everything of the other processes that request exporters is committed, and none of them
+                lives.
         """
         names = together([header])
-        # Here and not with the next choice alone: a short process may be over, and its segments gone, by then.
+        # Here and not only with the next choice: a short process may have ended by then, and its segments be deleted.
         self.requested.note(names, all_read=alone, by=_last_to_ask([header]))
         self._workers.widen({name: signals for name, signals in names.items() if name not in self._discard})
 
     def owed(self) -> dict[str, int]:
-        """Return how many records each exporter is owed that is not at work here; ``otlp``: how many segments."""
+        """Return how many records each inactive exporter is owed; for ``otlp``, how many segments."""
         owed = {name: count for name, count in self.requested.owed().items() if name not in self._workers.names}
         if self.owes_otlp and (segments := self._not_forwarded()):
             owed[OTLP] = segments
@@ -123,21 +127,21 @@ class ExporterSelection:
 
     @property
     def owes_otlp(self) -> bool:
-        """Whether the run's processes asked for ``otlp``, which is not at work here."""
+        """Return whether the run's processes requested ``otlp``, which is not active here."""
         return OTLP in self.requested.names and OTLP not in self._workers.names
 
     def other_traces(self) -> OtherTraces:
-        """Say what becomes of a trace that is not a rollout; that some exporter leaves them out is said once."""
+        """Return how traces that are not rollouts are treated; it is reported once if an exporter leaves them out."""
         headers = self._processes.living() or self._processes.headers()
         fate = other_traces(self._workers.names or chosen(self._given, headers, self._last_names))
-        if fate is not OtherTraces.SHOWN and not self._said_others:
-            self._said_others = True
+        if fate is not OtherTraces.SHOWN and not self._others_reported:
+            self._others_reported = True
             self._say("a trace that is not a rollout goes to otlp, console and file only; counted as trace/other")
         return fate
 
 
 def _last_to_ask(headers: Iterable[SegmentHeader]) -> dict[str, str]:
-    """Return from exporter to the process that was started last of those which ask for it."""
+    """Return for each exporter the process that was started last of those that request it."""
     ordered = sorted(headers, key=lambda header: header.started_unix_ns or header.created_unix_ns)
     return {name: header.instance_id for header in ordered for name in together([header])}
 

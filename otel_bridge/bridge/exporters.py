@@ -1,6 +1,6 @@
-"""Which exporters a run has, for which signals, and where each delivers.
+"""Determines which exporters a run has, for which signals, and where each delivers.
 
-A list given to the bridge (``--exporters``), else those named by the run's living processes, together, else the last.
+A list given to the bridge (``--exporters``) decides, else the living processes together, else the last choice.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from otel_bridge.settings import content_of
 from otel_bridge.translation.options import OtherTraces
 
 Names: TypeAlias = dict[str, tuple[str, ...]]
-"""Exporter to the signals it is named for."""
+"""Exporter to the signals that it is named for."""
 Load: TypeAlias = Callable[[str], Exporter]
 
 
 def by_exporter(by_signal: Mapping[str, Iterable[str]]) -> Names:
-    """Turn signal -> exporters into exporter -> signals; ``none`` names nothing."""
+    """Return exporter to signals, from signal to exporters; ``none`` names no exporter."""
     names: dict[str, list[str]] = {}
     for signal in SIGNALS:
         for name in by_signal.get(signal, ()):
@@ -33,7 +33,7 @@ def by_exporter(by_signal: Mapping[str, Iterable[str]]) -> Names:
 
 
 def together(headers: Iterable[SegmentHeader]) -> Names:
-    """Return what the processes of *headers* name, together."""
+    """Return the exporters that the processes of *headers* name, together."""
     by_signal: dict[str, list[str]] = {signal: [] for signal in SIGNALS}
     for header in headers:
         for signal, names in header.exporters.items():
@@ -42,7 +42,7 @@ def together(headers: Iterable[SegmentHeader]) -> Names:
 
 
 def places_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str]]:
-    """Return where the processes of *headers* want each exporter to deliver; the first one that says so counts."""
+    """Return the destination that the processes of *headers* set for each exporter; the first process counts."""
     places: dict[str, dict[str, str]] = {}
     for header in headers:
         for name, place in header.destinations.items():
@@ -51,7 +51,7 @@ def places_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str]]:
 
 
 def other_traces(names: Names) -> OtherTraces:
-    """Return what becomes of traces that are not rollouts; `OTLP` forwards them with the segments."""
+    """Return how traces that are not rollouts are treated; `OTLP` forwards them with the segments."""
     takes = {_takes_traces(name) for name, signals in names.items() if "traces" in signals and name != OTLP}
     if takes == {True}:
         return OtherTraces.SHOWN
@@ -62,7 +62,7 @@ def other_traces(names: Names) -> OtherTraces:
 def _takes_traces(name: str) -> bool:
     try:
         return load(name).takes_traces
-    except OtelBridgeError:  # it is blocked, and says why
+    except OtelBridgeError:  # the exporter is blocked, and its state has the reason
         return False
 
 
@@ -72,7 +72,7 @@ def chosen(given: Mapping[str, Iterable[str]] | None, living: Iterable[SegmentHe
     Args:
         given: Signal to exporters, as given to the bridge; ``None``: the processes decide.
         living: Headers of the living processes.
-        last: What was chosen last, as stored: exporter to signals; ``None``: nothing yet.
+        last: The last choice, as stored: exporter to signals; ``None`` when there is none yet.
     """
     if given is not None:
         return by_exporter(given)
@@ -84,13 +84,13 @@ def chosen(given: Mapping[str, Iterable[str]] | None, living: Iterable[SegmentHe
 
 @dataclass(frozen=True, slots=True)
 class ExporterEnvironment:
-    """Where exporters deliver.
+    """Describes the environment in which exporters deliver.
 
     Attributes:
         env: The bridge's own environment, credentials included.
-        cwd: The working folder that relative places are meant in.
+        cwd: Working folder of relative paths.
         load: Finds an exporter by its name.
-        from_segments: Take the variables that the segments name where *env* does not set them (``drain``).
+        from_segments: Whether variables that *env* does not set are taken from the segments (``drain``).
     """
 
     env: Mapping[str, str]
@@ -103,10 +103,10 @@ class ExporterEnvironment:
 
         Args:
             name: The exporter.
-            named: Its variables as the segments give them.
+            named: Its variables, as the segments name them.
 
         Raises:
-            ConfigError: It is not known, not installed, or a variable cannot be used.
+            ConfigError: The exporter is unknown or not installed, or a variable cannot be used.
         """
         exporter = self.load(name)
         content_of(name).read(self.env)

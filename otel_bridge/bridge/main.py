@@ -1,6 +1,6 @@
-"""The plain bridge as a process: serves one run folder, then ends.
+"""Runs the plain bridge as a process, which serves one run folder and then exits.
 
-Started detached by the first ``init()`` that finds the folder's lock free; its output is the folder's ``bridge.log``.
+The first ``init()`` that finds the folder's lock free starts it detached; its output is the folder's ``bridge.log``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from otel_bridge.settings import environment
 LOG_BYTES: Final = 4 << 20
 STOP_S: Final = 5.0
 LONGEST_STOP_S: Final = 60
-"""After a signal the kernel ends the process then, whatever it waits for; what is committed stays."""
+"""Seconds after a signal until the kernel ends the process, whatever it waits for; committed records stay."""
 
 
 def main(argv: list[str]) -> int:
-    """Serve the run folder ``argv[0]``; returns 0, or 2 when a setting cannot be used."""
+    """Serve the run folder ``argv[0]``; return 0, or 2 when a setting cannot be used."""
     _bound_log()
     collect_less_often()
     path = Path(argv[0])
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     host = BridgeSupervisor(path.parent, options, folders=lambda: folders, until_done=True, say=say)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        signal.alarm(LONGEST_STOP_S)  # this thread may stand in a call of a disk that hangs, and notice nothing
+        signal.alarm(LONGEST_STOP_S)  # this thread may be in a call of a disk that hangs, which Python cannot interrupt
         host.request_stop(STOP_S)
 
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -67,7 +67,7 @@ def say(line: str) -> None:
 
 
 def _working_folder(path: Path) -> Path:
-    # Where the program that started the bridge stood: relative places of trackers are meant from there.
+    # The folder in which the program started the bridge: relative paths of trackers are relative to it.
     try:
         return Path.cwd()
     except OSError:
@@ -75,7 +75,7 @@ def _working_folder(path: Path) -> Path:
 
 
 def _bound_log() -> None:
-    """Begin the log anew when it has grown large."""
+    """Empty the log when it has grown large."""
     with contextlib.suppress(OSError):
         if os.fstat(2).st_size > LOG_BYTES:
             os.ftruncate(2, 0)

@@ -1,4 +1,4 @@
-"""How a bridge works: settings of its environment, and what the command that runs it decides."""
+"""Defines how a bridge works: settings of its environment, and options of the command that runs it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from otel_bridge.translation.options import TranslationOptions
 
 @dataclass(frozen=True, slots=True)
 class BridgeOptions:
-    """Options of every run folder that one process serves.
+    """Holds the options of every run folder that one process serves.
 
     Attributes:
-        places: Where exporters deliver.
+        places: Environment in which exporters deliver.
         exporters: Signal to exporters, as given by ``--exporters``; ``None``: the segments decide.
-        discard: Exporters that never get what they have not got (``drain --discard``).
+        discard: Exporters that never get the records that they lack (``drain --discard``).
         translation: Options of translation; the run's id is added.
-        local: No endpoint gathers the job.
-        launcher: The bridge is ``otel-bridge run``.
-        closing: Nothing comes after the last living process (``drain``): what waits is released at once.
-        takeover: Ask another bridge of the folder to hand over, and kill it when it does not.
-        handover_s: How long a bridge that is asked to hand over may take before it is killed.
-        exclusive: The folder lies on a shared file system.
-        lazy: While every exporter of a run fails, its segments are not read far ahead (a service under load).
-        idle_s: A run that had nothing to do for so long closes its writers, threads and ledger until something comes;
-            ``None``: it keeps them.
-        max_open_runs: Runs at work at one time; ``None``: as many as the limit of open files allows.
+        local: Whether no endpoint collects the job.
+        launcher: Whether the bridge is ``otel-bridge run``.
+        closing: Whether nothing comes after the last living process (``drain``), so that waiting data is released at
+            once.
+        takeover: Whether to ask another bridge of the folder to hand over, and to kill it when it does not.
+        handover_s: Seconds that a bridge may take to hand over before it is killed.
+        exclusive: Whether the folder is on a shared file system.
+        lazy: Whether segments are not read far ahead while every exporter of a run fails (a service under load).
+        idle_s: Seconds without work after which a run closes its writers, threads and ledger until something arrives;
+            ``None`` to keep them open.
+        max_open_runs: Most active runs at a time; ``None`` for as many as the limit of open files allows.
         stall_s: Silence of the thread that reads run folders after which it counts as stalled.
     """
 
@@ -55,7 +56,7 @@ class BridgeOptions:
 
     @classmethod
     def read(cls, env: Mapping[str, str], cwd: Path, *, load: Load = load_exporter) -> BridgeOptions:
-        """Return the options that *env* asks for, those of the plain bridge else.
+        """Return the options that *env* sets; the others are those of the plain bridge.
 
         Raises:
             ConfigError: A variable cannot be used.

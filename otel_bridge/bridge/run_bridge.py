@@ -1,4 +1,4 @@
-"""Serve one run folder: lease, control requests, reading, delivery, housekeeping, one poll at a time. One thread."""
+"""Serves one run folder: lease, control requests, reading, delivery, housekeeping, one poll at a time. One thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from otel_bridge.records import Status
 from otel_bridge.translation.state import count
 
 HOUSEKEEPING_POLLS: Final = 20
-"""Polls between two looks at who lives, what can be deleted, which exporters are named: a second."""
+"""Polls between two checks of living processes, deletable data and named exporters: a second."""
 ENDING_HOUSEKEEPING_POLLS: Final = 4
 
 
@@ -38,11 +38,11 @@ class RunBridge:
 
     Args:
         folder: The run folder.
-        options: How.
-        wake: Called from any thread when a worker got on: the report is due.
+        options: Options of the bridge.
+        wake: Called from any thread after progress of a worker, because the report is due.
         say: Takes one line for the log.
-        lock: The folder's lock, where this process holds it already.
-        fullness: Of the directory, where its runs share one.
+        lock: The folder's lock, if this process already holds it.
+        fullness: Measures the directory, if its runs share that.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class RunBridge:
 
         Raises:
             FolderLockedError: Another bridge has the folder and keeps it.
-            FormatVersionError: Another version wrote it.
-            JournalError: It cannot be used.
+            FormatVersionError: Another version wrote the folder.
+            JournalError: The folder cannot be used.
         """
         try:
             self.folder.check_owner()
@@ -98,45 +98,45 @@ class RunBridge:
 
     @property
     def pipeline(self) -> RunPipeline:
-        """The run's parts; there are none before `open`."""
+        """Return the parts of the run; they exist after `open`."""
         if self._pipeline is None:
             raise AssertionError("open() comes first")
         return self._pipeline
 
     @property
     def ledger(self) -> Ledger:
-        """The run's ledger."""
+        """Return the run's ledger."""
         return self.pipeline.ledger
 
     @property
     def reader(self) -> SegmentReader:
-        """The reader of its segments."""
+        """Return the reader of the run's segments."""
         return self.pipeline.reader
 
     @property
     def processes(self) -> ProcessMonitor:
-        """The run's processes."""
+        """Return the monitor of the run's processes."""
         return self.pipeline.processes
 
     @property
     def workers(self) -> ExporterSet:
-        """The run's exporters."""
+        """Return the workers of the run's exporters."""
         return self.pipeline.workers
 
     # --- work ---------------------------------------------------------------------------------------------------------
     def poll(self) -> bool:
-        """Read one batch and do what is due; return whether there is more to read right away.
+        """Read one batch and do what is due; return whether there is more to read at once.
 
         Raises:
-            JournalError: Something on disk failed; nothing is lost, call it again later.
-            LedgerDamagedError: The ledger is damaged: close this object and open a new one.
+            JournalError: A disk operation failed; nothing is lost, call this again later.
+            LedgerDamagedError: The ledger is damaged; close this object and open a new one.
         """
         if not self.lease.kept():
             return False
         try:
             return self._poll()
         except JournalError:
-            with contextlib.suppress(JournalError):  # what was delivered meanwhile makes room for what was not
+            with contextlib.suppress(JournalError):  # records delivered meanwhile make room for others
                 self._free()
             raise
 
@@ -160,7 +160,7 @@ class RunBridge:
         return more
 
     def _read(self) -> bool:
-        """Read and commit one batch, behind the headers of new processes; return whether there is more right away."""
+        """Read and commit one batch, after the headers of new processes; return whether there is more to read."""
         if self._writers_saturated():
             return False
         try:
@@ -170,7 +170,7 @@ class RunBridge:
                 self._commit(batch)
             self._commit(batch)
         except JournalError:
-            self.shutdown.on_data()  # it was there, and waits
+            self.shutdown.on_data()  # the data exists, and waits
             raise
         return batch.more
 
@@ -183,7 +183,7 @@ class RunBridge:
             self.workers.notify(retry=batch.flush)
 
     def _writers_saturated(self) -> bool:
-        """Return whether reading can wait: nobody could take it now, or every writer at work has enough to do."""
+        """Return whether reading can wait: no writer could take more now, or every active writer has enough to do."""
         position = self.ledger.position
         if self.options.lazy and self.reader.behind() and no_writer_ready(self.workers, position, self.processes):
             self.reader.falls_behind()
@@ -193,11 +193,11 @@ class RunBridge:
         return late and writers_saturated(self.workers, position)
 
     def notify(self, *, retry: bool = True) -> None:
-        """Try at once what failed."""
+        """Notify all workers; with *retry* they also retry failed work at once."""
         self.workers.notify(retry=retry)
 
     def drain(self) -> None:
-        """Release all that waits once everything is read, though processes live; what they say later comes late."""
+        """Release all waiting data once everything is read, though processes live; their later data arrives late."""
         self.shutdown.drain()
         self._housekept_s = 0.0
         self.workers.notify(retry=True)
@@ -206,7 +206,7 @@ class RunBridge:
         """Write the report when it is due."""
         if self.lease.lost:
             return
-        with contextlib.suppress(JournalError):  # a full disk: the next one may fit
+        with contextlib.suppress(JournalError):  # a full disk: the next report may fit
             delivered, _ = self.delivered()
             settled = delivered or now
             self.pipeline.report.write(
@@ -214,7 +214,7 @@ class RunBridge:
             )
 
     def rest(self) -> Outcome:
-        """Say what is left to do."""
+        """Return what is left to do."""
         if self.lease.lost:
             return Outcome.GONE
         if self._handed_over:
@@ -229,7 +229,7 @@ class RunBridge:
         return Outcome.PARKED if parked else Outcome.BUSY
 
     def remaining(self) -> RunStatus:
-        """Say what is not delivered."""
+        """Return the status of the run, with its undelivered records."""
         position = self.ledger.position
         return RunStatus(
             run_id=self.folder.run_id,
@@ -246,12 +246,12 @@ class RunBridge:
         )
 
     def _left_as_it_is(self) -> str:
-        """Say which processes' segments a newer version wrote; empty when all can be read."""
+        """Return which processes' segments a newer version wrote; empty when all can be read."""
         refused = sorted(name for name, tail in self.reader.tails.items() if tail.refused)
         return f"a newer version wrote the segments of {', '.join(refused)}; upgrade otel-bridge" if refused else ""
 
     def progress(self) -> dict[str, Progress]:
-        """Return how far each exporter is."""
+        """Return the progress of each exporter."""
         return {name: worker.progress for name, worker in self.workers.by_name.items()}
 
     def _run_ended(self) -> bool:
@@ -260,7 +260,7 @@ class RunBridge:
         )
 
     def delivered(self) -> tuple[bool, bool]:
-        """Return whether all is delivered, and else whether what is not is parked."""
+        """Return whether all is delivered, and whether what is not is parked."""
         if not self.pipeline.selection.chosen:
             return False, False
         return self.workers.rest(self.ledger.position, self.options.retry_after_exit_s)
@@ -279,25 +279,25 @@ class RunBridge:
             self.processes.sign(now_ns)
         if self.pipeline.system.look([] if self.shutdown.closing else self.processes.living()):
             self.reader.discover_segments(now=True)
-        self._free()  # before more is released: on a full disk that might fail for want of it
+        self._free()  # before more is released, which might fail on a full disk
         self._release_waiting()
 
     def _free(self) -> None:
-        """Free space, after a report of what was read: a process whose segments are gone finds it there."""
+        """Free space, after a report of the read positions, for processes whose segments are deleted."""
         self.write_report(now=True)
         self.pipeline.space.free()
 
     def _release_waiting(self) -> None:
-        """Release what waits for more, when it is time."""
+        """Release waiting data, when it is due."""
         if self.reader.caught_up and self.shutdown.due(self.processes):
-            # A service that ends, ends no run: its producers go on with the next one.
+            # A service that shuts down ends no run: the next service continues with its producers.
             if self.reader.close_translation(self.shutdown.asked, over=self.shutdown.closing):
                 self.workers.notify()
             self.shutdown.done()
 
     # --- control requests ---------------------------------------------------------------------------------------------
     def _malformed(self, what: str) -> None:
-        """Count and report a control request that cannot be followed; those beside it are."""
+        """Count and report a malformed control request; other requests are carried out."""
         count(self.reader.state, "control_request")
         self._say(f"a control request is left out: {what}")
 
@@ -338,19 +338,19 @@ class RunBridge:
 
     # --- end ----------------------------------------------------------------------------------------------------------
     def stop(self) -> None:
-        """Ask all workers to end; returns at once."""
+        """Request that all workers stop; return at once."""
         self.workers.stop()
 
     def stopped(self) -> bool:
-        """Return whether every worker has ended, so that `close` returns at once."""
+        """Return whether every worker has stopped, so that `close` returns at once."""
         return not self.workers.join(0.0)
 
     def close(self, deadline_s: float, *, keep_lock: bool = False) -> list[str]:
-        """Close everything; what is committed stays, the rest is delivered by the next bridge.
+        """Close everything; committed records stay, and the next bridge delivers the others.
 
         Args:
-            deadline_s: `time.monotonic` until which writers may take to close.
-            keep_lock: This process goes on with it later: nobody else may until then.
+            deadline_s: `time.monotonic` until which writers may close.
+            keep_lock: Whether this process continues with the folder later, so that no other may until then.
 
         Returns:
             Exporters whose writer hangs.
@@ -361,13 +361,13 @@ class RunBridge:
             if not self.lease.lost:
                 self.pipeline.report.set_due()
                 self.write_report(now=True)
-                # What nobody can do now is not asked for for ever: it would open the run again and again.
+                # A request that cannot be carried out now is deleted: it would open the run again and again.
                 self._requests.delete_done(all_of=self.rest() is not Outcome.BUSY)
             if self.rest() is Outcome.DONE:
                 self.pipeline.space.free_all()
             if not self.lease.lost:
                 with contextlib.suppress(JournalError):
-                    self.ledger.give_back()  # also of a run that sleeps: a service has thousands of them
+                    self.ledger.give_back()  # also of an idle run: a service has thousands of them
             self.segments_read = SegmentsRead(self.folder, self.reader.known())
         finally:
             self.pipeline.close()

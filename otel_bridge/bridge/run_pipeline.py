@@ -1,4 +1,4 @@
-"""Build the parts of one run's bridge: ledger, reader, exporters, report. `RunBridge` sequences them. One thread."""
+"""Builds the parts of one run's bridge: ledger, reader, exporters, report. `RunBridge` sequences them. One thread."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from otel_bridge.journal.machine import network_file_system
 
 
 class RunPipeline:
-    """The parts that bring one run folder's segments to its exporters, built complete.
+    """Holds the parts that deliver one run folder's segments to its exporters, built completely.
 
     Args:
         folder: The run folder, whose lease is held.
-        options: How it is served.
-        shutdown: What the run was asked to end with.
-        retention: The limit of the directory.
-        wake: Called from any thread when an exporter progressed: the report is due.
+        options: Options of its bridge.
+        shutdown: Shutdown requests of the run.
+        retention: Keeps the directory within its limit.
+        wake: Called from any thread after progress of an exporter, because the report is due.
         say: Takes one line for the log.
 
     Raises:
@@ -63,12 +63,12 @@ class RunPipeline:
         self.ledger, aside = open_or_rebuild(folder.ledger_path, exclusive=shared)
         parts.callback(self.ledger.close)
         if aside is not None:
-            say(f"{folder.ledger_path} was damaged; it lies at {aside}, what segments remain are read again")
+            say(f"{folder.ledger_path} was damaged and renamed to {aside}, the remaining segments are read again")
         self.reader = SegmentReader(
             folder,
             self.ledger,
             options.of_run(folder.run_id),
-            others=lambda: self.selection.other_traces(),  # noqa: PLW0108  # it is built after this
+            others=lambda: self.selection.other_traces(),  # noqa: PLW0108  # `selection` is built after this
             say=say,
         )
         parts.callback(self.reader.close)
@@ -133,10 +133,10 @@ class RunPipeline:
         self._parts.close()
 
     def begin_process(self, header: SegmentHeader) -> None:
-        """Note what a process asks for, before its records are there: no writer gets more than it allows, or less.
+        """Store the requests of a process before its records exist, so that they apply to all of its records.
 
         Raises:
-            JournalError: It cannot be noted now.
+            JournalError: The requests cannot be stored now.
         """
         self.selection.begin(header, alone=self.processes.is_alone(header))
         self.content.apply(header.message_content)
@@ -145,7 +145,7 @@ class RunPipeline:
             self._content_kept = self.content.requested
 
     def _forwarder(self) -> ExporterWorker:
-        # Here, for it imports an HTTP client that no other exporter needs.
+        # Imported here, because it needs an HTTP client that no other exporter uses.
         from otel_bridge.bridge.forwarding.forwarder import Forwarder  # noqa: PLC0415
 
         return Forwarder(

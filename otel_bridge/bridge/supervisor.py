@@ -1,8 +1,8 @@
-"""Many run folders below one directory: one thread reads them all, one more for each exporter of each run.
+"""Serves many run folders of one directory: one thread reads all, and each exporter of each run has one more.
 
-Used by the plain bridge for one folder, by ``run``, ``serve`` and ``drain`` for many. A folder with nothing left to do
-gives its writers, threads and ledger back and is opened again when something new comes. Nothing that a round raises
-ends the thread: it is counted, reported once, and the next round comes after a pause.
+The plain bridge uses it for one folder, ``run``, ``serve`` and ``drain`` for many. A folder with nothing left to do
+releases its writers, threads and ledger, and is opened again when something arrives. An exception of a round does not
+end the thread: it is counted and reported once, and the next round follows after a pause.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from otel_bridge.text.printable import shown
 
 _SNAPSHOT_S: Final = 0.1
 _SNAPSHOT_COST: Final = 4
-"""The pause between two snapshots is so many times as long as one takes."""
+"""Ratio of the pause between two snapshots to the duration of one."""
 _POLL_COST: Final = 1.0
-"""Looking at runs in which nothing is new takes at most half of the time, however many are open."""
+"""Least ratio of the interval between the starts of two polls to the duration of one, with several active runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorState:
-    """What a host's own metrics say.
+    """Holds the values of a host's own metrics.
 
     Attributes:
-        runs_open: Runs at work.
-        runs_waiting: Runs that wait until another gives way.
-        longest_wait_s: How long the first of those has waited.
+        runs_open: Number of active runs.
+        runs_waiting: Number of runs that wait until another gives way.
+        longest_wait_s: Seconds that the first of these has waited.
         heartbeat_age_s: Seconds since the thread that reads run folders served a run.
-        failures: Rounds of that thread, and turns of single runs, that an exception ended.
+        failures: Rounds of that thread, and polls of single runs, that an exception ended.
     """
 
     runs_open: int
@@ -56,10 +56,10 @@ class BridgeSupervisor:
     """Serves run folders until it is stopped. Its public methods may be called from any thread.
 
     Args:
-        base: The directory of run folders; new ones are found as they come.
-        options: How they are served.
-        folders: Lists the folders that are ours; default: all below *base*.
-        until_done: End by itself when no folder has anything left to do (the plain bridge, ``drain``).
+        base: The directory of run folders; new ones are found as they are created.
+        options: Options of their bridge.
+        folders: Lists the folders to serve; by default all below *base*.
+        until_done: Whether to end by itself when no folder has anything left to do (the plain bridge, ``drain``).
         say: Takes one line for the log, from any thread.
     """
 
@@ -92,45 +92,45 @@ class BridgeSupervisor:
         self._poll_s = options.poll_s
         self._thread = threading.Thread(target=self.serve, name="otel-bridge", daemon=True)
 
-    # --- for others ---------------------------------------------------------------------------------------------------
+    # --- for any thread -----------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Serve on a thread of its own."""
+        """Serve on a separate thread."""
         self._thread.start()
 
     def notify(self) -> None:
-        """Look for new folders and try what failed, now."""
+        """Look for new folders and retry failed work, now."""
         self._request(self._runs.notify)
 
     def spare(self, pid: int) -> None:
-        """Leave the end of process *pid* to `finish`, whose caller waited for it and knows how it ended."""
+        """Leave the end of process *pid* to `finish`, whose caller waits for the process and knows how it ended."""
         self._request(lambda: self._runs.spare(pid))
 
     def finish(self, status: Status) -> None:
-        """End the processes that did not end themselves, also in folders found later; what waits is released."""
+        """End the processes that did not end themselves, also in folders found later; waiting data is released."""
         self._request(lambda: self._runs.finish(status))
 
     def drain(self) -> None:
-        """Release all that waits; `wait` then returns when all is written, but for blocked exporters."""
+        """Release all waiting data; `wait` then returns when all is written, except for blocked exporters."""
         self._request(self._runs.drain)
 
     def progress(self) -> dict[str, RunStatus]:
-        """Return where every run served since the start stands, by run id; 0.1 s old, older with thousands of runs."""
+        """Return the status of every run since the start, by run id; 0.1 s old, older with thousands of runs."""
         return self._snapshot
 
     def wait(self, timeout_s: float, *, on_progress: Callable[[dict[str, RunStatus]], None] = lambda _: None) -> bool:
         """Wait until no folder has anything left to do: all is delivered and ended, or parked.
 
         Args:
-            timeout_s: How long at most.
+            timeout_s: Most seconds to wait.
             on_progress: Called about five times a second.
 
         Returns:
-            Whether that came in time.
+            Whether that happened in time.
         """
         deadline = time.monotonic() + timeout_s
         while not self._ended.is_set():
             idle: list[bool] = []
-            self._request(partial(self._say_idle, idle))
+            self._request(partial(self._answer_idle, idle))
             self._ended.wait(min(0.2, max(deadline - time.monotonic(), 0.0)))
             on_progress(self._snapshot)
             if any(idle):
@@ -140,10 +140,10 @@ class BridgeSupervisor:
         return True
 
     def stop(self, deadline_s: float = CLOSE_S) -> dict[str, RunStatus]:
-        """Commit, close every writer, free the locks; return what remains, by run id.
+        """Commit, close every writer, release the locks; return what remains, by run id.
 
         Args:
-            deadline_s: How many seconds writers may take to close; those that hang are left.
+            deadline_s: Seconds that writers may take to close; hanging ones are left.
         """
         self.request_stop(deadline_s)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -151,22 +151,25 @@ class BridgeSupervisor:
         return self._snapshot
 
     def request_stop(self, deadline_s: float = CLOSE_S) -> None:
-        """Ask for `stop` and return at once; safe in a signal handler."""
+        """Request `stop` and return at once; safe in a signal handler."""
         self._stop_by_s = time.monotonic() + deadline_s
         self._wake.set()
 
     @property
     def hanging(self) -> list[str]:
-        """Exporters whose writer did not close; the process must be ended by force."""
+        """Return the exporters whose writer did not close, so that the process must be ended by force."""
         return self._runs.hanging
 
     @property
     def alive(self) -> bool:
-        """Whether the thread of `start` runs: after `stop` it hangs, and the process must be ended by force."""
+        """Return whether the thread of `start` runs; after `stop` it hangs, and the process must be ended by force."""
         return self._thread.is_alive()
 
     def warnings(self) -> list[str]:
-        """Return why runs are not read now, one line a reason; empty while all goes well. From any thread."""
+        """Return why runs are not read now, one line per reason; empty without a problem.
+
+        May be called by any thread.
+        """
         reasons = [] if self._stop_by_s is not None else self._heartbeat.warnings()
         rotation = self._runs.rotation
         wait_s = rotation.longest_wait_s()
@@ -178,7 +181,7 @@ class BridgeSupervisor:
         return reasons
 
     def state(self) -> SupervisorState:
-        """Return what our own metrics say. From any thread."""
+        """Return the values of the service's own metrics. May be called by any thread."""
         rotation = self._runs.rotation
         return SupervisorState(
             runs_open=len(self._runs),
@@ -200,7 +203,7 @@ class BridgeSupervisor:
                         break
                     self._heartbeat.round_done()
                     pause_s = 0.0 if more else max(self._polled_s + self._poll_s - time.monotonic(), 0.0)
-                except Exception as exc:  # noqa: BLE001  # nothing may end the only thread that reads
+                except Exception as exc:  # noqa: BLE001  # no error may end the only thread that reads
                     more, pause_s = False, self._heartbeat.round_failed(exc)
                 if pause_s:
                     self._wake.wait(pause_s)
@@ -223,7 +226,7 @@ class BridgeSupervisor:
                 self._options.poll_s, _POLL_COST * (time.monotonic() - now) if len(self._runs) > 1 else 0
             )
         else:
-            self._runs.write_reports()  # woken by a worker that got on
+            self._runs.write_reports()  # woken by a worker after progress
         if now >= self._snapshot_s:
             self._take_snapshot()
         return more
@@ -234,8 +237,8 @@ class BridgeSupervisor:
             self._take_snapshot()
             self._runs.close_all(deadline_s)
             self._take_snapshot()
-        except Exception as exc:  # noqa: BLE001  # those who wait for the end must learn of it
-            self._say(f"not ended well: {type(exc).__name__}: {exc}")
+        except Exception as exc:  # noqa: BLE001  # callers that wait for the end must be woken
+            self._say(f"the shutdown failed: {type(exc).__name__}: {exc}")
         finally:
             self._heartbeat.end()
             self._ended.set()
@@ -249,12 +252,12 @@ class BridgeSupervisor:
         self._requests.append(request)
         self._wake.set()
 
-    def _say_idle(self, answer: list[bool]) -> None:
+    def _answer_idle(self, answer: list[bool]) -> None:
         idle = self._runs.idle()
         if idle:
             self._take_snapshot()
         answer.append(idle)
 
     def _say(self, line: str) -> None:
-        with contextlib.suppress(Exception):  # a log that cannot be written ends nothing
+        with contextlib.suppress(Exception):  # a log that cannot be written must not end the thread
             self._print(shown(line))

@@ -1,8 +1,8 @@
-"""System metrics of one run on this machine: measured in the bridge while a process that asked for them lives.
+"""Measures the system metrics of one run on this machine, while a process that requested them lives.
 
-Measured on a thread of its own, since a driver may hang; appended by the bridge to its own segment as points without a
-step, so that they are placed by time, forwarded and delivered like any other metric. The keys are ``system/<what>``, on
-machines of node rank n > 0 ``system/node<n>/<what>``.
+A separate thread measures, because a driver may hang. The bridge appends the values to its own segment as points
+without a step. So they are placed by time, forwarded and delivered like any other metric. The keys are
+``system/<what>``, and ``system/node<n>/<what>`` on machines of node rank n > 0.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import this_host
 
 FIRST_S = 1.0
-"""After the first asks: a short job has a measurement too."""
+"""Seconds after the first request, so that a short job has a measurement too."""
 _MAX_WAITING = 100
 
 
 class SystemMetrics:
-    """Looks who asks, measures, appends. One thread but for the measuring.
+    """Determines who requests metrics, measures and appends. One thread, and a second one that measures.
 
     Args:
         own: The bridge's own segment.
@@ -46,10 +46,10 @@ class SystemMetrics:
         self._stop: threading.Event | None = None
 
     def look(self, living: Iterable[SegmentHeader]) -> bool:
-        """Begin or stop as the *living* processes ask; append what was measured, and return whether anything was.
+        """Begin or stop as the *living* processes request; append measured values, and return whether there were any.
 
         Raises:
-            JournalError: It cannot be appended now.
+            JournalError: The values cannot be appended now.
         """
         boot_id = this_host().boot_id
         here = [one for one in living if one.boot_id == boot_id and one.kind == "process"]
@@ -64,7 +64,7 @@ class SystemMetrics:
         if self._stop is None:
             stop = threading.Event()
             threading.Thread(target=self._measure, args=(stop,), name="system-metrics", daemon=True).start()
-            self._stop = stop  # behind the start, which fails where no more threads may be
+            self._stop = stop  # after the start, which fails if no more threads are allowed
         appended = False
         while self._taken:
             time_unix_ns, values = self._taken[0]
@@ -74,7 +74,7 @@ class SystemMetrics:
         return appended
 
     def close(self) -> None:
-        """Stop measuring; what was not appended is forgotten. May be called twice."""
+        """Stop measuring; values that were not appended are discarded. May be called twice."""
         if self._stop is not None:
             self._stop.set()
             self._stop = None
@@ -82,7 +82,7 @@ class SystemMetrics:
 
     def _measure(self, stop: threading.Event) -> None:
         measures = SystemSampler()
-        with contextlib.suppress(Exception):  # the first only sets the counters that later ones are compared with
+        with contextlib.suppress(Exception):  # the first call only sets the counters for later ones
             measures.take(self._asked[1])
         wait_s = min(FIRST_S, self._asked[0])
         while not stop.wait(wait_s):
@@ -93,7 +93,7 @@ class SystemMetrics:
 
 
 def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -> bytes:
-    """Return *values* as an export request in the name of the process that asked."""
+    """Return *values* as an export request in the name of the process that requested them."""
     resource = Resource.FromString(of.resource)
     node = next((pair.value.int_value for pair in resource.attributes if pair.key == semconv.NODE_RANK), 0)
     resource.attributes.append(KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True)))
@@ -110,12 +110,12 @@ def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
 
 
-# What a machine and the processes of a job use, measured here and now.
+# Measures what a machine and the processes of a job use at present.
 #
-# The machine by OpenTelemetry's system-metrics instrumentation where the extra ``system`` is installed, else by psutil
-# with fewer values; GPUs by NVML where there are any; processes by psutil. Utilizations are shares (0 to 1) since the
-# measurement before, mean over all CPUs; sizes are bytes; I/O is counted since the machine's start, all devices
-# together.
+# Values of the machine come from OpenTelemetry's system-metrics instrumentation if the extra ``system`` is installed,
+# else from psutil, which has fewer. GPUs are measured by NVML if there are any, processes by psutil. Utilizations are
+# shares (0 to 1) since the last measurement, averaged over all CPUs. Sizes are bytes. I/O is counted since the
+# machine's start, all devices together.
 
 Measure: TypeAlias = Callable[[], dict[str, float]]
 
@@ -132,7 +132,7 @@ _lock = threading.Lock()
 
 
 class SystemSampler:
-    """Everything that is measured on one machine for one run; one thread."""
+    """Measures one machine for one run; one thread."""
 
     def __init__(self) -> None:
         self._machine, self._gpus = _machine(), _gpus()
@@ -142,11 +142,12 @@ class SystemSampler:
         """Return the values by key, without the prefix ``system/``.
 
         Args:
-            processes: Process id to the name it is shown under; those of one name are added up.
+            processes: Process id to the name under which it is shown; processes of one name are added up.
         """
         values: dict[str, float] = {}
         for measure in (self._machine, self._gpus):
-            # A system's or a driver's own error: what it does not tell is not shown. Both are shared by all runs here.
+            # A value that the system or a driver fails to return is not shown. Both measures are shared by all runs
+            # here.
             with _lock, contextlib.suppress(Exception):
                 values |= measure()
         return values | self._of_processes(processes)
@@ -195,7 +196,7 @@ def _points(data: Any) -> Iterable[tuple[str, Mapping[str, object], float]]:
 
 
 def _summed(points: Iterable[tuple[str, Mapping[str, object], float]]) -> dict[str, float]:
-    """Add up what is given of each device, and take the mean of what is given of each CPU."""
+    """Return the sum of the values of all devices, and the mean of the values of all CPUs."""
     found: dict[str, list[float]] = {}
     for name, attributes, value in points:
         if attributes.get("device") in _LOOPBACK:
@@ -222,17 +223,17 @@ def _gpus() -> Measure:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-    except Exception:  # noqa: BLE001  # no package, no driver, no GPU: each says so in its own way
+    except Exception:  # noqa: BLE001  # no package, no driver, no GPU: each has its own error
         return dict[str, float]
     return lambda: _of_gpus(nvml, handles)
 
 
 def _of_gpus(nvml: Any, handles: Sequence[Any]) -> dict[str, float]:
-    """Ask every GPU; what one of them refuses costs that one alone."""
+    """Return the values of every GPU; an error of one GPU loses only values of that GPU."""
     values: dict[str, float] = {}
     for number, handle in enumerate(handles):
         with contextlib.suppress(Exception):
-            values.update(_gpu(nvml, number, handle))  # one by one: what came before a refusal stays
+            values.update(_gpu(nvml, number, handle))  # one by one, so that values before an error are kept
     return values
 
 

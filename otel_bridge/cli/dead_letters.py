@@ -48,7 +48,7 @@ F = TypeVar("F", bound=Callable[..., None])
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Hold the chosen dead letters of one run folder; there is at least one."""
+    """Holds the chosen dead letters of one run folder; there is at least one."""
 
     folder: RunFolder
     dead_letters: Sequence[StoredDeadLetter]

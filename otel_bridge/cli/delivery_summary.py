@@ -9,7 +9,7 @@ from typing import Final
 from rich.status import Status as Spinner
 
 from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
-from otel_bridge.cli.tables import missed, owed, show
+from otel_bridge.cli.tables import missed_line, owed_line, show
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
@@ -48,7 +48,7 @@ def print_runs(
     """Print every run's table, and a line for each reason why some of the run is not delivered.
 
     Args:
-        console: Where to print.
+        console: Terminal to print to.
         folders: The runs' folders.
         remaining: Delivery status of each run, by run id.
         hanging: Exporters whose writer did not close.
@@ -70,7 +70,7 @@ def print_runs(
             console.print_line(f"not everything is delivered; to continue: otel-bridge drain {folder.path}")
 
 
-def left(run: RunStatus, hanging: Collection[str] = ()) -> list[str]:
+def undelivered(run: RunStatus, hanging: Collection[str] = ()) -> list[str]:
     """Return a line for each reason why some of a run is not delivered.
 
     Records that a *hanging* exporter wrote count as undelivered until it confirms them.
@@ -84,7 +84,7 @@ def left(run: RunStatus, hanging: Collection[str] = ()) -> list[str]:
     return lines
 
 
-def remains(
+def undelivered_reason(
     report: Report | None,
     remaining: RunStatus | None,
     hanging: Collection[str] = (),
@@ -95,7 +95,7 @@ def remains(
 
     Args:
         report: The last report of the folder.
-        remaining: What its bridge has left to do.
+        remaining: Status of the run at its bridge.
         hanging: Exporters whose writer did not close.
         asked: Exporters that this call names. Records that were deleted before they got them are reported.
     """
@@ -107,9 +107,9 @@ def remains(
         given_up = report.discarded and report.ended
         return NO_EXPORTER if (report.position or not report.ended) and not given_up else ""
     lines = _unexplained(remaining, hanging) if remaining is not None else []
-    lines += [missed(name, one.missed) for name, one in report.exporters.items() if one.missed and name in asked]
+    lines += [missed_line(name, one.missed) for name, one in report.exporters.items() if one.missed and name in asked]
     lines += [
-        f"{owed(name, count)} (deliver them with --exporters {name}, or give them up with --discard {name})"
+        f"{owed_line(name, count)} (deliver them with --exporters {name}, or give them up with --discard {name})"
         for name, count in report.owed.items()
     ]
     if not report.ended:

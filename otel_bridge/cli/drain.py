@@ -21,7 +21,7 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.supervisor import BridgeSupervisor
-from otel_bridge.cli.delivery_summary import remains
+from otel_bridge.cli.delivery_summary import undelivered_reason
 from otel_bridge.cli.serve.directory_lock import service_of
 from otel_bridge.cli.status.source import folders_of, no_run_folder, runs_below
 from otel_bridge.cli.tables import show
@@ -88,7 +88,7 @@ class Drains:
     """Drains each folder in a process of its own, because trackers keep folder and credentials per process.
 
     Args:
-        console: Where each run is shown when its process has ended.
+        console: Terminal that shows each run when its process has ended.
         exporters: Deliver to these, separated by commas; empty: to those that the folder names.
         discard: Exporters whose undelivered records are given up.
     """
@@ -154,7 +154,7 @@ def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str] = ()
     remaining = _waited(host, folder)
     host.stop(_STOP_S)
     now = host.progress().get(folder.run_id, remaining)
-    why = remains(read_report(folder), now, host.hanging, asked=exporters)
+    why = undelivered_reason(read_report(folder), now, host.hanging, asked=exporters)
     if why:
         echo(why)
     sys.stdout.flush()

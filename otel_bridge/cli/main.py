@@ -1,4 +1,4 @@
-"""The command ``otel-bridge``: its commands are imported when they are called, so that ``--help`` is quick."""
+"""Defines the command ``otel-bridge``; its commands are imported when they are called, so that ``--help`` is quick."""
 
 from __future__ import annotations
 

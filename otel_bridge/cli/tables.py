@@ -33,7 +33,7 @@ def run_table(
         run_id: The run.
         report: Its report.
         live: Whether a bridge serves its folder.
-        state: What the folder holds: adds speeds, lags and disk space.
+        state: State of the folder, which adds speeds, lags and disk space.
         now_unix_ns: When *state* was read.
     """
     heading = Text.assemble(
@@ -65,11 +65,11 @@ def warnings(report: Report) -> Sequence[str]:
             help_text = f"; {exporter.help}" if exporter.help else ""
             lines.append(f"{name} is {exporter.state}: {exporter.reason}{help_text}")
         if exporter.missed:
-            lines.append(missed(name, exporter.missed))
+            lines.append(missed_line(name, exporter.missed))
         if exporter.dead_letters:
             lines.append(f"{name} refused {exporter.dead_letters} records for good: otel-bridge dead-letters list")
     lines += sampled_out_lines(report)
-    lines += [owed(name, count) for name, count in report.owed.items()]
+    lines += [owed_line(name, count) for name, count in report.owed.items()]
     lines += [
         f"{name}: {_records(name, count)} were discarded with --discard" for name, count in report.discarded.items()
     ]
@@ -87,12 +87,12 @@ def warnings(report: Report) -> Sequence[str]:
     return [*lines, *without_messages(report)]
 
 
-def owed(name: str, count: int) -> str:
+def owed_line(name: str, count: int) -> str:
     """Return the line about records that an exporter, which the run asked for, did not get."""
     return f"{name}, which the run asked for, did not get {_records(name, count)}"
 
 
-def missed(name: str, count: int) -> str:
+def missed_line(name: str, count: int) -> str:
     """Return the line about an exporter that was named after records had been deleted."""
     return f"{name} was named later: it lacks {count} records that had been deleted by then"
 
@@ -205,8 +205,8 @@ def _former(report: Report) -> Sequence[str]:
     """Return one line for each tracker that the run no longer names, with what that tracker holds."""
     lines: list[str] = []
     for name, exporter in report.former.items():
-        never = _waiting(report, exporter)
-        rest = f"; {never:,} records did not reach it" if never else ""
+        lacking = _waiting(report, exporter)
+        rest = f"; {lacking:,} records did not reach it" if lacking else ""
         has = f"{exporter.rows:,} rows and {exporter.rollouts:,} rollouts"
         has = "what was forwarded" if name == OTLP else has  # otlp forwards bytes, in which rows are not counted
         lines.append(f"{name}, no longer named, has {has}{rest}")

@@ -43,8 +43,8 @@ def base_dir(env: Mapping[str, str], cwd: Path) -> Path:
 def find_base(env: Mapping[str, str], cwd: Path, *, mountinfo: str | None = None) -> BaseDir:
     """Choose the base directory; nothing is created.
 
-    A directory that ``OTEL_BRIDGE_DIR`` names is used, wherever it is. The default directory is replaced by one on a
-    local disk if it is on a network file system, because record locks and SQLite need a local disk.
+    A directory that ``OTEL_BRIDGE_DIR`` names is used, wherever it is. A default directory on a network file system is
+    replaced by one on a local disk, because record locks and SQLite need a local disk.
 
     Args:
         env: The environment.

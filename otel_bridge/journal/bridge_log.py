@@ -1,4 +1,4 @@
-"""The end of a bridge's log: why a run is not delivered, in the bridge's own words."""
+"""Reads the last line of a bridge's log, which gives the reason why a run is not delivered."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from otel_bridge.journal.files import open_regular
 from otel_bridge.text.printable import shown
 
 NOT_SERVED: Final = " ends, the run is not served: "
-"""Stands in the last line of a bridge that could not serve its run, before the reason."""
+"""Text before the reason in the last line of a bridge that could not serve its run."""
 _END_BYTES: Final = 64 << 10
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of the log at *log* and where it stands, or why there is none."""
+    """Return the last line of the log at *log* with the log's path, or the reason why there is none."""
     try:
         return end_of_log(log) or f"{log} is empty; was its process killed?"
     except OSError as exc:
@@ -24,7 +24,7 @@ def last_line(log: Path) -> str:
 
 
 def end_of_log(log: Path) -> str:
-    """Return the last line of the log at *log* and where it stands; empty when nothing was written.
+    """Return the last line of the log at *log* with the log's path; empty when nothing was written.
 
     Raises:
         OSError: There is no log, or it cannot be read.
@@ -36,7 +36,7 @@ def end_of_log(log: Path) -> str:
 
 
 def reason_of_end(log: Path) -> str:
-    """Return why the bridge that wrote the log at *log* ended without serving its run; empty when it gave no reason."""
+    """Return the reason that the bridge gave in its log at *log* for not serving its run; empty without one."""
     with contextlib.suppress(OSError):
         end = end_of_log(log)
         _, found, reason = end.partition(NOT_SERVED)

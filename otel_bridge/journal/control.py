@@ -105,7 +105,7 @@ def receive_control(
         names = sorted(os.listdir(folder.control_dir))
     except OSError:
         return []
-    asks: list[ControlRequest] = []
+    requests: list[ControlRequest] = []
     for name in names:
         path = folder.control_dir / name
         if name.startswith("."):
@@ -125,15 +125,15 @@ def receive_control(
             why = "expected an object with kind, values and time_unix_ns"
         found = _parsed(data, name)
         if found is not None:
-            asks.append(found)
-        elif _deleted(path):  # what cannot be deleted, e.g. a folder, is not reported again and again
+            requests.append(found)
+        elif _deleted(path):  # an entry that cannot be deleted, e.g. a folder, would be reported at every poll
             malformed(f"{name}: {why}")
-    return asks
+    return requests
 
 
-def delete_control_request(folder: RunFolder, asked: ControlRequest) -> bool:
+def delete_control_request(folder: RunFolder, request: ControlRequest) -> bool:
     """Delete the file of a request that was carried out; return whether this call deleted it."""
-    return _deleted(folder.control_dir / asked.name)
+    return _deleted(folder.control_dir / request.name)
 
 
 def _deleted(path: Path) -> bool:

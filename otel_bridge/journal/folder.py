@@ -236,7 +236,8 @@ def run_folders(base: Path) -> list[RunFolder]:
         names = sorted(os.listdir(base))
     except OSError:
         return []
-    return [RunFolder.at(base / name) for name in names if os.path.isdir(f"{base}/{name}/segments")]  # of thousands
+    # Paths as text: there may be thousands.
+    return [RunFolder.at(base / name) for name in names if os.path.isdir(f"{base}/{name}/segments")]
 
 
 def put_file(path: Path, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Run folder -> the sizes and stamps of its files, by one scan of each of its directories."""
+"""Reads the sizes and stamps of a run folder's files, by one scan of each of its directories."""
 
 from __future__ import annotations
 

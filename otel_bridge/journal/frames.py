@@ -1,4 +1,4 @@
-"""Frames <-> the bytes of a segment. Pure: no I/O.
+"""Converts frames to the bytes of a segment and back. Pure: no I/O.
 
 A frame is a head of 30 bytes and the payload. The head has its own CRC-32, so that an unfinished payload can be
 distinguished from a damaged length. The head also names its *stream* (one per segment), so that a payload that contains

@@ -80,7 +80,7 @@ def alive(
         folder: Its run folder.
         header: Header of one of its segments.
         now_unix_ns: The time now.
-        liveness_timeout_ns: How long a process of another boot may append nothing and still count as alive.
+        liveness_timeout_ns: Time that a process of another boot may append nothing and still count as alive.
     """
     if header.boot_id != this_host().boot_id:
         return _grew(folder, header.instance_id, now_unix_ns, liveness_timeout_ns)

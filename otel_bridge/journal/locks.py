@@ -210,13 +210,13 @@ _FLOCK: Final = struct.Struct("@qqihh" if sys.platform == "darwin" else "@hhqqi4
 
 def _is_locked(fd: int) -> bool:
     if sys.platform == "darwin":
-        asked = _FLOCK.pack(0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
-        place = 3
+        query = _FLOCK.pack(0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        type_index = 3
     else:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        place = 0
-    answer = cast("tuple[int, ...]", _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked)))
-    return answer[place] != fcntl.F_UNLCK
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        type_index = 0
+    answer = cast("tuple[int, ...]", _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query)))
+    return answer[type_index] != fcntl.F_UNLCK
 
 
 def _forget_all() -> None:

@@ -72,17 +72,17 @@ class ExporterReport:
         written: Last position that the tracker's calls accepted.
         durable: Last position that its store holds.
         state: ``idle``, ``writing``, ``retrying``, ``blocked`` or ``ended``.
-        reason: Why it retries or is blocked, one line.
+        reason: Reason why the exporter retries or is blocked, one line.
         help: The command or step that fixes it.
         destination: The variables that define where it delivers.
         view: Command or address that shows the run.
         tracker_run_id: The tracker's own id of the run, once its writer has reported it.
         missed: Records that were deleted before this exporter was first named, which it never gets.
-        found: What the tracker already held of the run when this bridge first opened it, one line.
+        found: One line about what the tracker already held of the run when this bridge first opened it.
         rows_per_s: Rows written per second, over the last half minute.
         backlog: Size of the backlog, e.g. MLflow's assessments, which the tracker gets when no record waits.
         degraded: One sentence for each ability that the installed version of the tracker lacks.
-        left_out: What was not written because the tracker lacks an ability, reason to count.
+        left_out: Records that were not written because the tracker lacks an ability: reason to count.
     """
 
     written: int = 0
@@ -110,7 +110,7 @@ class Report:
     """Reports the state of a run's bridge at one moment.
 
     Attributes:
-        generated: Which of ``project`` and ``name`` were generated, separated by commas.
+        generated: Those of ``project`` and ``name`` that were generated, separated by commas.
         position: Last position of the ledger.
         former: Last report of each exporter that is no longer named, so that the run's address there stays known.
         drops: Reason to count.
@@ -323,10 +323,10 @@ def unread_bytes(folder: RunFolder, report: Report | None) -> int:
         folder: The run folder.
         report: Its last report; ``None`` when nothing was read yet.
     """
-    places = {} if report is None else report.processes
+    processes = {} if report is None else report.processes
     total = 0
     for file in folder.segments():
-        at = places.get(file.instance_id)
+        at = processes.get(file.instance_id)
         if at is None or file.number > at.segment:
             total += file.size_bytes
         elif file.number == at.segment:

@@ -45,22 +45,22 @@ def bench(tmp_path: Path, clock: Clock) -> Bench:
 
 
 def _steps(bench: Bench, count: int) -> list[tuple[float | None, bool]]:
-    return [(bench.delivery.step(), bench.delivery.resting) for _ in range(count)]
+    return [(bench.delivery.step(), bench.delivery.pausing) for _ in range(count)]
 
 
 @pytest.mark.parametrize(
-    ("wrote_s", "wanted", "rest_s"),
+    ("wrote_s", "wanted", "pause_s"),
     [(0.01, True, 0.2), (0.01, False, 0.0), (0.002, True, 0.0), (0.0025, True, 0.05), (3.0, True, 0.5)],
 )
 def test_a_rest_is_twenty_times_the_writing_and_half_a_second_at_most(
-    wrote_s: float, wanted: bool, rest_s: float
+    wrote_s: float, wanted: bool, pause_s: float
 ) -> None:
     once = Throttle()
     once.wrote(wrote_s / 2)
     once.wrote(wrote_s / 2)
 
-    assert once.rest_s(wanted=wanted) == pytest.approx(rest_s)
-    assert once.rest_s(wanted=True) == 0.0
+    assert once.pause_s(wanted=wanted) == pytest.approx(pause_s)
+    assert once.pause_s(wanted=True) == 0.0
 
 
 def test_what_comes_during_a_rest_goes_in_one_call(bench: Bench) -> None:
@@ -83,7 +83,7 @@ def test_there_is_not_a_rest_while_more_waits_than_one_window_takes(bench: Bench
 
     found = _steps(bench, 6)
 
-    assert [resting for _, resting in found] == [False] * 5 + [True]
+    assert [pausing for _, pausing in found] == [False] * 5 + [True]
     assert [wait_s for wait_s, _ in found[:5]] == [0.0] * 5
     assert [call for call in bench.tracker.calls if call[0] == "rows"] == [
         ("rows", (1, 2)),
@@ -100,8 +100,8 @@ def test_there_is_not_a_rest_while_the_reader_has_more(bench: Bench) -> None:
 
 
 def test_a_backlog_is_written_without_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_session, "LONGEST_REST_S", 3600.0)
-    monkeypatch.setattr(writer_session, "RESTS_FOR", 1e12)
+    monkeypatch.setattr(writer_session, "LONGEST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(writer_session, "PAUSE_FACTOR", 1e12)
     monkeypatch.setattr(segment_reader, "BATCH_FRAMES", 10)
     recorder = RecordingTracker()
     process = Process.start(run_folder(tmp_path), "memory")
@@ -113,7 +113,7 @@ def test_a_backlog_is_written_without_a_rest(tmp_path: Path, monkeypatch: pytest
 def test_there_is_not_a_rest_before_or_after_the_end(bench: Bench) -> None:
     bench.ledger.commit([row(1), end()])
 
-    assert not any(resting for _, resting in _steps(bench, 3))
+    assert not any(pausing for _, pausing in _steps(bench, 3))
     assert bench.delivery.progress.state == "ended"
 
 
@@ -121,14 +121,14 @@ def test_a_failure_is_not_waited_for_as_a_rest(tmp_path: Path, clock: Clock) -> 
     bench = Bench(tmp_path, Tracker(fails=lambda records: clock.passes(records) or RetryableError("busy")))
     bench.ledger.commit([row(1)])
 
-    assert [resting for _, resting in _steps(bench, 3)] == [False] * 3
+    assert [pausing for _, pausing in _steps(bench, 3)] == [False] * 3
 
 
 def test_what_is_new_does_not_cut_a_rest_short_and_a_flush_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_session, "LONGEST_REST_S", 3600.0)
-    monkeypatch.setattr(writer_session, "RESTS_FOR", 1e12)
+    monkeypatch.setattr(writer_session, "LONGEST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(writer_session, "PAUSE_FACTOR", 1e12)
     recorder, folder = RecordingTracker(), run_folder(tmp_path)
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):

@@ -144,7 +144,7 @@ def test_a_run_that_cannot_be_opened_for_want_of_files_waits_and_the_others_go_o
         until(lambda: rows_of(recorder, folders) == [1] * 4)
 
     assert len(lines) == 1
-    assert lines[0].startswith("run-001: no more files can be opened with 1 runs at work")
+    assert lines[0].startswith("run-001: no more files can be opened with 1 active runs")
 
 
 def test_a_run_that_cannot_be_opened_is_tried_again_and_the_others_go_on(

@@ -150,7 +150,7 @@ def test_a_run_that_no_bridge_can_begin_on_a_full_disk_is_begun_once_there_is_ro
     assert held.acquire()
     with service(tmp_path, env, "--exporters", "gated", "--dir", str(runs)) as running:
         client = client_of(running)
-        said_until(running, "is served by another process")
+        said_until(running, "is in use by another process")
         fill(ballast)
         held.release()
         refused = [client.send() for _ in range(3)]

@@ -216,7 +216,7 @@ def test_a_damaged_ledger_is_set_aside_and_what_the_segments_hold_arrives_once(
     info = RunInfo(run_id_of(project, "given"), project, "given", tmp_path)
     assert [one.step for one in trackio_store.held(info).scalars] == list(range(200))
     assert len(list(only_folder(base).path.glob("ledger.sqlite.damaged-*[0-9]"))) == 1
-    assert "the ledger is damaged" in _log(base) or "was damaged; it lies at" in _log(base)
+    assert "the ledger is damaged" in _log(base) or "was damaged and renamed to" in _log(base)
 
 
 def test_a_directory_that_is_read_only_is_an_error_at_init_that_says_what_to_set(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 _RAW: Final = -zlib.MAX_WBITS
 PLAIN: Final = frozenset({"", "identity"})
 QUICK_BYTES: Final = 256 << 10
-"""What is inflated to more than this is inflated beside the event loop."""
+"""Inflated size above which a body is inflated outside the event loop."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _SLICE: Final = 64 << 10
 _MEMBERS: Final = 4096
@@ -83,7 +83,8 @@ class _Inflating:
         while not machine.eof:
             if at >= len(body):
                 raise EOFError
-            # By slices: what a member leaves over is copied, and of a whole body that would be a body for each member.
+            # In slices, because the bytes after a member are copied: of a whole body, that would be a copy for each
+            # member.
             piece = body[at : at + size]
             self._take(machine.decompress(piece, self._room + 1))
             at += len(piece) - len(machine.unused_data)

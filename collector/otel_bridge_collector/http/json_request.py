@@ -1,8 +1,8 @@
-"""OTLP/JSON -> the equivalent protobuf message, by the rules of OTLP where they differ from protobuf's.
+"""Converts OTLP/JSON to the equivalent protobuf message, by the rules of OTLP where they differ from protobuf's.
 
-Ids are hex, not base64; enums are numbers, not names; unknown keys are ignored; keys are lowerCamelCase. 64-bit
-numbers come as text or number, doubles also as ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, other bytes as base64. One
-plan a message type, made of its descriptor once; one walk renames the keys, and protobuf builds the message in C.
+Ids are hex, not base64; enums are numbers, not names; unknown keys are ignored; keys are lowerCamelCase. 64-bit numbers
+come as text or number, doubles also as ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, other bytes as base64. Each message
+type has one plan, made once from its descriptor. One pass renames the keys, and protobuf builds the message in C.
 
 Source: opentelemetry-specification, protocol/otlp.md, "JSON Protobuf Encoding"; protobuf, "ProtoJSON Format".
 """
@@ -24,9 +24,9 @@ from otel_bridge.errors import InvalidRecordError
 M = TypeVar("M", bound=Message)
 _HEX: Final = frozenset({"trace_id", "span_id", "parent_span_id"})
 _DEPTH: Final = 100
-"""How deep a message may nest: protobuf's own limit."""
+"""Deepest nesting of messages: protobuf's own limit."""
 _SHOWN: Final = 40
-"""Characters of a wrong value that are given."""
+"""Most characters of a wrong value that an error shows."""
 _WORDS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _F: Final = FieldDescriptor
 _INTEGERS: Final = frozenset(
@@ -86,11 +86,11 @@ def _plan(kind: Descriptor) -> _Plan:
 
 
 _begun: Final[dict[str, _Plan]] = {}
-"""Plans made or being made: messages hold messages of their own kind."""
+"""Plans that are complete or being built, because messages hold messages of their own type."""
 
 
 def _is_optional(field: FieldDescriptor) -> bool:
-    """Return whether *field* is an ``optional`` one: protobuf keeps those in a oneof of their own."""
+    """Return whether *field* is ``optional``: protobuf puts such a field in a oneof of its own."""
     oneof = field.containing_oneof
     return oneof is not None and len(oneof.fields) == 1 and oneof.name == f"_{field.name}"
 
@@ -125,7 +125,7 @@ def _all_of(one: _Convert) -> _Convert:
         items: list[object] = []
         try:
             for item in cast("list[object]", value):
-                items.append(one(item, depth))  # noqa: PERF401  # the index of the bad one is given
+                items.append(one(item, depth))  # noqa: PERF401  # an error needs the index of the bad item
         except _BadValueError as exc:
             exc.path.append(f"[{len(items)}]")
             raise

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from otel_bridge_collector.http import protocol
 
 _log = logging.getLogger("otel_bridge_collector.http")
-# uvicorn warns of each malformed request: those are counted instead.
+# uvicorn warns of each malformed request; the receiver counts such requests instead.
 _log.setLevel(logging.ERROR)
 
 
@@ -52,7 +52,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._look = self.loop.call_later(protocol.HEAD_S, self._look_at_head)
         self.silent[self] = None
         if len(self.connections) > protocol.max_connections():
-            # Not the new one: a client that opens connections and sends nothing must not shut others out.
+            # Not the new connection: a client that opens connections and sends nothing must not shut others out.
             self.silent.popitem(last=False)[0].transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -88,7 +88,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def _look_at_head(self) -> None:
-        """Close a connection whose head takes too long, the first one or a later one; else look again."""
+        """Close a connection whose head, of its first or a later request, takes too long; else check again later."""
         left_s = self._head_since_s + protocol.HEAD_S - self.loop.time() if self._in_head else protocol.HEAD_S
         if left_s <= 0:
             self.transport.close()

@@ -64,7 +64,7 @@ def decoded(signal: Signal, body: bytes, encoding: str, *, is_json: bool, limit_
 
 
 def decoded_at_once(signal: Signal, body: bytes, encoding: str, *, is_json: bool, limit_bytes: int) -> bytes | None:
-    """Return the same if that takes about a millisecond, by the decompressed size, else ``None``.
+    """Return the body as `decoded` does if that takes about a millisecond, by its decompressed size, else ``None``.
 
     Raises the same errors as `decoded`.
     """

@@ -43,7 +43,7 @@ _CHUNK_LINE: Final = 1024
 _STEP_BYTES: Final = 1 << 20
 _LOOK_S: Final = 0.05
 _CONNECTIONS: Final = 64
-"""Connections at one time, a thread each: more than the processes of one machine open."""
+"""Most concurrent connections, each with a thread: more than the processes of one machine open."""
 _LENGTH_DIGITS: Final = 18
 _SHOWN: Final = 40
 """Characters of a header that an error shows."""
@@ -148,12 +148,12 @@ class _Server(socketserver.ThreadingTCPServer):
         super().close_request(request)
 
     def mark_busy(self, connection: socket.socket) -> None:
-        """Note that a request is running, so that the connection is not closed for a new one."""
+        """Mark a connection as busy, so that it is not closed for a new one."""
         with self._guard:
             self._silent.pop(connection, None)
 
     def mark_silent(self, connection: socket.socket) -> None:
-        """Note that a request was answered."""
+        """Mark a connection as silent, after its request was answered."""
         with self._guard:
             self._silent[connection] = None
 
@@ -260,7 +260,7 @@ class _Connection(BaseHTTPRequestHandler):
     def _refuse(self, error: Exception, *, is_json: bool = False) -> None:
         answer = answer_to(error)
         self._owner.store.refuse(error)
-        self.close_connection = True  # how much of the body is read is not known
+        self.close_connection = True  # the position in the body is unknown
         more = {"Connection": "close", **headers_of_refused(answer)}
         self._answer(answer.http_status, said_of_refused(answer, is_json=is_json), is_json=is_json, more=more)
 

@@ -52,7 +52,7 @@ _BODY_S: Final = 60.0
 _DISCARD_BYTES: Final = 64 << 20
 _DISCARD_S: Final = 2.0
 _SHOWN: Final = 200
-"""Characters of an unknown path that are given."""
+"""Most characters of an unknown path that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class HttpServer:
             ],
             exception_handlers={HTTPException: self._no_such_page},
         )
-        app.router.redirect_slashes = False  # to another scheme behind a proxy, and the token in clear with it
+        app.router.redirect_slashes = False  # a redirect behind a proxy may send the token unencrypted
         http = protocol(self._count_garbage)
         config = uvicorn.Config(
             app,
@@ -169,7 +169,7 @@ class HttpServer:
 
     async def _no_such_page(self, request: Request, exc: Exception) -> Response:
         status = exc.status_code if isinstance(exc, HTTPException) else 404
-        path: str = request.scope["path"]  # not of `url`, which the client's header `Host` is part of
+        path: str = request.scope["path"]  # not from `url`, which contains the client's header `Host`
         error: Exception = no_such_path(path[:_SHOWN])
         headers = dict(self._headers)
         if status == 405:
@@ -178,8 +178,8 @@ class HttpServer:
         answer = answer_to(error)
         self._serving.counters.refuse(answer, "HTTP", error)
         is_json = _is_json(request.headers)
-        said = said_of_refused(answer, is_json=is_json)
-        return Response(said, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=headers)
+        answer_body = said_of_refused(answer, is_json=is_json)
+        return Response(answer_body, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=headers)
 
 
 class _ExportEndpoint:
@@ -199,12 +199,12 @@ class _ExportEndpoint:
             await body.discard()
             answer = answer_to(exc)
             self._serving.counters.refuse(answer, "OTLP/HTTP", exc)
-            said = said_of_refused(answer, is_json=is_json)
+            answer_body = said_of_refused(answer, is_json=is_json)
             more = {**self._headers, **headers_of_refused(answer)}
-            response = Response(said, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=more)
+            response = Response(answer_body, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=more)
         else:
-            said = said_of_taken(signal, rejected, is_json=is_json)
-            response = Response(said, media_type=JSON if is_json else PROTOBUF, headers=self._headers)
+            answer_body = said_of_taken(signal, rejected, is_json=is_json)
+            response = Response(answer_body, media_type=JSON if is_json else PROTOBUF, headers=self._headers)
         await response(scope, receive, send)
 
     async def _store(self, signal: Signal, headers: Headers, sent: _Body, *, is_json: bool) -> Rejected | None:

@@ -1,1 +1,1 @@
-"""Delivery of one exporter: position, retry, throttle, dead letters."""
+"""Delivers the records of one exporter: position, retry, throttle, dead letters."""

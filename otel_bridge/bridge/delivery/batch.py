@@ -1,4 +1,4 @@
-"""Hold what delivery works on: a batch of writer calls, the open writer, progress for the report."""
+"""Holds the data of a delivery: a batch of writer calls, the open writer, progress for the report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from otel_bridge.records import Config, End, Evaluation, PlainTrace, Position, R
 
 @dataclass(frozen=True, slots=True)
 class LastWanted:
-    """Where the records of an exporter end that is only owed some: no process asks for it any more.
+    """Describes where the records of an exporter end that no process requests any more.
 
     Attributes:
-        position: Position of the last record that it is to get.
-        status: How the last process ended that asked for it.
+        position: Position of the last record for the exporter.
+        status: Status of the last process that requested the exporter.
     """
 
     position: Position
@@ -30,17 +30,17 @@ class LastWanted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one exporter is, for the report.
+    """Describes the progress of one exporter, for the report.
 
     Attributes:
         state: ``idle``, ``writing``, ``retrying``, ``blocked`` or ``ended``.
-        failing_since_s: `time.monotonic` when it began to fail, ``None`` when it does not.
-        damaged: It found the ledger damaged and waits for a new one.
-        resolved: Its settings could be read, so `destination` and the numbers mean something.
-        found: What the tracker already held of the run when it was first opened, one line; empty: nothing.
-        backlog: How much of what is written its writer has deferred.
-        settled: Its tracker's run has ended, or was never opened.
-        last_wanted: Position of the last record that it is to get; ``None``: there is no last one.
+        failing_since_s: `time.monotonic` of its first failure; ``None`` while it works.
+        damaged: Whether it found the ledger damaged and waits for a new one.
+        resolved: Whether its settings could be read, so that `destination` and the numbers are valid.
+        found: One line about what the tracker already held of the run at the first open; empty for nothing.
+        backlog: Size of the work that its writer deferred.
+        settled: Whether its tracker's run has ended or was never opened.
+        last_wanted: Position of the last record for it; ``None`` when there is no last one.
     """
 
     exporter: str
@@ -65,32 +65,32 @@ class Progress:
     last_wanted: Position | None = None
 
     def lacks(self, position: Position) -> int:
-        """Return how many of the records up to *position* it has not written and is to get."""
+        """Return the number of records up to *position* that the exporter still has to write."""
         last = position if self.last_wanted is None else min(position, self.last_wanted)
         return max(last - self.written, 0)
 
     def has_all(self, position: Position) -> bool:
-        """Return whether it needs none of the records up to *position*, also not to replace what its tracker loses.
+        """Return whether the exporter needs none of the records up to *position*, not even to write lost ones again.
 
-        Where no more comes for it, the end of its tracker's run decides that; else a record behind them does.
+        Without further records, the end of the tracker's run settles records in doubt; otherwise a later record does.
         """
         return not self.lacks(position) and (self.settled or self.last_wanted is None)
 
 
 @dataclass(slots=True)
 class Batch:
-    """Records read and not yet all written, as calls.
+    """Holds records that were read and not yet all written, as calls.
 
     Attributes:
-        through: Where *written* stands when all calls are made.
-        end: The end to act on after them.
-        rows: Rows written and not yet counted in the destination.
-        left_out: What the writer left out of them, not yet counted either: reason to count.
-        owed_end: Its end is not a record: the exporter is to get no more, though the run goes on.
-        dead_letter: The dead letter that this is, tried again; 0: records in the ledger's order.
-        refused: The last record of it was refused for good.
-        tried: The record of the dead letter, once it was written; ``None``: not yet, or refused again.
-        whole: It took all that there was, and no more was about to come.
+        through: Value of *written* once all calls are made.
+        end: End to act on after the calls.
+        rows: Number of rows that were written and not yet counted in the destination.
+        left_out: Records that the writer left out, not yet counted either: reason to count.
+        owed_end: Whether its end is not a record: the exporter gets no more, though the run continues.
+        dead_letter: Id of the dead letter that is retried; 0 for records in the ledger's order.
+        refused: Whether its last record was refused for good.
+        tried: Record of the dead letter, once written; ``None`` before that, or when it was refused again.
+        whole: Whether it holds all available records, and no more were about to come.
     """
 
     calls: deque[WriterCall]
@@ -113,32 +113,32 @@ class Batch:
         self.left_out.update(left_out)
 
     def counted(self) -> None:
-        """Note that the counts are in the destination."""
+        """Mark the counts as stored in the destination."""
         self.rows = self.rollouts = 0
         self.left_out.clear()
 
     def refuse(self) -> None:
-        """Note that the record tried last was refused for good."""
+        """Mark the last record as refused for good."""
         self.refused = True
 
     def try_done(self, record: Record) -> None:
-        """Note that the dead letter was tried: it is written, or was refused again."""
+        """Mark the dead letter as retried: its record was written, or refused again."""
         self.tried = None if self.refused else record
 
     def dead_letter_removed(self) -> None:
-        """Note that the dead letter has left the ledger."""
+        """Mark the dead letter as removed from the ledger."""
         self.dead_letter = 0
 
 
 @dataclass(slots=True)
 class OpenWriter:
-    """An open writer.
+    """Holds an open writer.
 
     Attributes:
-        given: Configs up to this position were given right after open.
-        reports_durable: What it wrote is durable only when it says so.
-        last: The last row, rollout or evaluation it wrote.
-        left_out: What it had left out when `newly_left_out` was asked last.
+        given: Position up to which configs were given to the writer right after its open.
+        reports_durable: Whether its records are durable only once it reports so.
+        last: Position of the last row, rollout or evaluation that it wrote.
+        left_out: Records that it had left out at the last call of `newly_left_out`.
     """
 
     writer: RunWriter
@@ -149,29 +149,29 @@ class OpenWriter:
     left_out: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def newly_left_out(self) -> Mapping[str, int]:
-        """Return what the writer left out since this was asked last: reason to count."""
+        """Return what the writer left out since the last call: reason to count."""
         before, self.left_out = self.left_out, left_out_of(self.writer)
         return Counter(self.left_out) - Counter(before)
 
     def wrote(self, position: Position) -> None:
-        """Note the last row, rollout or evaluation that was written."""
+        """Store the position of the last row, rollout or evaluation that was written."""
         self.last = position
 
     def begin_reporting(self) -> None:
-        """Note that the writer reports what is durable."""
+        """Mark the writer as one that reports what is durable."""
         self.reports_durable = True
 
     def looked(self, now_s: float) -> None:
-        """Note when the writer was asked last what is durable."""
+        """Store when the writer was last asked what is durable."""
         self.looked_s = now_s
 
     def caught_up(self) -> bool:
-        """Let the writer do a little of what it deferred; return whether nothing is left of it."""
+        """Let the writer do some of its deferred work; return whether none is left."""
         return self.writer.process_backlog() if isinstance(self.writer, HasBacklog) else True
 
 
 def counted(view: LedgerView, kinds: Sequence[int], at: Destination, through: Position) -> Destination:
-    """Return *at* with the records up to *through* counted, which the tracker turns out to hold."""
+    """Return *at* with the records up to *through* counted, because the tracker already holds them."""
     if through <= at.counted:
         return at
     found = view.count(at.counted, through)
@@ -180,22 +180,22 @@ def counted(view: LedgerView, kinds: Sequence[int], at: Destination, through: Po
     return replace(at, counted=through, rows=at.rows + rows, rollouts=at.rollouts + rollouts)
 
 
-# Records -> the calls of a writer: one kind a call, in the ledger's order or sorted by kind. Pure.
+# Turns records into calls of a writer: one kind in each call, in the ledger's order or sorted by kind. Pure.
 
 _ORDER: Final[Mapping[type, int]] = {Config: 0, Row: 1, RolloutRecord: 2, PlainTrace: 2, Evaluation: 3}
-"""In a batch sorted by kind evaluations come behind the rollouts they belong to."""
+"""In a batch that is sorted by kind, evaluations follow the rollouts that they belong to."""
 _SIGNAL_KINDS: Final = {"metrics": (codec.ROW,), "traces": (codec.ROLLOUT,), "logs": ()}
 _ALWAYS: Final = (codec.LATE, codec.CONFIG, codec.END)
 
 
 @dataclass(frozen=True, slots=True)
 class WriterCall:
-    """One call of a writer: records of one kind, positions increasing."""
+    """Represents one call of a writer: records of one kind, positions increasing."""
 
     records: Sequence[Record]
 
     def split(self, position: Position | None) -> tuple[WriterCall | None, WriterCall]:
-        """Split into what was done and what was not, *position* being the first that was not (``None``: none was)."""
+        """Split the call at *position*, the first record that was not written; ``None`` when none was written."""
         positions = [record.position for record in self.records]
         if position is None or not positions[0] < position <= positions[-1]:
             return None, self
@@ -203,7 +203,7 @@ class WriterCall:
         return WriterCall(self.records[:cut]), WriterCall(self.records[cut:])
 
     def halves(self) -> tuple[WriterCall, WriterCall]:
-        """Split in the middle; there are two records at least."""
+        """Split the call in the middle; it has at least two records."""
         middle = len(self.records) // 2
         return WriterCall(self.records[:middle]), WriterCall(self.records[middle:])
 
@@ -226,9 +226,9 @@ class WriterCall:
 
 
 def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
-    """Return the calls that write *records*: consecutive ones of a kind together; unordered: all of a kind together.
+    """Return the calls that write *records*.
 
-    A config is a call of its own.
+    Consecutive records of a kind share a call; unordered, all records of a kind do. A config is a call of its own.
     """
     placed = records if ordered else sorted(records, key=lambda record: _ORDER[type(record)])
     calls: list[WriterCall] = []
@@ -239,11 +239,11 @@ def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
 
 
 def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int, ...]:
-    """Return the kinds of records that an exporter named for *signals* gets; evaluations, configs and ends always.
+    """Return the kinds of records for an exporter of *signals*; evaluations, configs and ends are always included.
 
     Args:
-        signals: What it is named for.
-        takes_traces: With traces it gets those that are not rollouts too.
+        signals: Signals that the exporter is named for.
+        takes_traces: Whether the exporter also gets traces that are not rollouts, if it gets traces.
     """
     chosen = [kind for signal in signals for kind in _SIGNAL_KINDS[signal]]
     others = (codec.OTHER,) if takes_traces and codec.ROLLOUT in chosen else ()
@@ -251,7 +251,7 @@ def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int
 
 
 def needs_writer(at: Destination, records: Sequence[Record], end: End | None) -> bool:
-    """Return whether the tracker's run must be open for these; config alone does not open it."""
+    """Return whether these records need an open run in the tracker; a config alone does not."""
     kinds = {type(record) for record in records}
     if kinds & {Row, RolloutRecord, PlainTrace}:
         return True

@@ -1,7 +1,7 @@
-"""How much text each exporter of a run gets: ``OTEL_BRIDGE_<EXPORTER>_MESSAGE_CONTENT``, applied ahead of its writer.
+"""Limits the text that each exporter of a run gets: ``OTEL_BRIDGE_<EXPORTER>_MESSAGE_CONTENT``.
 
-What the bridge's environment and every process of the run say holds together, the strictest of it: text that one of
-them kept from a tracker never gets there, whichever process delivers it later.
+The strictest setting of the bridge's environment and of every process of the run applies. Text that one process kept
+from a tracker never gets there, whichever process delivers later.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ OFF: Final = 0
 
 
 class ContentLimits:
-    """The limits of one run. Given by one thread, asked by any.
+    """Holds the limits of one run. One thread changes them, any thread reads them.
 
     Args:
         env: The bridge's environment.
-        requested: What was requested before, as `requested` had it.
+        requested: Value of `requested` in an earlier bridge.
 
     Attributes:
-        requested: Exporter to the strictest that a process of the run said, e.g. ``{"wandb": "off"}``.
+        requested: Exporter to the strictest mode that a process of the run set, e.g. ``{"wandb": "off"}``.
     """
 
     def __init__(self, env: Mapping[str, str], requested: Mapping[str, str] | None = None) -> None:
         self._env = env
         self.requested: dict[str, str] = dict(requested or {})
 
-    def apply(self, said: Mapping[str, str]) -> None:
-        """Take what a process says, exporter to mode: `requested` is another one where that is stricter."""
-        stricter = {name: mode for name, mode in said.items() if _is_stricter(mode, self.requested.get(name, "full"))}
+    def apply(self, modes: Mapping[str, str]) -> None:
+        """Apply the modes of a process, by exporter: a stricter mode replaces the one in `requested`."""
+        stricter = {name: mode for name, mode in modes.items() if _is_stricter(mode, self.requested.get(name, "full"))}
         if stricter:
             self.requested = {**self.requested, **stricter}
 
     def of(self, exporter: str) -> Limit:
-        """Return how many characters a text may have for *exporter*."""
+        """Return the most characters that a text may have for *exporter*."""
         try:
             own = settings.content_of(exporter).read(self._env)
-        except ConfigError:  # it is blocked, and says why
+        except ConfigError:  # the exporter is blocked, and its state has the reason
             return OFF
         return _strictest(limit_of(mode) for mode in (own, self.requested.get(exporter, "full")))
 

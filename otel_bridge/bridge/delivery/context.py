@@ -1,4 +1,4 @@
-"""Hold what the parts of one exporter's delivery share."""
+"""Holds what the parts of one exporter's delivery share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from otel_bridge.records import Position
 
 
 class Describe(Protocol):
-    """Describes what the run is, from one snapshot of the ledger."""
+    """Describes a run from one snapshot of the ledger."""
 
     def __call__(self, view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
-        """Return the run, and the position up to which its configs hold everything."""
+        """Return the run, and the position up to which its configs are complete."""
         ...
 
 
@@ -28,16 +28,16 @@ def unlimited() -> Limit:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryContext:
-    """What an exporter is delivered from and with; the same for as long as its run is served.
+    """Holds the sources and settings of one exporter's delivery, constant while its run is served.
 
     Attributes:
-        name: The exporter.
+        name: Name of the exporter.
         ledger: The run's ledger.
         resolve: Returns the exporter and its settings; raises `ConfigError`.
         describe: Describes the run.
         say: Takes one line for the log.
-        limit: Returns how many characters a text may have for this exporter.
-        more_comes: Returns whether more records are about to come without a pause, so that the writer may not rest.
+        limit: Returns the most characters that a text may have for this exporter.
+        more_comes: Returns whether more records are about to come at once, so that the writer may not pause.
     """
 
     name: str

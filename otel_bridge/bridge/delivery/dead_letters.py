@@ -1,7 +1,7 @@
-"""Dead letters that a person wants tried again: by the exporter that refused them, one at a time.
+"""Retries dead letters at a person's request: with the exporter that refused them, one at a time.
 
-A dead letter goes to the writer as a batch of its own, between two batches of the ledger's order. It stays in the
-ledger until it is written; refused again, it is stored as a dead letter again, with the new reason.
+The writer gets a dead letter as a batch of its own, between two batches of the ledger's order. The dead letter stays in
+the ledger until it is written. If it is refused again, it is stored again with the new reason.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from otel_bridge.records import End, Record, RolloutRecord, Row
 
 
 class DeadLetterRetry:
-    """What is to be tried again of one exporter. `ask` is for any thread, the rest for the exporter's own.
+    """Holds the dead letters that one exporter must retry. Only `ask` may be called by any thread.
 
     Args:
-        context: Of its delivery.
+        context: Context of the exporter's delivery.
     """
 
     def __init__(self, context: DeliveryContext) -> None:
@@ -33,21 +33,21 @@ class DeadLetterRetry:
 
     @property
     def waiting(self) -> int:
-        """How many wait to be tried."""
+        """Return the number of dead letters that wait for a retry."""
         return len(self._asked)
 
     def ask(self, ids: Iterable[int]) -> None:
-        """Try these again, in their order."""
+        """Retry these dead letters, in their order."""
         self._asked.extend(number for number in ids if number not in self._asked)
 
     def batch(self, view: LedgerView, at: Destination) -> Batch | None:
-        """Return the next one as a batch of its own; ``None``: none waits."""
+        """Return the next dead letter as a batch of its own; ``None`` when none waits."""
         while self._asked:
             dead_letter = self._asked[0]
             record = self._record(view, dead_letter, at)
             if record is not None:
                 if at.ended and at.end_status is not None:
-                    # Opening the tracker's run takes its end back: it ends again behind the last dead letter.
+                    # Opening the tracker's run removes its end, so it ends again after the last dead letter.
                     self._end = End("", at.end_status, 0, at.ended)
                 end = self._end if len(self._asked) == 1 else None
                 return Batch(deque([WriterCall([record])]), at.written, end, dead_letter=dead_letter)
@@ -55,7 +55,7 @@ class DeadLetterRetry:
         return None
 
     def done(self, at: Destination, batch: Batch) -> Destination:
-        """Remove the dead letter of *batch*, which was tried, from the ledger."""
+        """Remove the retried dead letter of *batch* from the ledger."""
         self._ledger.remove_dead_letters(at.id, [batch.dead_letter])
         if self._asked and self._asked[0] == batch.dead_letter:
             self._asked.popleft()
@@ -69,7 +69,7 @@ class DeadLetterRetry:
         found = view.dead_letters([dead_letter])
         if not found:
             return None  # discarded meanwhile
-        why = _hindrance(found[0], at)
+        why = _retry_obstacle(found[0], at)
         if not why:
             try:
                 return dataclasses.replace(decode(found[0].kind, found[0].data, 0), position=at.written)
@@ -79,7 +79,7 @@ class DeadLetterRetry:
         return None
 
 
-def _hindrance(dead_letter: StoredDeadLetter, at: Destination) -> str:
+def _retry_obstacle(dead_letter: StoredDeadLetter, at: Destination) -> str:
     if dead_letter.destination_id != at.id:
         return "it belongs to another destination of this exporter"
     return "" if dead_letter.data else "its content was released, there were too many"

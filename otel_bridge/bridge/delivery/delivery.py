@@ -1,8 +1,8 @@
-"""One exporter of one run: ledger -> writer, one step at a time. No thread here: `DeliveryWorker` runs the steps.
+"""Delivers one run to one exporter, from the ledger to the writer, in single steps; `DeliveryWorker` runs the steps.
 
-What became of a write is one of four: done; retry, with backoff; blocked, tried again every minute; permanent, a dead
-letter, and what stands behind goes on. Nothing is lost: *written* moves only behind writes that returned, and a bridge
-that starts again goes on from what the writer says its tracker holds.
+A write has one of four results: done; retry, with backoff; blocked, tried again every minute; permanent, a dead letter,
+after which the next records follow. No record is lost: *written* advances only after a write returned. A new bridge
+continues from the position that the writer reports for its tracker.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ DURABLE_POLL_S: Final = 1.0
 
 
 class Delivery:
-    """Brings the ledger's records to one writer. For one thread; `progress` may be read by any.
+    """Delivers the ledger's records to one writer. For one thread; `progress` may be read by any.
 
     Args:
-        context: The exporter, and what it is delivered from and with.
-        signals: What it is named for.
+        context: The exporter, with the sources and settings of its delivery.
+        signals: Signals that the exporter is named for.
 
     Attributes:
-        dead_letters: Its dead letters that are to be tried again.
-        last_wanted: Where its records end, since no process asks for it any more. The tracker's run ends there, which
-            settles what is in doubt; ``None``: a process asks for it. Set by another thread.
-        resting: After the step that was made last, so that more records gather: what is new need not wake it.
+        dead_letters: Its dead letters to retry.
+        last_wanted: Its last record, if no process requests it any more. The tracker's run ends there, which
+            settles records in doubt. ``None`` while a process requests it. Set by another thread.
+        pausing: Whether it pauses after its last step, so that more records collect and new ones need not wake it.
     """
 
     def __init__(self, context: DeliveryContext, signals: Sequence[str]) -> None:
@@ -66,7 +66,7 @@ class Delivery:
         self._retry = RetryPolicy(context, self._position)
         self._writer = WriterSession(context, self._position, self._retry, self._view)
         self.dead_letters = DeadLetterRetry(context)
-        self.resting = False
+        self.pausing = False
         self.last_wanted: LastWanted | None = None
         self._target: tuple[Exporter, ExporterSettings] | None = None
         self._batch: Batch | None = None
@@ -74,20 +74,20 @@ class Delivery:
 
     @property
     def progress(self) -> Progress:
-        """How far it is."""
+        """Return the progress of the exporter."""
         return self._position.progress
 
     @property
     def destination_id(self) -> int | None:
-        """Id of the destination in the ledger, ``None`` while the settings cannot be read."""
+        """Return the id of the destination in the ledger; ``None`` while the settings cannot be read."""
         return None if self._position.at is None else self._position.at.id
 
     def stop_at(self, last: LastWanted | None) -> None:
-        """Deliver records up to *last* only; ``None``: all. From any thread."""
+        """Deliver records up to *last* only, or all when it is ``None``. May be called by any thread."""
         self.last_wanted = last
 
     def set_signals(self, signals: Sequence[str]) -> None:
-        """Deliver these from the next batch on."""
+        """Deliver these signals from the next batch on."""
         self._signals = signals
 
     @property
@@ -95,21 +95,21 @@ class Delivery:
         return kinds_of(self._signals, takes_traces=self._target is not None and self._target[0].takes_traces)
 
     def step(self) -> float | None:
-        """Do one thing; what it raises beyond `Exception` is for `failed`.
+        """Do one step; exceptions other than `Exception` are for `failed`.
 
         Returns:
-            Seconds after which the next step is due; ``None``: when something new is there.
+            Seconds until the next step is due; ``None`` until something new arrives.
         """
-        self.resting = False
+        self.pausing = False
         try:
             return self._step()
         except Exception as exc:  # noqa: BLE001  # nothing may end the thread
             return self._outcome(exc)
 
     def failed(self, exc: BaseException) -> float:
-        """Note what ended a step and is not an `Exception` (`SystemExit`, a cancellation); return the seconds to wait.
+        """Handle an error of a step that is not an `Exception`, e.g. `SystemExit`; return the seconds to wait.
 
-        The writer is closed: it stands wherever that left it.
+        The writer is closed, because its state is unknown.
         """
         strange = exc if isinstance(exc, Exception) else RuntimeError(f"the tracker raised {type(exc).__name__}: {exc}")
         self._give_up_writer()
@@ -119,7 +119,7 @@ class Delivery:
         if isinstance(exc, LedgerDamagedError):
             self._position.damaged(str(exc))
             return None
-        if isinstance(exc, (BlockedError, PermanentError)):  # permanent: of open, with no record to blame
+        if isinstance(exc, (BlockedError, PermanentError)):  # permanent: from `open`, so no record is at fault
             self._give_up_writer()
             self._batch = None
             return self._retry.blocked(exc)
@@ -129,7 +129,7 @@ class Delivery:
         return wait
 
     def close(self) -> None:
-        """Release the writer and the connection; what is written stays written. Raises nothing."""
+        """Release the writer and the connection; written records stay written. Raises nothing."""
         with contextlib.suppress(Exception):
             self._note_whole_batch()
         opened = self._writer.opened
@@ -141,14 +141,14 @@ class Delivery:
         self._view.close()
 
     def _note_whole_batch(self) -> None:
-        """Note a batch that was written whole just before the end: else the next one would write it again."""
+        """Store the position of a batch that was written just before the end, so that it is not written again."""
         batch = self._batch
         if batch is None or batch.calls or batch.dead_letter:
             return
         self._advance(batch.through if batch.end is None else batch.end.position - 1, batch)
 
     def skip_through(self, through: Position) -> None:
-        """Count what is written up to *through* as durable: the bound needs its room. The writer is closed first."""
+        """Count records written up to *through* as durable, so that they can be evicted. The writer is closed first."""
         at = self._position.at
         if at is None or at.durable >= min(through, at.written):
             return
@@ -157,7 +157,7 @@ class Delivery:
         self._position.save(dataclasses.replace(at, durable=min(through, at.written)))
 
     def reopen(self) -> None:
-        """Open the run in the tracker anew with its next record. Raises nothing."""
+        """Reopen the run in the tracker with its next record. Raises nothing."""
         if self._writer.opened is not None:
             self._give_up_writer()
             self._batch = None
@@ -168,15 +168,15 @@ class Delivery:
         if self._batch is None:
             self._batch = self.dead_letters.batch(self._view, at) or self._fetch(at, target[0])
         batch = self._batch
-        if batch.dead_letter and not batch.calls:  # written, and the ledger refused to note it
+        if batch.dead_letter and not batch.calls:  # written, but the ledger could not store that
             return self._dead_letter_tried(batch)
         if batch.calls or batch.end is not None or (at.backlog and self._writer.opened is None):
             renamed = batch.end is not None and self._writer.is_renamed()
-            if renamed:  # no record follows that would open the run anew
+            if renamed:  # no record follows that would reopen the run
                 self.reopen()
             opened = None if renamed else self._writer.opened or self._writer.open(target, at, self._kinds)
             if opened is None:
-                self._batch = None  # the tracker holds more or less than was noted: read again from there
+                self._batch = None  # the tracker holds more or less than was stored: read again from its position
                 return 0.0
             if batch.calls:
                 if self.progress.state in {"idle", "ended"}:
@@ -188,7 +188,7 @@ class Delivery:
                     return self._dead_letter_tried(batch)
                 return 0.0
             if batch.end is not None:
-                # While the writer is open: only it can return whether what it wrote is durable.
+                # While the writer is open: only it can return whether its records are durable.
                 self._advance(batch.end.position - 1, batch)
                 if self._is_over(batch) and not self._caught_up(opened):
                     return 0.0
@@ -211,7 +211,7 @@ class Delivery:
             raise BlockedError(str(exc)) from exc
 
     def _fetch(self, at: Destination, exporter: Exporter) -> Batch:
-        """Read the next batch. Records that need no writer while none is open are passed over."""
+        """Read the next batch; records that need no writer are passed over while none is open."""
         known, more_comes, wanted = self._ledger.position, self._context.more_comes(), self.last_wanted
         batch = self._read(at, exporter, wanted)
         for position, kind, data, reason in batch.broken:
@@ -235,7 +235,7 @@ class Delivery:
         )
 
     def _read(self, at: Destination, exporter: Exporter, wanted: LastWanted | None) -> RecordPage:
-        """Return the next records, of the signals that are named when they have been read."""
+        """Return the next records, of the signals that are named after the read."""
         while True:
             kinds = self._kinds
             batch = self._ledger.records(
@@ -249,7 +249,7 @@ class Delivery:
         self._position.advance(through, batch, reports_durable=None if opened is None else opened.reports_durable)
 
     def _act_on_end(self, opened: OpenWriter, batch: Batch) -> None:
-        """End the run in the tracker, unless something for this exporter came behind the end meanwhile."""
+        """End the run in the tracker, unless records for this exporter followed the end meanwhile."""
         end = batch.end
         if end is None or not self._is_over(batch):
             return
@@ -265,7 +265,7 @@ class Delivery:
         self._retry.over()
 
     def _is_over(self, batch: Batch) -> bool:
-        """Return whether the exporter is to get nothing behind the end of *batch*: else that is cancelled."""
+        """Return whether no record for the exporter follows the end of *batch*; a later record cancels the end."""
         end, wanted = batch.end, self.last_wanted
         if end is None:
             return False
@@ -274,14 +274,14 @@ class Delivery:
         return not batch.owed_end and self._ledger.position <= end.position
 
     def _after(self, batch: Batch) -> float | None:
-        """Rest after a batch that took all there was; with more waiting, deferred or just ended there is no rest."""
+        """Pause after a batch of all available records, unless records or a backlog wait or the run has just ended."""
         due_s = self._due()
         wanted = batch.whole and batch.end is None and not (self.dead_letters.waiting or self.progress.backlog)
-        rest_s = self._writer.throttle.rest_s(wanted=wanted)
-        if not rest_s:
+        pause_s = self._writer.throttle.pause_s(wanted=wanted)
+        if not pause_s:
             return due_s
-        self.resting = True
-        return rest_s if not due_s else min(rest_s, due_s)
+        self.pausing = True
+        return pause_s if not due_s else min(pause_s, due_s)
 
     def _due(self) -> float | None:
         at, opened = self._position.now, self._writer.opened
@@ -297,21 +297,22 @@ class Delivery:
             self._writer.look_at_durable(in_doubt, at)
         if failing:
             self._retry.over()
-        # A run that was never opened, for want of a row, has ended too once its end is passed.
+        # A run that was never opened because it had no row has also ended once its end is passed.
         self._position.show("ended" if at.ended or (self._passed_end and self._passed_end == at.written) else "idle")
         return None if in_doubt is None else DURABLE_POLL_S
 
     def _caught_up(self, opened: OpenWriter) -> bool:
-        """Let the writer do a little of what it deferred; return whether nothing is left of it."""
+        """Let the writer do some of its deferred work; return whether none is left."""
         done = self._writer.process_backlog(opened)
-        if not done and self._position.failing:  # one that had nothing to do has proved nothing
+        if not done and self._position.failing:  # a writer without any work to do proves nothing
             self._retry.over()
         return done
 
     def _give_up_writer(self) -> None:
-        """Close a writer that failed and go back to what is durable: only the next one knows what of the rest arrived.
+        """Close a failed writer and go back to the durable position.
 
-        Else what was lost behind the last record would wait for another record, with nothing to show for it.
+        Only the next writer knows which later records arrived. Otherwise records that were
+        lost after the last one would wait for another record, and no error would show that.
         """
         self._writer.close()
         self._go_back()
@@ -322,7 +323,7 @@ class Delivery:
 
 
 def _end_of(batch: RecordPage, wanted: LastWanted | None) -> End | None:
-    """Return the end that *batch* closes with; one with anything behind it that the exporter is to get is cancelled."""
+    """Return the end that closes *batch*; a later record for the exporter cancels the end."""
     last = batch.records[-1] if batch.records else None
     known = batch.last if wanted is None else max(wanted.position, batch.through)
     return last if isinstance(last, End) and last.position == known else None

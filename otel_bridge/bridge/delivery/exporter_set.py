@@ -1,4 +1,4 @@
-"""The exporters of one run at work: one `ExporterWorker` each, begun and ended as the run's processes name them."""
+"""Owns the active exporters of one run: one `ExporterWorker` each, started and stopped as processes name them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class ExporterSet:
 
     Args:
         ledger: The run's ledger.
-        places: Where exporters deliver.
+        places: Environment in which exporters deliver.
         describe: Describes the run.
-        progressed: Called from a worker's thread when it got on.
+        progressed: Called from a worker's thread after progress.
         say: Takes one line for the log.
-        forward: Makes the worker of ``otlp``.
-        limit_of: From an exporter to the characters that a text may have for it.
-        more_comes: Returns whether more records are about to come without a pause, so that no writer may rest.
+        forward: Creates the worker of ``otlp``.
+        limit_of: Returns the most characters that a text may have for an exporter.
+        more_comes: Returns whether more records are about to come at once, so that no writer may pause.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ExporterSet:
 
     @property
     def names(self) -> Names:
-        """Exporter to signals, as they are now."""
+        """Return the current exporters, each with its signals."""
         return self._names
 
     def choose(
@@ -66,12 +66,12 @@ class ExporterSet:
         named: Mapping[str, Mapping[str, str]],
         last_wanted: Mapping[str, LastWanted] = _WITHOUT_LAST,
     ) -> bool:
-        """Make the workers those of *names*; return whether anything changed.
+        """Start and stop workers so that they are those of *names*; return whether anything changed.
 
         Args:
             names: Exporter to signals.
-            named: Exporter to the place that the run's processes name for it.
-            last_wanted: Exporter to where its records end, where no process asks for it any more.
+            named: Exporter to the destination that the run's processes name for it.
+            last_wanted: Exporter to where its records end, if no process requests it any more.
         """
         for name, worker in self.by_name.items():
             worker.stop_at(last_wanted.get(name))
@@ -92,7 +92,7 @@ class ExporterSet:
         return True
 
     def widen(self, names: Names) -> None:
-        """Deliver the signals of *names* too, to those exporters that are at work: before such records are there."""
+        """Deliver the signals of *names* too, to active exporters, before such records exist."""
         for name, signals in names.items():
             missing = tuple(signal for signal in signals if signal not in self._names.get(name, signals))
             if missing:
@@ -100,12 +100,12 @@ class ExporterSet:
                 self.by_name[name].set_signals(self._names[name])
 
     def notify(self, *, retry: bool = False) -> None:
-        """Say that there are new records; with *retry* try at once what failed."""
+        """Notify all workers of new records; with *retry* they also retry failed work at once."""
         for worker in self.by_name.values():
             worker.notify(retry=retry)
 
     def follow_name(self, run: RunInfo) -> None:
-        """Open every writer anew when the project or the name of *run* has changed since the last call."""
+        """Reopen every writer when the project or the name of *run* has changed since the last call."""
         names = run.project, run.name
         if self._run_names not in {None, names}:
             for worker in self.by_name.values():
@@ -113,7 +113,7 @@ class ExporterSet:
         self._run_names = names
 
     def retry_dead_letters(self, dead_letters: Mapping[str, Sequence[int]]) -> None:
-        """Try dead letters again, ids by exporter; those of an exporter that the run does not have stay as they are."""
+        """Retry dead letters, ids by exporter; those of an exporter that the run does not have stay as they are."""
         for name, ids in dead_letters.items():
             if name in self.by_name:
                 self.by_name[name].retry_dead_letters(ids)
@@ -121,9 +121,9 @@ class ExporterSet:
                 self._say(f"{name} is not among the run's exporters: its dead letters stay as they are")
 
     def mark_named(self) -> None:
-        """Tell the ledger which destinations the run has now, when that changed.
+        """Mark in the ledger which destinations the run has now, if that changed.
 
-        An exporter whose destination is not known here may get one at any instant, on its own thread.
+        An exporter whose destination is unknown here may get one at any moment, on its own thread.
         """
         ids = {name: worker.destination_id for name, worker in self.by_name.items()}
         known = frozenset(number for number in ids.values() if number is not None)
@@ -133,11 +133,11 @@ class ExporterSet:
             self._marked = known, unknown
 
     def unresolved(self) -> bool:
-        """Return whether an exporter's destination is not known yet."""
+        """Return whether any exporter's destination is still unknown."""
         return any(not worker.progress.resolved for name, worker in self.by_name.items() if name != OTLP)
 
     def rest(self, position: Position, retry_after_exit_s: float) -> tuple[bool, bool]:
-        """Return whether all is delivered, and else whether what is not is parked: blocked, or failing for *park_s*."""
+        """Return whether all is delivered, and whether every exporter that lacks records is parked."""
         workers = self.by_name.values()
         left = [
             worker.progress
@@ -147,7 +147,7 @@ class ExporterSet:
         return not left, all(_is_parked(progress, retry_after_exit_s) for progress in left)
 
     def written(self) -> list[Position]:
-        """Return how far each of those is that do not fail."""
+        """Return the written position of each exporter that does not fail."""
         return [
             worker.progress.written
             for name, worker in self.by_name.items()
@@ -155,12 +155,12 @@ class ExporterSet:
         ]
 
     def stop(self) -> None:
-        """Ask all to end."""
+        """Request that all workers stop."""
         for worker in (*self.by_name.values(), *self._leaving):
             worker.stop()
 
     def join(self, deadline_s: float) -> list[str]:
-        """Wait for all until `time.monotonic` is *deadline_s*; return the names of those that hang."""
+        """Wait for all workers until `time.monotonic` is *deadline_s*; return the names of those that hang."""
         workers = {**self.by_name, **{worker.progress.exporter: worker for worker in self._leaving}}
         return [name for name, worker in workers.items() if not worker.join(deadline_s - time.monotonic())]
 

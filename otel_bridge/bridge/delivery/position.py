@@ -1,7 +1,7 @@
-"""Hold the position of one exporter in the ledger, at one destination, and its progress for the report.
+"""Holds the position of one exporter in the ledger, at one destination, and its progress for the report.
 
-For the exporter's own thread; `DeliveryPosition.progress` may be read by any. No writer here: delivery says what became
-of one.
+For the exporter's own thread; `DeliveryPosition.progress` may be read by any. This module uses no writer: the caller
+reports the result of each write.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from otel_bridge.text.redaction import redact_text
 
 
 class DeliveryPosition:
-    """An exporter's destination in the ledger and its progress for the report.
+    """Holds an exporter's destination in the ledger and its progress for the report.
 
     Attributes:
-        progress: How far it is; a new value with each change.
-        at: Its destination, ``None`` until `resume`.
+        progress: Progress of the exporter; a new object with each change.
+        at: Destination of the exporter; ``None`` until `resume`.
     """
 
     def __init__(self, context: DeliveryContext) -> None:
@@ -39,40 +39,42 @@ class DeliveryPosition:
 
     @property
     def now(self) -> Destination:
-        """The destination; raises `RetryableError` while there is none."""
+        """Return the destination; raise `RetryableError` while there is none."""
         if self.at is None:
             raise RetryableError(f"exporter {self._name} has no destination yet")
         return self.at
 
     @property
     def failing(self) -> bool:
-        """It failed, and nothing has been written since."""
+        """Return whether the exporter failed and no record has been written since."""
         return self.progress.failing_since_s is not None
 
     def resume(self, settings: ExporterSettings) -> Destination:
-        """Stand where the ledger says that the destination of *settings* is; the same one after the first call."""
+        """Continue at the ledger's position for the destination of *settings*; return the destination."""
         if self.at is None:
             at = self._ledger.destination(self._name, destination_of(settings))
             if at.durable < at.written and not at.ended:
-                # Written but not durable when the last bridge went: the writer says after its open where to go on.
+                # Written but not durable when the last bridge ended: after its open, the writer reports where to
+                # continue.
                 at = dataclasses.replace(at, written=at.durable)
             self.at, self._settings = at, settings
             self.show(self.progress.state)
         return self.now
 
     def save(self, at: Destination) -> None:
-        """Stand at *at*, in the ledger too."""
+        """Replace the destination by *at*, in the ledger too."""
         self._ledger.save(at)
         self.at = at
         self.show(self.progress.state)
 
     def advance(self, through: Position, batch: Batch, *, reports_durable: bool | None) -> None:
-        """Note that all up to *through* is written, and count what *batch* has counted.
+        """Store that all records up to *through* are written, and add the counts of *batch*.
 
         Args:
-            through: Position up to which it is.
-            batch: Its counts are taken.
-            reports_durable: What the open writer wrote is durable only when it says so; ``None``: no writer is open.
+            through: Position up to which all records are written.
+            batch: Batch whose counts are added and then reset.
+            reports_durable: Whether the open writer's records are durable only once it reports so; ``None`` without a
+                writer.
         """
         at = self.now
         in_doubt = at.durable < at.written if reports_durable is None else reports_durable
@@ -87,10 +89,10 @@ class DeliveryPosition:
         )
         if moved != at:
             self.save(moved)
-        batch.counted()  # behind the save, which may fail and be made again
+        batch.counted()  # after the save, which may fail and be repeated
 
     def rewind(self) -> bool:
-        """Move back to what is durable, so that the rest is written again; return whether that moved it."""
+        """Move back to the durable position, to write later records again; return whether the position moved."""
         at = self.at
         if at is None or at.durable >= at.written or at.ended:
             return False
@@ -100,20 +102,20 @@ class DeliveryPosition:
         return True
 
     def dead_letter(self, position: Position, kind: int, data: bytes, *, record_id: str, reason: str) -> None:
-        """Set a record aside that is refused for good."""
+        """Store a record that was refused for good as a dead letter."""
         at, reason = self.now, redact_text(reason)
         self._ledger.dead_letter(DeadLetter(at.id, position, kind, record_id, reason, time.time_ns(), data))
         self.at = dataclasses.replace(at, dead_letters=at.dead_letters + 1)
         self._say(f"{self._name}: record {record_id or position} is refused for good and set aside: {reason}")
 
     def found(self, what: str) -> None:
-        """Note, and say, what the tracker already held of the run when its writer was opened; empty: nothing new."""
+        """Store and log what the tracker already held of the run when its writer was opened; empty for nothing new."""
         if what:
             self._found = what
             self._say(f"{self._name}: {what}")
 
     def backlog(self, count: int) -> None:
-        """Note how much of what is written the writer has deferred."""
+        """Store the size of the work that the writer deferred."""
         if count != self.now.backlog:
             self.save(dataclasses.replace(self.now, backlog=count))
 
@@ -122,7 +124,7 @@ class DeliveryPosition:
         self.progress = dataclasses.replace(self.progress, damaged=True, reason=shown(reason))
 
     def show(self, state: str, *, reason: str = "", help_: str = "") -> None:
-        """Show *state*; a failing one keeps since when and, where they are not given anew, its reason and help."""
+        """Show *state*; a failing state keeps its start and, unless they are given, its reason and help."""
         reason, help_ = shown(reason), shown(help_)
         at, before = self.at, self.progress
         failing = state in {"retrying", "blocked"}

@@ -1,8 +1,9 @@
-"""The exporters that a run's own processes asked for, and what each of them has not got: kept in the ledger.
+"""Keeps in the ledger which exporters a run's own processes requested, and which records each of them lacks.
 
-A process asks by the header of its segments. What it asked for holds until the exporter has it, a person discards it,
-or the limit of the directory evicts it, whichever exporters a bridge, `drain`, `run` or `serve` is given meanwhile.
-An exporter has a record once its tracker confirmed it or ended the run behind it: what is only written may be lost.
+A process requests exporters by the header of its segments. The request holds until the exporter has its
+records, a person discards them, or they are evicted. Exporters given to a bridge, `drain`, `run` or `serve` do not
+change that. An exporter has a record once its tracker confirmed the record or ended the run after it: a record that is
+only written may be lost.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ REQUESTED: Final = "requested"
 ASKED_BY: Final = "asked_by"
 GIVEN_UP: Final = "given_up"
 _OPEN: Final = -1
-"""Stands for the end of the ledger: a process that asks for the signal may still append."""
+"""Represents the end of the ledger: a process that requests the signal may still append."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardedExporter:
-    """What an exporter never gets.
+    """Describes the records that an exporter never gets.
 
     Attributes:
-        through: Position up to which records need not wait for it.
-        discarded: Records that a person gave up with ``drain --discard``.
-        evicted: Records that were deleted to stay under the limit of the directory.
+        through: Position up to which records need not wait for the exporter.
+        discarded: Number of records that a person gave up with ``drain --discard``.
+        evicted: Number of records that were deleted to stay under the limit of the directory.
     """
 
     through: Position = 0
@@ -41,15 +42,15 @@ class DiscardedExporter:
 
 
 class RequestedExporters:
-    """Knows which exporters are still owed records of one run. One thread.
+    """Determines which exporters are still owed records of one run. One thread.
 
     Args:
-        ledger: Keeps what was asked for.
-        view: Reads it.
+        ledger: Stores the requests.
+        view: Reads the ledger.
 
     Attributes:
-        given_up: Exporter to what it never gets.
-        asked_by: Exporter to the instance id of the process that asked for it last.
+        given_up: Exporter to the records that it never gets.
+        asked_by: Exporter to the instance id of the process that requested it last.
     """
 
     def __init__(self, ledger: Ledger, view: LedgerView) -> None:
@@ -64,17 +65,17 @@ class RequestedExporters:
 
     @property
     def names(self) -> Iterable[str]:
-        """Exporters that a process asked for and nobody discarded since."""
+        """Return the exporters that a process requested and that were not discarded since."""
         return self._signals.keys()
 
     def note(self, named: Names, *, all_read: bool, by: Mapping[str, str]) -> None:
-        """Note what the run's processes ask for now.
+        """Store the present requests of the run's processes.
 
         Args:
-            named: Exporter to signals; empty: none of them asks for any, and what was asked for before holds.
-            all_read: Nothing of an earlier process is left to be read, so that what *named* lacks is owed no more than
-                the ledger holds.
-            by: Exporter to the instance id of the process that asked for it last.
+            named: Exporter to signals. When empty, no process requests any, and earlier requests hold.
+            all_read: Whether the segments of earlier processes are fully read, so that an exporter that *named* lacks
+                is owed no more than the ledger holds.
+            by: Exporter to the instance id of the process that requested it last.
         """
         if not named:
             return
@@ -91,13 +92,13 @@ class RequestedExporters:
         self._keep(changed)
 
     def signals_of(self, name: str) -> tuple[str, ...]:
-        """Return the signals that a process asks *name* for, or that *name* has not got."""
+        """Return the signals that a process requests for *name*, or that *name* has not got."""
         lagging, _ = self.lagging().get(name, ((), 0))
         signals = self._signals.get(name, {})
         return tuple(one for one in SIGNALS if signals.get(one) == _OPEN or one in lagging)
 
     def open_names(self) -> Names:
-        """Return exporter to signals as the last processes that asked for any asked for them."""
+        """Return exporter to signals as the last processes with any request requested them."""
         found = {
             name: tuple(signal for signal in SIGNALS if signals.get(signal) == _OPEN)
             for name, signals in self._signals.items()
@@ -105,9 +106,9 @@ class RequestedExporters:
         return {name: signals for name, signals in found.items() if signals}
 
     def lagging(self) -> dict[str, tuple[tuple[str, ...], Position]]:
-        """Return each exporter that has not got all that was asked for: the signals and the position it is owed.
+        """Return each exporter that lacks requested records: the signals and the position that it is owed.
 
-        One that no process asks for any more is also owed the end of its tracker's run.
+        An exporter that no process requests any more is also owed the end of its tracker's run.
         """
         destinations = self._view.destinations()
         found: dict[str, tuple[tuple[str, ...], Position]] = {}
@@ -121,9 +122,9 @@ class RequestedExporters:
         return found
 
     def owed(self) -> dict[str, int]:
-        """Return by exporter how many records it is owed that are still there; ``otlp`` is owed segments, not these.
+        """Return the number of stored records that each exporter is owed; ``otlp`` is owed segments instead.
 
-        The end that its tracker's run is still owed counts as one.
+        The end that its tracker's run is still owed counts as one record.
         """
         lagging = self.lagging()
         if not lagging:
@@ -136,7 +137,7 @@ class RequestedExporters:
         return {name: count for name, count in counts.items() if count > 0}
 
     def keep_from(self) -> Position | None:
-        """Return the position behind which an exporter without any destination is owed records; ``None``: no such."""
+        """Return the position after which exporters without a destination are owed records; ``None`` without one."""
         known = {destination.exporter for destination in self._view.destinations()}
         return min(
             (self.given_up.get(name, DiscardedExporter()).through for name in self.lagging() if name not in known),
@@ -144,16 +145,16 @@ class RequestedExporters:
         )
 
     def _new_segments(self, there: int) -> int:
-        """Return how many of the segments that are *there* were not there at the last discard; deleting takes time."""
+        """Return the number of segments, of *there*, that are new since the last discard; deleting takes time."""
         new, self._segments_given_up = max(there - self._segments_given_up, 0), there
         return new
 
     def discard(self, names: Iterable[str], *, segments: Callable[[], int]) -> dict[str, int]:
-        """Give up what the exporters *names* have not got; return by exporter how many records that were.
+        """Give up the records that the exporters *names* have not got; return the number of records by exporter.
 
         Args:
             names: The exporters.
-            segments: Returns how many segments ``otlp`` has not got: it is owed these, and no records.
+            segments: Returns the number of segments that ``otlp`` has not got: it is owed these, and no records.
         """
         found: dict[str, int] = {}
         for name in names:
@@ -171,7 +172,7 @@ class RequestedExporters:
         return found
 
     def all_given_up(self) -> dict[str, DiscardedExporter]:
-        """Return by exporter what it never gets, also what the limit took from its destinations in the ledger."""
+        """Return by exporter the records that it never gets, including those evicted from its destinations."""
         found = dict(self.given_up)
         for item in self._view.destinations():
             if item.taken:
@@ -180,7 +181,7 @@ class RequestedExporters:
         return found
 
     def evict(self, through: Position) -> list[str]:
-        """Let records up to *through* go that an exporter without any destination is owed; return such exporters."""
+        """Evict records up to *through* that are owed to exporters without any destination; return these exporters."""
         known = {destination.exporter for destination in self._view.destinations()}
         waiting = [name for name in self.lagging() if name not in known]
         evicted: list[str] = []
@@ -192,7 +193,7 @@ class RequestedExporters:
         return evicted
 
     def _give_up(self, name: str, through: Position) -> int:
-        """Return how many records up to *through* the exporter has not got; its destinations pass over them."""
+        """Return how many records up to *through* the exporter lacks; its destinations move past them."""
         at = max(self._delivered(name, self._view.destinations()), self._view.oldest() - 1)
         self._ledger.pass_over(name, through)
         return max(through - at, 0)
@@ -202,7 +203,7 @@ class RequestedExporters:
         return max([*delivered, self.given_up.get(name, DiscardedExporter()).through])
 
     def _owes_end(self, name: str, at: Position, destinations: Iterable[Destination]) -> bool:
-        """Return whether no process asks for the exporter and the run is still open in the tracker that has most."""
+        """Return whether no process requests the exporter and the run is still open in its furthest destination."""
         if _OPEN in self._signals[name].values() or self.given_up.get(name, DiscardedExporter()).through >= at > 0:
             return False
         furthest = max(

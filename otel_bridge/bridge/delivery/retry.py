@@ -1,4 +1,4 @@
-"""Decide what follows a failure of an exporter: retry with backoff, block, or dead letter; and what is shown."""
+"""Decides what follows a failure of an exporter: retry with backoff, block, or dead letter; and shows the failure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from otel_bridge.bridge.delivery.position import DeliveryPosition
 from otel_bridge.errors import BlockedError, ExporterError, OtelBridgeError, PermanentError, RetryableError
 
 BLOCKED_S: Final = 60.0
-"""How often a blocked exporter is tried again."""
+"""Seconds between two tries of a blocked exporter."""
 _REOPEN_AFTER: Final = 4
-"""Failures in a row after which the writer is opened anew."""
+"""Failures in a row after which the writer is reopened."""
 _STRANGE_TRIES: Final = 5
-"""How often an error that is none of the three is treated as a passing one."""
+"""Times that an error of an unknown type is treated as one that may pass."""
 _UNEXPECTED_DEAD_LETTERS: Final = 3
 """Dead letters in a row for such an error, after which the exporter itself is treated as broken."""
 
 
 class RetryPolicy:
-    """The failures in a row of one exporter. For its own thread.
+    """Counts the failures in a row of one exporter. For the exporter's own thread.
 
     Args:
-        context: Of its delivery.
-        position: Where it is shown.
+        context: Context of the exporter's delivery.
+        position: Position of the exporter, which shows its state.
     """
 
     def __init__(self, context: DeliveryContext, position: DeliveryPosition) -> None:
@@ -34,11 +34,11 @@ class RetryPolicy:
 
     @property
     def call_for_a_new_writer(self) -> bool:
-        """There were so many that the open writer is not to be trusted."""
+        """Return whether there were so many failures that the open writer must be replaced."""
         return self._backoff.failures >= _REOPEN_AFTER
 
     def blocked(self, exc: BlockedError | PermanentError) -> float:
-        """Note that a person must act; return the seconds until it is tried again."""
+        """Show that a person must act; return the seconds until the next try."""
         help_ = exc.help if isinstance(exc, BlockedError) else ""
         shown = self._position.progress
         if shown.state != "blocked" or shown.reason != str(exc):
@@ -47,10 +47,10 @@ class RetryPolicy:
         return BLOCKED_S
 
     def passing(self, exc: Exception) -> float:
-        """Note an error that may pass; return the seconds until the next try."""
+        """Count an error that may pass; return the seconds until the next try."""
         if isinstance(exc, OtelBridgeError):
             reason, retry_after_s = str(exc), exc.retry_after_s if isinstance(exc, RetryableError) else 1.0
-        else:  # a writer's own fault
+        else:  # an error of the writer itself
             reason, retry_after_s = f"{type(exc).__name__}: {exc}", None
             self._strange += 1
         wait = self._backoff.failed(retry_after_s)
@@ -60,18 +60,18 @@ class RetryPolicy:
         return wait
 
     def is_for_good(self, error: Exception) -> bool:
-        """Return whether the record that met *error* is refused for good.
+        """Return whether the record that caused *error* is refused for good.
 
-        An error that is none of the three is the writer's own fault: it is tried again, then treated as permanent.
+        An unknown type of error is the writer's own: the call is retried, then the error is treated as permanent.
         """
         strange = not isinstance(error, ExporterError)
         return isinstance(error, PermanentError) or (strange and self._strange >= _STRANGE_TRIES)
 
     def before_dead_letter(self, error: Exception) -> None:
-        """Count a record that is to be set aside for *error*.
+        """Count a record that becomes a dead letter because of *error*.
 
         Raises:
-            BlockedError: Every record meets the writer's own fault: the exporter is broken, not they.
+            BlockedError: Every record causes an error of the writer itself, so that the exporter is broken.
         """
         if isinstance(error, ExporterError):
             return
@@ -80,19 +80,19 @@ class RetryPolicy:
             raise BlockedError(f"every record fails: {type(error).__name__}: {error}", help="see the bridge's log")
 
     def wrote(self) -> None:
-        """A call of the writer returned."""
+        """Reset the failures, after a call of the writer returned."""
         self._unexpected_dead_letters = 0
         self.over()
 
     def over(self) -> None:
-        """The exporter works."""
+        """Reset the failures, because the exporter works."""
         self._backoff.succeeded()
         self._strange = 0
         if self._position.failing:
             self._position.show("writing")
 
 
-# How long to wait after a failure: doubling from 0.1 s to 30 s, with jitter of its own.
+# Computes the wait after a failure: it doubles from 0.1 s to 30 s, with jitter.
 
 FIRST_S: Final = 0.1
 LONGEST_S: Final = 30.0
@@ -103,7 +103,7 @@ class Backoff:
     """Counts failures in a row. One thread.
 
     Args:
-        chance: Source of jitter; default: one of its own, so that nobody's seeded generator is drawn from.
+        chance: Source of jitter; by default its own, so that no seeded generator of the trainer is used.
     """
 
     def __init__(self, chance: random.Random | None = None) -> None:
@@ -111,12 +111,12 @@ class Backoff:
         self.failures = 0
 
     def failed(self, retry_after_s: float | None = None) -> float:
-        """Count a failure; return the seconds to wait: half to all of the doubled time, at least what was asked for."""
+        """Count a failure; return the seconds to wait: half to all of the doubled time, at least *retry_after_s*."""
         self.failures += 1
         longest = min(FIRST_S * 2.0 ** min(self.failures - 1, 20), LONGEST_S)
         wait = longest * self._chance.uniform(0.5, 1.0)
         return wait if retry_after_s is None else max(wait, min(retry_after_s, ASKED_LONGEST_S))
 
     def succeeded(self) -> None:
-        """Begin anew."""
+        """Reset the count."""
         self.failures = 0

@@ -1,4 +1,4 @@
-"""The thread of one exporter of one run. What it waits for never keeps another waiting."""
+"""Runs the delivery of one exporter of one run on a thread of its own, so that its waits delay no other exporter."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from otel_bridge.records import Position
 
 
 class ExporterWorker(Protocol):
-    """What serves one exporter of one run: a `DeliveryWorker`, or for ``otlp`` what forwards the segments."""
+    """Serves one exporter of one run: a `DeliveryWorker`, or for ``otlp`` the forwarder of the segments."""
 
     @property
     def progress(self) -> Progress:
-        """How far it is."""
+        """Return the progress of the exporter."""
         ...
 
     @property
     def destination_id(self) -> int | None:
-        """Its destination in the ledger, ``None`` when it has none (yet)."""
+        """Return the id of the exporter's destination in the ledger; ``None`` without one."""
         ...
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to deliver."""
         ...
 
     def notify(self, *, retry: bool = False) -> None:
-        """Say that something new is there; with *retry* also try at once what failed."""
+        """Notify the worker of new data; with *retry* it also retries failed work at once."""
         ...
 
     def set_signals(self, signals: tuple[str, ...]) -> None:
@@ -41,39 +41,39 @@ class ExporterWorker(Protocol):
         ...
 
     def stop_at(self, last: LastWanted | None) -> None:
-        """Deliver records up to *last* only, and end the tracker's run there; ``None``: all."""
+        """Deliver records up to *last* only, and end the tracker's run there; ``None`` for all."""
         ...
 
     def skip_through(self, through: Position) -> None:
-        """Count what is written up to *through* as durable: the bound needs its room."""
+        """Count records written up to *through* as durable, so that they can be evicted."""
         ...
 
     def reopen(self) -> None:
-        """Open the run in the tracker anew with its next record: what describes the run has changed."""
+        """Reopen the run in the tracker with its next record, because the description of the run has changed."""
         ...
 
     def retry_dead_letters(self, ids: Sequence[int]) -> None:
-        """Try these dead letters again."""
+        """Retry these dead letters."""
         ...
 
     def dead_letters_waiting(self) -> int:
-        """Say how many of them wait to be tried."""
+        """Return the number of dead letters that wait for a retry."""
         ...
 
     def stop(self) -> None:
-        """Ask it to release its tracker and end. Returns at once."""
+        """Request that the worker releases its tracker and stops; return at once."""
         ...
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until it has ended; ``False``: it hangs."""
+        """Wait until the worker has stopped; return whether it has."""
         ...
 
 
 class DeliveryWorker:
-    """Runs a `Delivery` on a daemon thread: one that hangs in a tracker ends with the process.
+    """Runs a `Delivery` on a daemon thread; if the thread hangs in a tracker, it ends with the process.
 
     Args:
-        delivery: Made, not yet used.
+        delivery: The delivery, not yet used.
         progressed: Called on the thread after each step that changed something; must be quick.
     """
 
@@ -88,14 +88,14 @@ class DeliveryWorker:
 
     @property
     def progress(self) -> Progress:
-        """How far it is."""
+        """Return the progress of the exporter."""
         last = self._delivery.last_wanted
         found = self._delivery.progress
         return found if last is None else replace(found, last_wanted=last.position)
 
     @property
     def destination_id(self) -> int | None:
-        """Its destination in the ledger, ``None`` while its settings cannot be read."""
+        """Return the id of the exporter's destination in the ledger; ``None`` while its settings cannot be read."""
         return self._delivery.destination_id
 
     def start(self) -> None:
@@ -111,7 +111,7 @@ class DeliveryWorker:
             raise
 
     def notify(self, *, retry: bool = False) -> None:
-        """Say that there are new records; with *retry* also try at once what failed."""
+        """Notify the worker of new records; with *retry* it also retries failed work at once."""
         self._thread.notify(retry=retry)
 
     def set_signals(self, signals: tuple[str, ...]) -> None:
@@ -120,38 +120,38 @@ class DeliveryWorker:
         self._thread.notify(retry=True)
 
     def stop_at(self, last: LastWanted | None) -> None:
-        """Deliver records up to *last* only, and end the tracker's run there; ``None``: all."""
+        """Deliver records up to *last* only, and end the tracker's run there; ``None`` for all."""
         if self._delivery.last_wanted != last:
             self._delivery.stop_at(last)
             self._thread.notify(retry=True)
 
     def skip_through(self, through: Position) -> None:
-        """Count what is written up to *through* as durable."""
+        """Count records written up to *through* as durable."""
         with self._requests:
             self._skip_through = through
         self._thread.notify(retry=True)
 
     def reopen(self) -> None:
-        """Open the run in the tracker anew with its next record."""
+        """Reopen the run in the tracker with its next record."""
         with self._requests:
             self._reopen = True
         self._thread.notify(retry=True)
 
     def retry_dead_letters(self, ids: Sequence[int]) -> None:
-        """Try these dead letters again."""
+        """Retry these dead letters."""
         self._delivery.dead_letters.ask(ids)
         self._thread.notify(retry=True)
 
     def dead_letters_waiting(self) -> int:
-        """Say how many of them wait to be tried."""
+        """Return the number of dead letters that wait for a retry."""
         return self._delivery.dead_letters.waiting
 
     def stop(self) -> None:
-        """Ask it to end; returns at once."""
+        """Request that the worker stops; return at once."""
         self._thread.stop()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until it has ended; ``False``: it hangs."""
+        """Wait until the worker has stopped; return whether it has."""
         return self._thread.join(timeout_s)
 
     def _step(self) -> tuple[float | None, bool]:
@@ -160,8 +160,9 @@ class DeliveryWorker:
         wait_s = self._delivery.step()
         if self._delivery.progress is not before:
             self._progressed()
-        # New records cut neither a failing exporter's wait short nor a rest; a flush does, and finish() asks for one.
-        return wait_s, self._delivery.progress.failing_since_s is None and not self._delivery.resting
+        # New records shorten neither the wait of a failing exporter nor a pause; a flush does, and finish() requests
+        # one.
+        return wait_s, self._delivery.progress.failing_since_s is None and not self._delivery.pausing
 
     def _failed(self, exc: BaseException) -> float:
         wait_s = self._delivery.failed(exc)
@@ -177,28 +178,28 @@ class DeliveryWorker:
             through, self._skip_through = self._skip_through, None
             reopen, self._reopen = self._reopen, False
         if through is not None:
-            with contextlib.suppress(OtelBridgeError):  # the bound asks again
+            with contextlib.suppress(OtelBridgeError):  # eviction calls this again
                 self._delivery.skip_through(through)
         if reopen:
             self._delivery.reopen()
 
 
-# A daemon thread that makes one step after another and sleeps until there is something to do.
+# Runs a daemon thread that makes one step after another and sleeps until there is work.
 
 FAILED_S: Final = 1.0
 """Pause after a step whose failure could not be reported."""
 
 
 class DeliveryThread:
-    """Runs *step* until it is stopped. A step that hangs in a tracker ends with the process.
+    """Runs *step* until it is stopped. If a step hangs in a tracker, the thread ends with the process.
 
     Args:
-        step: Makes one step on the thread. Returns the seconds until the next one is due, 0 for at
-            once, ``None`` for when something new is there; and whether new records cut that wait short.
-        failed: Called on the thread with what *step* raised; returns the seconds until the next step. Nothing that a
-            step raises ends the thread, not even `SystemExit` or a cancellation: trackers raise both.
+        step: Makes one step on the thread. Returns the seconds until the next one is due (0 for at once, ``None`` until
+            something new arrives), and whether new records shorten that wait.
+        failed: Called on the thread with the exception of *step*; returns the seconds until the next step. No exception
+            of a step ends the thread, not even `SystemExit` or a cancellation: trackers raise both.
         ended: Called on the thread when it was stopped.
-        name: Of the thread.
+        name: Name of the thread.
     """
 
     def __init__(
@@ -216,28 +217,28 @@ class DeliveryThread:
 
     @property
     def stopping(self) -> bool:
-        """It was asked to end."""
+        """Return whether the thread was requested to stop."""
         return self._stopping
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def notify(self, *, retry: bool = False) -> None:
-        """Say that something new is there; with *retry* the next step is made at once, whatever it waits for."""
+        """Notify the thread of new data; with *retry* the next step is made at once, whatever the thread waits for."""
         with self._wake:
             self._news = True
             self._retry = self._retry or retry
             self._wake.notify()
 
     def stop(self) -> None:
-        """Ask it to end; returns at once."""
+        """Request that the thread stops; return at once."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until it has ended; ``False``: it hangs."""
+        """Wait until the thread has stopped; return whether it has."""
         self._thread.join(max(timeout_s, 0.0))
         return not self._thread.is_alive()
 

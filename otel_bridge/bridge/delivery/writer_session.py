@@ -1,7 +1,7 @@
-"""The writer of one exporter from its opening to its closing: given configs and records, asked what its tracker holds.
+"""Holds the writer of one exporter from its open to its close: gives it configs and records, and asks what is durable.
 
-Each call's result is one of three: written, refused for good, or to be retried. Where a call fails, what was done of it
-counts and the rest stays in the batch. For the exporter's own thread.
+The result of each call is one of three: written, refused for good, or to be retried. When a call fails, its written
+records count and the others stay in the batch. For the exporter's own thread.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from otel_bridge.exporter import (
 from otel_bridge.records import Config, Json, Position
 from otel_bridge.text.addresses import without_credentials
 
-RESTS_FOR: Final = 20.0
-"""Times as long as it wrote."""
-LONGEST_REST_S: Final = 0.5
-SHORTEST_REST_S: Final = 0.05
-"""A shorter pause is left out: new records are looked for no more often."""
+PAUSE_FACTOR: Final = 20.0
+"""Ratio of a pause to the time that the writes before it took."""
+LONGEST_PAUSE_S: Final = 0.5
+SHORTEST_PAUSE_S: Final = 0.05
+"""Shortest pause, below which there is none; this limits how often new records are read."""
 
 
 class WriterSession:
-    """Opens, calls, asks and closes the writer.
+    """Opens, calls, queries and closes the writer.
 
     Args:
-        context: Of its delivery.
-        position: Where it stands, moved by what is written and by what the tracker turns out to hold.
-        retry: Decides what becomes of a call that failed.
+        context: Context of the exporter's delivery.
+        position: Position of the exporter, moved by writes and by what the tracker already holds.
+        retry: Decides what follows a call that failed.
         view: Reads the ledger for the exporter's thread.
 
     Attributes:
-        opened: The open writer, ``None`` when there is none.
-        throttle: Counts how long its calls took.
+        opened: The open writer; ``None`` without one.
+        throttle: Counts how long the writer's calls took.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class WriterSession:
     def open(
         self, target: tuple[Exporter, ExporterSettings], at: Destination, kinds: Sequence[int]
     ) -> OpenWriter | None:
-        """Open the writer; ``None``: *written* moved, since the tracker holds more or less than was noted."""
+        """Open the writer; return ``None`` if *written* moved, because the tracker holds more or less than noted."""
         exporter, settings = target
-        if not self._position.failing:  # a failing one is failing until it has written something
+        if not self._position.failing:  # a failing exporter stays failing until it has written something
             self._position.show("writing")
         given, run = self._describe(self._view, reopened=bool(at.ended))
         self._names = run.project, run.name
@@ -108,7 +108,7 @@ class WriterSession:
             raise blocked from exc
 
     def _degraded(self, writer: RunWriter, known: Sequence[str]) -> tuple[str, ...]:
-        """Return what *writer* does with less, and log each sentence that is not *known*."""
+        """Return the abilities that *writer* lacks, and log each sentence that is not in *known*."""
         degraded = degraded_of(writer)
         for sentence in degraded:
             if sentence not in known:
@@ -125,7 +125,7 @@ class WriterSession:
         """Make the next call of *batch*.
 
         Raises:
-            Exception: What the writer raised, when the call is to be tried again: it is the batch's next one.
+            Exception: The writer's exception, when the call must be retried; it stays the next call of the batch.
         """
         call = batch.calls.popleft()
         error = self._made(opened, call)
@@ -135,7 +135,7 @@ class WriterSession:
             batch.calls.appendleft(rest)
         if done is not None:
             self._done(opened, batch, done, ordered=ordered)
-        self._position.backlog(backlog_of(opened.writer))  # behind what was done: a ledger may refuse to note it
+        self._position.backlog(backlog_of(opened.writer))  # after `_done`: the ledger may fail to store the backlog
         if error is None:
             self._retry.wrote()
             return
@@ -145,21 +145,21 @@ class WriterSession:
 
     def _made(self, opened: OpenWriter, call: WriterCall) -> Exception | None:
         first = call.records[0]
-        if isinstance(first, Config) and first.position <= opened.given:  # given at open, it or a newer one
+        if isinstance(first, Config) and first.position <= opened.given:  # this config or a newer one was given at open
             return None
         began = time.monotonic()
         try:
             call.make(opened.writer)
-        except Exception as exc:  # noqa: BLE001  # sorted by the caller
+        except Exception as exc:  # noqa: BLE001  # the caller handles it
             return exc
-        except BaseException as exc:  # noqa: BLE001  # SystemExit, a cancellation: the call is not done, the thread goes on
+        except BaseException as exc:  # noqa: BLE001  # SystemExit, a cancellation: the call failed, the thread goes on
             return RuntimeError(f"the tracker raised {type(exc).__name__}: {exc}")
         finally:
             self.throttle.wrote(time.monotonic() - began)
         return None
 
     def _refused(self, opened: OpenWriter, batch: Batch, error: Exception, *, ordered: bool) -> None:
-        """Make a dead letter of the first record of the next call; halve the call while the error names none."""
+        """Make a dead letter of the first record of the next call; halve the call while the error names no record."""
         rest = batch.calls[0]
         named = isinstance(error, ExporterError) and error.position is not None
         if not named and len(rest.records) > 1:
@@ -178,27 +178,27 @@ class WriterSession:
     def _done(
         self, opened: OpenWriter, batch: Batch, call: WriterCall | None, *, ordered: bool, position: Position = 0
     ) -> None:
-        """Count what was written; move *written* as far as the order allows."""
+        """Count the written records; move *written* as far as the order allows."""
         counted, newly_left_out = self._position.now.counted, opened.newly_left_out()
         for record in () if call is None else call.records:
             position = record.position
             if not isinstance(record, Config):
                 opened.wrote(position)
-        if position > counted:  # a call that is made again has been counted
+        if position > counted:  # a repeated call was counted before
             written = () if call is None else call.records
             batch.count((record for record in written if record.position > counted), newly_left_out)
         if ordered and batch.calls:
             self._position.advance(position, batch, reports_durable=opened.reports_durable)
 
     def is_renamed(self) -> bool:
-        """Return whether the run has another project or name now than when its writer was opened."""
+        """Return whether the project or the name of the run has changed since its writer was opened."""
         if self.opened is None:
             return False
         _, run = self._describe(self._view, reopened=False)
         return self._names != (run.project, run.name)
 
     def look_at_durable(self, opened: OpenWriter, at: Destination) -> None:
-        """Ask the writer how far its tracker's store is, and note it."""
+        """Read the durable position from the writer and store it."""
         opened.looked(time.monotonic())
         held = opened.writer.durable()
         if held is None or held >= opened.last:
@@ -207,7 +207,7 @@ class WriterSession:
             self._position.save(dataclasses.replace(at, durable=min(held, at.written)))
 
     def process_backlog(self, opened: OpenWriter) -> bool:
-        """Let the writer do a little of what it deferred; return whether nothing is left of it."""
+        """Let the writer do some of its deferred work; return whether none is left."""
         done = opened.caught_up()
         self._position.backlog(backlog_of(opened.writer))
         return done
@@ -218,28 +218,28 @@ class WriterSession:
         if opened is not None:
             try:
                 opened.writer.close()
-            except Exception as exc:  # noqa: BLE001  # it is gone either way
+            except Exception as exc:  # noqa: BLE001  # the writer is released in any case
                 self._say(f"{self._name}: closing its writer failed: {exc}")
                 return True
         return False
 
 
 class Throttle:
-    """Decides how long a writer rests between two batches, so that records gather. One thread.
+    """Decides how long a writer pauses between two batches, so that records collect. One thread.
 
-    A row costs a tracker less the more of them go in one call: on MLflow's SQLite a row of ten keys takes 9 ms alone,
-    2.5 ms among ten and 1.3 ms among a hundred. The bridge is to leave as much of the machine as it can to the trainer.
+    A row costs a tracker less the more rows one call has: on MLflow's SQLite a row of ten keys takes 9 ms alone, 2.5 ms
+    among ten and 1.3 ms among a hundred. The bridge must leave as much of the machine as it can to the trainer.
     """
 
     def __init__(self) -> None:
         self._wrote_s = 0.0
 
     def wrote(self, seconds: float) -> None:
-        """Count a call."""
+        """Add the duration of a call."""
         self._wrote_s += seconds
 
-    def rest_s(self, *, wanted: bool) -> float:
-        """Begin anew; return the seconds to rest, 0 when a rest is not *wanted* or would be too short."""
-        rest_s = min(self._wrote_s * RESTS_FOR, LONGEST_REST_S)
+    def pause_s(self, *, wanted: bool) -> float:
+        """Return the seconds to pause and reset the count; 0 when no pause is *wanted* or it would be too short."""
+        pause_s = min(self._wrote_s * PAUSE_FACTOR, LONGEST_PAUSE_S)
         self._wrote_s = 0.0
-        return rest_s if wanted and rest_s >= SHORTEST_REST_S else 0.0
+        return pause_s if wanted and pause_s >= SHORTEST_PAUSE_S else 0.0

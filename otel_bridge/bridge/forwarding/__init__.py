@@ -1,1 +1,1 @@
-"""The exporter ``otlp``: the bytes of the segments go on, as they are, to the next bridge or Collector."""
+"""Implements the exporter ``otlp``: sends the bytes of the segments, unchanged, to the next bridge or Collector."""

@@ -1,8 +1,8 @@
-"""Sends serialised OTLP requests, over gRPC or HTTP, and says by its error what became of one.
+"""Sends serialised OTLP requests, over gRPC or HTTP, and reports by its error what became of a request.
 
-Source of the tables: opentelemetry-specification, protocol/otlp.md, "Failures" and "OTLP/gRPC Throttling". Where the
-specification calls an answer final although a person can mend its cause (401, 403, 404 …), it is *blocked* here, and
-nothing is lost meanwhile.
+Source of the tables: opentelemetry-specification, protocol/otlp.md, "Failures" and "OTLP/gRPC Throttling". Some
+answers are final by the specification although a person can fix their cause (401, 403, 404 …). These are *blocked*
+here, and no data is lost meanwhile.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ _RETRY_GRPC: Final = frozenset({1, 2, 4, 8, 10, 11, 13, 14, 15})
 _FINAL_GRPC: Final = frozenset({3})
 _LIMIT_GRPC: Final = frozenset({8, 11})
 _OVER_SIZE: Final = re.compile(r"larger than|exceed\w* (the )?max|too (large|big|long)|smaller batches", re.IGNORECASE)
-"""How gRPC in C, Go and Java, tonic and we say that a request is over a limit. RESOURCE_EXHAUSTED without RetryInfo can
-also be a rate limit: the specification lets clients give up there, but then rows would be lost."""
+"""Texts by which gRPC in C, Go and Java, tonic and otel-bridge report a request over a limit.
+
+RESOURCE_EXHAUSTED without RetryInfo can also be a rate limit: the specification lets clients give up there, but then
+rows would be lost.
+"""
 _METHODS: Final = {
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
@@ -55,12 +58,12 @@ class Client(Protocol):
 
 
 class Reply:
-    """The answer to a request that was taken.
+    """Holds the answer to an accepted request.
 
     Attributes:
-        from_bridge: The other end is an otel-bridge.
-        rejected: How many points, spans or records of the request it refused.
-        message: Why, in its words.
+        from_bridge: Whether the other end is an otel-bridge.
+        rejected: Number of points, spans or records of the request that it refused.
+        message: The reason, as the other end gave it.
     """
 
     __slots__ = ("from_bridge", "message", "rejected")
@@ -76,7 +79,7 @@ class Reply:
 
 
 def client_for(endpoint: Endpoint) -> Client:
-    """Return a client for *endpoint*; nothing is connected yet."""
+    """Return a client for *endpoint*; it connects with its first request."""
     return _GrpcClient(endpoint) if endpoint.protocol == "grpc" else _HttpClient(endpoint)
 
 
@@ -148,9 +151,10 @@ class _GrpcClient:
             answer, call = self._export.with_call(body, timeout=self._endpoint.timeout_s, metadata=metadata)
         except self._rpc_error as exc:
             raise self._error(cast("_Failed", exc)) from exc
-        # Ours names itself in the trailers, with the status: headers of their own would cost it an operation a request.
-        said = (*(call.initial_metadata() or ()), *(call.trailing_metadata() or ()))
-        return Reply(answer, {key: str(value) for key, value in said})
+        # An otel-bridge names itself in the trailers, with the status: separate headers would cost it an operation a
+        # request.
+        received = (*(call.initial_metadata() or ()), *(call.trailing_metadata() or ()))
+        return Reply(answer, {key: str(value) for key, value in received})
 
     def close(self) -> None:
         self._channel.close()
@@ -185,7 +189,7 @@ class _Code(Protocol):
 
 
 class _Failed(Protocol):
-    """The error of a call: gRPC's `RpcError` that is a `Call` too."""
+    """Represents the error of a call: gRPC's `RpcError` that is also a `Call`."""
 
     def code(self) -> _Code: ...
 
@@ -209,11 +213,13 @@ def _file(path: str | None) -> bytes | None:
 
 
 def _asked_for(trailers: Iterable[tuple[str, str | bytes]] | None) -> float | None:
-    """Return the seconds of a failed call's RetryInfo; ``None``: it has none."""
+    """Return the seconds of a failed call's RetryInfo; ``None`` without one."""
     info = RetryInfo()
     try:
-        said = (value for key, value in trailers or () if key == "grpc-status-details-bin" and isinstance(value, bytes))
-        if any(detail.Unpack(info) for value in said for detail in Status.FromString(value).details):
+        encoded = (
+            value for key, value in trailers or () if key == "grpc-status-details-bin" and isinstance(value, bytes)
+        )
+        if any(detail.Unpack(info) for value in encoded for detail in Status.FromString(value).details):
             return float(info.retry_delay.ToMilliseconds()) / 1e3
     except DecodeError:
         return None
@@ -225,6 +231,6 @@ def _short(exc: Exception) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return what somebody else said, at most 200 characters, without secrets: it may repeat the address."""
+    """Return a text of another program, at most 200 characters, without secrets, because it may repeat the address."""
     text = shown(text)
     return text if len(text) <= 200 else f"{text[:199]}…"

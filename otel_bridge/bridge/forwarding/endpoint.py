@@ -1,7 +1,7 @@
-"""The standard ``OTEL_EXPORTER_OTLP_*`` variables -> where and how each signal is sent.
+"""Reads from the standard ``OTEL_EXPORTER_OTLP_*`` variables where and how each signal is sent.
 
-Source: opentelemetry-specification, protocol/exporter.md. A variable of a signal goes before the one of all signals. An
-unset protocol means gRPC, as in the Python SDK, where grpcio is installed; else ``http/protobuf``.
+Source: opentelemetry-specification, protocol/exporter.md. A variable of one signal overrides the variable of all
+    signals. An unset protocol means gRPC, as in the Python SDK, if grpcio is installed; else ``http/protobuf``.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one signal is sent, and how.
+    """Describes where one signal is sent, and how.
 
     Attributes:
         url: The whole address over HTTP; ``scheme://host:port`` over gRPC.
         headers: Names in lower case; may hold credentials.
-        gzip: Bodies are compressed.
-        timeout_s: Of one request.
-        secure: TLS.
-        certificate: File of certificates that the server's is checked against; ``None``: the system's.
-        client_certificate: File of our own certificate.
-        client_key: File of its key.
+        gzip: Whether bodies are compressed.
+        timeout_s: Timeout of one request.
+        secure: Whether TLS is used.
+        certificate: File of certificates to check the server's certificate; ``None`` for the system's.
+        client_certificate: File of the client's own certificate.
+        client_key: File of the key of that certificate.
     """
 
     signal: str
@@ -51,7 +51,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """The url without user, password and query: what may be shown."""
+        """Return the url without user, password and query, so that it may be shown."""
         return without_credentials(self.url).partition("?")[0]
 
 
@@ -60,7 +60,7 @@ def endpoint_for(signal: str, env: Mapping[str, str]) -> Endpoint:
 
     Raises:
         ConfigError: A variable cannot be used.
-        MissingExtraError: gRPC is asked for and grpcio is not installed.
+        MissingExtraError: gRPC is chosen and grpcio is not installed.
     """
     protocol = _protocol(signal, env)
     url = _url(signal, protocol, env)
@@ -79,12 +79,12 @@ def endpoint_for(signal: str, env: Mapping[str, str]) -> Endpoint:
 
 
 def has_grpc() -> bool:
-    """Return whether gRPC can be generated here."""
+    """Return whether grpcio is installed, so that gRPC can be used."""
     return importlib.util.find_spec("grpc") is not None
 
 
 def unset_without_grpc(env: Mapping[str, str]) -> bool:
-    """Return whether some signal goes over HTTP only because gRPC, which an unset protocol means, is not installed."""
+    """Return whether any signal uses HTTP only because its protocol is unset and grpcio is not installed."""
     return not has_grpc() and not all(_value("PROTOCOL", signal, env) for signal in ("metrics", "traces", "logs"))
 
 

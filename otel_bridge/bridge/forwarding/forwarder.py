@@ -1,7 +1,7 @@
-"""The worker of the exporter ``otlp``: a thread that sends what stands in the segments, and notes how far it is.
+"""Runs the exporter ``otlp``: a thread that sends the content of the segments, and stores its positions.
 
-It reads the segments, not the ledger; each process has a place of its own. At least once: a request may have been taken
-although its answer was lost, and the other end knows every record by its identity.
+It reads the segments, not the ledger; each process has its own position. Delivery is at least once: a request may have
+been accepted although its answer was lost. The other end deduplicates records by their identity.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from otel_bridge.text.printable import shown
 BLOCKED_S: Final = 60.0
 _NEWS_S: Final = 1.0
 _WHOLE_BYTES: Final = 64 << 10
-"""What is refused is cut down to this, or to one span or record: other ends take that much."""
+"""Size down to which refused requests are split, or down to one span or record: other ends accept that much."""
 _NO_GRPC: Final = (
     "otlp goes by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL is unset, and gRPC, the default, needs "
     "pip install 'otel-bridge[collector]'"
@@ -51,13 +51,13 @@ _FOREIGN_HINT: Final = (
 
 
 class Forwarder:
-    """Serves ``otlp`` for one run; a `ExporterWorker`.
+    """Serves ``otlp`` for one run; an `ExporterWorker`.
 
     Args:
         folder: The run folder.
-        ledger: Keeps how far each process is forwarded.
-        env: Where the standard ``OTEL_EXPORTER_OTLP_*`` variables are read.
-        every_process: Forward all processes, whatever their segments name.
+        ledger: Stores how far each process is forwarded.
+        env: Environment with the standard ``OTEL_EXPORTER_OTLP_*`` variables.
+        every_process: Whether to forward all processes, whatever exporters their segments name.
         say: Takes one line for the log.
         progressed: Called on the thread after each step that changed something; must be quick.
     """
@@ -103,42 +103,42 @@ class Forwarder:
         self._thread.start()
 
     def notify(self, *, retry: bool = False) -> None:
-        """Say that something new is there; with *retry* also try at once what failed.
+        """Notify the worker of new data; with *retry* it also retries failed work at once.
 
-        New data tries it at once too, at most once a second, unless the other end asked for time.
+        New data retries it at once too, at most once a second, unless the other end asked for time.
         """
         rested = not self._asked_to_wait and time.monotonic() - self._failed_s >= _NEWS_S
         self._thread.notify(retry=retry or (self.progress.state == "retrying" and rested))
 
     def set_signals(self, signals: tuple[str, ...]) -> None:
-        """Each process's own segment says which signals it sends; look again."""
+        """Read the segments again: each process's own segment determines which signals it sends."""
         del signals
         self.notify()
 
     def stop_at(self, last: LastWanted | None) -> None:
-        """Each process's own segment says whether it is forwarded; positions do not."""
+        """Do nothing: each process's own segment determines whether it is forwarded, not a position."""
         del last
 
     def skip_through(self, through: Position) -> None:
-        """Nothing of the ledger is held for ``otlp``."""
+        """Do nothing: the ledger holds no records for ``otlp``."""
         del through
 
     def reopen(self) -> None:
-        """Nothing: ``otlp`` opens no run."""
+        """Do nothing: ``otlp`` opens no run."""
 
     def retry_dead_letters(self, ids: Sequence[int]) -> None:
-        """Nothing: what the other end refused is not kept."""
+        """Do nothing: records that the other end refused are not kept."""
 
     def dead_letters_waiting(self) -> int:
         """Return 0."""
         return 0
 
     def stop(self) -> None:
-        """Ask it to end; returns at once."""
+        """Request that the worker stops; return at once."""
         self._thread.stop()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until it has ended; ``False``: a request hangs."""
+        """Wait until the worker has stopped; return whether it has. A request may hang."""
         return self._thread.join(timeout_s)
 
     def _step_and_notify(self) -> tuple[float | None, bool]:
@@ -153,7 +153,7 @@ class Forwarder:
             client.close()
 
     def _step(self) -> float | None:
-        """Forward what there is of every process once; returns the seconds to wait, ``None``: until there is news."""
+        """Forward the data of every process once; return the seconds to wait, ``None`` until new data arrives."""
         position = self._ledger.position
         try:
             if self._forward_all():
@@ -168,12 +168,12 @@ class Forwarder:
             return self._failed("blocked", str(exc), "", BLOCKED_S)
         except JournalError as exc:
             return self._failed("retrying", str(exc), "", 1.0)
-        # Everything that stood in the segments when the ledger was at *position* has been taken by the other end.
+        # The other end has accepted everything that was in the segments when the ledger was at *position*.
         self._show(state="idle", written=position, durable=position)
         return None
 
     def _newest(self) -> dict[str, int]:
-        """Return the number of each process's newest segment, and follow each."""
+        """Return the number of each process's newest segment, and follow each process."""
         newest: dict[str, int] = {}
         for segment in self._folder.segments():
             newest[segment.instance_id] = max(segment.number, newest.get(segment.instance_id, 0))
@@ -187,10 +187,11 @@ class Forwarder:
         return newest
 
     def _forward_all(self) -> bool:
-        """Forward some of every process; return whether to go on at once.
+        """Forward some data of every process; return whether to continue at once.
 
         Raises:
-            JournalError: A process's segments cannot be read, or the ledger cannot note; there was nothing else to do.
+            JournalError: The segments of a process cannot be read, or the ledger fails, and there was nothing else to
+                do.
         """
         self._note()
         moved, unread = False, None
@@ -200,7 +201,7 @@ class Forwarder:
             follower = self._followers[instance_id]
             try:
                 taken = follower.read(last_number, limit_bytes=self._size.now, every_process=self._every_process)
-            except FormatVersionError:  # a newer version's: left as it is, as the reader leaves it, which says so
+            except FormatVersionError:  # a newer version's: left as it is; the reader reports it
                 continue
             except JournalError as exc:
                 unread = exc
@@ -216,9 +217,9 @@ class Forwarder:
         return moved
 
     def _note(self) -> None:
-        """Note what the other end has taken; what the ledger refuses to note is noted at the next step.
+        """Store what the other end has accepted; positions that the ledger does not store are stored at the next step.
 
-        So is a process of which the reader has committed nothing yet: its segments would stay until they are sent anew.
+        This includes processes of which the reader has committed nothing yet: else their segments would be sent again.
         """
         for instance_id, (number, offset) in list(self._taken.items()):
             if self._ledger.forwarded(instance_id, number, offset):
@@ -230,9 +231,9 @@ class Forwarder:
             self._backoff.succeeded()
 
     def _send_parts(self, signal: Signal, datas: Sequence[bytes]) -> None:
-        """Send *datas* as one request; what the other end will never take is searched by halves and left out.
+        """Send *datas* as one request; items that are refused for good are found by halving and left out.
 
-        After a request that timed out, *datas* go in several requests.
+        After a request that timed out, *datas* are sent in several requests.
         """
         size = sum(map(len, datas))
         if size > self._size.now and size > _WHOLE_BYTES:
@@ -279,7 +280,7 @@ class Forwarder:
         return wait_s
 
     def _failed_strangely(self, exc: BaseException) -> float:
-        """Note an error that is none of the outcomes of a request: shown as retrying, tried again with backoff."""
+        """Handle an error that is not an outcome of a request: shown as retrying, tried again with backoff."""
         wait_s = self._failed("retrying", f"{type(exc).__name__}: {exc}", "", self._backoff.failed(None))
         self._progressed()
         return wait_s
@@ -293,7 +294,7 @@ class Forwarder:
 
 
 def _place(env: Mapping[str, str]) -> dict[str, str]:
-    """Return where it sends, as the report shows it: addresses only."""
+    """Return the addresses that it sends to, as the report shows them."""
     places: dict[str, str] = {}
     for signal in _SIGNALS.values():
         try:

@@ -1,7 +1,7 @@
-"""A serialised OTLP request -> smaller ones that hold the same. Pure.
+"""Splits a serialised OTLP request into smaller ones with the same content. Pure.
 
-Cut where there is more than one of something, from the outside in: resources, scopes, metrics or spans or records, the
-points of one metric. A row may come to lie in two requests: its own point says how many values belong to it.
+The request is split at the outermost level that has more than one item: resources, scopes, metrics or spans or records,
+the points of one metric. A row may be split over two requests: its own point has the number of its values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Repeated(Protocol):
 
 
 def under(limit: int, signal: Signal, request: bytes) -> Iterator[bytes]:
-    """Yield *request* in halves of halves, each of at most *limit* bytes where it can be cut that small."""
+    """Yield *request* in halves of halves, each of at most *limit* bytes if it can be split that small."""
     two = halves(signal, request) if len(request) > limit else []
     if not two:
         yield request
@@ -43,12 +43,12 @@ def under(limit: int, signal: Signal, request: bytes) -> Iterator[bytes]:
 
 
 def halves(signal: Signal, request: bytes) -> list[bytes]:
-    """Return two requests with half of *request* each; none when it cannot be cut, or cannot be decoded."""
+    """Return two requests with half of *request* each; none when it cannot be split, or cannot be decoded."""
     kind, names = _KINDS[signal]
     try:
         found = [kind.FromString(request) for _ in range(2)]
     except DecodeError:
-        return []  # the other end says what is wrong with it
+        return []  # the other end reports what is wrong with it
     first, second = (_divisible(message, names) for message in found)
     if first is None or second is None:
         return []
@@ -59,7 +59,7 @@ def halves(signal: Signal, request: bytes) -> list[bytes]:
 
 
 def _divisible(message: object, names: tuple[str, ...]) -> _Repeated | None:
-    """Return what *message* has more than one of; ``None``: nothing."""
+    """Return the outermost field of *message* with more than one item; ``None`` without one."""
     for name in names:
         items = cast("_Repeated", getattr(message, name))
         if len(items) != 1:

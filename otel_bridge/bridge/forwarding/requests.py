@@ -1,7 +1,7 @@
-"""Frames of segments -> OTLP requests, by joining bytes: nothing is decoded but what is too large for one request.
+"""Turns frames of segments into OTLP requests by joining bytes; only data too large for one request is decoded.
 
-In protobuf, messages laid end to end merge, and a repeated field is the sum of its parts: a request is the requests of
-its frames one behind the other, and a frame without a resource gets its segment's put in front.
+In protobuf, concatenated messages merge, and a repeated field is the sum of its parts. So a request is the
+concatenation of the requests of its frames, and a frame without a resource gets its segment's in front.
 Source: protobuf.dev, "Encoding", "Last One Wins" and "Repeated"; opentelemetry-proto, ``Resource{Metrics,Spans,Logs}``.
 """
 
@@ -16,7 +16,7 @@ from otel_bridge.bridge.forwarding.request_split import under
 from otel_bridge.journal.frames import Frame, Signal
 
 REQUEST_BYTES: Final = 3_500 << 10
-"""Below gRPC's default limit of 4 MiB, with room for what a Collector adds."""
+"""Below gRPC's default limit of 4 MiB, with room for the additions of a Collector."""
 
 _RESOURCE_TAG: Final = b"\x0a"  # field 1 of Resource*: resource; field 1 of Export*ServiceRequest: the Resource*
 _SCOPE_TAG: Final = b"\x12"  # field 2 of Resource*: scope_metrics, scope_spans, scope_logs
@@ -24,14 +24,14 @@ _SCOPE_TAG: Final = b"\x12"  # field 2 of Resource*: scope_metrics, scope_spans,
 
 @dataclass(frozen=True, slots=True)
 class RequestPart:
-    """One frame as it goes into a request, or a part of one: a serialised ``Export*ServiceRequest``."""
+    """Holds one frame, or a part of one, as a serialised ``Export*ServiceRequest``."""
 
     signal: Signal
     data: bytes
 
 
 def parts_of(frame: Frame, resource: bytes) -> list[RequestPart]:
-    """Return *frame* as parts of requests, each under `REQUEST_BYTES` where it can be cut; a control frame has none."""
+    """Return *frame* as parts of requests, each under `REQUEST_BYTES` if it can be split; a control frame has none."""
     signal = Signal(frame.signal)
     if signal is Signal.CONTROL:
         return []
@@ -40,9 +40,9 @@ def parts_of(frame: Frame, resource: bytes) -> list[RequestPart]:
 
 
 def bodies(parts: Iterable[RequestPart]) -> Iterator[tuple[Signal, Sequence[bytes]]]:
-    """Put *parts* together to requests under `REQUEST_BYTES`: rows first, then rollouts and events as they come.
+    """Join *parts* to requests under `REQUEST_BYTES`: rows first, then rollouts and events in their order.
 
-    An event may be the statistics of a step, which the next step's rollouts would close, or the end of the process.
+    An event may be the statistics of a step, which rollouts of the next step would close, or the end of the process.
     """
     given = list(parts)
     ordered = [part for part in given if part.signal is Signal.METRICS]

@@ -1,1 +1,1 @@
-"""Segments -> translation -> ledger; which segments are kept."""
+"""Reads segments through translation into the ledger, and decides which segments are kept."""

@@ -1,4 +1,4 @@
-"""When the reader waits: what it reads ahead of everybody who could take it costs those who are at work."""
+"""Decides when the reader pauses: reading ahead of every writer costs the busy writers CPU time."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from otel_bridge.exporter import OTLP
 from otel_bridge.records import Position
 
 AHEAD_RECORDS: Final = 4_000
-"""How far a service reads ahead of writers that all fail."""
+"""Records that a service reads ahead of writers that all fail."""
 ENOUGH_RECORDS: Final = 6_000
-"""How far the reader hastens ahead of the first writer when it is late: half as much again as our largest batch."""
+"""Records that a late reader reads ahead of the first writer: one and a half times the largest batch."""
 READ_AT_LEAST_S: Final = 1.0
-"""How long it waits for the writers at most: one of them may hang."""
+"""Longest pause of the reader for the writers, because a writer may hang."""
 
 
 def no_writer_ready(workers: ExporterSet, position: Position, processes: ProcessMonitor) -> bool:
     """Return whether every exporter fails or is blocked and has enough records, and no local process waits.
 
-    What is not read stays in the segments, which take no more room than records in the ledger would, and is read as
-    soon as one of them gets on.
+    Unread records stay in the segments, where they take no more room than in the ledger. The bridge reads them once an
+    exporter makes progress.
     """
     found = [(name, worker.progress) for name, worker in workers.by_name.items()]
     if any(one.failing_since_s is None and one.state != "blocked" for _, one in found):
@@ -31,6 +31,6 @@ def no_writer_ready(workers: ExporterSet, position: Position, processes: Process
 
 
 def writers_saturated(workers: ExporterSet, position: Position) -> bool:
-    """Return whether every writer at work is so far behind that reading more only takes the interpreter from it."""
+    """Return whether every busy writer is so far behind that reading more would only take the interpreter from it."""
     written = workers.written()
     return bool(written) and position - max(written) >= ENOUGH_RECORDS

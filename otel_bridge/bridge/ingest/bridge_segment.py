@@ -1,6 +1,6 @@
-"""What the bridge itself says, appended to a segment of its own: ends of dead processes, and signs of life.
+"""Writes the bridge's own events to a segment of its own: ends of dead processes, and signs of life.
 
-A process that died cannot say so; what the bridge decides is read back, translated and forwarded like any other record.
+A dead process cannot report its end. The bridge's events are read, translated and forwarded like any other record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KIND: Final = "bridge"
 
 
 class BridgeSegment:
-    """The segment of one bridge in one run folder, made with its first word. One thread.
+    """Holds the segment of one bridge in one run folder; the first event creates it. One thread.
 
     Args:
         folder: The run folder, whose lock is held.
@@ -37,12 +37,12 @@ class BridgeSegment:
         self._writer: SegmentWriter | None = None
 
     def end(self, of: SegmentHeader, status: Status, time_unix_ns: int) -> None:
-        """Say that a process has ended; raises `JournalError` as `SegmentWriter.append` does."""
+        """Append the end of a process; raises `JournalError` as `SegmentWriter.append` does."""
         attribute = KeyValue(key=semconv.RUN_STATUS, value=AnyValue(string_value=status.value))
         self._append_event(of, semconv.EVENT_END, [attribute], time_unix_ns)
 
     def alive(self, of: SegmentHeader, time_unix_ns: int) -> None:
-        """Say that a process lives; raises `JournalError` as `SegmentWriter.append` does."""
+        """Append a sign of life of a process; raises `JournalError` as `SegmentWriter.append` does."""
         self._append_event(of, semconv.EVENT_ALIVE, [], time_unix_ns)
 
     def metrics(self, of: SegmentHeader, request: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Monitor which processes of a run are alive, and write the end of those that died without one."""
+"""Monitors which processes of a run are alive, and writes the end of those that died without one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from otel_bridge.journal.liveness import alive, this_host
 from otel_bridge.records import Status
 
 _SPEAKING: Final = frozenset({"process", "launcher"})
-"""Kinds of segments whose process says its end; others hold the words of several, or the bridge's own."""
+"""Kinds of segments whose process sends its end; other segments hold records of several processes, or the bridge's."""
 ALIVE_SIGN_NS: Final = 60_000_000_000
 
 
 class ProcessMonitor:
-    """Looks after the processes of one run folder. One thread.
+    """Monitors the processes of one run folder. One thread.
 
     Args:
         folder: The run folder.
-        reader: Its reader.
+        reader: Reader of the folder.
         own: The bridge's own segment.
-        liveness_timeout_ns: How long a process of another machine may be silent.
+        liveness_timeout_ns: Silence after which a process of another machine counts as dead.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ProcessMonitor:
         self._signed_ns = 0
 
     def look(self, now_unix_ns: int) -> bool:
-        """Find out who has died since, and return whether anybody has; a process once seen dead stays dead."""
+        """Mark processes that died since the last call, for good; return whether any did."""
         died = False
         for tail in self._reader.tails.values():
             header = tail.header
@@ -48,58 +48,58 @@ class ProcessMonitor:
         return died
 
     def living(self) -> list[SegmentHeader]:
-        """Return the headers of processes that live; of those only whose word keeps a run open or names exporters."""
+        """Return the headers of living processes, without the bridge's; these keep a run open and name exporters."""
         tails = self._reader.tails.values()
         return [tail.header for tail in tails if tail.header is not None and not tail.dead and tail.header.kind != KIND]
 
     def headers(self) -> list[SegmentHeader]:
-        """Return the headers of all processes that still have segments, dead ones too."""
+        """Return the headers of all processes that still have segments, including dead ones."""
         tails = self._reader.tails.values()
         return [tail.header for tail in tails if tail.header is not None and tail.header.kind != KIND]
 
     def status_of(self, instance_id: str) -> Status:
-        """Return how a process ended; one that died and did not send its end was killed."""
+        """Return how a process ended; a process that died without sending its end was killed."""
         facts = cast("Mapping[str, object] | None", self._reader.state.get(f"proc/{instance_id}"))
         status = Status.FINISHED.value if facts is None else facts.get("status")
         return Status.KILLED if status is None else Status(str(status))
 
     def is_alone(self, header: SegmentHeader) -> bool:
-        """Return whether every other process that asked for exporters is dead and wholly read."""
+        """Return whether every other process that requested exporters is dead and fully read."""
         self.look(time.time_ns())
         others = [tail for name, tail in self._reader.tails.items() if name != header.instance_id]
         asking = [tail for tail in others if tail.header is None or any(tail.header.exporters.values())]
         return all(tail.dead and not tail.moved and not tail.behind() for tail in asking)
 
     def write_end_events(self, spared_pid: int = 0) -> bool:
-        """Say the end of each process that died without a word; return whether any was said.
+        """Append the end of each process that died without sending one; return whether any was appended.
 
-        Only when everything has been read: the word may stand in what has not.
+        A process gets this end only once its segments are fully read, because they may hold its own end.
 
         Args:
-            spared_pid: A process whose end somebody else will say.
+            spared_pid: A process whose end another program appends.
 
         Raises:
-            JournalError: It cannot be appended now.
+            JournalError: The end cannot be appended now.
         """
-        said = False
+        appended = False
         for tail in self._reader.tails.values():
             if tail.ended or not tail.used_up or _is_spared(tail, spared_pid):
                 continue
             if tail.header is not None and self._is_open(tail):
                 self._own.end(tail.header, Status.KILLED, tail.last_append_ns or tail.header.created_unix_ns)
-                said = True
+                appended = True
             tail.mark_ended()
-        return said
+        return appended
 
     def has_unreported_ends(self) -> bool:
-        """Return whether an end is still to be said, or to be read."""
+        """Return whether an end must still be appended, or read."""
         tails = self._reader.tails.values()
         return any(tail.dead and not tail.refused and not (tail.ended and tail.used_up) for tail in tails)
 
     def end_open(self, status: Status, spared_pid: int = 0) -> None:
-        """Say the end of every living process that has not ended, and of *spared_pid*; raises `JournalError`.
+        """Append the end of every living process that has not ended, and of *spared_pid*; raises `JournalError`.
 
-        A process that died without a word is left to `write_end_events`: it was killed.
+        A process that died without sending its end is left to `write_end_events`, because it was killed.
         """
         for tail in self._reader.tails.values():
             if tail.header is None or not self._is_open(tail):
@@ -108,7 +108,7 @@ class ProcessMonitor:
                 self._own.end(tail.header, status, time.time_ns())
 
     def sign(self, now_unix_ns: int) -> None:
-        """Once a minute, say for each living process that it lives, for the bridge that these segments go to."""
+        """Append a sign of life for each living process once a minute, for the bridge that receives these segments."""
         if now_unix_ns - self._signed_ns < ALIVE_SIGN_NS:
             return
         self._signed_ns = now_unix_ns

@@ -1,4 +1,4 @@
-"""Delete segments that are read and forwarded; evict records when the directory is near its limit."""
+"""Deletes segments that are read and forwarded; evicts records when the directory is near its limit."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def delete_read_segments(
     *,
     of_all: bool = True,
 ) -> int:
-    """Delete the segments that nobody needs, whole; the ledger is on the disk before. Returns how many.
+    """Delete whole segments that no reader needs, after a sync of the ledger; return how many were deleted.
 
     Args:
         folder: The run folder.
         ledger: Its ledger.
-        reader: Its reader, all it used committed.
-        forwarding: How far ``otlp`` is with each process; ``None``: the run has no ``otlp``.
-        of_all: ``otlp`` is at work and looks at every segment; else it is only owed those of processes that asked it.
+        reader: Its reader, whose results are all committed.
+        forwarding: Positions up to which ``otlp`` forwarded each process; ``None`` when the run has no ``otlp``.
+        of_all: Whether ``otlp`` is active and reads every segment; else only processes that requested it count.
 
     Raises:
-        OSError: One cannot be deleted; the others are.
-        JournalError: The ledger cannot be brought to the disk.
+        OSError: A segment cannot be deleted; the others are deleted.
+        JournalError: The ledger cannot be synced to the disk.
     """
     forwarded = None if forwarding is None else {item.instance_id: item for item in forwarding}
     due = {
@@ -56,7 +56,7 @@ def delete_read_segments(
     for name, keep in work.items():
         try:
             deleted += _delete_of(folder, ledger, reader, name, keep)
-        except OSError as exc:  # noqa: PERF203  # the others go all the same
+        except OSError as exc:  # noqa: PERF203  # the others are deleted all the same
             failed = exc
     if failed is not None:
         raise failed
@@ -64,7 +64,7 @@ def delete_read_segments(
 
 
 def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) -> int:
-    """Return how many segments of processes that asked for ``otlp`` it has not got."""
+    """Return the number of segments that ``otlp`` has not forwarded, of processes that requested it."""
     at = {item.instance_id: (item.forwarded_number, item.forwarded_offset) for item in forwarding}
     return sum(
         tail.data_end[0] - max(at.get(name, (0, 0))[0], tail.first_number) + 1
@@ -74,13 +74,13 @@ def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) 
 
 
 def asks_otlp(tail: SegmentTailer) -> bool:
-    """Return whether the process asked for ``otlp``; what a bridge wrote for such processes goes there too."""
+    """Return whether the process requested ``otlp``; records that a bridge wrote for such processes go there too."""
     header = tail.header
     return header is not None and (header.kind == KIND or any(OTLP in names for names in header.exporters.values()))
 
 
 def forget_own(folder: RunFolder, ledger: Ledger, reader: SegmentReader, instance_id: str) -> None:
-    """Delete the bridge's own segments, all read; what cannot be deleted now is the next bridge's to delete."""
+    """Delete the bridge's own segments, all read; the next bridge deletes what cannot be deleted now."""
     tail = reader.tails.get(instance_id)
     if tail is None:
         return
@@ -101,7 +101,7 @@ def _delete_of(folder: RunFolder, ledger: Ledger, reader: SegmentReader, name: s
         tail.deleted_before(number + 1)
     tail.deleted_before(keep)
     if keep > tail.last_number and tail.used_up:
-        # The files go first: a source without files is harmless, files without a source are read again.
+        # The files are deleted first: a source without files is harmless, files without a source are read again.
         with contextlib.suppress(FileNotFoundError):
             folder.life_path(name).unlink()
         ledger.forget_source(name)
@@ -126,25 +126,24 @@ def _keep_from(tail: SegmentTailer, forwarded: dict[str, SegmentPosition] | None
     return min(keep, at.forwarded_number)
 
 
-# What goes first when the limit of a directory is near, before a trainer has to drop anything.
+# Decides which records are evicted when a directory is near its limit, before a trainer has to drop any.
 #
-# First records that only a destination no longer named has not got, then those that a tracker's store will not vouch
-# for
-# (W&B offline). Never a record that an exporter of the run has not written.
+# First the records that only a destination which is no longer named has not got, then those that a tracker's store does
+# not confirm (W&B offline). Never a record that an exporter of the run has not written.
 
 NEAR: Final = 0.9
-"""Share of the limit at which records go; at the whole limit trainers drop."""
+"""Share of the limit at which records are evicted; at the whole limit trainers drop records."""
 LOOK_POLLS: Final = 100
-"""Polls between two looks at how full the directory is: five seconds."""
+"""Polls between two checks of the size of the directory: five seconds."""
 
 
 class Fullness:
-    """How near a directory is to its limit: counted seldom, and once for all of its runs. One thread.
+    """Measures how near a directory is to its limit: rarely, and once for all of its runs. One thread.
 
     Args:
         base: The directory of all run folders.
-        max_bytes: Its limit.
-        look_s: How often it is looked at, at most.
+        max_bytes: Limit of its size.
+        look_s: Least seconds between two counts.
     """
 
     def __init__(self, base: Path, max_bytes: int, *, look_s: float) -> None:
@@ -154,7 +153,7 @@ class Fullness:
         self._is_near = False
 
     def counted(self) -> int:
-        """Return the number of the newest count, 0 for none; counts when it is time."""
+        """Return the number of the newest count, 0 when the directory is not near its limit; count when it is due."""
         now = time.monotonic()
         if now >= self._again_s:
             used = self._quota.used_bytes()
@@ -169,7 +168,7 @@ class Retention:
     """Keeps one run's part of a directory within the limit. One thread.
 
     Args:
-        fullness: Of the directory; shared by its runs.
+        fullness: Measures the directory; shared by its runs.
     """
 
     def __init__(self, fullness: Fullness) -> None:
@@ -177,7 +176,7 @@ class Retention:
         self._seen = 0
 
     def near(self) -> bool:
-        """Return whether room is needed; once for each count of the directory."""
+        """Return whether room is needed; at most once for each count of the directory."""
         counted = self._fullness.counted()
         news, self._seen = counted > self._seen, max(counted, self._seen)
         return news
@@ -185,7 +184,7 @@ class Retention:
     def make_room(
         self, ledger: Ledger, view: LedgerView, workers: Iterable[ExporterWorker], requested: RequestedExporters
     ) -> str:
-        """Let the oldest half of what may go, go; return what was done, empty when nothing could be."""
+        """Evict the oldest half of the evictable records; return a line about what was done, empty when nothing was."""
         oldest, destinations = view.oldest(), view.destinations()
         named = [item for item in destinations if item.named]
         written = min((item.written for item in named), default=ledger.position)
@@ -196,18 +195,18 @@ class Retention:
         if (through := _half(oldest, durable)) and any(position < through for position in pinned):
             ledger.take_from_unnamed(through)
             requested.evict(through)
-            return f"records up to {through} go although exporters that are no longer named have not got them"
+            return f"records up to {through} are evicted, although exporters that are no longer named lack them"
         if through := _half(oldest, written):
             ledger.take_from_unnamed(through)
             requested.evict(through)
             for worker in workers:
                 worker.skip_through(through)
-            return f"records up to {through} go although not every tracker's store is known to hold them"
+            return f"records up to {through} are evicted, although not every tracker's store confirmed them"
         return ""
 
 
 def fullness_of(folder: RunFolder, options: BridgeOptions) -> Fullness:
-    """Return the fullness of the directory that *folder* lies in."""
+    """Return the fullness of the directory of *folder*."""
     return Fullness(folder.base, options.max_bytes, look_s=LOOK_POLLS * options.poll_s)
 
 

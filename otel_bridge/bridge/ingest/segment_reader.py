@@ -1,8 +1,8 @@
-"""Segments -> translation -> ledger, for one run folder.
+"""Reads the segments of one run folder through translation into the ledger.
 
 `SegmentReader.collect` translates frames of all segments in the order of their append time, so that a folder read late
-reads like one read live. `SegmentReader.commit` commits what they lead to (records, changes of state, offsets) in one
-transaction, all or nothing. One thread.
+gives the same result as one read live. `SegmentReader.commit` commits the result (records, changes of state, offsets)
+in one transaction, as a whole or not at all. One thread.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from otel_bridge.translation.translator import Translator
 BATCH_FRAMES: Final = 4_000
 BATCH_BYTES: Final = 4 << 20
 _TICK_NS: Final = 250_000_000
-"""How far append times may go before time passes in translation, while frames are read late."""
+"""Difference of append times after which the clock of translation advances, while frames are read late."""
 _LATE_NS: Final = 1_000_000_000
 _ALL: Final = (1 << 62, 0)
 _NEVER: Final = (1 << 64, "")
 _LIST_S: Final = 1.0
 _YOUNG_NS: Final = 2_000_000_000
-"""A folder changed so shortly ago may change again without its time of change showing it."""
+"""Age of a folder's change below which another change may leave the same time of change."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """What one turn of the reader collected, to be committed.
+    """Holds what one poll of the reader collected, to be committed.
 
     Attributes:
-        headers: Headers of the processes whose first segment was found. A batch with headers has no frames: what a
-            process asks for is known before anything of it is committed.
-        records: What the frames were translated to.
+        headers: Headers of the processes whose first segment was found. A batch with headers has no frames, so that the
+            requests of a process are known before any of its records is committed.
+        records: Records that the frames were translated to.
         frames: Number of frames used.
-        more: There is more to read right away.
-        flush: A process asked to write and retry now.
+        more: Whether there is more to read at once.
+        flush: Whether a process requested to write and retry now.
     """
 
     headers: list[SegmentHeader] = field(default_factory=list[SegmentHeader])
@@ -66,14 +66,14 @@ class SegmentReader:
     Args:
         folder: The run folder, whose lock is held.
         ledger: Its ledger.
-        options: Of translation.
-        others: Returns what becomes of a trace that is not a rollout.
+        options: Options of translation.
+        others: Returns how traces that are not rollouts are treated.
         say: Takes one line for the log.
 
     Attributes:
-        caught_up: Everything that was there at the last read has been read.
-        consistent: Memory holds what the ledger holds; not so with a batch that is not committed, or while the ledger
-            cannot be read.
+        caught_up: Whether everything that existed at the last read has been read.
+        consistent: Whether memory holds the same as the ledger. It does not between collecting and committing a batch,
+            or while the ledger cannot be read.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SegmentReader:
             raise
 
     def _begin(self) -> None:
-        """Begin where the ledger stands; also after a commit that failed."""
+        """Begin at the position of the ledger; also after a commit that failed."""
         self.consistent = self.caught_up = False
         self.state = LedgerState(self._view)
         self.translator = Translator(
@@ -120,10 +120,10 @@ class SegmentReader:
         self.consistent = True
 
     def discover_segments(self, *, now: bool = False) -> None:
-        """Find new segments; cheap while nothing changed.
+        """Find new segments; cheap while the folder does not change.
 
         Args:
-            now: List the folder whatever it looks like.
+            now: Whether to list the folder in any case.
         """
         try:
             mtime_ns = os.stat(self._folder.segments_dir).st_mtime_ns
@@ -141,10 +141,10 @@ class SegmentReader:
             tail.listed(file.number)
 
     def collect(self) -> ReadBatch:
-        """Translate what is there, up to one batch. A batch that is not committed is collected again.
+        """Translate the available frames, up to one batch. A batch that is not committed is collected again.
 
         Raises:
-            JournalError: The ledger cannot be read; the next call begins there again.
+            JournalError: The ledger cannot be read; the next call begins at the ledger's position again.
         """
         with self._or_as_before():
             batch = self._collect()
@@ -155,15 +155,15 @@ class SegmentReader:
         """Commit *batch*, the last one collected.
 
         Raises:
-            JournalError: It could not be committed; nothing of it is kept, the next call collects it again.
+            JournalError: The batch could not be committed; the next call of `collect` collects it again.
         """
         self.consistent = True
         with self._or_as_before():
             self._commit(batch.records)
-        self.caught_up = not batch.more  # behind the commit: a writer that sees it finds the last records in the ledger
+        self.caught_up = not batch.more  # after the commit: a writer that sees it finds the last records in the ledger
 
     def falls_behind(self) -> None:
-        """Note that there is more to read, which nobody can take now."""
+        """Record that there is more to read than any writer can use now."""
         self.caught_up = False
 
     def behind(self) -> bool:
@@ -171,14 +171,14 @@ class SegmentReader:
         return any(tail.behind() for tail in self.tails.values())
 
     def close_translation(self, status: Status | None = None, *, over: bool = True) -> int:
-        """Release all that waits. Returns how many records that made.
+        """Release all waiting data; return the number of records that resulted.
 
         Args:
-            status: How those ended that did not say it themselves; ``None``: as it looks.
-            over: Nothing more will come: remote processes end too. Else they may go on.
+            status: Status of processes that did not send their end; ``None`` to infer it.
+            over: Whether nothing more will come, so that remote processes end too. Else they may continue.
 
         Raises:
-            JournalError: It could not be committed; all of it waits on.
+            JournalError: The records could not be committed; all of them still wait.
         """
         with self._or_as_before():
             now_ns = time.time_ns()
@@ -187,16 +187,16 @@ class SegmentReader:
             return len(records)
 
     def known(self) -> dict[str, tuple[int, int]]:
-        """Return how far each process is read: number of the segment and offset; all of those left as they are."""
+        """Return segment number and offset up to which each process is read; refused segments count as read."""
         return {name: _ALL if tail.refused else (tail.number, tail.offset) for name, tail in self.tails.items()}
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the ledger."""
         self._view.close()
 
     @contextlib.contextmanager
     def _or_as_before(self) -> Generator[None]:
-        """Begin anew where the ledger stands when what is done inside fails; also later, when that fails too."""
+        """Begin again at the ledger's position when the body fails; if that fails too, the next call begins again."""
         if not self.consistent:
             self._begin()
         try:
@@ -220,7 +220,8 @@ class SegmentReader:
         flush = False
         while heap and frames < BATCH_FRAMES and size < BATCH_BYTES:
             _, name, tail = heapq.heappop(heap)
-            # Most often one process sends for a while: its frames pass by the heap until another's is earlier.
+            # Usually one process sends for a while: its frames bypass the heap until a frame of another process is
+            # earlier.
             until = heap[0][:2] if heap else _NEVER
             while self._filled(tail):
                 if frames >= BATCH_FRAMES or size >= BATCH_BYTES or (tail.frames[0].append_unix_ns, name) > until:
@@ -237,7 +238,7 @@ class SegmentReader:
         return ReadBatch([], records, frames, bool(heap), flush)
 
     def _filled(self, tail: SegmentTailer) -> bool:
-        """Read more of *tail* when nothing of it is left; return whether anything is."""
+        """Read more of *tail* when it has no frames left; return whether it has any now."""
         if tail.frames:
             return True
         if tail.refused:
@@ -272,7 +273,7 @@ class SegmentReader:
             self._say(f"a frame of {tail.instance_id} cannot be translated: {type(exc).__name__}: {exc}")
 
     def _gone(self, new: SegmentTailer) -> list[str]:
-        """Return the processes that died and have nothing left to be read as the first frame of *new* is used."""
+        """Return the processes that are dead and have nothing left to read when the first frame of *new* is used."""
         gone: list[str] = []
         for name, tail in self.tails.items():
             if tail is new or tail.frames or tail.header is None or tail.header.kind != "process":

@@ -1,4 +1,4 @@
-"""Follow the segments of one process: read their frames in order, and note how far they are used."""
+"""Follows the segments of one process: reads their frames in order, and records which frames are used."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from otel_bridge.translation.translator import SegmentInfo
 
 CHUNK_BYTES: Final = 1 << 20
 _READS: Final = 8
-"""Chunks without a frame that are passed over at one time: no other process of the run waits for more."""
+"""Most chunks without a frame that are passed over at a time, so that other processes of the run do not wait long."""
 
 
 class SegmentTailer:
-    """The segments of one process, read in order. One thread.
+    """Reads the segments of one process in order. One thread.
 
     Attributes:
         header: Header of the segment read last; ``None`` until one could be read.
-        frames: Read, not yet used.
-        dead: Its process lives no more: nothing will be appended, an unfinished tail is a gap.
-        cut: A torn tail may be cut off the file: the process was of this machine.
-        last_number: Highest number that its segments have.
-        numbers: Those that were listed and are not deleted.
-        ended: Its end is known: it said so, or the bridge has said it for it.
-        refused: A newer version wrote it: it is left as it is.
-        data_end: Number and offset behind the last readable frame.
-        moved: How far it is used has changed since the last commit.
-        newly_opened: A header was read that translation does not know.
-        used: A frame of it was used.
-        producer: The sender in these frames, for translation.
-        gaps: Stretches of bytes that hold no readable frame, found since the last look.
+        frames: Frames that were read and are not used yet.
+        dead: Whether its process has ended. Nothing more will be appended, and an unfinished tail is a gap.
+        cut: Whether a torn tail may be cut off the file, because the process was on this machine.
+        last_number: Highest number of its segments.
+        numbers: Numbers of the segments that were listed and are not deleted.
+        ended: Whether its end is known: the process sent one, or the bridge wrote it.
+        refused: Whether a newer version wrote the segments, so that they stay as they are.
+        data_end: Number and offset after the last readable frame.
+        moved: Whether the position of the used frames has changed since the last commit.
+        newly_opened: Whether a header was read that translation does not know.
+        used: Whether a frame was used.
+        producer: The sender of these frames, for translation.
+        gaps: Number of stretches without a readable frame since the last call of `take_gaps`.
     """
 
     def __init__(self, folder: RunFolder, instance_id: str, number: int) -> None:
@@ -68,7 +68,7 @@ class SegmentTailer:
 
     @classmethod
     def resumed(cls, folder: RunFolder, source: SegmentPosition) -> SegmentTailer:
-        """Go on where *source* says."""
+        """Return a tailer that continues at the position of *source*."""
         tail = cls(folder, source.instance_id, source.number)
         tail.offset, tail.ended = source.offset, source.ended
         tail._used = tail.data_end = (source.number, source.offset)
@@ -78,16 +78,16 @@ class SegmentTailer:
         return tail
 
     def inherit(self, before: SegmentTailer) -> None:
-        """Take over what *before*, of the same process, knew of its files."""
+        """Copy what *before*, of the same process, knew of its files."""
         self.last_number, self.first_number, self.numbers = before.last_number, before.first_number, before.numbers
         self.dead, self.cut, self.refused = before.dead, before.cut, before.refused
 
     def mark_dead(self, *, local: bool) -> None:
-        """Note that the process has ended; *local*: a torn tail may be cut off its file."""
+        """Mark the process as ended; *local* means that a torn tail may be cut off its file."""
         self.dead, self.cut = True, local
 
     def mark_ended(self) -> None:
-        """Note that the end of the process is known."""
+        """Mark the end of the process as known."""
         self.ended = self.moved = True
 
     def refuse(self) -> None:
@@ -95,48 +95,48 @@ class SegmentTailer:
         self.refused = True
 
     def take_header(self) -> SegmentHeader | None:
-        """Return the header, when one was read since the last call that translation does not know."""
+        """Return the header if one was read since the last call that translation does not know, else ``None``."""
         new, self.newly_opened = self.newly_opened, False
         return self.header if new else None
 
     def begin_use(self) -> bool:
-        """Note that a frame is used; return whether it is the first."""
+        """Mark a frame as used; return whether it is the first."""
         first, self.used = not self.used, True
         return first
 
     def take_gaps(self) -> int:
-        """Return how many unreadable stretches were found since the last call."""
+        """Return the number of unreadable stretches that were found since the last call."""
         gaps, self.gaps = self.gaps, 0
         return gaps
 
     def committed(self) -> None:
-        """Note that what was used is committed."""
+        """Mark the used frames as committed."""
         self.moved = False
 
     def deleted_before(self, number: int) -> None:
-        """Note that the segments below *number* are deleted."""
+        """Mark the segments below *number* as deleted."""
         self.numbers = {kept for kept in self.numbers if kept >= number}
         self.first_number = number
 
     @property
     def source(self) -> SegmentPosition:
-        """How far the frames are used, for the ledger."""
+        """Return the position of the used frames, for the ledger."""
         return SegmentPosition(self.instance_id, *self._used, self._header_bytes, self.ended)
 
     @property
     def used_up(self) -> bool:
-        """Everything there is has been used, and nothing more can come."""
+        """Return whether all existing frames have been used, and no more can come."""
         return self.dead and self._final_read and not self.frames and self.number >= self.last_number
 
     def listed(self, number: int) -> None:
-        """Note that a segment of this number is there."""
+        """Add a segment that exists, by its number."""
         self.numbers.add(number)
         self.last_number = max(self.last_number, number)
-        # Read long ago, and its bridge was killed before it had deleted it.
+        # The segment was read long ago, and its bridge was killed before it deleted the segment.
         self.first_number = min(self.first_number, number)
 
     def fill(self) -> None:
-        """Read more frames, if none are left over; none come when nothing new is there.
+        """Read more frames if none are left; without new frames, `frames` stays empty.
 
         Raises:
             FormatVersionError: A newer version wrote the segment.
@@ -146,7 +146,7 @@ class SegmentTailer:
                 return
             size = self._size()
             last = self.number >= self.last_number
-            # A process that rolled or died appends no more to this segment; that was seen before its size was.
+            # A process that rolled or died appends no more to this segment; that was checked before the size.
             final = not last or self.dead
             if size is None or size <= self.offset:
                 if last:
@@ -182,14 +182,14 @@ class SegmentTailer:
         except JournalError:
             if path.exists():
                 raise
-            return  # deleted just now: the next look knows
+            return  # deleted meanwhile: the next listing shows that
         if header is not None:
             self._take_header(header)
         whole_end = found.frames[-1].end if found.frames else self.offset
         self.offset = found.end
         self.gaps += found.gaps
         if final and found.gaps and found.end > whole_end and found.end >= (self._size() or 0):
-            # A torn frame: its process died while it wrote, or its write did not fit. Nothing was lost.
+            # A torn frame: its process died during the write, or the write did not fit. Nothing was lost.
             self.gaps -= 1
             if self.cut and self.number >= self.last_number:
                 with contextlib.suppress(OSError):
@@ -203,7 +203,7 @@ class SegmentTailer:
 
     def _take_header(self, header: SegmentHeader) -> None:
         self.header, self._header_bytes = header, header.to_bytes()
-        # One object for all frames: translation recognises its own fast path by it.
+        # One object for all frames: translation recognises its own fast path by its identity.
         start = ProcessStart(
             header.started_unix_ns or header.created_unix_ns, header.started_monotonic_ns, header.boot_id
         )
@@ -211,27 +211,27 @@ class SegmentTailer:
         self.newly_opened = self.moved = True
 
     def _next(self) -> None:
-        # Not the next number: one that a file far beyond names would be reached by a thousand million steps.
+        # Not number + 1: the name of a file may hold a number that is a billion steps away.
         self.number = min((number for number in self.numbers if number > self.number), default=self.last_number)
         self.offset = 0
         self._used, self.moved = (self.number, 0), True
 
     def _size(self) -> int | None:
-        # Asked at every poll, for every process: the path is made once.
+        # Called at every poll for every process, so the path is built once.
         if self._path_of != self.number:
             self._path_of = self.number
             self._path = os.fspath(self._folder.segment_path(self.instance_id, self.number))
         return size_of_regular(self._path)
 
 
-# Following one process's segments for forwarding: a place of its own, behind which everything was taken.
+# Follows one process's segments for forwarding, with a position of its own.
 
 _SIGNALS = {Signal.METRICS: "metrics", Signal.TRACES: "traces"}
 
 
 @dataclass(frozen=True, slots=True)
 class FramesToForward:
-    """Frames read and not yet forwarded, and where the next ones are."""
+    """Holds frames that were read and not yet forwarded, and the position of the next ones."""
 
     parts: list[RequestPart]
     number: int
@@ -249,12 +249,12 @@ class ForwardedSegments:
         self._header_of = -1
 
     def read(self, last_number: int, *, limit_bytes: int, every_process: bool) -> FramesToForward | None:
-        """Read some frames; ``None`` when there is nothing new.
+        """Read some frames; return ``None`` when there is nothing new.
 
         Args:
             last_number: Number of the process's newest segment.
-            limit_bytes: About how much.
-            every_process: Forward it whatever its header names.
+            limit_bytes: Approximate number of bytes to read.
+            every_process: Whether to forward the process whatever exporters its header names.
 
         Raises:
             JournalError: A segment cannot be read.
@@ -285,7 +285,7 @@ class ForwardedSegments:
         return min((number for number in listed if number > self.number), default=last_number)
 
     def done(self, taken: FramesToForward) -> None:
-        """Go on behind *taken*."""
+        """Continue after *taken*."""
         self.number, self.offset = taken.number, taken.offset
 
     def _header_at(self, path_number: int) -> SegmentHeader | None:
@@ -297,7 +297,10 @@ class ForwardedSegments:
 
 
 def _wanted(signal: int, header: SegmentHeader | None, *, every_process: bool) -> bool:
-    """Return whether a frame goes to ``otlp``: what the bridge itself says and our events do, if anything does."""
+    """Return whether a frame goes to ``otlp``: always, unless a process did not name it for the frame's signal.
+
+    Events of a process go to ``otlp`` if any signal of the process does.
+    """
     if every_process or header is None or header.kind != "process":
         return True
     named = {name for name, exporters in header.exporters.items() if OTLP in exporters}

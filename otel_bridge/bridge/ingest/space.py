@@ -1,4 +1,4 @@
-"""The space of one run folder: deletes segments and records that nobody needs any more, and evicts near the limit."""
+"""Frees the space of one run folder: deletes segments and records no longer needed, and evicts near the limit."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from otel_bridge.journal.folder import RunFolder
 class FolderSpace:
     """Frees space of a run folder, on the thread of its bridge.
 
-    Nothing is deleted while it is not known who needs it: an exporter that could not begin yet has no destination.
+    Nothing is deleted while it is unknown who needs it: an exporter that could not begin yet has no destination.
 
     Args:
         folder: The run folder.
-        options: How it is served.
+        options: Options of its bridge.
         ledger: Its ledger.
         view: Reads the ledger.
         reader: Reads its segments.
-        workers: Its exporters at work.
-        selection: Which exporters it has and owes.
-        own_id: Instance of the bridge's own segments.
+        workers: Workers of its exporters.
+        selection: The exporters that it has, and those that it owes records.
+        own_id: Instance id of the bridge's own segments.
         bound: Evicts records near the limit of the directory.
         evicted: Called when records were evicted.
         say: Takes one line for the log.
@@ -58,7 +58,9 @@ class FolderSpace:
         self._undeletable = ""
 
     def free(self) -> None:
-        """Delete segments and some records that nobody needs; a segment that cannot be deleted is reported once.
+        """Delete segments and some records that are no longer needed.
+
+        A segment that cannot be deleted is reported once.
 
         Raises:
             JournalError: The ledger failed.
@@ -74,7 +76,7 @@ class FolderSpace:
         self._prune()
 
     def free_all(self) -> None:
-        """Delete everything that nobody needs of a run that is delivered, the bridge's own segments too."""
+        """Delete everything that is no longer needed of a delivered run, including the bridge's own segments."""
         with contextlib.suppress(JournalError):
             self.free()
             while self._prune():
@@ -88,7 +90,7 @@ class FolderSpace:
         delete_read_segments(self._folder, self._ledger, self._reader, forwarding, of_all=of_all)
 
     def _prune(self) -> int:
-        """Delete some records that every destination is durable past and that no exporter is owed; return how many."""
+        """Delete some records that every destination holds durably and no exporter is owed; return their number."""
         requested = self._selection.requested
         discarded = [one.through for name, one in requested.given_up.items() if name in self._options.discard]
         if self._workers.unresolved() or not (self._workers.names or discarded):

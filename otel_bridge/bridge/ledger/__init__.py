@@ -1,1 +1,1 @@
-"""Records of one run in SQLite, and what the bridge must remember between starts."""
+"""Stores the records of one run in SQLite, with what the bridge must remember between starts."""

@@ -1,7 +1,7 @@
-"""Records and state values <-> bytes for the ledger.
+"""Converts records and state values to bytes for the ledger and back.
 
-orjson writes what it can write exactly. It would turn NaN and infinities into null, and refuses integers beyond 64 bits
-and lone surrogates: such values go through the standard library's JSON, marked by the first byte. Pure: no I/O.
+orjson writes what it can write exactly. It would turn NaN and infinities into null, and it refuses integers beyond 64
+bits and lone surrogates. Such values go through the standard library's JSON, marked by the first byte. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STDLIB: Final = b"J"
 _BYTES: Final = b"B"
 _DISTRIBUTION: Final = "$d"
 _WITHOUT_REMARKS: Final = 28
-"""Fields of a rollout that an earlier version wrote."""
+"""Number of fields of a rollout that an earlier version wrote."""
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -54,17 +54,17 @@ def encode_value(value: object) -> bytes:
 
 
 def decode_value(data: bytes) -> object:
-    """Decode what `encode_value` made.
+    """Decode bytes that `encode_value` returned.
 
     Raises:
-        InvalidRecordError: *data* is something else.
+           InvalidRecordError: *data* holds anything else.
     """
     return data[1:] if data[:1] == _BYTES else _load(data)
 
 
 def encode(record: Record) -> tuple[int, bytes]:
-    """Return the kind and the bytes of *record*, all but its position."""
-    # isinstance in the order of how often they come: rows are the hot path.
+    """Return the kind of *record* and its bytes, which leave out its position."""
+    # isinstance in the order of frequency: rows are the hot path.
     if isinstance(record, Row):
         return ROW, _encode_row(record)
     if isinstance(record, RolloutRecord):
@@ -79,10 +79,10 @@ def encode(record: Record) -> tuple[int, bytes]:
 
 
 def decode(kind: int, data: bytes, position: Position) -> Record:
-    """Return the record that `encode` made *kind* and *data* of, at *position*.
+    """Return the record that `encode` turned into *kind* and *data*, with *position*.
 
     Raises:
-        InvalidRecordError: *data* is something else.
+        InvalidRecordError: *data* holds anything else.
     """
     try:
         if kind == ROW:
@@ -107,8 +107,8 @@ def decode(kind: int, data: bytes, position: Position) -> Record:
 
 def _encode_row(row: Row) -> bytes:
     try:
-        # One sum instead of a check each: NaN and infinities stick to it; an overflow only costs the slower way, as
-        # does a `Distribution`, which cannot be added.
+        # One sum instead of a check of each value: NaN and infinities remain in the sum. An overflow only costs the
+        # slower way, as does a `Distribution`, which cannot be added.
         total = sum(cast("Iterable[float]", row.values.values()))
         if total - total == 0:
             return orjson.dumps(
@@ -129,7 +129,7 @@ def _plain_value(value: Value) -> Json:
 
 def _decode_row(data: bytes, position: Position) -> Row:
     name, role, step, axis, time_unix_ns, values, steps, attempt = _load(data)
-    # Only the standard library's and the mixed form can hold distributions; both have the marker in their text.
+    # Only the standard library's form and the mixed form can hold distributions; both have the marker in their text.
     if b"$d" in data:
         values = {key: _value(value) for key, value in values.items()}
     return Row(name, role, step, axis, time_unix_ns, values, steps, attempt, position)
@@ -184,7 +184,7 @@ def _with_otlp(fields: object, spans: Iterable[Span]) -> bytes:
 
 
 def _without_otlp(data: bytes, spans_at: int) -> list[Any]:
-    """Return the fields that `_with_otlp` was given, each span whole again."""
+    """Return the fields that were given to `_with_otlp`, with complete spans."""
     (length,) = _LENGTH.unpack_from(data)
     fields: list[Any] = _load(data[4 : 4 + length])
     spans: list[Span] = []
@@ -226,7 +226,7 @@ def _mapping(value: object) -> object:
 
 
 def _is_exact(value: object) -> bool:
-    """Return whether orjson writes *value* as it is; what it refuses, it refuses by itself."""
+    """Return whether orjson writes *value* exactly; values that orjson refuses need no check here."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):

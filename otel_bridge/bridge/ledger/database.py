@@ -1,7 +1,8 @@
-"""The ledger's SQLite file: schema, format version, connections, and SQLite's errors as ours.
+"""Opens the ledger's SQLite file: schema, format version, connections, and translation of SQLite's errors.
 
-One connection writes, guarded by a lock; each delivery thread reads through one of its own. WAL mode: readers never
-wait. ``auto_vacuum=INCREMENTAL`` must be set before the first table is made, else deleted pages are never given back.
+One connection writes, guarded by a lock; each delivery thread reads through its own connection. In WAL mode readers
+never wait. ``auto_vacuum=INCREMENTAL`` must be set before the first table is created, else deleted pages never return
+to the disk.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ CREATE TABLE dead_letters (
 
 
 class Database:
-    """The write connection of one ledger file, and the maker of read connections. Thread-safe.
+    """Holds the write connection of one ledger file, and creates read connections. Thread-safe.
 
     Args:
-        path: The file; made when it is not there.
-        exclusive: For a shared file system: ``locking_mode=EXCLUSIVE``, no ``-shm`` file, one connection for all.
+        path: The file; created when missing.
+        exclusive: For a shared file system: ``locking_mode=EXCLUSIVE``, no ``-shm`` file, one connection for all
+            threads.
 
     Raises:
         FormatVersionError: A newer version wrote the file.
@@ -77,7 +79,7 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
-        """Hold the lock and one write transaction; committed at the end, rolled back on any error."""
+        """Hold the lock and one write transaction, which is committed at the end and rolled back on any error."""
         with self._lock, sqlite_errors(self.path):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
@@ -93,16 +95,17 @@ class Database:
         if self._exclusive:
             return DatabaseReader(self._writer, self._lock, self.path, owned=False)
         with sqlite_errors(self.path):
-            # Its PRAGMAs read the file: so a damaged one is found, while the writer still has pages in memory.
+            # Its PRAGMAs read the file, so that damage is found while the writer still has pages in memory.
             return DatabaseReader(_connect(self.path), threading.RLock(), self.path, owned=True)
 
     def give_back(self, pages: int, *, keep: int = 0) -> int:
-        """Give up to *pages* pages of deleted content back to the disk, all but *keep*; return how many went."""
+        """Return up to *pages* free pages to the disk, but keep *keep*; return how many pages were released."""
         with self._lock, sqlite_errors(self.path):
             free = self._free_pages()
             if free <= keep:
                 return 0
-            # The statement gives back one page a step, and `execute` makes only the first: executescript makes all.
+            # The statement releases one page a step, and `execute` makes only the first step; `executescript` makes
+            # all.
             self._writer.executescript(f"PRAGMA incremental_vacuum({min(free - keep, pages)})")
             return free - self._free_pages()
 
@@ -110,13 +113,13 @@ class Database:
         return int(self._writer.execute("PRAGMA freelist_count").fetchone()[0])
 
     def sync(self) -> None:
-        """Wait until all that is committed is on the disk.
+        """Wait until everything committed is on the disk.
 
         Raises:
-            JournalError: The disk refused.
+            JournalError: The disk reported an error.
         """
-        # Checkpoints sync by themselves; what is committed since stands in the WAL. SQLite's locks are on the other two
-        # files, so that opening and closing this one drops none of them.
+        # Checkpoints sync by themselves; later commits are in the WAL. SQLite's locks are on the other two files, so
+        # that opening and closing the WAL drops none of them.
         try:
             fd = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -131,7 +134,7 @@ class Database:
             os.close(fd)
 
     def close(self) -> None:
-        """Close the write connection; what was committed stays. May be called twice."""
+        """Close the write connection; committed records stay. May be called twice."""
         with self._lock, contextlib.suppress(sqlite3.Error):
             self._writer.close()
 
@@ -142,14 +145,14 @@ class Database:
                 for statement in _SCHEMA.split(";\n"):
                     sql.execute(statement)
                 sql.execute(f"PRAGMA user_version = {FORMAT}")
-        # Touches every table once, so that a damaged file shows at open and not in the middle of the night.
+        # Reads every table once, so that damage is found when the ledger is opened, not later.
         for table in ("meta", "records", "state", "sources", "destinations", "memory", "dead_letters"):
             self._writer.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()  # noqa: S608
         self._writer.execute("SELECT max(position) FROM records").fetchone()
 
 
 class DatabaseReader:
-    """A read connection of one thread."""
+    """Holds the read connection of one thread."""
 
     def __init__(
         self, connection: sqlite3.Connection, lock: AbstractContextManager[bool], path: Path, *, owned: bool
@@ -158,7 +161,7 @@ class DatabaseReader:
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[sqlite3.Connection]:
-        """Hold one read transaction: all that is read in it is of one instant."""
+        """Hold one read transaction, so that everything read in it belongs to one moment."""
         with self._lock, sqlite_errors(self._path):
             self._connection.execute("BEGIN")
             try:
@@ -168,19 +171,19 @@ class DatabaseReader:
                     self._connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the connection where it is this reader's own."""
+        """Close the connection if it belongs to this reader alone."""
         if self._owned:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
 
 
 def open_for_reading(path: Path) -> DatabaseReader:
-    """Return a read connection to the ledger at *path*, for commands that only look.
+    """Return a read connection to the ledger at *path*, for commands that change nothing.
 
     Raises:
-        JournalError: There is none.
-        FormatVersionError: A newer version wrote it.
-        LedgerDamagedError: It is damaged.
+        JournalError: There is no ledger.
+        FormatVersionError: A newer version wrote the ledger.
+        LedgerDamagedError: The ledger is damaged.
     """
     if not path.exists():
         raise JournalError(f"{path}: no ledger; no bridge has worked on this run yet")
@@ -196,10 +199,10 @@ def open_for_reading(path: Path) -> DatabaseReader:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged ledger, so that a new one can be made; return its new name.
+    """Rename a damaged ledger, so that a new one can be created; return the new path.
 
     Raises:
-        JournalError: It cannot be renamed.
+        JournalError: The file cannot be renamed.
     """
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     try:
@@ -214,12 +217,12 @@ def set_aside(path: Path) -> Path:
 
 @contextlib.contextmanager
 def sqlite_errors(path: Path) -> Generator[None]:
-    """Turn SQLite's errors into ours."""
+    """Translate SQLite's errors into errors of this package."""
     try:
         yield
     except sqlite3.Error as exc:
         text = str(exc)
-        # sqlite_errorcode is there only from Python 3.11 on.
+        # sqlite_errorcode exists only from Python 3.11 on.
         if "disk is full" in text:
             raise JournalFullError(f"{path}: {text}; free space on that disk") from exc
         if "malformed" in text or "not a database" in text or "no such table" in text or "no such column" in text:
@@ -228,7 +231,7 @@ def sqlite_errors(path: Path) -> Generator[None]:
 
 
 def _refuse_other_formats(path: Path) -> None:
-    """Raise `FormatVersionError` for a file of another format, before anything of it is touched."""
+    """Raise `FormatVersionError` for a file of another format, before the file is changed."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=5.0)
     try:
         _check_version(path, connection)
@@ -250,7 +253,7 @@ def _check_version(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _make_private(path: Path) -> None:
-    # The umask decides the mode of a file that SQLite makes. Never open one that is there: closing it would drop the
+    # The umask decides the mode of a file that SQLite creates. Never open an existing file: closing it would drop the
     # locks that this process may hold on it.
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -261,7 +264,7 @@ def _make_private(path: Path) -> None:
 
 
 def _refuse_irregular(path: Path) -> None:
-    """Raise `JournalError` where something else lies than files of a ledger: SQLite follows links, and reads FIFOs."""
+    """Raise `JournalError` when a path of the ledger is not a regular file: SQLite follows links and reads FIFOs."""
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         if os.path.lexists(name) and size_of_regular(name) is None:
             raise JournalError(f"{name} is not a regular file; remove it, the bridge makes a new one")
@@ -273,7 +276,7 @@ def _connect(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    # A commit survives a kill of the process; what must survive a power loss is synced by `Database.sync`.
+    # A commit survives a kill of the process; `Database.sync` syncs what must survive a power loss.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint = 2000")
     connection.execute("PRAGMA journal_size_limit = 16777216")

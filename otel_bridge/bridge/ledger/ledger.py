@@ -1,7 +1,7 @@
-"""The ledger of one run: its records in one order, how far the reader is, how far each destination is.
+"""Stores the ledger of one run: its records in one order, and the positions of the reader and the destinations.
 
-The reader thread commits batches (offsets, state, records in one transaction); delivery threads move positions, keep
-their writer's memory and note dead letters. Every method is thread-safe. Errors are those of `Database`.
+The reader thread commits batches (offsets, state, records in one transaction). Delivery threads move positions, keep
+the memory of their writers and store dead letters. Every method is thread-safe and raises the errors of `Database`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from otel_bridge.errors import LedgerDamagedError
 from otel_bridge.records import Position, Record, Row
 
 DEAD_LETTERS_KEPT: Final = 10_000
-"""Dead letters whose content is kept for each destination; older ones are only counted."""
+"""Number of dead letters whose content is kept for each destination; older ones are only counted."""
 _PRUNE_RECORDS: Final = 20_000
 _INSERT_RECORDS: Final = 300
-"""Three variables each; SQLite before 3.32 takes 999 in a statement."""
+"""Records per statement, of three variables each; SQLite before 3.32 allows 999 variables in a statement."""
 _VACUUM_PAGES: Final = 2_000
 _SPARE_PAGES: Final = 1_000
-"""Of 4,096 bytes: what some 8,000 rows of ten keys take."""
+"""Free pages to keep, of 4,096 bytes each: room for about 8,000 rows of ten keys."""
 _DELIVERED: Final = (
     "CASE WHEN destinations.ended OR NOT destinations.opened THEN destinations.written ELSE destinations.durable END"
 )
@@ -41,7 +41,7 @@ _DELIVERED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that a destination will never take, as it lies in the ledger."""
+    """Holds a record that a destination refused for good, as the ledger stores it."""
 
     destination_id: int
     position: Position
@@ -53,17 +53,17 @@ class DeadLetter:
 
 
 class Ledger:
-    """One run's ledger, open for writing. Only the holder of the run folder's lock may open it.
+    """Holds the ledger of one run, open for writing. Only the holder of the run folder's lock may open it.
 
     Args:
         path: The SQLite file.
         exclusive: See `Database`.
 
     Attributes:
-        position: The last position given.
-        rows: Rows committed so far.
-        rollouts: Rollouts committed so far.
-        rows_by_axis: Axis to the rows committed so far; those without a step under an empty one.
+        position: Position of the last record.
+        rows: Number of rows committed so far.
+        rollouts: Number of rollouts committed so far.
+        rows_by_axis: Axis to the number of rows committed so far; an empty axis for rows without a step.
         row_times: Axis to the time of the row committed last, in ns.
         recent: The records committed last, in memory.
     """
@@ -90,13 +90,13 @@ class Ledger:
         changes: Sequence[tuple[str, bytes | None]] = (),
         sources: Iterable[SegmentPosition] = (),
     ) -> Position:
-        """Store one batch of the reader in one transaction: all of it or nothing.
+        """Store one batch of the reader in one transaction, as a whole or not at all.
 
         Args:
-            records: Get the next positions, in their order; they are this ledger's from now on, rows are marked with
-                theirs.
+            records: Records, which get the next positions in their order. They belong to this ledger from now on; each
+                row is marked with its position.
             changes: State keys with their encoded values; ``None`` deletes.
-            sources: How far segments are read now.
+            sources: Positions up to which segments are read now.
 
         Returns:
             The last position.
@@ -138,17 +138,17 @@ class Ledger:
     def records(
         self, view: LedgerView, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
     ) -> RecordPage:
-        """Return what `LedgerView.records` of *view* does, from memory where it is there."""
+        """Return the page that `LedgerView.records` of *view* returns, from memory if the records are there."""
         recent = self.recent.records(after, kinds, limit=limit, limit_bytes=limit_bytes)
         return recent or view.records(after, kinds, limit=limit, limit_bytes=limit_bytes)
 
     def forget_source(self, instance_id: str) -> None:
-        """Forget a process whose segments are deleted."""
+        """Forget a process whose segments were deleted."""
         with self.database.transaction() as sql:
             sql.execute("DELETE FROM sources WHERE instance_id = ?", (instance_id,))
 
     def forwarded(self, instance_id: str, number: int, offset: int) -> bool:
-        """Note how far a process's segments are forwarded; ``False``: nothing of it is committed yet, or any more."""
+        """Store how far the segments of a process are forwarded; return whether the ledger knows the process."""
         with self.database.transaction() as sql:
             noted = sql.execute(
                 "UPDATE sources SET forwarded_number = ?, forwarded_offset = ? WHERE instance_id = ?",
@@ -157,12 +157,12 @@ class Ledger:
             return noted.rowcount > 0
 
     def set_meta(self, key: str, value: object) -> None:
-        """Store one fact about the run's bridge, JSON-able."""
+        """Store one JSON-able fact about the run's bridge."""
         with self.database.transaction() as sql:
             sql.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
     def destination(self, exporter: str, place: Mapping[str, str]) -> Destination:
-        """Return the destination, made at the oldest record still there when it is new."""
+        """Return the destination; a new destination starts at the oldest record that the ledger still has."""
         text = json.dumps(dict(place), sort_keys=True)
         with self.database.transaction() as sql:
             oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
@@ -179,18 +179,19 @@ class Ledger:
         return found[0]
 
     def name_destinations(self, ids: Collection[int], *, unknown: Collection[str] = ()) -> None:
-        """Say which destinations the run has now.
+        """Mark the destinations that the run has now, and unmark all others.
 
         Args:
-            ids: The destinations.
-            unknown: Exporters that the run has and whose destination the caller does not know: theirs stay as they are.
+            ids: Ids of the destinations.
+            unknown: Exporters of the run whose destination the caller does not know; their destinations stay as they
+                are.
         """
         with self.database.transaction() as sql:
             known = [(item.id in ids, item.id) for item in destinations_of(sql) if item.exporter not in unknown]
             sql.executemany("UPDATE destinations SET named = ? WHERE id = ?", known)
 
     def save(self, destination: Destination) -> None:
-        """Store how far a destination is."""
+        """Store the positions and counts of a destination."""
         status = "" if destination.end_status is None else destination.end_status.value
         with self.database.transaction() as sql:
             sql.execute(
@@ -206,7 +207,7 @@ class Ledger:
             )  # fmt: skip
 
     def dead_letter(self, dead_letter: DeadLetter) -> None:
-        """Keep a record that a destination will never take."""
+        """Store a record that a destination refused for good."""
         with self.database.transaction() as sql:
             sql.execute(
                 "INSERT INTO dead_letters (destination, position, kind, record_id, reason, time_unix_ns, data) "
@@ -222,7 +223,7 @@ class Ledger:
     def discard_dead_letters(
         self, exporter: str | None = None, dead_letters: Mapping[str, Sequence[int]] | None = None
     ) -> int:
-        """Delete the dead letters of *exporter*, of all when ``None``, or single ones; return how many."""
+        """Delete single dead letters, or those of *exporter*, or all when it is ``None``; return their number."""
         if dead_letters:
             view = self.view()
             chosen = {
@@ -236,7 +237,7 @@ class Ledger:
             return sql.executemany("DELETE FROM dead_letters WHERE destination = ?", ids).rowcount
 
     def remove_dead_letters(self, destination_id: int, ids: Sequence[int]) -> int:
-        """Delete single dead letters of one destination; return how many there were."""
+        """Delete single dead letters of one destination; return how many were deleted."""
         with self.database.transaction() as sql:
             pairs = [(destination_id, number) for number in ids]
             found = sql.executemany("DELETE FROM dead_letters WHERE destination = ? AND id = ?", pairs).rowcount
@@ -244,10 +245,10 @@ class Ledger:
         return found
 
     def prune(self, through: Position) -> int:
-        """Delete records up to *through*, at most some thousands a call; return how many.
+        """Delete records up to *through*, at most some thousands in a call; return how many were deleted.
 
-        Of the pages that got free so many are kept as the next records may soon fill, the rest is given back: giving
-        back costs more than deleting.
+        Some of the freed pages are kept for the next records, and the others return to the disk: returning pages costs
+        more than deleting records.
         """
         with self.database.transaction() as sql:
             oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
@@ -259,14 +260,14 @@ class Ledger:
         return deleted
 
     def give_back(self) -> None:
-        """Give every free page back to the disk: nothing is expected soon."""
+        """Return every free page to the disk, because no records are expected soon."""
         while self.database.give_back(_VACUUM_PAGES):
             pass
 
     def take_from_unnamed(self, through: Position) -> None:
-        """Let the records up to *through* go although destinations no longer named have not got them.
+        """Give up the records up to *through* that destinations which are no longer named have not got.
 
-        What a tracker had not confirmed counts as taken too, unless the end of its run settled that.
+        Records that a tracker had not confirmed are counted too, unless the end of its run settled them.
         """
         with self.database.transaction() as sql:
             sql.execute(
@@ -280,7 +281,7 @@ class Ledger:
             )
 
     def pass_over(self, exporter: str, through: Position) -> None:
-        """Move every destination of *exporter* behind the records up to *through*, which it never gets."""
+        """Move every destination of *exporter* past the records up to *through*, which the exporter never gets."""
         with self.database.transaction() as sql:
             sql.execute(
                 "UPDATE destinations SET written = max(written, ?), durable = max(durable, ?) WHERE exporter = ?",
@@ -292,13 +293,13 @@ class Ledger:
         return LedgerMemory(self.database, destination_id)
 
     def close(self) -> None:
-        """Close; what was committed stays. May be called twice."""
+        """Close the ledger; committed records stay. May be called twice."""
         self.recent.close()
         self.database.close()
 
 
 def _insert(sql: sqlite3.Connection, encoded: Sequence[Encoded]) -> None:
-    # `executemany` gives the interpreter up at every row: beside a writer at work each is a change of threads.
+    # `executemany` releases the interpreter at every row; beside a busy writer each release switches threads.
     for start in range(0, len(encoded), _INSERT_RECORDS):
         part = encoded[start : start + _INSERT_RECORDS]
         marks = ",".join(["(?,?,?)"] * len(part))
@@ -306,7 +307,7 @@ def _insert(sql: sqlite3.Connection, encoded: Sequence[Encoded]) -> None:
 
 
 def _mark(records: Sequence[Record], first: Position) -> None:
-    # Before anybody else sees them; a copy of each would cost as much as reading it back.
+    # Before another thread sees the records; a copy of each would cost as much as reading it back.
     for position, record in enumerate(records, first):
         if isinstance(record, Row):
             object.__setattr__(record, "position", position)
@@ -319,10 +320,10 @@ def _counted(rows_by_axis: Mapping[str, int], records: Sequence[Record]) -> dict
 
 
 def open_or_rebuild(path: Path, *, exclusive: bool = False) -> tuple[Ledger, Path | None]:
-    """Open the ledger; a damaged one is set aside and a new one made, to be filled from the segments that remain.
+    """Open the ledger. A damaged ledger is set aside and a new one created, to be filled from the remaining segments.
 
     Returns:
-        The ledger, and where the damaged one lies now, ``None`` when it was sound.
+        The ledger, and the new path of the damaged one, ``None`` when the ledger was sound.
     """
     try:
         return Ledger(path, exclusive=exclusive), None

@@ -1,4 +1,4 @@
-"""Reading the ledger: by delivery threads, by the report, by the commands that only look."""
+"""Reads the ledger, for delivery threads, the report and commands that change nothing."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from otel_bridge.records import Position, Record
 
 @dataclass(frozen=True, slots=True)
 class RecordPage:
-    """Records behind a position.
+    """Holds records after a position.
 
     Attributes:
-        records: In order, of the kinds asked for.
-        through: All of those kinds up to here are in `records`.
-        last: The last position in the ledger at that moment.
-        broken: Position, kind, bytes and reason of records that cannot be decoded.
+        records: Records of the requested kinds, in order.
+        through: Position up to which `records` holds all records of those kinds.
+        last: Last position of the ledger at that moment.
+        broken: Position, kind, bytes and reason of each record that cannot be decoded.
     """
 
     records: list[Record]
@@ -40,7 +40,7 @@ class RecordPage:
     broken: list[tuple[Position, int, bytes, str]] = field(default_factory=list[tuple[Position, int, bytes, str]])
 
     def up_to(self, position: Position) -> RecordPage:
-        """Return the part of this batch up to *position*, as if the ledger ended there."""
+        """Return the part of this page up to *position*, as if the ledger ended there."""
         if self.through <= position:
             return replace(self, last=min(self.last, position))
         records = [record for record in self.records if record.position <= position]
@@ -56,12 +56,12 @@ class LedgerView:
         self._reader = reader
 
     def position(self) -> Position:
-        """Return the last position given."""
+        """Return the position of the last record."""
         with self._reader.snapshot() as sql:
             return position_of(sql)
 
     def records(self, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int) -> RecordPage:
-        """Return the next records of *kinds* behind *after*, at least one if there is any."""
+        """Return the next records of *kinds* after *after*, at least one record if there is any."""
         marks = ",".join("?" * len(kinds))
         batch = RecordPage([], after, after)
         size, last = 0, after
@@ -88,13 +88,13 @@ class LedgerView:
         return RecordPage(batch.records, through, total, batch.broken)
 
     def oldest(self) -> Position:
-        """Return the position of the oldest record still there; the next one to come when there is none."""
+        """Return the position of the oldest stored record; without records, the next position."""
         with self._reader.snapshot() as sql:
             oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
             return position_of(sql) + 1 if oldest is None else oldest
 
     def state(self, *prefixes: str) -> tuple[Position, dict[str, object]]:
-        """Return the last position and the state under *prefixes*, of one instant."""
+        """Return the last position and the state under *prefixes*, both of one moment."""
         with self._reader.snapshot() as sql:
             values: dict[str, object] = {}
             for prefix in prefixes:
@@ -117,12 +117,12 @@ class LedgerView:
             return None if found is None else decode_value(found[0])
 
     def sources(self) -> list[SegmentPosition]:
-        """Return how far each process's segments are read."""
+        """Return the position up to which each process's segments are read."""
         with self._reader.snapshot() as sql:
             return sources_of(sql)
 
     def destinations(self) -> list[Destination]:
-        """Return every destination, named now or not."""
+        """Return every destination, including those that are no longer named."""
         with self._reader.snapshot() as sql:
             return destinations_of(sql)
 
@@ -132,18 +132,18 @@ class LedgerView:
             return dead_letter_of(sql, ids)
 
     def meta(self, key: str) -> object:
-        """Return what `Ledger.set_meta` stored, ``None`` when nothing was."""
+        """Return the value that `Ledger.set_meta` stored; ``None`` without one."""
         with self._reader.snapshot() as sql:
             found = sql.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
             return None if found is None else json.loads(str(found[0]))
 
     def overview(self) -> tuple[Position, list[SegmentPosition], list[Destination]]:
-        """Return position, sources and destinations, of one instant."""
+        """Return position, sources and destinations, all of one moment."""
         with self._reader.snapshot() as sql:
             return position_of(sql), sources_of(sql), destinations_of(sql)
 
     def count(self, after: Position, through: Position) -> dict[int, int]:
-        """Return how many records of each kind stand behind *after*, up to *through*."""
+        """Return the number of records of each kind after *after*, up to *through*."""
         with self._reader.snapshot() as sql:
             found = sql.execute(
                 "SELECT kind, count(*) FROM records WHERE position > ? AND position <= ? GROUP BY kind",

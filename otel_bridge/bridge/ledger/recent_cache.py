@@ -1,8 +1,8 @@
-"""The records committed last, kept as they were made, so that a writer that keeps up need not read them from the disk.
+"""Keeps the records committed last in memory, so that a writer that keeps up does not read them from the disk.
 
-The ledger stays the truth: what is not here is read there. Rows only are kept as objects, which nobody changes; every
-other kind is kept as the ledger's bytes, so that each exporter gets an object of its own. Bounded in bytes, for each
-run and for all runs of the process together. Thread-safe.
+The ledger decides: records that are not in memory are read from the ledger. Only rows are kept as objects, because no
+reader changes them. Other kinds are kept as the ledger's bytes, so that each exporter gets its own object. Memory is
+limited for each run, and for all runs of the process together. Thread-safe.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import Position, Record, Row
 
 LIMIT_BYTES: Final = 16 << 20
-"""Of one run."""
+"""Limit of one run."""
 ALL_BYTES: Final = 64 << 20
-"""Of all runs in the process."""
+"""Limit of all runs in the process."""
 _OBJECT_FACTOR: Final = 4
-"""How much larger a row is as an object than in the ledger, about."""
+"""Approximate ratio of a row's size as an object to its size in the ledger."""
 
 Encoded = tuple[Position, int, bytes]
-"""Position, kind and bytes of a record as the ledger has it."""
+"""Position, kind and bytes of a record as the ledger stores it."""
 
 
 class CacheBudget:
-    """Bytes that several `RecentRecords` share. Thread-safe."""
+    """Limits the bytes that several `RecentRecords` share. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._left = limit_bytes
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> bool:
-        """Take *size_bytes*; ``False``: there are not so many."""
+        """Reserve *size_bytes*; return whether there was enough room."""
         with self._lock:
             if size_bytes > self._left:
                 return False
@@ -46,7 +46,7 @@ class CacheBudget:
             return True
 
     def give_back(self, size_bytes: int) -> None:
-        """Give *size_bytes* back."""
+        """Return *size_bytes* to the budget."""
         with self._lock:
             self._left += size_bytes
 
@@ -56,7 +56,7 @@ ROOM: Final = CacheBudget(ALL_BYTES)
 
 @dataclass(slots=True)
 class _Chunk:
-    """What one commit brought; shape of both lists (n,)."""
+    """Holds the records of one commit; both lists have shape (n,)."""
 
     first: Position
     last: Position
@@ -66,11 +66,11 @@ class _Chunk:
 
 
 class RecentRecords:
-    """The last records of one run, without a gap between them.
+    """Holds the last records of one run, without a gap between them.
 
     Args:
-        limit_bytes: At most so many; the oldest commit goes first.
-        room: Shared with other runs.
+        limit_bytes: Most bytes to keep; the oldest commit is removed first.
+        room: Budget shared with other runs.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES, room: CacheBudget = ROOM) -> None:
@@ -80,7 +80,7 @@ class RecentRecords:
         self._lock = threading.Lock()
 
     def add(self, records: Sequence[Record], encoded: Sequence[Encoded]) -> None:
-        """Keep what was just committed: *records*, shape (n,), positions given, and the same as the ledger has them."""
+        """Add the records of a commit: *records*, shape (n,), with positions, and *encoded*, the same as stored."""
         if not records:
             return
         size = _OBJECT_FACTOR * sum(len(data) for _, _, data in encoded)
@@ -98,7 +98,7 @@ class RecentRecords:
             self._size_bytes += size
 
     def records(self, after: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int) -> RecordPage | None:
-        """Return what `LedgerView.records` would; ``None``: the records right behind *after* are not here."""
+        """Return the same page as `LedgerView.records`; ``None`` when records after *after* are not in memory."""
         with self._lock:
             if not self._chunks or not self._chunks[0].first <= after + 1 <= self._chunks[-1].last:
                 return None
@@ -106,18 +106,18 @@ class RecentRecords:
         return _picked(chunks, after, kinds, limit=limit, limit_bytes=limit_bytes)
 
     def forget(self, through: Position) -> None:
-        """Let the commits go that hold nothing behind *through*."""
+        """Remove the commits that hold no record after *through*."""
         with self._lock:
             while self._chunks and self._chunks[0].last <= through:
                 self._drop(1)
 
     def close(self) -> None:
-        """Let everything go."""
+        """Remove all records."""
         with self._lock:
             self._drop(len(self._chunks))
 
     def _drop(self, number: int) -> None:
-        """Let the oldest *number* commits go; the lock is held."""
+        """Remove the oldest *number* commits; the caller holds the lock."""
         for _ in range(number):
             chunk = self._chunks.popleft()
             self._size_bytes -= chunk.size_bytes
@@ -142,7 +142,7 @@ def _picked(
             try:
                 records.append(decode(kind, data, position) if row is None else row)
             except InvalidRecordError:
-                return None  # the ledger's reader says so
+                return None  # the ledger's reader reports the broken record
             last = position
             if len(records) == limit:
                 return RecordPage(records, last, total)

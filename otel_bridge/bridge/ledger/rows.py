@@ -1,4 +1,4 @@
-"""Rows of the ledger's small tables as values: how far each process is read, how far each destination is."""
+"""Rows of the ledger's small tables as values: the position of each process and of each destination."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_bridge.records import Position, Status
 
 @dataclass(frozen=True, slots=True)
 class SegmentPosition:
-    """How far one process's segments are read: everything before (`number`, `offset`)."""
+    """Holds the position up to which one process's segments are read: all before (`number`, `offset`)."""
 
     instance_id: str
     number: int
@@ -26,21 +26,21 @@ class SegmentPosition:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """One exporter at one place.
+    """Describes one exporter with the place where it delivers.
 
     Attributes:
-        named: The run has it now; else its records are kept until room is needed.
-        written: Position up to which writes have returned.
-        durable: Position up to which the tracker's store is known to hold them.
-        counted: Last position that `rows` and `rollouts` count; a record written again is not counted again.
-        taken: Records that the bound took before they were durable here.
-        opened: A writer was opened at least once.
-        ended: Position of the last end acted on, 0 for none.
-        tracker_run_id: The tracker's own id of the run, where its writer says it.
-        missed: Records that were deleted before this destination was first named.
-        backlog: How much of what is written its writer has deferred, since records go before it.
-        degraded: One sentence for each ability that its tracker lacked when it was opened last.
-        left_out: What its writers did not write for want of an ability: reason to count.
+        named: Whether the run has the destination now; else its records are kept until room is needed.
+        written: Position up to which the tracker's calls have returned.
+        durable: Position up to which the tracker's store is known to hold the records.
+        counted: Last position that `rows` and `rollouts` count; a record that is written again is not counted again.
+        taken: Number of records that were evicted before they were durable here.
+        opened: Whether a writer was opened at least once.
+        ended: Position of the last end that was acted on, 0 without one.
+        tracker_run_id: The tracker's own id of the run, if its writer reports one.
+        missed: Number of records that were deleted before this destination was first named.
+        backlog: Size of the work that its writer deferred, because records go first.
+        degraded: One sentence for each ability that its tracker lacked when it was last opened.
+        left_out: Records that its writers left out because the tracker lacks an ability: reason to count.
     """
 
     id: int
@@ -66,22 +66,22 @@ class Destination:
 
     @property
     def settled(self) -> bool:
-        """Whether its tracker's run has ended, or was never opened: nothing that is written is in doubt."""
+        """Return whether the tracker's run has ended or was never opened, so that no written record is in doubt."""
         return bool(self.ended) or not self.opened
 
     @property
     def delivered(self) -> Position:
-        """Position up to which no record need be written again: the end of the run decides about what is in doubt."""
+        """Return the position up to which no record must be written again."""
         return self.written if self.settled else min(self.durable, self.written)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDeadLetter:
-    """A dead letter as it lies in the ledger.
+    """Holds a dead letter as the ledger stores it.
 
     Attributes:
-        exporter: Who refused the record.
-        data: The record as `codec.encode` makes it; empty where its content was released.
+        exporter: Exporter whose tracker refused the record.
+        data: The record as `codec.encode` encodes it; empty when its content was released.
     """
 
     id: int
@@ -96,18 +96,18 @@ class StoredDeadLetter:
 
 
 def after_prefix(prefix: str) -> str:
-    """Return a text that stands behind every text beginning with *prefix* in SQLite's order (bytes of UTF-8)."""
+    """Return a text that sorts after every text beginning with *prefix* in SQLite's order (bytes of UTF-8)."""
     return prefix + "\U0010ffff" * 4
 
 
 def position_of(sql: sqlite3.Connection) -> Position:
-    """Return the last position given."""
+    """Return the position of the last record."""
     found = sql.execute("SELECT value FROM meta WHERE key = 'position'").fetchone()
     return 0 if found is None else int(found[0])
 
 
 def put_source(sql: sqlite3.Connection, source: SegmentPosition) -> None:
-    """Store how far a process is read."""
+    """Store the position up to which a process is read."""
     # Only the forwarder moves the forwarded offsets.
     sql.execute(
         "INSERT INTO sources (instance_id, number, offset, header, ended) VALUES (?, ?, ?, ?, ?) "
@@ -118,7 +118,7 @@ def put_source(sql: sqlite3.Connection, source: SegmentPosition) -> None:
 
 
 def sources_of(sql: sqlite3.Connection) -> list[SegmentPosition]:
-    """Return how far each process is read."""
+    """Return the position up to which each process is read."""
     found = sql.execute(
         "SELECT instance_id, number, offset, header, ended, forwarded_number, forwarded_offset FROM sources"
     )

@@ -1,6 +1,6 @@
-"""The state of translation, kept in the ledger: every key in memory, large values only as long as there is room.
+"""Keeps the state of translation in the ledger: every key in memory, and large values while there is room.
 
-Changes gather until the reader commits them together with the records that they led to. One thread.
+Changes are collected until the reader commits them together with their records. One thread.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from otel_bridge.bridge.ledger.codec import decode_value, encode_value
 from otel_bridge.bridge.ledger.queries import LedgerView
 
 LARGE_BYTES: Final = 1 << 10
-"""Values from here on count towards the limit and may be released; smaller ones stay."""
+"""Size from which a value counts towards the limit and may be released; smaller values stay in memory."""
 LIMIT_BYTES: Final = 64 << 20
 
 
 class _Stored:
-    """Stands for a value that only the ledger has."""
+    """Represents a value that only the ledger has."""
 
 
 _STORED: Final = _Stored()
 
 
 class LedgerState:
-    """A `TranslationState` on top of a ledger.
+    """Implements `TranslationState` on top of a ledger.
 
-    After a commit that failed throw it away and make a new one: what it holds was never stored.
+    After a commit that failed, discard this object and create a new one: its content was never stored.
 
     Args:
-        view: Reads the ledger; this state's own.
-        limit_bytes: Of large values in memory.
+        view: Reads the ledger; used by this state alone.
+        limit_bytes: Limit of large values in memory.
     """
 
     def __init__(self, view: LedgerView, *, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -43,7 +43,7 @@ class LedgerState:
             self._space(key)[key] = _STORED if self._grown(key, len(data)) else decode_value(data)
 
     def get(self, key: str) -> object | None:
-        """Return the value, ``None`` when there is none."""
+        """Return the value of *key*; ``None`` without one."""
         value = self._space(key).get(key)
         return self._read(key) if value is _STORED else value
 
@@ -58,7 +58,7 @@ class LedgerState:
             self._changed[key] = None
 
     def items(self, prefix: str) -> Iterator[tuple[str, object]]:
-        """Return the pairs whose key begins with *prefix*, ordered by key; values that come late are read late."""
+        """Return the pairs whose key begins with *prefix*, ordered by key; stored values are read on demand."""
         if "/" in prefix:
             found = [pair for pair in self._space(prefix).items() if pair[0].startswith(prefix)]
         else:
@@ -67,7 +67,7 @@ class LedgerState:
         return ((key, self._read(key) if value is _STORED else value) for key, value in found)
 
     def changes(self) -> list[tuple[str, bytes | None]]:
-        """Return what `Ledger.commit` is to store."""
+        """Return the changes for `Ledger.commit`."""
         changes: list[tuple[str, bytes | None]] = []
         for key in self._changed:
             space = self._space(key)
@@ -81,7 +81,7 @@ class LedgerState:
         return changes
 
     def committed(self) -> None:
-        """Note that the changes are stored; let large values go where they take too much room, oldest first."""
+        """Mark the changes as stored, and release large values above the limit, oldest first."""
         self._changed.clear()
         while self._large_bytes > self._limit and self._large:
             key = next(iter(self._large))
@@ -104,7 +104,7 @@ class LedgerState:
             self._large_bytes += size_bytes
 
     def _grown(self, key: str, size_bytes: int) -> bool:
-        """Count a value found at the start; return whether it is left in the ledger."""
+        """Count a value that was found at the start; return whether it stays in the ledger only."""
         if size_bytes >= LARGE_BYTES and self._large_bytes + size_bytes > self._limit:
             return True
         self._count(key, size_bytes)

@@ -1,4 +1,4 @@
-"""The memory of one destination: the key-value table that a writer is given."""
+"""Provides the memory of one destination: the key-value table for its writer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from otel_bridge.bridge.ledger.rows import after_prefix
 
 
 class LedgerMemory:
-    """A destination's key-value table; a `put` is committed when it returns."""
+    """Stores a destination's key-value table; once `put` returns, the value is committed."""
 
     def __init__(self, database: Database, destination_id: int) -> None:
         self._database, self._id = database, destination_id
 
     def get(self, key: str) -> bytes | None:
-        """Return the value, ``None`` when there is none."""
+        """Return the value of *key*; ``None`` without one."""
         with self._database.transaction() as sql:
             found = sql.execute(
                 "SELECT value FROM memory WHERE destination = ? AND key = ?", (self._id, key)
@@ -29,7 +29,7 @@ class LedgerMemory:
             sql.execute("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (self._id, key, value))
 
     def delete(self, key: str) -> None:
-        """Forget a key; unknown keys are fine."""
+        """Delete *key*, if it exists."""
         with self._database.transaction() as sql:
             sql.execute("DELETE FROM memory WHERE destination = ? AND key = ?", (self._id, key))
 

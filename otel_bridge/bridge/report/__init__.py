@@ -1,1 +1,1 @@
-"""What a bridge reports of a run."""
+"""Reports the state of a run's bridge."""

@@ -1,4 +1,4 @@
-"""State of translation -> the `RunInfo` that a writer is opened for."""
+"""Turns the state of translation into the `RunInfo` that a writer is opened for."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _RUN = "run"
 
 
 class RunDescription:
-    """Describes one run, as it stands in the ledger.
+    """Describes one run from its ledger.
 
     Args:
         folder: The run folder.
-        local: No endpoint gathers the job: another machine may have a bridge of this run too.
+        local: Whether no endpoint collects the job, so that another machine may have its own bridge of this run.
     """
 
     def __init__(self, folder: RunFolder, *, local: bool) -> None:
         self._folder, self._local = folder, local
 
     def __call__(self, view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
-        """Return the run, and the position up to which its configs hold everything."""
+        """Return the run, and the position up to which its configs are complete."""
         position, state = view.state(_RUN, _KEY, _CONFIG)
         configs = {
             key.removeprefix(_CONFIG) or None: cast("Mapping[str, Json]", value)
@@ -63,7 +63,7 @@ class RunDescription:
         )
 
     def generated(self, facts: object) -> str:
-        """Return which of ``project`` and ``name`` nobody gave, with commas, from the state's ``run``."""
+        """Return which of ``project`` and ``name`` were generated, separated by commas, from the state's ``run``."""
         known = cast("Mapping[str, object]", facts or {})
         return ",".join(what for what in ("project", "name") if _is_generated(known, what))
 

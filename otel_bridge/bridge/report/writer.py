@@ -1,4 +1,4 @@
-"""Write ``report.json`` from the ledger and the workers: at most every 0.1 s, from one ledger transaction."""
+"""Writes ``report.json`` from the ledger and the workers: at most every 0.1 s, from one ledger transaction."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _FURTHEST: Final = "furthest/"
 
 
 class ReportWriter:
-    """Writes the report of one run folder. One thread, but `set_due` is for any.
+    """Writes the report of one run folder. One thread; only `set_due` may be called by any.
 
     Args:
         folder: The run folder.
         ledger: Its ledger.
         reader: Its reader.
         describe: Describes the run.
-        owed: Returns by exporter how many records it is owed that is not at work here.
-        given_up: Returns by exporter what it never gets.
-        launcher: The bridge is ``otel-bridge run``.
+        owed: Returns the number of records that each inactive exporter is owed.
+        given_up: Returns by exporter the records that it never gets.
+        launcher: Whether the bridge is ``otel-bridge run``.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ReportWriter:
         self._known = {**before.former, **before.exporters}
 
     def set_due(self) -> None:
-        """Say that something changed. From any thread."""
+        """Mark the report as due. May be called by any thread."""
         if self._due_s is None:
             self._due_s = time.monotonic()
 
@@ -75,21 +75,21 @@ class ReportWriter:
         """Write the report when it is due.
 
         Args:
-            workers: The exporters.
-            ended: Everything is delivered and ended in every tracker.
-            settled: No exporter is on its way to the last position; else one that is about to get there is waited for
-                a moment, so that the report that somebody waits for is not kept back by one of just before.
-            now: Do not wait for anything.
+            workers: The workers by exporter.
+            ended: Whether all records are delivered and the run is ended in every tracker.
+            settled: Whether no exporter is about to reach the last position. Otherwise the report waits a moment for
+                it, so that an awaited report is not delayed by an earlier one.
+            now: Whether to write without any wait.
 
         Raises:
-            JournalError: It cannot be written; the last one stands.
+            JournalError: The report cannot be written; the last one stays.
         """
         seen_s, due_s = time.monotonic(), self._due_s
         if due_s is None:
             return
         if not now and (seen_s - self._written_s < EVERY_S or not (settled or seen_s - due_s >= _SETTLE_S)):
             return
-        self._due_s, self._written_s = None, seen_s  # before it is made: what changes meanwhile is due again
+        self._due_s, self._written_s = None, seen_s  # before the report is built: later changes make it due again
         try:
             report = self._report(workers, ended)
             write_report(self._folder, report)
@@ -99,11 +99,11 @@ class ReportWriter:
         self._known |= report.exporters
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the ledger."""
         self._view.close()
 
     def _report(self, workers: Mapping[str, ExporterWorker], ended: bool) -> Report:
-        # States before numbers: an exporter that is said to write may be through by then, never the other way round.
+        # States before numbers: an exporter shown as writing may be done by then, but never the reverse.
         progress = {name: worker.progress for name, worker in workers.items()}
         ids = {name: worker.destination_id for name, worker in workers.items()}
         position, sources, found = self._view.overview()
@@ -196,25 +196,25 @@ def _int(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-# How fast counts grow: the mean over the last seconds. One thread.
+# Computes how fast counts grow: the mean over the last seconds. One thread.
 
 WINDOW_S: Final = 30.0
 _SAMPLE_S: Final = 1.0
 
 
 class Rates:
-    """Counts by name, looked at from time to time; keeps a sample a second of the last `WINDOW_S`."""
+    """Keeps a sample per second of each count, for the last `WINDOW_S`."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, int]]] = {}
 
     def per_s(self, name: str, count: int, now_s: float) -> float:
-        """Return the growth of *name* in a second, to a tenth; 0 until two looks are a second apart.
+        """Return the growth of *name* per second, to a tenth; 0 until two samples are a second apart.
 
         Args:
-            name: Whose count.
-            count: What it is now.
-            now_s: A monotonic clock.
+            name: Name of the count.
+            count: Present value.
+            now_s: Time of a monotonic clock.
         """
         samples = self._samples.setdefault(name, deque())
         while len(samples) > 1 and now_s - samples[0][0] > WINDOW_S:

@@ -1,1 +1,1 @@
-"""Runs come and go at a bridge: lease, shutdown, outcome, turns of many runs."""
+"""Serves the runs of one bridge process: lease, shutdown, outcome, rotation of many runs."""

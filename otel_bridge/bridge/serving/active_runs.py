@@ -1,6 +1,6 @@
-"""The runs of a host: found, opened, served in turn, put to sleep, closed. For the host's thread.
+"""Opens, polls, puts to sleep and closes the runs of a host. For the host's thread.
 
-No run can end that thread: whatever one raises is that run's failure, retried with backoff while the others go on.
+No run can end that thread: an exception of a run is that run's failure, retried with backoff while the others continue.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from otel_bridge.records import Status
 
 CLOSE_S: Final = 10.0
 _ROUND_S: Final = 0.25
-"""How long a round opens runs, and how long it closes some, at most: those at work wait meanwhile."""
+"""Most seconds in which a round opens runs, and in which it closes some, because active runs wait meanwhile."""
 _FILES_S: Final = 0.5
-"""Pause before a run is opened again after files ran out."""
+"""Pause before a run is opened again after no more files could be opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaving:
-    """A run whose writers were asked to close, and what is done once they have."""
+    """Holds a run whose writers were asked to close, and the function to call once they have."""
 
     run: RunBridge
     by_s: float
@@ -45,20 +45,20 @@ class _Leaving:
 
 
 class ActiveRuns:
-    """Owns the open runs of a host.
+    """Owns the active runs of a host.
 
     Args:
         folders: Lists the folders to serve.
-        options: How they are served.
-        until_done: What is closed with something left to do stays closed.
-        wake: Called from any thread when a run got on.
+        options: Options of their bridge.
+        until_done: Whether a run that is closed with something left to do stays closed.
+        wake: Called from any thread after progress of a run.
         say: Takes one line for the log.
-        heartbeat: Beats at each run.
+        heartbeat: Gets a sign of life with each run.
 
     Attributes:
         hanging: Exporters whose writer did not close.
-        failures: Of single runs.
-        rotation: The line of runs that wait for their turn.
+        failures: Failures of single runs.
+        rotation: The queue of runs that wait to be active.
     """
 
     def __init__(
@@ -98,19 +98,19 @@ class ActiveRuns:
         return len(self._runs) + len(self._leaving)
 
     def __iter__(self) -> Iterator[RunBridge]:
-        """Return the runs at work."""
+        """Return the active runs."""
         return iter(list(self._runs.values()))
 
     # --- one round ----------------------------------------------------------------------------------------------------
     def find(self) -> bool:
-        """Look for folders that need work, when it is time, and open those whose turn it is; return whether any was."""
+        """Look for folders that need work, when it is due, and open the next ones; return whether any was opened."""
         if time.monotonic() >= self._discovery.next_s:
             for folder in self._discovery.find():
                 self.rotation.wait(folder)
         return self._fill()
 
     def poll(self) -> bool:
-        """Serve each open run once; return whether there is more to do right away."""
+        """Poll each active run once; return whether there is more to do at once."""
         more = False
         for path, run in list(self._runs.items()):
             self._heartbeat.beat(run.folder.run_id)
@@ -124,7 +124,7 @@ class ActiveRuns:
             run.write_report()
 
     def allow_leave(self) -> bool:
-        """Close the runs whose writers have closed, and ask more to give way; return whether any place became free."""
+        """Close runs whose writers have closed, and ask more runs to give way; return whether any was closed."""
         until_s, closed = time.monotonic() + _ROUND_S, False
         for one in [one for one in self._leaving.values() if one.run.stopped() or time.monotonic() >= one.by_s]:
             self._close(one)
@@ -136,26 +136,26 @@ class ActiveRuns:
         return closed
 
     def nothing_left(self) -> bool:
-        """Return whether no folder is open, waits for its turn, or needs work."""
+        """Return whether no folder is open, waits in the queue, or needs work."""
         return not (self._runs or self._leaving or self.rotation.waiting or self._discovery.finds_any())
 
     def idle(self) -> bool:
-        """Return whether nothing is left to do; while the host drains: nothing that can be delivered now."""
+        """Return whether nothing is left to do; while the host drains, whether nothing can be delivered now."""
         if not self._draining:
             return self.nothing_left()
         over = not self._leaving and not self.rotation.waiting and all(map(drained, self._runs.values()))
         return over and not self._discovery.finds_any()
 
-    # --- what the host was asked --------------------------------------------------------------------------------------
+    # --- requests to the host -----------------------------------------------------------------------------------------
     def notify(self) -> None:
-        """Look for folders, and try what failed, at once."""
+        """Look for folders, and retry failed work, at once."""
         self._discovery.try_again()
         self.failures.try_all()
         for run in self._runs.values():
             run.notify()
 
     def drain(self) -> None:
-        """Release all that waits, also of runs that sleep."""
+        """Release all waiting data, including that of idle runs."""
         self._draining = True
         self._discovery.wake_idle_runs()
         self._discovery.try_again(gone_only=True)
@@ -170,19 +170,19 @@ class ActiveRuns:
             run.shutdown.spare(pid)
 
     def finish(self, status: Status) -> None:
-        """End the processes that did not end themselves, also in folders found later."""
+        """End the processes that did not end themselves, also in folders that are found later."""
         self._finish_as = status
         for run in self._runs.values():
             run.shutdown.finish(status)
 
     def remaining(self) -> dict[str, RunStatus]:
-        """Return where every run served since the start stands, by run id."""
+        """Return the status of every run that was served since the start, by run id."""
         closed = {one.remaining.run_id: one.remaining for one in self._discovery.closed.values()}
         open_ = (*(one.run for one in self._leaving.values()), *self._runs.values())
         return closed | {run.folder.run_id: run.remaining() for run in open_}
 
     def close_all(self, deadline_s: float) -> None:
-        """Close every run until `time.monotonic` is *deadline_s*, and free all locks."""
+        """Close every run until `time.monotonic` is *deadline_s*, and release all locks."""
         for run in self._runs.values():
             run.stop()
         runs = [*self._runs.values(), *(one.run for one in self._leaving.values())]
@@ -194,7 +194,7 @@ class ActiveRuns:
                 self._close_run(run, deadline_s)
                 remaining = replace(remaining, exporters=run.progress())
                 self._discovery.closed[run.folder.path] = ClosedRun(remaining, None, float("inf"))
-            except Exception as exc:  # noqa: BLE001, PERF203  # the locks of the others must be freed
+            except Exception as exc:  # noqa: BLE001, PERF203  # the locks of the others must be released
                 self.failures.failed(run.folder.path, exc)
         for folder, _ in self.rotation.waiting.values():
             if folder.path not in self._discovery.closed:
@@ -220,7 +220,7 @@ class ActiveRuns:
         return opened
 
     def _turn(self, path: Path, run: RunBridge) -> bool:
-        """Serve one folder once; return whether there is more to do right away."""
+        """Poll one folder once; return whether there is more to do at once."""
         if not self.failures.due(path):
             run.write_report()
             return False
@@ -229,7 +229,7 @@ class ActiveRuns:
         except LedgerDamagedError as exc:
             self._rebuild(run, exc)
             return True
-        except Exception as exc:  # noqa: BLE001  # one bad run harms no other
+        except Exception as exc:  # noqa: BLE001  # a failing run must not harm the others
             self.failures.failed(path, exc)
             if exhausted(exc):
                 self.rotation.files_ran_out(len(self))
@@ -250,7 +250,7 @@ class ActiveRuns:
         return more
 
     def _open(self, folder: RunFolder) -> bool:
-        """Open a folder whose turn it is; return whether that was done. What it fails by is its own failure."""
+        """Open the next folder of the queue; return whether it was opened. An error is a failure of that run alone."""
 
         def say(line: str) -> None:
             self._say(f"{folder.run_id}: {line}")
@@ -263,7 +263,7 @@ class ActiveRuns:
             self.failures.report(folder.path, f"{folder.run_id}: {exc}")
             self._put_off(folder, str(exc), AGAIN_S)
             return False
-        except Exception as exc:  # noqa: BLE001  # whatever it is, the others are served
+        except Exception as exc:  # noqa: BLE001  # the other runs are served in any case
             if exhausted(exc):
                 self._files_ran_out(folder)
             else:
@@ -289,18 +289,18 @@ class ActiveRuns:
         self._discovery.closed[folder.path] = ClosedRun(remaining, None, time.monotonic() + wait_s)
 
     def _files_ran_out(self, folder: RunFolder) -> None:
-        """Let the run keep its place in line, and fewer others be at work."""
+        """Keep the run's position in the queue, and allow fewer active runs."""
         self.rotation.wait(folder, first=True)
         if not self.rotation.limited:
             self._say(
-                f"{folder.run_id}: no more files can be opened with {len(self)} runs at work; "
-                "fewer work at one time now, raise the limit of open files (ulimit -n)"
+                f"{folder.run_id}: no more files can be opened with {len(self)} active runs; "
+                "fewer are active at a time now, raise the limit of open files (ulimit -n)"
             )
         self.rotation.files_ran_out(len(self))
         self._open_again_s = time.monotonic() + _FILES_S
 
     def _leave(self, run: RunBridge, then: Callable[[RunBridge, float], None]) -> None:
-        """Ask the writers of a run to close; *then* is done once they have, or at the end of their time."""
+        """Ask the writers of a run to close; *then* is called once they have, or after `CLOSE_S`."""
         run.stop()
         self._runs.pop(run.folder.path, None)
         self._leaving[run.folder.path] = _Leaving(run, time.monotonic() + CLOSE_S, then)
@@ -312,43 +312,43 @@ class ActiveRuns:
         self._heartbeat.beat(run.folder.run_id)
         try:
             leaving.then(run, time.monotonic())
-        except Exception as exc:  # noqa: BLE001  # one bad run harms no other
+        except Exception as exc:  # noqa: BLE001  # a failing run must not harm the others
             with contextlib.suppress(Exception):  # its files must be closed, whatever failed before or fails now
                 run.close(time.monotonic())
             run.lease.release()
             self._put_off(run.folder, str(exc), self.failures.failed(run.folder.path, exc))
 
     def _ended(self, run: RunBridge, deadline_s: float) -> None:
-        """Close a folder with nothing left to do; what came meanwhile puts it in line again."""
+        """Close a folder with nothing left to do; data that arrived meanwhile puts the folder in the queue again."""
         remaining = run.remaining()
         self._close_run(run, deadline_s)
         self._discovery.closed[run.folder.path] = ClosedRun(remaining, run.segments_read, time.monotonic() + AGAIN_S)
-        # The lock is free now: what came before that is found here, the one that comes after it finds the lock free.
+        # The lock is free now. Data from before that is found here; a process that comes later finds the lock free.
         if remaining.rest in {Outcome.DONE, Outcome.PARKED} and run.segments_read.anything_new():
             self.rotation.wait(run.folder, first=True)
 
     def _fell_asleep(self, run: RunBridge, deadline_s: float) -> None:
         remaining = run.remaining()
-        # One that was on its way to sleep when the host began to drain was not drained: it wakes for that.
+        # A run that was about to sleep when the host began to drain was not drained: it wakes for that.
         self.hanging += self._idle_runs.put(run, deadline_s, drained=self._draining and drained(run))
         self._discovery.closed[run.folder.path] = ClosedRun(remaining, run.segments_read, float("inf"))
 
     def _gave_way(self, run: RunBridge, deadline_s: float) -> None:
-        """Put a run to sleep for those in line; one with something left to do goes to the end of the line."""
+        """Put a run to sleep in favour of waiting ones; an unfinished run goes to the end of the queue."""
         finished = drained(run) if self._draining else has_nothing_to_do(run)
         self._fell_asleep(run, deadline_s)
         if self._until_done or not finished:
             self.rotation.wait(run.folder)
 
     def _rebuild(self, run: RunBridge, exc: LedgerDamagedError) -> None:
-        """The ledger turned out to be damaged: set it aside and begin anew from the segments that remain."""
+        """Set the damaged ledger of *run* aside, and open the run again from the segments that remain."""
         folder = run.folder
         self._say(f"{folder.run_id}: {exc}")
         self._runs.pop(folder.path, None)
         self._close_run(run, time.monotonic() + CLOSE_S)
         try:
             aside = set_aside(folder.ledger_path)
-            self._say(f"{folder.run_id}: it lies at {aside}, what segments remain are read again")
+            self._say(f"{folder.run_id}: the ledger was renamed to {aside}, the remaining segments are read again")
         except OtelBridgeError as failed:
             self._say(f"{folder.run_id}: {failed}")
         self._open(folder)
@@ -358,6 +358,6 @@ class ActiveRuns:
         self.rotation.ended(run.folder.path)
         try:
             self.hanging += run.close(deadline_s)
-        except Exception as exc:  # noqa: BLE001  # the lock must be free, whatever the disk says
-            self._say(f"{run.folder.run_id}: not closed well: {type(exc).__name__}: {exc}")
+        except Exception as exc:  # noqa: BLE001  # the lock must be released, whatever the disk reports
+            self._say(f"{run.folder.run_id}: closing failed: {type(exc).__name__}: {exc}")
             run.lease.release()

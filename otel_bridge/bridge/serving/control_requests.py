@@ -1,4 +1,4 @@
-"""Act on the control requests of one run folder, each once, and delete what is done. One thread."""
+"""Carries out the control requests of one run folder, each once, and deletes what is done. One thread."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from otel_bridge.journal.folder import RunFolder
 
 
 class ControlRequests:
-    """The requests to one run's bridge.
+    """Receives the requests to one run's bridge.
 
-    A request stays on disk until it is done, so that a bridge that is killed before leaves it to the next one. A
-    handover is deleted first: the bridge that asked for it must not find it.
+    A request stays on disk until it is done, so that a killed bridge leaves it to the next one. A handover is deleted
+    first: the bridge that requested it must not find it.
 
     Args:
         folder: The run folder.
-        actions: Kind to what acts on a request of it.
-        is_done: Returns whether a request that was acted on is done.
-        malformed: Takes what is wrong with a request that cannot be followed.
+        actions: Kind to the function that carries out a request of that kind.
+        is_done: Returns whether a request that was carried out is done.
+        malformed: Called with the problem of a request that cannot be carried out.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class ControlRequests:
 
     @property
     def unanswered(self) -> bool:
-        """Whether acting on a request failed, so that it comes again."""
+        """Return whether carrying out a request failed, so that the request is received again."""
         return self._unanswered
 
     def receive(self) -> None:
-        """Act on every new request; what an action raises leaves the request unanswered."""
+        """Carry out every new request; an exception of an action leaves the request unanswered."""
         found = receive_control(self._folder, self._malformed, self._acted_on)
         self._unanswered = bool(found)
         for request in found:
@@ -51,9 +51,9 @@ class ControlRequests:
             self.delete_done()
 
     def delete_done(self, *, all_of: bool = False) -> None:
-        """Delete the requests that are done; with *all_of* also those that nobody can do now."""
+        """Delete the requests that are done; with *all_of* also those that cannot be carried out now."""
         for name, request in list(self._acted_on.items()):
             if all_of or self._is_done(request):
                 delete_control_request(self._folder, request)
-                if not (self._folder.control_dir / name).exists():  # else it would be acted on again
+                if not (self._folder.control_dir / name).exists():  # otherwise it would be carried out again
                     del self._acted_on[name]

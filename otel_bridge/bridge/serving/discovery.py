@@ -1,6 +1,6 @@
-"""Which run folders have something left to do and nobody serves: new ones, and closed ones that got more.
+"""Finds run folders that have something left to do and are not active: new ones, and closed ones with new data.
 
-Looking takes a fiftieth of the time at most, however many folders there are. For the host's thread.
+The search takes at most a fiftieth of the time, however many folders there are. For the host's thread.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from otel_bridge.journal.report import Report, read_report
 
 DISCOVER_S: Final = 0.25
 AGAIN_S: Final = 60.0
-"""When a folder is tried again that was parked, handed over, locked by another or failing."""
+"""Seconds until a folder is tried again that was parked, handed over, locked by another bridge, or failing."""
 _COST_FACTOR: Final = 50
 _YOUNG_NS: Final = 2_000_000_000
 
 
 @dataclass(slots=True)
 class ClosedRun:
-    """A folder that was served and is not now; the run itself is released, of thousands it would fill the memory."""
+    """Describes a folder that was served before; its run is released, because thousands would fill the memory."""
 
     remaining: RunStatus
     read: SegmentsRead | None
@@ -38,16 +38,16 @@ class Discovery:
     """Finds folders that need work.
 
     Args:
-        folders: Lists the folders that are ours.
-        served: Says which are open, or in line to be opened.
-        idle_runs: Runs that sleep, and when they wake.
-        named: Names of the exporters that every run is given.
-        until_done: What is closed with something left to do stays closed.
-        forget_deleted: Called with the folders there are at each look, to forget what was noted of deleted ones.
+        folders: Lists the folders to serve.
+        served: Returns whether a folder is open or waits in the queue.
+        idle_runs: Idle runs, which determine when they wake.
+        named: Names of the exporters that every run gets.
+        until_done: Whether a run that is closed with something left to do stays closed.
+        forget_deleted: Called with the existing folders at each search, to forget deleted ones.
 
     Attributes:
-        closed: Folders that were served and are not now.
-        next_s: `time.monotonic` when to look again.
+        closed: Folders that were served before and are not active now.
+        next_s: `time.monotonic` of the next search.
     """
 
     def __init__(
@@ -86,20 +86,20 @@ class Discovery:
         self._forget_deleted(listed)
 
     def wake_idle_runs(self) -> None:
-        """Let every idle run that needs work be found from now on."""
+        """Find every idle run that needs work from now on."""
         self._wake_idle_runs = True
 
     def finds_any(self) -> bool:
-        """Return whether a folder needs work; then it is found again at once."""
+        """Return whether a folder needs work; such a folder is found again at once."""
         for folder in self._folders():
             if self._needs_work(folder):
-                self._looked.pop(folder.path, None)  # it was looked at and not opened
+                self._looked.pop(folder.path, None)  # it was checked and not opened
                 self._look_now()
                 return True
         return False
 
     def try_again(self, *, gone_only: bool = False) -> None:
-        """Take closed folders for due, with *gone_only* those that could not be opened, for want of space, say."""
+        """Mark closed folders as due; with *gone_only* only those that could not be opened, e.g. for lack of space."""
         self._look_now()
         for closed in self.closed.values():
             if not gone_only or closed.remaining.rest is Outcome.GONE:
@@ -109,7 +109,7 @@ class Discovery:
         self.next_s = float("-inf")
 
     def _needs_work(self, folder: RunFolder) -> bool:
-        """Return whether a folder that is not served now has something left to do."""
+        """Return whether a folder that is not active has something left to do."""
         if self._served(folder.path):
             return False
         if folder.path in self._idle_runs:
@@ -122,7 +122,7 @@ class Discovery:
     def _has_more(self, folder: RunFolder, closed: ClosedRun | None) -> bool:
         changed_ns = _changed_ns(folder)
         if changed_ns != self._looked.get(folder.path):
-            # Young times of change hide a further change: such a folder is looked at again.
+            # A recent time of change may hide a further change: such a folder is checked again.
             if time.time_ns() - changed_ns > _YOUNG_NS:
                 self._looked[folder.path] = changed_ns
             if closed is None or closed.read is None:
@@ -135,12 +135,12 @@ class Discovery:
         return parked and not self._until_done and time.monotonic() >= (closed.again_s if closed is not None else 0.0)
 
     def _names_more(self, report: Report) -> bool:
-        """Return whether an exporter is given that has got nothing of an ended run yet: its ledger may hold records."""
+        """Return whether an exporter is given that has none of an ended run yet: the ledger may hold records."""
         return bool(self._named - report.exporters.keys())
 
 
 def _changed_ns(folder: RunFolder) -> int:
-    """Return when a segment was made or deleted last."""
+    """Return when a segment was last created or deleted."""
     try:
         return os.stat(folder.segments_dir).st_mtime_ns
     except OSError:

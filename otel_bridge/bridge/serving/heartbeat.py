@@ -1,4 +1,4 @@
-"""Whether the thread that reads run folders still turns: a beat with each run it serves, and rounds that failed."""
+"""Determines whether the thread that reads run folders still runs: signs of life with each run, and failed rounds."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ LONGEST_PAUSE_S: Final = 5.0
 
 
 class Heartbeat:
-    """Beats of one thread; read from any.
+    """Holds the heartbeat of one thread; may be read by any.
 
     Args:
         stall_s: Silence after which the thread counts as stalled.
         say: Takes one line for the log.
 
     Attributes:
-        failures: Rounds that an exception ended, so far.
-        ended: The thread has ended.
+        failures: Number of rounds that an exception ended.
+        ended: Whether the thread has ended.
     """
 
     def __init__(self, stall_s: float, say: Callable[[str], None]) -> None:
@@ -34,7 +34,7 @@ class Heartbeat:
         self.ended = False
 
     def beat(self, where: str = "") -> None:
-        """Note that the thread turns, and at which run."""
+        """Store that the thread runs, and at which run."""
         self._beat_s, self._where = time.monotonic(), where
 
     def age_s(self) -> float:
@@ -42,11 +42,11 @@ class Heartbeat:
         return time.monotonic() - self._beat_s
 
     def end(self) -> None:
-        """Note that the thread has ended."""
+        """Mark the thread as ended."""
         self.ended = True
 
     def round_failed(self, exc: BaseException) -> float:
-        """Note a round that *exc* ended, reported when it is another one than before; return the pause in seconds."""
+        """Count a round that *exc* ended, and report a new error; return the pause in seconds."""
         self.failures += 1
         text = f"{type(exc).__name__}: {exc}"
         if text != self._failure:
@@ -55,12 +55,12 @@ class Heartbeat:
         return min(self._backoff.failed(), LONGEST_PAUSE_S)
 
     def round_done(self) -> None:
-        """Note a round without an exception."""
+        """Reset the failures after a round without an exception."""
         self._backoff.succeeded()
         self._failure = ""
 
     def warnings(self) -> list[str]:
-        """Return why nothing is delivered now, one line a reason."""
+        """Return why no run is delivered now, one line per reason."""
         if self.ended:
             return ["the thread that reads run folders has ended; restart the service"]
         reasons: list[str] = []

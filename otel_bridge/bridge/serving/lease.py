@@ -1,4 +1,4 @@
-"""Hold the exclusive right to serve a run folder: the lock, its heartbeat, and whether it was lost."""
+"""Holds the exclusive right to serve a run folder: the lock, its heartbeat, and whether the folder was lost."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ BEAT_S: Final = 10.0
 
 
 class FolderLease:
-    """Holds a run folder from `take` until `release` or `hand_on`. One thread.
+    """Holds the lease of a run folder from `take` until `release` or `hand_on`. One thread.
 
     Args:
         folder: The run folder.
-        lock: Its lock, where this process holds it already.
+        lock: Its lock, if this process already holds it.
         say: Takes one line for the log.
 
     Attributes:
-        lost: The folder was deleted; what lies at its path now is another bridge's.
+        lost: Whether the folder was deleted; a folder at its path now belongs to another bridge.
     """
 
     def __init__(self, folder: RunFolder, lock: RecordLock | None, say: Callable[[str], None]) -> None:
@@ -38,58 +38,58 @@ class FolderLease:
         self.lost = False
 
     def take(self, options: BridgeOptions) -> None:
-        """Take the lock, from another bridge where *options* say so.
+        """Take the lock, from another bridge if *options* allow that.
 
         Raises:
             FolderLockedError: Another bridge has the folder and keeps it.
-            JournalError: It cannot be locked.
+            JournalError: The folder cannot be locked.
         """
         if self._lock is None or not self._lock.held():
-            if self._lock is not None:  # of a folder that was deleted
+            if self._lock is not None:  # the lock of a folder that was deleted
                 self._lock.release()
             self._lock = take_lock(self._folder, options, self._say)
 
     def kept(self) -> bool:
-        """Return whether the folder is still held; one that was deleted is said, once."""
+        """Return whether the folder is still held; a deleted folder is reported once."""
         if self._lock is not None and self._lock.held():
             return True
         if not self.lost:
-            self._say(f"{self._folder.path} was deleted or is another bridge's; this one ends")
+            self._say(f"{self._folder.path} was deleted or belongs to another bridge; this bridge ends")
         self.lost = True
         return False
 
     def beat(self) -> None:
-        """Say from time to time that somebody holds the folder; also while its run sleeps."""
+        """Write a heartbeat when it is due; also while the run is idle."""
         if self._lock is not None and time.monotonic() - self._beat_s >= BEAT_S:
             self._beat_s = time.monotonic()
             with contextlib.suppress(JournalError):
                 self._folder.beat(self._lock, time.time_ns())
 
     def hand_on(self) -> RecordLock | None:
-        """Return the lock, for the one in this process that goes on with the folder."""
+        """Return the lock, for the object in this process that continues with the folder."""
         lock, self._lock = self._lock, None
         return lock
 
     def release(self) -> None:
-        """Free the lock; also one that is lost holds a file open."""
+        """Release the lock; a lost lock holds a file open too."""
         if self._lock is not None:
-            if self._beat_s and not self.lost:  # so that another host need not wait for this heart to grow old
+            if self._beat_s and not self.lost:  # so that another host need not wait until this heartbeat is old
                 with contextlib.suppress(JournalError):
                     self._folder.beat(self._lock, 0)
             self._lock.release()
 
 
-# Taking a run folder: the lock, and what is done when another bridge has it.
+# Takes the lock of a run folder, also when another bridge has it.
 
 OTHER_HOST_NS: Final = 60 * 10**9
 
 
 def take_lock(folder: RunFolder, options: BridgeOptions, say: Callable[[str], None]) -> RecordLock:
-    """Take the lock of a run folder, from another bridge where the options say so.
+    """Take the lock of a run folder, from another bridge if the options allow that.
 
     Raises:
         FolderLockedError: Another bridge has the folder and keeps it.
-        JournalError: It cannot be locked.
+        JournalError: The folder cannot be locked.
     """
     _refuse_other_host(folder)
     lock = folder.lock()
@@ -104,20 +104,22 @@ def take_lock(folder: RunFolder, options: BridgeOptions, say: Callable[[str], No
             return lock
     holder = folder.holder()
     who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
-    raise FolderLockedError(f"{folder.path} is served by {who}; wait for it or end it")
+    raise FolderLockedError(f"{folder.path} is in use by {who}; wait for it to finish, or stop it")
 
 
 def _refuse_other_host(folder: RunFolder) -> None:
-    """Where locks are of one machine only, a young heartbeat of another one says that it serves the folder."""
+    """Raise if another machine has a recent heartbeat in the folder, because locks may be of one machine only."""
     holder, now_ns = folder.holder(), time.time_ns()
     if holder is None or holder.boot_id == this_host().boot_id:
         return
     if now_ns - holder.heartbeat_unix_ns < OTHER_HOST_NS:
-        raise FolderLockedError(f"{folder.path} is served by process {holder.pid} on {holder.host}; end it there first")
+        raise FolderLockedError(
+            f"{folder.path} is in use by process {holder.pid} on {holder.host}; stop it there first"
+        )
 
 
 def _kill_holder(folder: RunFolder, options: BridgeOptions, say: Callable[[str], None]) -> None:
-    """Kill a bridge that does not hand over: nothing is lost by that. A launcher has a command to look after."""
+    """Kill a bridge that does not hand over, which loses no data; a launcher is kept, because it runs a command."""
     holder, report = folder.holder(), read_report(folder)
     if report is not None and report.launcher:
         return

@@ -1,4 +1,4 @@
-"""What is left to do in a run folder, for those that wait for it."""
+"""Describes what is left to do in a run folder, for code that waits for it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from otel_bridge.records import Position
 
 
 class Outcome(Enum):
-    """What is left to do in a folder."""
+    """Names what is left to do in a folder."""
 
     BUSY = "busy"
     DONE = "done"
     PARKED = "parked"
-    """Nothing moves until a person acts or a tracker comes back."""
+    """Nothing progresses until a person acts or a tracker answers again."""
     GONE = "gone"
     """The folder was deleted, or another bridge has it."""
     HANDED_OVER = "handed over"
@@ -25,17 +25,17 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """What one run has and what of it is not delivered.
+    """Describes the state of one run, and its undelivered records.
 
     Attributes:
-        rest: In one word.
-        living: Processes that live.
-        unread: There are frames that are not translated yet.
+        rest: What is left to do, in one word.
+        living: Number of living processes.
+        unread: Whether there are frames that are not translated yet.
         status: ``running``, or how the run ended.
         reason: Why the folder cannot be served.
-        owed: Exporters that the run asked for and that are not at work here, to the records that they have not got;
-            ``otlp``: to its segments.
-        position: Records so far; an exporter's waiting ones are these less its *written*.
+        owed: Exporters that the run requested and that are not active here, to the number of records that they lack;
+            for ``otlp``, of segments.
+        position: Number of records so far; an exporter's waiting records are these minus its *written*.
     """
 
     run_id: str
@@ -51,15 +51,15 @@ class RunStatus:
     owed: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
-# How far the segments of a run were read when its bridge released it.
+# Describes up to where the segments of a run were read when its bridge released it.
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentsRead:
-    """What is left of a closed run.
+    """Describes the read segments of a closed run.
 
     Attributes:
-        known: Process to the number of its segment and the offset up to which it was read.
+        known: Process to the number of its segment and the offset up to which that was read.
     """
 
     folder: RunFolder

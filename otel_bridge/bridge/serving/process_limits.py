@@ -1,7 +1,7 @@
-"""How many files a process may have open, and how the runs of a service share them.
+"""Determines how many files a process may have open, and how the runs of a service share them.
 
-A run at work holds a dozen files and more, a sleeping one its lock alone, an open segment of the receiver two. Each
-gets a share of the limit (``ulimit -n``), so that none of them takes what the others, or connections, need.
+An active run holds a dozen files and more, an idle one its lock alone, an open segment of the receiver two. Each kind
+gets a share of the limit (``ulimit -n``), so that none takes what the others, or connections, need.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 RUN_FILES: Final = 20
-"""Files of a run at work: 12 with one exporter, measured with ``file`` and ``trackio``, 18 with three."""
+"""Files of an active run: 12 with one exporter, measured with ``file`` and ``trackio``, 18 with three."""
 MOST_RUNS: Final = 512
 _UNLIMITED: Final = 1 << 20
 _OWN_FILES: Final = 64
@@ -29,9 +29,9 @@ class DescriptorShares:
     """Shares of a limit of open files.
 
     Attributes:
-        runs: Runs at work at one time.
-        locks: Locks that sleeping runs keep.
-        segments: Runs whose segment a receiver keeps open.
+        runs: Most active runs at a time.
+        locks: Most locks that idle runs keep.
+        segments: Most runs whose segment a receiver keeps open.
     """
 
     runs: int
@@ -56,9 +56,9 @@ def descriptor_limit() -> int:
 
 
 def exhausted(exc: BaseException | None = None) -> bool:
-    """Return whether no more files can be opened: as *exc* or one of its causes says, or as it is now.
+    """Return whether no more files can be opened, by *exc* or its causes, or by a test.
 
-    SQLite reports "unable to open database file" and no reason; hence the second look.
+    SQLite reports "unable to open database file" without a reason; the test detects that.
     """
     while exc is not None:
         if isinstance(exc, OSError) and exc.errno in _EXHAUSTED:
@@ -75,18 +75,18 @@ def exhausted(exc: BaseException | None = None) -> bool:
     return False
 
 
-# How often the cyclic garbage collector of a bridge's process runs; called by what owns that process.
+# Sets how often the cyclic garbage collector of a bridge's process runs; called by the owner of that process.
 
 ALLOCATIONS: Final = 20_000
-"""Containers that are new since the last collection; Python 3.11 begins one with each 700."""
+"""New containers since the last collection that start another one; Python 3.11 uses 700."""
 
 
 def collect_less_often() -> None:
-    """Let the collector run with each 20,000 new containers, unless it is off or runs less often already.
+    """Run the collector after each 20,000 new containers, unless it is off or runs less often already.
 
-    Records, and what a tracker makes of them, are freed by their reference counts; looking through them for cycles took
-    a sixth of the processor time that rows into MLflow cost, and a tenth into Trackio (``benchmarks bridge_cpu``,
-    ``delivery``).
+    Records, and the objects that a tracker makes of them, are freed by their reference counts. Searching them for
+    cycles took a sixth of the processor time that rows into MLflow cost, and a tenth into Trackio (``benchmarks
+    bridge_cpu``, ``delivery``).
     """
     if 0 < gc.get_threshold()[0] < ALLOCATIONS:
         gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])

@@ -1,8 +1,8 @@
-"""Which runs are at work when there are more than may be: the idlest sleep, and none waits for ever.
+"""Decides which runs are active when there are more than allowed: the idlest sleep, and none waits forever.
 
-A run waits in line, first come, first served. While one waits, a run at work that has nothing to do goes to sleep at
-once, one that makes no progress (its tracker fails, it waits for a time to pass) after a moment, and any other after
-its stint; one with something left to do goes to the end of the line. For the host's thread.
+Waiting runs form a queue, first come, first served. While a run waits, an active run with nothing to do goes to sleep
+at once. A run without progress (its tracker fails, or a timeout is pending) sleeps after a moment, and any other after
+its stint. A run with something left to do goes to the end of the queue. For the host's thread.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from otel_bridge.bridge.serving.idle_runs import has_nothing_to_do
 from otel_bridge.journal.folder import RunFolder
 
 STINT_S: Final = 10.0
-"""How long a run that makes progress works before it gives way."""
+"""Seconds that a run with progress stays active before it gives way."""
 STUCK_S: Final = 2.0
-"""The same for one that makes none."""
+"""The same for a run without progress."""
 _LOOK_S: Final = 0.1
 _GROW_S: Final = 10.0
 _SHARE: Final = 4
-"""Of the runs with something left to do, at most one in so many gives way at one time."""
+"""Of the runs with something left to do, at most one in this number gives way at a time."""
 
 
 @dataclass(slots=True)
@@ -36,13 +36,13 @@ class _Stint:
 
 
 class Rotation:
-    """The line of runs that wait for their turn, and who gives way to them.
+    """Holds the queue of waiting runs, and decides which runs give way to them.
 
     Args:
-        most: Runs at work at one time, at most.
+        most: Most active runs at a time.
 
     Attributes:
-        waiting: Folders in line, and since when (`time.monotonic`).
+        waiting: Folders in the queue, and since when (`time.monotonic`).
     """
 
     def __init__(self, most: int) -> None:
@@ -53,26 +53,26 @@ class Rotation:
 
     @property
     def limit(self) -> int:
-        """How many may be at work now: fewer than at most for a while after files ran out."""
+        """Return the most active runs at present: fewer for a while after no more files could be opened."""
         if self._limit < self._most and time.monotonic() - self._limited_s >= _GROW_S:
             self._limit, self._limited_s = min(self._limit + max(self._limit // 4, 1), self._most), time.monotonic()
         return self._limit
 
     @property
     def limited(self) -> bool:
-        """Files ran out a moment ago."""
+        """Return whether the limit was lowered a moment ago because no more files could be opened."""
         return time.monotonic() - self._limited_s < _GROW_S and self._limit < self._most
 
     def longest_wait_s(self) -> float:
-        """Return how long the first in line has waited, 0 when nobody waits. From any thread."""
+        """Return how long the first run in the queue has waited, 0 when none waits. May be called by any thread."""
         try:
             first = next(iter(self.waiting.values()), None)
-        except RuntimeError:  # the line moves just now
+        except RuntimeError:  # the queue changes just now
             return 0.0
         return 0.0 if first is None else time.monotonic() - first[1]
 
     def wait(self, folder: RunFolder, *, first: bool = False) -> None:
-        """Put *folder* at the end of the line, or at its beginning; in line already, it keeps its place."""
+        """Put *folder* at the end of the queue, or at its beginning; a folder in the queue keeps its position."""
         if folder.path in self.waiting:
             return
         self.waiting[folder.path] = (folder, time.monotonic())
@@ -80,29 +80,29 @@ class Rotation:
             self.waiting.move_to_end(folder.path, last=False)
 
     def next(self, at_work: int) -> RunFolder | None:
-        """Return the folder whose turn it is; ``None``: nobody waits, or *at_work* is the limit."""
+        """Return the first folder of the queue; ``None`` when none waits, or *at_work* is the limit."""
         if not self.waiting or at_work >= self.limit:
             return None
         return self.waiting.popitem(last=False)[1][0]
 
     def files_ran_out(self, at_work: int) -> None:
-        """Let fewer runs be at work for a while."""
+        """Allow fewer active runs for a while."""
         self._limit, self._limited_s = max(min(self._limit, at_work - max(at_work // 8, 1)), 1), time.monotonic()
 
     def began(self, path: Path) -> None:
-        """A run began to work."""
+        """Store when a run became active."""
         self._stints[path] = _Stint(time.monotonic(), time.monotonic())
 
     def ended(self, path: Path) -> None:
-        """A run works no more."""
+        """Forget a run that is no longer active."""
         self._stints.pop(path, None)
 
     def to_give_way(self, runs: Iterable[RunBridge], *, leaving: int) -> list[RunBridge]:
-        """Return the runs at work that give way to those in line, the idlest first; looked at ten times a second.
+        """Return the active runs that give way to waiting ones, the idlest first; decides ten times a second.
 
         Args:
-            runs: Those at work.
-            leaving: How many are on their way to sleep already.
+            runs: The active runs.
+            leaving: Number of runs that are about to sleep.
         """
         now_s, at_work = time.monotonic(), list(runs)
         free = self.limit - len(at_work) - leaving
@@ -116,7 +116,7 @@ class Rotation:
         return [run for number, (rank, _, run) in enumerate(ranked[:wanted]) if rank == 1 or number < busy]
 
     def _rank(self, run: RunBridge) -> int:
-        """Return 1 for a run with nothing to do, 2 for a stuck one, 3 for one whose stint is over; 0: it stays."""
+        """Return 1 for a run with nothing to do, 2 for a stuck run, 3 after the end of its stint, else 0."""
         now_s = time.monotonic()
         turn = self._stints.setdefault(run.folder.path, _Stint(now_s, now_s))
         position = (run.reader.known(), run.ledger.position, [one.written for one in run.progress().values()])

@@ -1,4 +1,4 @@
-"""Failures of single runs of a host: each is retried with backoff, counted, and reported once."""
+"""Counts failures of single runs of a host: each is retried with backoff, and reported once."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class _Failing:
 
 
 class RunFailures:
-    """What failed for each run, until it works again. For the host's thread; `count` is for any.
+    """Holds the failures of each run until the run works again. For the host's thread; `count` is for any.
 
     Args:
         say: Takes one line for the log.
 
     Attributes:
-        count: Failures so far, of all runs.
+        count: Number of failures so far, of all runs.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -39,10 +39,10 @@ class RunFailures:
         self.count = 0
 
     def failed(self, path: Path, exc: BaseException) -> float:
-        """Note a failure of the run at *path*; the same one is reported once.
+        """Count a failure of the run at *path*; the same failure is reported once.
 
         Returns:
-            Seconds until it is due again: doubling, up to `LONGEST_S`.
+            Seconds until the run is due again: doubling, up to `LONGEST_S`.
         """
         self.count += 1
         failing = self._failing.setdefault(path, _Failing())
@@ -54,7 +54,7 @@ class RunFailures:
         return wait_s
 
     def report(self, path: Path, line: str) -> None:
-        """Write *line* to the log, unless it is what was written of this run last."""
+        """Write *line* to the log, unless it is the last line that was written of this run."""
         self._report(self._failing.setdefault(path, _Failing()), line, line)
 
     def due(self, path: Path) -> bool:
@@ -67,7 +67,7 @@ class RunFailures:
         self._failing.pop(path, None)
 
     def forget_deleted(self, listed: Collection[Path]) -> None:
-        """Forget the failures of runs whose folder, not among those *listed*, was deleted."""
+        """Forget the failures of runs whose folder was deleted and is not in *listed*."""
         for path in deleted(self._failing, listed):
             del self._failing[path]
 

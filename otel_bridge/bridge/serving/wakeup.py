@@ -1,7 +1,7 @@
-"""Wake a thread that sleeps, from any thread and from a signal handler that interrupts that very thread.
+"""Wakes a sleeping thread, from any thread and from a signal handler that interrupts that very thread.
 
-``threading.Event`` will not do: a handler that sets one while its own thread stands inside ``wait`` waits for a lock
-that this thread holds, for ever. ``SimpleQueue.put`` is reentrant (Python documentation, ``queue``).
+``threading.Event`` would block forever: a handler that sets an event while its own thread is inside ``wait`` needs a
+lock that this thread holds. ``SimpleQueue.put`` is reentrant (Python documentation, ``queue``).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from queue import Empty, SimpleQueue
 
 
 class Wakeup:
-    """Remembers that it was set until the sleeper has seen it. One sleeper."""
+    """Remembers that it was set until the sleeper has seen that. One sleeper."""
 
     def __init__(self) -> None:
         self._notified: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Wake the sleeper; once is enough."""
+        """Wake the sleeper; further calls have no effect until it has woken."""
         if self._notified.empty():
             self._notified.put(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Sleep until it is set, *timeout_s* at most; return whether it was, and forget that."""
+        """Sleep until `set` is called, for at most *timeout_s*; return whether it was, and clear that."""
         try:
             self._notified.get(timeout=timeout_s)
         except Empty:
@@ -31,7 +31,7 @@ class Wakeup:
         return True
 
     def clear(self) -> None:
-        """Forget that it was set."""
+        """Forget earlier calls of `set`."""
         with suppress(Empty):
             while True:
                 self._notified.get_nowait()

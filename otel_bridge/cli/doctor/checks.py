@@ -127,7 +127,7 @@ def tracker(name: str, destination: Mapping[str, str], env: Mapping[str, str]) -
 
     Args:
         name: The exporter.
-        destination: Where it delivers; values that are addresses are contacted.
+        destination: Its destination; values that are addresses are contacted.
         env: The environment.
     """
     found = Finding()

@@ -180,7 +180,7 @@ def _bridge_environment(console: Terminal, env: Mapping[str, str], lacking: Mapp
     """Print in which other Python environment the bridge would run; return what is wrong with that environment.
 
     Args:
-        console: Where to print.
+        console: Terminal to print to.
         env: The environment.
         lacking: Chosen exporter to what this environment lacks for it; empty when nothing is missing.
     """

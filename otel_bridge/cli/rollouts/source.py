@@ -56,7 +56,7 @@ class RolloutListing:
     Attributes:
         found: Rollouts, by position.
         gone: Number of rollouts that were delivered and deleted from the ledger, and are in no file.
-        sources: What was read: ``ledger``, ``file``; empty when there is neither.
+        sources: Sources that were read: ``ledger``, ``file``; empty when there is neither.
     """
 
     found: list[StoredRollout] = field(default_factory=list[StoredRollout])

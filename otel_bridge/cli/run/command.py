@@ -44,7 +44,7 @@ from otel_bridge.records import Status
 
 DRAIN_S: Final = 300.0
 _STOP_S: Final = 10.0
-_LAST_WORDS_S: Final = 0.5
+_LAST_DATA_S: Final = 0.5
 """Seconds after the command's exit in which its last data is read and the ends of its processes are recorded."""
 _BY_SIGNAL: Final = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER)
 
@@ -180,7 +180,7 @@ class _Receiver:
                 f"--listen {listen}: receiving gRPC, and from other machines, needs the extra: "
                 "pip install 'otel-bridge[collector]'; without --listen programs of this machine are received over HTTP"
             )
-        from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # only where it is asked for
+        from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # only for this command
         from otel_bridge_collector.receiver import is_loopback  # noqa: PLC0415
 
         host, port = _address(listen)
@@ -256,7 +256,7 @@ def _drain(host: BridgeSupervisor, give_up: _InterruptHandler, timeout_s: float 
     """Deliver what is left, with a line of progress."""
     line = DeliveryLine(Terminal(stderr=True))
     with line:
-        if not host.wait(_LAST_WORDS_S, on_progress=line.update):
+        if not host.wait(_LAST_DATA_S, on_progress=line.update):
             give_up.allow()
             host.wait(DRAIN_S if timeout_s is None else timeout_s, on_progress=line.update)
     host.stop(_STOP_S)

@@ -22,7 +22,7 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.serving.wakeup import Wakeup
 from otel_bridge.bridge.supervisor import BridgeSupervisor
-from otel_bridge.cli.delivery_summary import left
+from otel_bridge.cli.delivery_summary import undelivered
 from otel_bridge.cli.serve.directory_lock import ServiceLock
 from otel_bridge.cli.serve.log import ServiceLog
 from otel_bridge.cli.status.run_state import StateReader
@@ -209,7 +209,7 @@ class _Service:
         remaining = self._host.stop(_STOP_S)
         if self._receiver is not None:
             self._try(self._receiver.stop)
-        lines = [f"{run.run_id}: {line}" for run in remaining.values() for line in left(run, self._host.hanging)]
+        lines = [f"{run.run_id}: {line}" for run in remaining.values() for line in undelivered(run, self._host.hanging)]
         for line in lines:
             self._log.log_line(line, level="warning")
         rest = f"not everything is delivered, the rest stays in {self._base}" if lines else "nothing remains"

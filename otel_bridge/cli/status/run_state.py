@@ -1,4 +1,4 @@
-"""Run folder -> what `status` shows: the report, the records that each exporter still needs, and their disk space.
+"""Reads what `status` shows of a run folder: the report, and the records that each exporter needs, with their space.
 
 Read-only: a bridge may serve the run meanwhile. ``/status`` of a service returns the same as JSON, an object per run.
 """
@@ -194,7 +194,7 @@ def _sizes(scan: FolderScan) -> dict[str, int]:
 
 
 def _unread_bytes(segments: Iterable[SegmentFile], report: Report) -> int:
-    """Return the bytes of *segments* behind what the bridge of *report* had read."""
+    """Return the bytes of *segments* after the positions that the bridge of *report* had read."""
     count = 0
     for segment in segments:
         at = report.processes.get(segment.instance_id)
@@ -259,7 +259,7 @@ def _time_behind(view: LedgerView, position: int) -> int | None:
 
 
 def _not_forwarded(segments: Iterable[SegmentFile], report: Report) -> KeptRecords:
-    """Return what ``otlp`` has not forwarded: the bytes of segments behind its offsets, aged by file times."""
+    """Return what ``otlp`` has not forwarded: bytes of segments after its offsets, with the age of their files."""
     left_bytes, oldest_ns = 0, None
     for segment in segments:
         at = report.processes.get(segment.instance_id)
