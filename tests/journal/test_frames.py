@@ -172,7 +172,11 @@ def test_reading_in_two_parts_finds_what_reading_at_once_finds(
     assert early.gap_bytes + late.gap_bytes == once.gap_bytes
 
 
-@pytest.mark.parametrize("unit", [os.urandom(4096), bytes(4096), MAGIC * 1024, b"\xff" * 4096])
+@pytest.mark.parametrize(
+    "unit",
+    [os.urandom(4096), bytes(4096), MAGIC * 1024, b"\xff" * 4096],
+    ids=["random", "zeros", "magic", "ones"],
+)
 def test_megabytes_of_garbage_are_passed_over(unit: bytes) -> None:
     garbage = unit * 1024
     good = encode_frame(Signal.METRICS, b"good", 1, stream=STREAM)
