@@ -29,8 +29,11 @@ from otel_bridge.text.printable import shown
 _SNAPSHOT_S: Final = 0.1
 _SNAPSHOT_COST: Final = 4
 """Ratio of the pause between two snapshots to the duration of one."""
-_POLL_COST: Final = 1.0
-"""Least ratio of the interval between the starts of two polls to the duration of one, with several active runs."""
+_POLL_COST: Final = 2.0
+"""Least ratio of the interval between the starts of two polls to the duration of one, with several active runs.
+
+Polls that find nothing new take half of the time at most.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,17 @@ import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from otel_bridge.bridge import supervisor
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving import idle_runs, rotation
+from otel_bridge.bridge.serving.active_runs import ActiveRuns
 from otel_bridge.bridge.serving.process_limits import DescriptorShares
+from otel_bridge.bridge.serving.wakeup import Wakeup
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import RetryableError
 from otel_bridge.journal.folder import RunFolder, run_folders
@@ -191,6 +195,33 @@ def test_nothing_that_a_round_raises_ends_the_thread_and_it_is_said_once(tmp_pat
         "ValueError: x",
     ]
     assert (host.state().failures, host.alive) == (4, False)
+
+
+def test_polls_of_many_runs_in_which_nothing_is_new_take_at_most_half_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run_id in ("run1", "run2"):
+        Process.start(run_folder(tmp_path, run_id), "memory")
+    now_s, pauses = [1000.0], list[float]()
+    host = BridgeSupervisor(tmp_path, options(("memory", RecordingTracker()), exporters=EVERY))
+
+    def poll(_runs: ActiveRuns) -> bool:
+        now_s[0] += 3.0
+        return False
+
+    def wait(_wakeup: Wakeup, timeout_s: float | None = None) -> bool:
+        pauses.append(timeout_s or 0.0)
+        now_s[0] += timeout_s or 0.0
+        if len(pauses) == 5:
+            host.request_stop(5.0)
+        return False
+
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(ActiveRuns, "poll", poll)
+    monkeypatch.setattr(Wakeup, "wait", wait)
+    host.serve()
+
+    assert pauses == [3.0] * 5
 
 
 def test_a_thread_that_stands_still_is_complained_of_until_it_goes_on(tmp_path: Path) -> None:
