@@ -207,6 +207,8 @@ def test_polls_of_many_runs_in_which_nothing_is_new_take_at_most_half_of_the_tim
 
     def poll(_runs: ActiveRuns) -> bool:
         now_s[0] += 3.0
+        if now_s[0] > 1100.0:
+            host.request_stop(5.0)
         return False
 
     def wait(_wakeup: Wakeup, timeout_s: float | None = None) -> bool:
