@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, TypeAlias, cast
+from typing import ClassVar, TypeAlias
 
 import pytest
 
@@ -70,9 +70,9 @@ class ContractFixtures:
         raise NotImplementedError("define the fixture `read_back`")
 
     @pytest.fixture
-    def run(self, tmp_path: Path, request: pytest.FixtureRequest) -> RunInfo:
+    def run(self, tmp_path: Path) -> RunInfo:
         """A run of this test alone."""
-        name = f"{cast('pytest.Item', request.node).name}-{os.urandom(4).hex()}"
+        name = f"{tmp_path.name}-{os.urandom(4).hex()}"
         run_id = run_id_of("contract", name)
         return RunInfo(id=run_id, project="contract", name=name, folder=tmp_path / "runs" / run_id)
 
