@@ -29,7 +29,7 @@ from otel_bridge_mlflow.versions import HINTS, INSTALL, MlflowAbilities, Package
 
 _BUSY = "PRAGMA busy_timeout = 5000"
 _MIGRATIONS = "store/db_migrations/versions"
-"""Where MLflow keeps its schema migrations, below its package."""
+"""Folder of MLflow's schema migrations, below its package."""
 _VERSION = "/version"
 _LEGAL = re.compile(r"^[\w.\- /:]*$")
 _ENVIRONMENT = {
@@ -64,7 +64,7 @@ class Connection:
         rules: MLflow's limits.
         entities: ``mlflow.entities``.
         http_request: ``mlflow.utils.rest_utils.http_request``: MLflow's credentials, header and auth plug-ins.
-        abilities: What can be written to the store.
+        abilities: Abilities of the store.
     """
 
     settings: MlflowSettings
@@ -245,10 +245,10 @@ def _is_ambiguous(name: str) -> bool:
 def _server_version(connection: Connection) -> str | None:
     """Return the version of the server, ``None`` when it gives none, e.g. because a gateway passes API calls only."""
     try:
-        said = connection.request("GET", _VERSION).text.strip()
+        answer = connection.request("GET", _VERSION).text.strip()
     except (BlockedError, Refused):
         return None
-    return said if release_of(said) else None
+    return answer if release_of(answer) else None
 
 
 def _wait_less(store: Any) -> None:

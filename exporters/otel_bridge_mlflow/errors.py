@@ -139,8 +139,8 @@ def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
     """Return the error for one of MLflow's error codes; a code that the table does not have is retried."""
     message = f"{doing}: {text}"
     words = text.lower()
-    for said, help_text in _WORDS_OF_A_BLOCK.items():
-        if said in words:
+    for phrase, help_text in _WORDS_OF_A_BLOCK.items():
+        if phrase in words:
             return BlockedError(message, help=help_text)
     if code in _REFUSED and not _PASSING.search(words):
         return Refused(message)

@@ -55,7 +55,7 @@ class Names:
     Args:
         kind: Their kind, for memory and warnings.
         rules: MLflow's rules.
-        memory: Where names are kept, in one entry for each `store`.
+        memory: Memory that keeps names, in one entry for each `store`.
         seen: Keys of earlier records, which the caller passes at each start; legal ones need no entry in memory.
     """
 

@@ -53,7 +53,7 @@ class MetricWriter:
         connection: The store.
         run_id: MLflow's run id.
         names: Names of the keys.
-        memory: Where running counts and the size of a batch are kept.
+        memory: Memory that keeps running counts and the size of a batch.
     """
 
     def __init__(self, connection: Connection, run_id: str, names: Names, memory: WriterMemory) -> None:
@@ -149,8 +149,8 @@ class MetricWriter:
                     continue
                 number = _number(value)
                 if number is None:
-                    said = f"{key!r} is {type(value).__name__}, not a number a double holds"
-                    encoded.refused.setdefault(index, []).append(said)
+                    reason = f"{key!r} is {type(value).__name__}, not a number a double holds"
+                    encoded.refused.setdefault(index, []).append(reason)
                 else:
                     encoded.points.append(MetricValue(index, self._names.name(key), number, timestamp_ms, step))
         self._names.store()

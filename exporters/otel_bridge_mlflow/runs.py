@@ -65,7 +65,7 @@ def open_run(connection: Connection, run: RunInfo, memory: WriterMemory) -> Open
             _rename(connection, found, run, memory)
             opened = _reopened(connection, found, run)
             known = ours or run.identity.get(semconv.MLFLOW_RUN_ID)
-            return opened if known else dataclasses.replace(opened, found=_said(found))
+            return opened if known else dataclasses.replace(opened, found=_found_line(found))
     except Refused as exc:
         raise BlockedError(str(exc), help="rename the run or its project") from exc
 
@@ -93,7 +93,7 @@ def require_active(connection: Connection, run: OpenMlflowRun) -> None:
         _require_active(connection, connection.client.get_run(run.id))
 
 
-def _said(found: Any) -> str:
+def _found_line(found: Any) -> str:
     if not found.data.metrics and not found.data.params:
         return ""
     return f"MLflow already holds this run ({found.info.run_id}), continuing it; {NEW_RUN_HINT}"

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _LOCK_WAIT_S: Final = 60.0
 _SQLITE_WAIT_S: Final = 5.0
 ABANDONED_S: Final = 30.0
-"""How long a store without any data stays unfinished and unchanged until this process completes it."""
+"""Time for which an empty store must stay unfinished and unchanged before this process completes it."""
 _TEMPORARY: Final = "_alembic_tmp_"
 _DEFAULT_EXPERIMENT: Final = 0
 _REVISION: Final = re.compile(r"^revision\b[^=\n]*= *[\"']([^\"']+)[\"']", re.MULTILINE)
@@ -52,8 +52,8 @@ class Revisions:
     """Holds the schema revisions that the installed MLflow knows.
 
     Attributes:
-        newest: The one its own stores have, ``None`` when it cannot be determined.
-        known: All of them.
+        newest: Revision of its own stores, ``None`` when unknown.
+        known: All revisions.
         version: Version of MLflow, for messages.
     """
 
@@ -67,7 +67,7 @@ class _Tables:
     """Describes the tables of a file.
 
     Attributes:
-        revision: Its schema revision, ``None`` before the first migration is complete.
+        revision: Schema revision, ``None`` before the first migration is complete.
         names: Names of its tables.
         experiments: Whether there is an experiment. MLflow creates the first one after its last migration.
         changed: Differs after every change of the tables.
@@ -164,14 +164,14 @@ def prepare(settings: MlflowSettings, path: Path, revisions: Revisions, make: Ma
     """Leave a database at *path* that MLflow opens without changing its tables.
 
     Args:
-        settings: Of the store.
+        settings: Settings of the store.
         path: The database.
-        revisions: Of the installed MLflow.
+        revisions: Revisions of the installed MLflow.
         make: Lets MLflow create a store elsewhere.
         alone: Whether this process holds the lock of `sole_opener`.
 
     Raises:
-        RetryableError: Another process is creating it.
+        RetryableError: Another process is creating the database.
         BlockedError: Its tables are those of another version, or a migration of them was interrupted.
         sqlite3.Error: SQLite's own errors.
     """
@@ -198,7 +198,7 @@ def write_ahead(path: Path) -> None:
 
 
 def _look(path: Path) -> _Tables | None:
-    """Return what the file holds, ``None`` when there is no file."""
+    """Return the tables of the file, ``None`` when there is no file."""
     if not path.exists():
         return None
     with closing(_connected(path)) as database:

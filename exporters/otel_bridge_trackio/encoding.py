@@ -43,12 +43,12 @@ def encoded(entry: StoreEntry, fields: Payload) -> bytes:
 def _dumped(record: Payload) -> bytes:
     data = orjson.dumps(record)
     # orjson writes null for non-finite numbers; only then is the record searched for them.
-    return orjson.dumps(_said(record)) if b"null" in data else data
+    return orjson.dumps(_with_named_numbers(record)) if b"null" in data else data
 
 
-def _said(value: Json) -> Json:
+def _with_named_numbers(value: Json) -> Json:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list):
-        return [_said(item) for item in value]
-    return {key: _said(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_with_named_numbers(item) for item in value]
+    return {key: _with_named_numbers(item) for key, item in value.items()} if isinstance(value, dict) else value

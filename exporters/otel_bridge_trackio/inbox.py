@@ -33,7 +33,7 @@ class Inbox:
         name: Display name of the run.
 
     Attributes:
-        abilities: What the Trackio that imports the files can do.
+        abilities: Abilities of the Trackio that imports the files.
 
     Raises:
         BlockedError: The installed Trackio imports no inbox.

@@ -36,7 +36,7 @@ def name_of(store: NamedStore, run: RunInfo, memory: WriterMemory) -> str:
     """Return the name to write *run* under, and store it in *memory*.
 
     Args:
-        store: Where the run is written.
+        store: Store of the run.
         run: The run as its processes name it.
         memory: Keeps the name for a store that cannot be read.
     """

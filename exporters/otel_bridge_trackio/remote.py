@@ -43,14 +43,14 @@ class RemoteStore:
         project: Trackio project.
         run_id: Id of the run.
         name: Display name of the run.
-        memory: Where the size of a request is kept.
+        memory: Memory that keeps the size of a request.
 
     Raises:
         RetryableError: The server cannot be reached now.
         BlockedError: The address is not a Trackio server, or the server lacks a needed call or refuses access.
 
     Attributes:
-        abilities: What the server's Trackio can do.
+        abilities: Abilities of the Trackio on the server.
     """
 
     def __init__(self, place: Remote, project: str, run_id: str, name: str, memory: WriterMemory | None = None) -> None:
@@ -210,8 +210,8 @@ class RemoteStore:
         return cast("dict[str, list[dict[str, object]]]", answer)["rows"]
 
     def _probe(self) -> TrackioAbilities:
-        said = self._answer("GET", "version", None)
-        known = cast("dict[str, object]", said) if isinstance(said, dict) else {}
+        answer = self._answer("GET", "version", None)
+        known = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
         version = str(known.get("version") or "")
         if known.get("api_version") != _API_VERSION:
             raise BlockedError(
@@ -231,8 +231,8 @@ class RemoteStore:
         return of_server(version)
 
     def _post(self, name: str, body: bytes) -> object:
-        said = self._answer("POST", f"api/{name}", body)
-        return cast("dict[str, object]", said).get("data") if isinstance(said, dict) else None
+        answer = self._answer("POST", f"api/{name}", body)
+        return cast("dict[str, object]", answer).get("data") if isinstance(answer, dict) else None
 
     def _answer(self, method: str, path: str, body: bytes | None) -> object:
         try:
@@ -244,15 +244,15 @@ class RemoteStore:
                 timeout=self._place.timeout_s,
                 allow_redirects=False,
             )
-            said = _json(response)
+            answer = _json(response)
         except requests.RequestException as exc:
             raise RetryableError(f"{self.url}: {_short(exc)}", timed_out=isinstance(exc, requests.Timeout)) from exc
-        if response.status_code == 200 and said is not None:
-            return said
-        raise self._error(response, said)
+        if response.status_code == 200 and answer is not None:
+            return answer
+        raise self._error(response, answer)
 
-    def _error(self, response: requests.Response, said: object) -> ExporterError:
-        held = cast("dict[str, object]", said) if isinstance(said, dict) else {}
+    def _error(self, response: requests.Response, answer: object) -> ExporterError:
+        held = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
         text = str(held.get("error") or response.reason or "no JSON")
         message = f"{self.url}: HTTP {response.status_code}: {text[:300]}"
         lowered = text.lower()

@@ -45,7 +45,7 @@ class LocalStore:
         name: Display name of the run.
 
     Attributes:
-        abilities: What the installed Trackio can do.
+        abilities: Abilities of the installed Trackio.
 
     Raises:
         BlockedError: Trackio lacks a needed call, uses another folder, or refuses the project's name.

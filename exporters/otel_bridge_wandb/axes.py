@@ -1,9 +1,9 @@
-"""Step axes: every key bound by its exact name to its role's hidden axis.
+"""Binds every key by its exact name to its role's hidden step axis.
 
-Globs are traps (several that match are taken in random order, ``runmetric.go``; shared mode cannot do without, and has
-one a role), and each (re)attach of a run wipes
-all definitions until its writer declares them again; so all known keys are declared right after every init.
-``step_sync`` is off: each row brings its own step, and one that has none must not be given an old one.
+Globs are unreliable: of several that match, wandb picks a random one (``runmetric.go``). Only shared mode needs them,
+one for each role. Each attach of a run deletes all definitions until its writer declares them again. So all known keys
+are declared right after every init. ``step_sync`` is off: each row has its own step, and a row without a step must not
+get an old one.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class WandbAxes:
             self._declare(axis, None)
         if key not in self._bound:
             self._bound.add(key)
-            # One level below the role its prefix is enough; whether W&B's page follows one deeper is not documented.
+            # One level below the role its prefix is enough. W&B does not document whether its page follows deeper ones.
             if self._shared is None or not _shallow(key, axis):
                 self._declare(key, axis)
 

@@ -32,7 +32,7 @@ class Definitions:
 
     Args:
         run: ``wandb.Run``.
-        one_by_one: How many names are defined one by one; ``None`` for all.
+        one_by_one: Number of names that are defined one by one; ``None`` for all.
     """
 
     def __init__(self, run: Any, *, one_by_one: int | None = ONE_BY_ONE) -> None:

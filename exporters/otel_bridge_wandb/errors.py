@@ -130,9 +130,8 @@ def _text(exc: BaseException) -> str:
 
 # The reason why W&B refused an ``init()``, when wandb's exception has no message.
 #
-# For most answers of 4xx wandb raises ``CommError('<no message>')``. The status stands in the log that its service
-# keeps
-# of the run: ``failed to init run``, ``returned error 403: …``.
+# For most answers of 4xx wandb raises ``CommError('<no message>')``. The status is in the log of the run that wandb's
+# service keeps: ``failed to init run``, ``returned error 403: …``.
 # Source: ``runupserter`` and ``stream`` of wandb-core.
 
 NO_MESSAGE: Final = "<no message>"

@@ -182,7 +182,7 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Writ
 
 
 def _init(wandb: Any, run: RunInfo, settings: WandbSettings, ownership: RunOwnership, *, alone: bool) -> Any:
-    """Open the run. WANDB_RESUME was checked; *never* goes to wandb too, in case somebody creates the run just now."""
+    """Open the run. WANDB_RESUME was checked; wandb gets *never* too, in case another process creates the run now."""
     never = alone and not ownership.exists and resume_of(run, settings) == "never"
     ownership.opening()
     try:
@@ -273,9 +273,10 @@ def _writer(
 
 
 def _one_by_one(settings: WandbSettings, memory: WriterMemory | None) -> int | None:
-    """Return how many names are defined by themselves, ``None`` for all.
+    """Return how many names are defined one by one, ``None`` for all.
 
-    Offline they cost nothing, in a shared run the patterns do most, and what did not arrive once is said the plain way.
+    Offline, definitions cost nothing. In a shared run, patterns cover most names. Definitions that did not arrive once
+    are all sent one by one.
     """
     if settings.offline or settings.sharing is not None or memory is None or memory.get(_MISSED) is not None:
         return None
@@ -306,7 +307,7 @@ def _lacking(server: Server, names: int, *, configured: bool) -> list[str]:
 
 
 def _listed(keys: Mapping[str, str], sharing: Sharing | None) -> Mapping[str, str]:
-    """Return those of *keys* that the run at hand shows: in a shared one, those of listed roles."""
+    """Return the *keys* that the open run shows: in a shared run, the keys of listed roles."""
     if sharing is None:
         return keys
     axes = {axis_of(role) for role in sharing.roles}

@@ -48,7 +48,7 @@ _DEFAULT_HOSTS: Final = ("api.wandb.ai", "api.forge.coreweave.com")
 def load() -> Wandb:
     """Import wandb and start its session, silent; once in a process, safe from any thread."""
     with _LOCK, as_bridge_errors("loading the package"), _without(_IDENTITY):
-        # Inherited by a child, it leads to "run ID is in use" of the parent's service.
+        # An inherited variable would lead to "run ID is in use" of the parent's service.
         if _SERVICE.pid != os.getpid():
             os.environ.pop("WANDB_SERVICE", None)
         # wandb's own telemetry: a fifth of a row's cost, and offline it would still look for api.wandb.ai.
@@ -106,7 +106,7 @@ def init(
         run: The run.
         settings: Where.
         known: Whether the server has the run, so that a generated name must not replace its name.
-        resume: How an existing run is treated; ``None`` offline.
+        resume: Treatment of an existing run; ``None`` offline.
         stopped: Called from another thread when the server or a dead upload wants the run stopped.
     """
     identity = run.identity
@@ -169,7 +169,7 @@ def api(wandb: Wandb, settings: WandbSettings) -> Any:
 
 
 def _key_of_environment() -> str | None:
-    """Return the key of this moment: up to 0.26 wandb knows only that of the moment in which its session began."""
+    """Return the current key, because up to 0.26 wandb knows only the key at the start of its session."""
     return os.environ.get("WANDB_API_KEY") or None
 
 
@@ -197,7 +197,7 @@ def define_all(run: WandbRun, prefix: str, axis: str) -> None:
 
 
 def undotted(name: str) -> str:
-    """Return *name* so that its dots part no nested maps (``splitEscapedDottedMetricName`` in runmetric.go)."""
+    """Return *name* with escaped dots, which would separate nested maps (``splitEscapedDottedMetricName``)."""
     return name.replace(".", "\\.")
 
 
@@ -233,7 +233,7 @@ def _keep_this_machine_unproxied() -> None:
     """Exclude this machine from the environment's proxy, as wandb's service does but its Python part does not."""
     if not any(os.environ.get(name) for name in _PROXIES):
         return
-    # Readers differ in which of the two they look at first.
+    # Readers differ in the variable that they check first.
     for name, other in (("NO_PROXY", "no_proxy"), ("no_proxy", "NO_PROXY")):
         excepted = (os.environ.get(name) or os.environ.get(other) or "").split(",")
         excepted = [host.strip() for host in excepted if host.strip()]
@@ -257,10 +257,10 @@ def _in_netrc(base_url: str) -> bool:
 
 @contextmanager
 def staging_in(folder: Path) -> Generator[None, None, None]:
-    """Let wandb put the files of an increment into *folder*, not into the user's home, unless they say where.
+    """Let wandb put the files of an increment into *folder*, not into the user's home, unless the user names a folder.
 
-    An offline directory is then whole, and gone when it is deleted. The variable is read at each use (``get_data_dir``
-    in wandb/env.py); there is no setting for it.
+    An offline directory is then whole, and its deletion deletes all of it. wandb reads the variable at each use
+    (``get_data_dir`` in wandb/env.py) and has no setting for it.
     """
     if os.environ.get("WANDB_DATA_DIR"):
         yield
@@ -285,11 +285,9 @@ def _without(names: tuple[str, ...]) -> Generator[None, None, None]:
 
 # Closes a run in wandb's service: leaves it open in W&B, or removes it after an ``init()`` that failed.
 #
-# The service keeps the stream of a failed ``init()``, and refuses its id from then on: "run ID … is in use". A stream
-# is
-# closed by an exit record followed by ``inform_finish``, as ``Run.finish`` does it. Without the exit record the
-# service
-# waits for ever, and with it every later ``init()`` of the process. Source: ``RemoveStream`` in stream_mux.go.
+# The service keeps the stream of a failed ``init()``, and refuses its id from then on: "run ID … is in use". An exit
+# record followed by ``inform_finish`` closes a stream, as in ``Run.finish``. Without the exit record the service, and
+# every later ``init()`` of the process, waits forever. Source: ``RemoveStream`` in stream_mux.go.
 
 _IN_USE: Final = "is in use"
 _EXIT_S: Final = 5.0

@@ -94,7 +94,7 @@ class WandbSettings:
         directory: ``WANDB_DIR``, absolute; ``None`` for the run's own folder.
         entity: ``WANDB_ENTITY``; empty for the default of the API key.
         resume: ``WANDB_RESUME``.
-        sharing: How a run is shared with other machines; ``None`` when it has one writer.
+        sharing: Sharing of the run with other machines; ``None`` when it has one writer.
         unshared: Whether sharing was requested and is not possible, so that each machine has its own run, in one group.
     """
 

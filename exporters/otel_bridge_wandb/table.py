@@ -1,8 +1,8 @@
-"""Rollouts -> incremental tables, one per key; evaluations -> a second table beside it that names the trace.
+"""Rollouts -> incremental tables, one per key; evaluations -> a second table per key that names the trace.
 
-An increment uploads its own rows only, but its history line repeats the paths of all increments before it, so a table
-is closed after `INCREMENTS` of them and a next one begins (``<key>_2``): growth stays linear, and W&B's page shows
-the last hundred anyway.
+An increment uploads its own rows only, but its history line repeats the paths of all earlier increments. So a table is
+closed after `INCREMENTS` increments and the next one begins (``<key>_2``). Growth stays linear, and W&B's page shows
+only the last hundred increments anyway.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LATE_COLUMNS: Final = ("trace", "name", "value", "label", "explanation", "step")
 LATE_SUFFIX: Final = "_late"
 INCREMENTS: Final = 100
 MAX_TABLE_BYTES: Final = 64 << 20
-"""A table's rows stay in this process until it is closed (wandb keeps them in ``Table.data``)."""
+"""Size at which a table is closed; until then its rows stay in this process (wandb keeps them in ``Table.data``)."""
 Cell: TypeAlias = int | float | str | None
 
 
@@ -35,8 +35,8 @@ class _Open:
     Attributes:
         table: ``wandb.Table``.
         part: 1, 2, … of its key.
-        increments: How often it was logged.
-        size_bytes: Text in it.
+        increments: Number of times that the table was logged.
+        size_bytes: Size of its text.
     """
 
     table: Any
@@ -144,7 +144,7 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[Cell]:
     last = answers[-1] if answers else len(rollout.messages)
     answer = _content(rollout.messages[last]) if answers else ""
     tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get("calls")
-    # Without content there are no messages; the model's spans still say how often it spoke.
+    # Without content there are no messages; the spans of the model still show the number of turns.
     turns = len(answers) or sum(span.kind == "generation" for span in rollout.spans)
     cells: list[object] = [
         rollout.step, rollout.split, rollout.group, rollout.sample, _transcript(rollout.messages[:last]), answer,
@@ -160,14 +160,14 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[Cell]:
 
 def _staleness(rollout: RolloutRecord) -> int | None:
     """Return how many steps the policy that generated the rollout is behind the step that consumes it."""
-    # An evaluator counts its own steps, which say nothing about the policy's version.
+    # An evaluator counts its own steps, which are not comparable with the policy's version.
     if rollout.step is None or rollout.policy_version is None or rollout.split not in {None, "train"}:
         return None
     return rollout.step - rollout.policy_version
 
 
 def _facts(rollout: RolloutRecord) -> dict[str, Json]:
-    """Return what few readers sort by, in one column: indices, what was cut or never came, and the tools."""
+    """Return rarely sorted facts as one column: indices, cut or missing content, and the tools."""
     facts: dict[str, Json] = {
         "dataset_index": rollout.dataset_index,
         "prompt_index": rollout.prompt_index,
@@ -196,7 +196,7 @@ def _cell(value: object, cell_chars: int) -> Cell:
 
 
 def _transcript(messages: Sequence[Message]) -> str:
-    """Return what was said before the last answer; a single question as it is."""
+    """Return the conversation before the last answer; return a single question unchanged."""
     if len(messages) == 1:
         return _content(messages[0])
     return "\n\n".join(f"{message.get('role', 'message')}: {_content(message)}" for message in messages)

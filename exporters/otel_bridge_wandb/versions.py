@@ -69,7 +69,7 @@ def abilities_of(wandb: Any, used: tuple[str, ...] = ()) -> WandbAbilities:
     tracker = f"wandb {wandb.__version__}"
     found, fields = Capabilities(tracker, INSTALL), _fields(wandb, tracker)
     for owner, call, arguments in _CALLS:
-        if owner:  # asked of the class, whose calls take the object too
+        if owner:  # checked on the class, whose calls take the object too
             found.require(getattr(wandb, owner, None), call, "self", *arguments)
         else:
             found.require(wandb, call, *arguments)

@@ -107,7 +107,7 @@ class OpenRun:
         url: Address of the run's page; ``None`` offline.
         run_id: Id of the run in W&B.
         degraded: One sentence for each ability that this wandb lacks.
-        deadline_s: How long ``finish()`` may take; ``None`` when wandb itself sets a limit.
+        deadline_s: Longest time of ``finish()``; ``None`` when wandb itself sets a limit.
         shared: Duties of a writer in shared mode; ``None`` for the only writer of a run.
         missed: Returns, for the number of declared names and whether there is a config, what the finished run lacks of
             them. wandb never retries an upload that was answered 403, and does not report it.
@@ -186,7 +186,7 @@ class WandbRunWriter:
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Set the config of *role*: under the role's name, without a role at the top.
 
-        An entry at the top that is called like a role is shown as ``<role>_value``, as a key like an axis is.
+        An entry at the top with the name of a role is shown as ``<role>_value``, like a key with the name of an axis.
         """
         opened = self._open()
         self._configs[_clean_text(role or "")] = _clean_map(config)
@@ -287,7 +287,7 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
                 opened.axes.send_definitions()
     except (TypeError, ValueError) as exc:  # raised before anything of the row is sent
         raise refused(str(exc), lines[done][0].position) from exc
-    except ExporterError as exc:  # of what was handed over together; some of it may have arrived
+    except ExporterError as exc:  # of a block of rows; some of them may have arrived
         exc.position = lines[at][0].position
         raise
     except Exception as exc:
@@ -297,7 +297,7 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
 
 
 def _log_table(opened: OpenRun, increment: Increment, positions: Sequence[Position], time_unix_ns: int) -> None:
-    """Log *increment*; its rows go into the table once there is room, for a later try gives all of them again."""
+    """Log *increment*; its rows go into the table only once there is room, because a later try sends all of them."""
     opened.store.announce_table(increment.key, positions)
 
     def log() -> None:

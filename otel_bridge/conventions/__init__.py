@@ -1,6 +1,6 @@
-"""Attribute names of the tracing conventions in use: what each one calls messages, tools, tokens, models and kinds.
+"""Attribute names for messages, tools, tokens, models and kinds in the tracing conventions in use.
 
-One module a convention, tables only; `registry` holds all of them. Pure.
+Each convention has one module with tables only; `registry` holds all conventions. Pure.
 """
 
 from otel_bridge.conventions.convention import GENERATION, SPAN, TOOL, Convention

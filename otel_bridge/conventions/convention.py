@@ -1,4 +1,4 @@
-"""The shape of a convention's tables. Pure."""
+"""Type of a convention's tables. Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _Kinds = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convention:
-    """Attribute names of one convention, in order of preference where several say the same.
+    """Attribute names of one convention, in order of preference where several mean the same.
 
-    A name may end in ``#field``: the attribute is then a JSON object, and that field of it is meant.
+    A name may end in ``#field``: the attribute is then a JSON object, and the name means its field.
 
     Attributes:
-        title: Its name, for the documentation.
-        scopes: What the names of its instrumentation scopes begin with.
-        switch: Setting that makes its instrumentations record content; empty: they always do.
-        names: Attributes whose texts are names, ids and enumerations, never what a model read or wrote.
-        content: Attributes that hold what a model read or wrote, or a description of it.
-        content_prefixes: What the names of such attributes begin with.
-        kinds: Attribute that names the kind of a span, to what its values mean here, in lower case.
-        rollouts: Values of those attributes, in lower case, that make the trace of their span a rollout.
-        flat: Prefixes of messages that are spread over attributes: those of the input, those of the output.
+        title: Name of the convention, for the documentation.
+        scopes: Prefixes of the names of its instrumentation scopes.
+        switch: Setting that makes its instrumentations record content; empty: they always record content.
+        names: Attributes whose texts are names, ids and enumerations, never input or output of a model.
+        content: Attributes that hold input or output of a model, or a description of them.
+        content_prefixes: Prefixes of the names of such attributes.
+        kinds: Attribute that names the kind of a span, to the meaning of its values, which are in lower case.
+        rollouts: Values of attributes in `kinds`, in lower case, that make the trace of their span a rollout.
+        flat: Prefixes of messages that are spread over attributes: prefixes of the input, prefixes of the output.
         inputs: Attributes with the input of a span, messages or not.
-        outputs: Attributes with its output.
+        outputs: Attributes with the output of a span.
         arguments: Attributes with the arguments of a tool.
         results: Attributes with the result of a tool.
         models: Attributes with the model's name.

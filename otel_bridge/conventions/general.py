@@ -1,4 +1,4 @@
-"""Names that are not of one GenAI convention: our own, agent-lightning's, and OpenTelemetry's general ones.
+"""Names outside the GenAI conventions: our own, agent-lightning's, and OpenTelemetry's general names.
 
 Source: OpenTelemetry semantic conventions 1.41; `otel_bridge.semconv`; agent-lightning 0.3.
 """
@@ -36,4 +36,4 @@ RESOURCE_PREFIXES: Final = (
     "agentlightning.", "cloud.", "container.", "deployment.", "faas.", "host.", "k8s.", "nemo.", "os.", "otel.",
     "process.", "rl.", "service.", "telemetry.", "vcs.", "webengine.",
 )  # fmt: skip
-"""What the names of resource attributes begin with that say where and what a process is."""
+"""Prefixes of resource attributes that describe a process and its place."""

@@ -1,4 +1,4 @@
-"""Every convention, and what one attribute or scope is by all of them together. Pure."""
+"""Registry of every convention, and lookup of an attribute or scope in all of them. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from otel_bridge.conventions.vercel_ai import VERCEL_AI
 CONVENTIONS: Final[tuple[Convention, ...]] = (
     GEN_AI, OPENINFERENCE, TRACELOOP, PYDANTIC_AI, MLFLOW, VERCEL_AI, GENERAL,
 )  # fmt: skip
-"""In order of preference: what an earlier one says of a span holds."""
+"""Conventions in order of preference: for one span an earlier convention wins."""
 
 _NAMES: Final = frozenset(name for convention in CONVENTIONS for name in convention.names)
 _CONTENT: Final = frozenset(name for convention in CONVENTIONS for name in convention.content)
@@ -28,7 +28,7 @@ _REWARD: Final = "agentlightning.reward."
 
 @lru_cache(maxsize=4096)
 def is_content(key: str) -> bool:
-    """Return whether the attribute *key* holds what a model read or wrote, or an error's text."""
+    """Return whether the attribute *key* holds input or output of a model, or an error's text."""
     return key in _CONTENT or key.startswith(_CONTENT_PREFIXES)
 
 
@@ -50,4 +50,4 @@ def _match(convention: Convention, scope: str) -> int:
 
 
 FREE_PREFIXES: Final = (semconv.METADATA_PREFIX, semconv.TOOL_PREFIX)
-"""What the names of the user's own facts of a rollout begin with."""
+"""Prefixes of the user's own facts of a rollout."""

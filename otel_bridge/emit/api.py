@@ -1,4 +1,4 @@
-"""Begins the process's run, and provides the functions of the package that act on it."""
+"""The process's run: `init()`, and the functions of the package that act on that run."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def init(
     with _process.lock:
         current = _process.run
         if current is not None and _same(current, asked, exporters):
-            if current.recording and (said := not_taken_up(current, asked, exporters, dir)):
-                say(said, always=True)
+            if current.recording and (note := not_taken_up(current, asked, exporters, dir)):
+                say(note, always=True)
             if otel and current.recording:
                 _connect(current)
             if config is not None:

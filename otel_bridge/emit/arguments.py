@@ -1,7 +1,7 @@
-"""Arguments as programs pass them that call other loggers too -> those of our calls. Nothing here raises.
+"""Arguments of programs that also call other loggers -> arguments of our calls. Nothing here raises.
 
-A framework calls its loggers alike, by keywords of its own choice: an argument that a call does not know is counted,
-never a TypeError in the training loop.
+A framework calls all its loggers alike, with keywords of its own choice. An argument that a call does not know is
+counted and never raises a TypeError in the training loop.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Final, Literal, TypeAlias, cast
 
 EndStatus: TypeAlias = Literal["finished", "failed", "killed"]
 CountArgument: TypeAlias = Callable[[str, int, str], None]
-"""Called with a reason, a number and the name of the first argument that it is about."""
+"""Callable with a reason, a number and the name of the first argument that the reason is about."""
 
 UNKNOWN: Final = "unknown_argument"
 VALUES: Final = ("data", "metrics", "values", "logs", "payload", "log", "row", "scalars", "log_dict", "dictionary", "d")
-"""What loggers call the mapping of values: verl, W&B, Trackio, accelerate, Lightning, Ray, TensorBoard."""
+"""Names of the mapping of values in verl, W&B, Trackio, accelerate, Lightning, Ray, TensorBoard."""
 STEPS: Final = ("step", "global_step", "iteration", "steps", "current_step")
 ROLLOUTS: Final = ("rollouts", "finished", "data", "samples", "trajectories", "episodes", "values")
 CONFIGS: Final = ("config", "params", "hparams", "hyperparams", "values", "data")
 REWARDS: Final = ("values", "rewards", "scores", "data")
 _NO_MEANING: Final = frozenset({"sync", "synchronous", "flush", "quiet", "commit"})
-"""Arguments of other loggers that ask for nothing here."""
+"""Arguments of other loggers that have no effect here."""
 _FINISHED: Final = frozenset({"finished", "success", "succeeded", "completed", "complete", "done", "ok"})
 _KILLED: Final = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"})
 DEFAULT_FLUSH_S: Final = 10.0
@@ -33,27 +33,27 @@ class ExtraArguments:
     """Arguments of one call that have no parameter.
 
     Args:
-        positional: Those by position.
-        named: Those by name.
-        count: Counts what is left over.
+        positional: Arguments by position.
+        named: Arguments by name.
+        count: Callable that counts the remaining arguments.
     """
 
     def __init__(self, positional: tuple[object, ...], named: Mapping[str, object], count: CountArgument) -> None:
         self._positional, self._named, self._count = list(positional), dict(named), count
 
     def named(self, names: tuple[str, ...], given: object = None) -> object:
-        """Return *given*, or where it is ``None`` the first argument called one of *names*, and take that."""
+        """Return *given*, or, when *given* is ``None``, remove and return the first argument named in *names*."""
         if given is not None:
             return given
         found = next((name for name in names if name in self._named), None)
         return None if found is None else self._named.pop(found)
 
     def next(self, given: object = None) -> object:
-        """Return *given*, or where it is ``None`` the next argument by position, and take that."""
+        """Return *given*, or, when *given* is ``None``, remove and return the next argument by position."""
         return self._positional.pop(0) if given is None and self._positional else given
 
     def count_rest(self) -> None:
-        """Count what nobody took."""
+        """Count the arguments that were not used."""
         unknown = [name for name in self._named if name not in _NO_MEANING]
         unknown += [f"argument {number}" for number, _ in enumerate(self._positional, 1)]
         if unknown:
@@ -73,7 +73,7 @@ def row_arguments(
 
 
 def status_of(status: object) -> EndStatus:
-    """Return how a process ends: a word of any tracker, or an exit code; what is neither means failed."""
+    """Return the end status from a tracker's word or an exit code; anything else means failed."""
     if status is None or status is True:
         return "finished"
     if isinstance(status, int):
@@ -83,7 +83,7 @@ def status_of(status: object) -> EndStatus:
 
 
 def seconds_of(value: object, default_s: float) -> float:
-    """Return how long a call may wait; *default_s* for what is not a number."""
+    """Return the longest wait of a call in seconds; *default_s* when *value* is not a number."""
     if value is None or isinstance(value, str | bytes):
         return default_s
     try:
@@ -94,7 +94,7 @@ def seconds_of(value: object, default_s: float) -> float:
 
 
 def role_of(role: object) -> str | None:
-    """Return a role as text; ``None`` where it is not one."""
+    """Return a role as text; ``None`` when *role* is not a role."""
     if role is None or isinstance(role, str):
         return role or None
     try:

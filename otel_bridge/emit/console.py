@@ -1,4 +1,4 @@
-"""The lines that are said on stderr: one at ``init()``, one at ``finish()``, and warnings."""
+"""Lines on stderr: one at ``init()``, one at ``finish()``, and warnings."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ NONE_CHOSEN = "exporters: none, nothing is recorded"
 
 
 def say(line: str, *, always: bool = False) -> None:
-    """Write one line to stderr; ``OTEL_BRIDGE_QUIET`` silences it unless it is to be said *always*."""
+    """Write *line* to stderr; ``OTEL_BRIDGE_QUIET`` suppresses the line unless *always* is set."""
     if not always:
         with contextlib.suppress(ConfigError):
             if QUIET.read(environment()):
                 return
-    # A closed or broken stderr is the program's own affair.
+    # A closed or broken stderr is the program's own concern.
     with contextlib.suppress(Exception):
         sys.stderr.write(f"otel-bridge: {shown(line)}\n")
         sys.stderr.flush()
 
 
 def begun(identity: Identity, to: str, notes: Sequence[str]) -> str:
-    """Return the line of ``init()``: which run, as whom, *to* where."""
+    """Return the line of ``init()``: run, role, and destinations (*to*)."""
     producer = f" as {identity.role}" if identity.role else ""
     rank = f" rank {identity.rank} of {identity.world_size}" if identity.world_size > 1 else ""
     line = f"{identity.project}/{identity.name} ({identity.id[:8]}…){producer}{rank} → {to}"
@@ -45,10 +45,10 @@ def ended(identity: Identity, status: str, own_rows: int, report: Report | None,
 
     Args:
         identity: The run.
-        status: How this process ended.
+        status: End status of this process.
         own_rows: Rows that this process logged.
-        report: The bridge's last report, if there is one: of the whole run.
-        remains: What is not delivered, and why; empty: all is.
+        report: The bridge's last report on the whole run, if any.
+        remains: Statements on undelivered records; empty: everything is delivered.
     """
     parts = [f"{identity.project}/{identity.name} {status}", f"{_number(own_rows, 'row')} logged by this process"]
     if report is not None:
@@ -57,8 +57,8 @@ def ended(identity: Identity, status: str, own_rows: int, report: Report | None,
         parts += [f"{name}: {place}" for name, place in places(report).items()]
         waiting = [f"{number} {what}" for what, number in report.waiting.items() if number]
         if waiting:
-            # A finished rollout waits for the rest of its trace, or for the last of its step, and is written then.
-            parts.append(f"waiting: {', '.join(waiting)}, which come by themselves")
+            # A finished rollout waits for the rest of its trace, or for the end of its step, and is written then.
+            parts.append(f"waiting: {', '.join(waiting)}, which follow automatically")
         if report.drops:
             parts.append(f"dropped: {', '.join(_drops(report))}")
         parts += without_messages(report)
@@ -66,12 +66,12 @@ def ended(identity: Identity, status: str, own_rows: int, report: Report | None,
 
 
 def first_key(key: str) -> str:
-    """Return the words that name the first key dropped for a reason; nothing where none is known."""
+    """Return text that names the first key dropped for a reason; empty when no key is known."""
     return f", first '{shown_key(key)}'" if key else ""
 
 
 def shown_key(key: str) -> str:
-    """Return *key* as it may be printed: cut, without secrets and without what a terminal acts on."""
+    """Return *key* in printable form: cut, without secrets and without terminal control characters."""
     cut = redact_text(key[: 2 * _MAX_KEY_CHARS])
     plain = printable(cut)
     return plain if len(plain) <= _MAX_KEY_CHARS else f"{plain[: _MAX_KEY_CHARS - 1]}…"
@@ -84,7 +84,7 @@ def _drops(report: Report) -> Sequence[str]:
 
 
 def without_messages(report: Report) -> Sequence[str]:
-    """Return one sentence for each instrumentation whose rollouts have no messages: what makes it record them."""
+    """Return a sentence for each instrumentation without messages, with the setting that makes it record them."""
     return [
         f"{scope} records no messages" + (f": set {switch}" if switch else "")
         for scope, switch in sorted(report.bare_scopes.items())
@@ -92,28 +92,28 @@ def without_messages(report: Report) -> Sequence[str]:
 
 
 def rest_is_kept(base: Path, delivered_by: str | None, exporters: Sequence[str]) -> str:
-    """Return what becomes of records that are not delivered when ``finish()`` returns.
+    """Return a sentence on records that are not delivered when ``finish()`` returns.
 
     Args:
         base: The directory of run folders.
-        delivered_by: Who goes on: ``launcher``, ``bridge``, or ``None`` for nobody.
+        delivered_by: Process that continues to deliver: ``launcher``, ``bridge``, or ``None``.
         exporters: Exporters that the process named.
     """
     if delivered_by is None:
         named = "" if exporters else " --exporters NAME"
         return f"the rest is kept; deliver it with: otel-bridge drain {base}{named}"
-    who = "`otel-bridge run` goes on" if delivered_by == "launcher" else "a process in the background goes on"
-    return f"{who} delivering the rest; watch it with: otel-bridge status --watch {base}"
+    who = "`otel-bridge run`" if delivered_by == "launcher" else "a process in the background"
+    return f"{who} continues to deliver the rest; watch it with: otel-bridge status --watch {base}"
 
 
 def blocked_is_kept(base: Path, names: Sequence[str]) -> str:
-    """Return what becomes of the records for exporters that are blocked: their bridge ends without them."""
-    have = "has" if len(names) == 1 else "have"
-    return f"what {', '.join(names)} {have} not got is kept; once that is mended: otel-bridge drain {base}"
+    """Return a sentence on the records of blocked exporters, which the bridge keeps when it ends."""
+    lack = "lacks" if len(names) == 1 else "lack"
+    return f"records that {', '.join(names)} {lack} are kept; once this is fixed, run: otel-bridge drain {base}"
 
 
 def found(report: Report) -> Sequence[str]:
-    """Return what trackers already held of the run when the bridge first opened it, and what later ones never get."""
+    """Return statements on content that trackers already held at the start, and on records that later ones miss."""
     missed = [
         f"{name} was named later: {_number(one.missed, 'record')} had been deleted by then"
         for name, one in report.exporters.items()
@@ -123,7 +123,7 @@ def found(report: Report) -> Sequence[str]:
 
 
 def degraded(report: Report) -> Sequence[str]:
-    """Return what the installed trackers cannot do, and what was therefore left out."""
+    """Return sentences on features that the installed trackers lack, and on data left out as a result."""
     sentences = [sentence for one in report.exporters.values() for sentence in one.degraded]
     return [*dict.fromkeys(sentences), *sampled_out_lines(report)]
 

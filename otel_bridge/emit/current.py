@@ -1,4 +1,4 @@
-"""The run that this process records now: begun by ``init()``, looked up by spans that belong to no rollout."""
+"""The process's current run: begun by ``init()``, looked up by spans that belong to no rollout."""
 
 from __future__ import annotations
 

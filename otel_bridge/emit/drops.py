@@ -1,4 +1,4 @@
-"""What could not be taken: counted by reason, said on stderr at most once a minute."""
+"""Drops of one process: counted by reason, printed on stderr at most once a minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEANING: Mapping[str, str] = {
     "bad_step": "steps that are not numbers: the row got the next step",
     "complex": "complex numbers",
     "config_not_a_mapping": "configs that are not mappings",
-    "config_clipped": "configs beyond 10,000 entries, 1 MiB of text or 16 levels: the rest of them",
+    "config_clipped": "configs beyond 10,000 entries, 1 MiB of text or 16 levels: the rest was left out",
     "config_unreadable": "entries of configs that raised when they were read: shown as text",
     "cyclic": "dicts that hold themselves",
     "directory_full": "records beyond OTEL_BRIDGE_MAX_BYTES; `otel-bridge status` shows what uses the space",
@@ -72,15 +72,15 @@ MEANING: Mapping[str, str] = {
         " of a histogram give the numbers"
     ),
 }
-"""Reason to what the user is given."""
+"""Reason to its explanation for the user."""
 
 
 class Drops:
-    """Counts of one process. Its owner locks.
+    """Drop counts of one process. Not thread-safe: its owner locks.
 
     Attributes:
-        counts: Reason to how many.
-        first_keys: Reason to the first key that was dropped for it, as it may be printed.
+        counts: Reason to number of drops.
+        first_keys: Reason to the first key dropped for this reason, in printable form.
     """
 
     def __init__(self) -> None:
@@ -91,19 +91,19 @@ class Drops:
         self._say_again = 0.0
 
     def count(self, reason: str, number: int = 1, key: str = "") -> None:
-        """Count *number* drops for *reason*; *key* is the first that they are about."""
+        """Count *number* drops for *reason*; *key* is the first dropped key."""
         if key and reason not in self.first_keys:
             self.first_keys[reason] = shown_key(key)
         self.counts[reason] = self.counts.get(reason, 0) + number
 
     def count_after_end(self) -> None:
-        """Count a record that came after `finish()`; the first is printed."""
+        """Count a record that arrives after `finish()`; the first one is reported."""
         self.count("ended")
         if self.counts["ended"] == 1:
             say("a record came after finish(): it is not recorded, nor are those after it", always=True)
 
     def count_failure(self, exc: Exception, payload: bytes | None = None) -> None:
-        """Count a record that could not be appended; the first that an error of our own costs is printed."""
+        """Count a record that could not be appended; the first loss by an internal error is reported."""
         if isinstance(exc, JournalFullError):
             self.count("disk_full")
         elif isinstance(exc, JournalError):
@@ -114,11 +114,11 @@ class Drops:
                 say(f"a record was dropped: {type(exc).__name__}: {exc}", always=True)
 
     def due(self) -> bool:
-        """Return whether something new was counted and a minute has gone since it was last said."""
+        """Return whether there are new drops and the last report is at least a minute old."""
         return self.counts != self._printed and time.monotonic() >= self._say_again
 
     def say(self) -> None:
-        """Say what was counted since the last time."""
+        """Print the drops since the last report."""
         new = {reason: number - self._printed.get(reason, 0) for reason, number in self.counts.items()}
         self._printed = dict(self.counts)
         self._say_again = time.monotonic() + _SAY_EVERY_S
@@ -131,7 +131,7 @@ class Drops:
             say(f"dropped: {'; '.join(parts)}", always=True)
 
     def unreported(self) -> dict[str, int] | None:
-        """Return all counts when they changed since this was last asked, for the event ``rl.dropped``."""
+        """Return all counts for the event ``rl.dropped``, when they changed since the last call."""
         if self.counts == self._reported:
             return None
         self._reported = dict(self.counts)

@@ -1,4 +1,4 @@
-"""What rollouts need of the run that they belong to, and the options they are recorded with."""
+"""Interface of a run for its rollouts, and the options of their recording."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_bridge.errors import ConfigError
 
 
 class EmitRun(Protocol):
-    """What rollouts need of a run."""
+    """Interface of a run for its rollouts."""
 
     @property
     def id(self) -> str:
@@ -34,7 +34,7 @@ class EmitRun(Protocol):
         ...
 
     def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
-        """Count what could not be taken; *key* is the first that it is about."""
+        """Count *n* drops for *reason*; *key* is the first dropped key."""
         ...
 
     def next_event_seq(self) -> int:
@@ -43,14 +43,14 @@ class EmitRun(Protocol):
 
 
 def options_of(run: EmitRun) -> RolloutOptions:
-    """Return the options of *run*: its environment's, read once; a malformed one keeps all content in."""
+    """Return the options of *run*, read once from its environment; with a malformed option no content leaves."""
     known = cast("RolloutOptions | None", getattr(run, "_rollout_options", None))
     if known is None:
         facts = getattr(run, "facts", None)
         env = cast("Mapping[str, str]", getattr(facts, "env", None) or settings.environment())
         try:
             known = RolloutOptions.read(env)
-        except ConfigError:  # init() refuses it; a run that did not come from there stays closed
+        except ConfigError:  # init() refuses such an option; a run from elsewhere sends no content
             known = RolloutOptions.read({settings.MESSAGE_CONTENT.name: "off"})
         count_refused_with(run.count_drop)
         with contextlib.suppress(AttributeError):

@@ -1,4 +1,4 @@
-"""Wait, by reading the bridge's report, until what this process appended is delivered where that is possible now."""
+"""Wait for delivery of this process's records, by reading the bridge's report."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NOT_WAITED_FOR: Final = frozenset({"blocked", "retrying"})
 
 @dataclass(frozen=True, slots=True)
 class FlushOutcome:
-    """What became of a wait.
+    """Result of a wait.
 
     Attributes:
-        written: Every exporter that is neither blocked nor retrying has everything.
-        report: The last report, if there is one of this process.
-        remains: What is not written, and why, also of exporters that are blocked or retrying.
+        written: Whether every exporter that is neither blocked nor retrying has all records.
+        report: The last report with this process, if any.
+        remains: Statements on records that are not written, blocked and retrying exporters included.
     """
 
     written: bool
@@ -33,12 +33,12 @@ class FlushOutcome:
 
     @property
     def blocked(self) -> tuple[str, ...]:
-        """Names of the exporters that deliver nothing until a person acts."""
+        """Exporters that deliver nothing until a person acts."""
         return self._in_state("blocked")
 
     @property
     def retrying(self) -> tuple[str, ...]:
-        """Names of the exporters that are tried again by themselves."""
+        """Exporters that retry automatically."""
         return self._in_state("retrying")
 
     def _in_state(self, state: str) -> tuple[str, ...]:
@@ -47,14 +47,14 @@ class FlushOutcome:
 
 
 class DeliveryWaiter:
-    """One wait.
+    """Wait for the delivery of one process's records.
 
     Args:
         folder: The run folder.
-        starter: Sees to a bridge meanwhile.
+        starter: Starter that keeps a bridge running meanwhile.
         exporters: Names that the report must list before it counts.
-        mark: Where this process's records end.
-        end: Wait also for the run's end, if this process is its last.
+        mark: End of this process's records.
+        end: Whether to wait also for the run's end, if this process is its last.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class DeliveryWaiter:
         self._gone = False
 
     def wait(self, timeout_s: float) -> FlushOutcome:
-        """Wait at most *timeout_s*."""
+        """Wait at most *timeout_s*; return the result."""
         deadline = time.monotonic() + timeout_s
         while True:
             report = read_report(self._folder)
@@ -104,12 +104,12 @@ class DeliveryWaiter:
         return not self._end or self._ended(report)
 
     def _is_read(self, mine: ProcessReport | None) -> bool:
-        """Return whether the bridge has read all that was appended."""
+        """Return whether the bridge has read all appended records."""
         if mine is not None:
             return (mine.segment, mine.offset) >= (self._mark.number, self._mark.offset)
         if any(file.instance_id == self._mark.instance_id for file in self._folder.segments()):
             return False
-        # Read and deleted. A bridge reports what it read before it deletes: a report read from here on includes it.
+        # Read and deleted. A bridge reports its reading before it deletes, so any report from now on includes this.
         gone, self._gone = self._gone, True
         return gone
 
@@ -122,7 +122,7 @@ class DeliveryWaiter:
         return one.written >= position
 
     def _ended(self, report: Report) -> bool:
-        # The bridge has a word of its own where a process died without one: that one may be started again, or not.
+        # The bridge writes the end of a process that died without one; such a process may be restarted, or not.
         others = any(
             one.alive or one.bridge for name, one in report.processes.items() if name != self._mark.instance_id
         )
@@ -138,7 +138,7 @@ class DeliveryWaiter:
         if report is None or (self._mark.instance_id not in report.processes and self._position is None):
             reason = "" if self._starter.delivered_by() else reason_of_end(self._folder.log_path)
             return FlushOutcome(False, None, (f"not delivered yet: {reason}" if reason else "not delivered yet",))
-        return FlushOutcome(False, report, (*_remains(report), "not all of it is written yet"))
+        return FlushOutcome(False, report, (*_remains(report), "not all records are written yet"))
 
 
 def _remains(report: Report) -> tuple[str, ...]:
@@ -150,6 +150,6 @@ def _remains(report: Report) -> tuple[str, ...]:
 
 
 def _to_go(name: str, one: ExporterReport, report: Report) -> str:
-    """Return how many records the exporter has not got; nothing where that is not counted in records."""
+    """Return text on the number of records that the exporter lacks; empty for ``otlp``, which counts no records."""
     count = report.position - one.written
     return "" if name == OTLP or count <= 0 else f" with {count:,} record{'' if count == 1 else 's'} to go"

@@ -1,6 +1,6 @@
-"""The live rollouts of this process: by trace id while they are open, and those that never closed.
+"""Live rollouts of this process: open rollouts by trace id, and rollouts that never closed.
 
-Foreign spans tell an open rollout that they are there. One that has not closed when its run ends is counted.
+Third-party spans mark their open rollout as instrumented. A rollout that is open when its run ends is counted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 UNFINISHED: Final = "rollout_unfinished"
 _MAX_UNCLOSED: Final = 100_000
 _MAX_STEPS: Final = 64
-"""Steps of one role and split that are named as open: the highest."""
+"""Most steps of one role and split that are reported as open, the highest first."""
 Track: TypeAlias = tuple[str, str]
-"""Role, empty without one, and split, empty where none is named."""
+"""Role (empty without one) and split (empty when none is named)."""
 
 
 class _Unclosed(NamedTuple):
@@ -31,14 +31,14 @@ class _Unclosed(NamedTuple):
 _open: dict[str, LiveRollout] = {}
 _unclosed: dict[int, _Unclosed] = {}
 _steps: Final[dict[Track, dict[int, int]]] = {}
-_said: Final[set[Track]] = set()
+_reported: Final[set[Track]] = set()
 _lock = RLock()
 """Re-entrant: a signal handler may open a rollout inside a call on its own thread."""
 _numbers: Final = count()
 
 
 def opened(run: EmitRun, rollout_id: str, track: Track, step: int | None, known: int = -1) -> int:
-    """Note a rollout, unless it is noted under the number *known*; return the number under which `closed` knows it."""
+    """Note a rollout, unless already noted under the number *known*; return its number for `closed`."""
     if known in _unclosed:
         return known
     number = next(_numbers)
@@ -53,20 +53,20 @@ def opened(run: EmitRun, rollout_id: str, track: Track, step: int | None, known:
 
 
 def closed(number: int) -> bool:
-    """Note that a rollout closed; return false when it was counted as one that never does."""
+    """Note that a rollout closed; return false when the rollout was already counted as never closed."""
     return _pop(number) is not None
 
 
 def open_steps(track: Track) -> tuple[int, ...] | None:
-    """Return the steps of which live rollouts are open; ``None`` when there are none and none were named before."""
-    if not _steps and not _said:
+    """Return the steps with open live rollouts; ``None`` when there are none and none were reported before."""
+    if not _steps and not _reported:
         return None
     with _lock:
         steps = tuple(sorted(_steps.get(track, ()))[-_MAX_STEPS:])
         if steps:
-            _said.add(track)
-        elif track in _said:
-            _said.discard(track)
+            _reported.add(track)
+        elif track in _reported:
+            _reported.discard(track)
         else:
             return None
     return steps
@@ -85,7 +85,7 @@ def _pop(number: int) -> _Unclosed | None:
 
 
 def count_unclosed() -> None:
-    """Count the rollouts that have not closed: their run ends, and nothing is recorded of them."""
+    """Count the rollouts that have not closed when their run ends; they are not recorded."""
     for number in list(_unclosed):
         _count(number)
 
@@ -96,7 +96,7 @@ def forget_unclosed() -> None:
     _lock = RLock()
     _unclosed.clear()
     _steps.clear()
-    _said.clear()
+    _reported.clear()
 
 
 def _count(number: int) -> None:
@@ -106,17 +106,17 @@ def _count(number: int) -> None:
 
 
 def remember(rollout: LiveRollout) -> None:
-    """Take note of an open rollout."""
+    """Register an open rollout."""
     _open[rollout.trace_id] = rollout
 
 
 def forget(rollout: LiveRollout) -> None:
-    """Drop a rollout that closed."""
+    """Remove a closed rollout."""
     if _open.get(rollout.trace_id) is rollout:
         del _open[rollout.trace_id]
 
 
 def mark_instrumented(trace_id: int) -> None:
-    """Say that an instrumentation started a span in the trace *trace_id*."""
+    """Note that an instrumentation started a span in the trace *trace_id*."""
     if _open and (rollout := _open.get(f"{trace_id:032x}")) is not None:
         rollout.foreign = True

@@ -1,4 +1,4 @@
-"""Hold what one process has open in its run folder: its segment, the lock that shows that it lives, spare space."""
+"""Open files of one process in its run folder: its segment, its liveness lock, and reserved space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_bridge.journal.segment import SegmentWriter, Spare
 
 
 class Checkpoint(NamedTuple):
-    """A place in a process's segments: all before it was appended, and that are `rows` rows."""
+    """Position in a process's segments, with the number of rows appended before it."""
 
     instance_id: str
     number: int
@@ -25,19 +25,19 @@ class Checkpoint(NamedTuple):
 
 
 MakeHeader = Callable[[str, bool], SegmentHeader]
-"""From an instance id and whether it is a forked child to the header of its first segment."""
+"""Callable from an instance id, and whether it is a forked child, to the header of its first segment."""
 
 
 class ProcessSegment:
-    """The open segment of one process. Not thread-safe: its owner locks.
+    """Open segment of one process. Not thread-safe: its owner locks.
 
     Args:
         folder: The run folder; created when a segment is opened.
-        make_header: Makes the header of a new instance.
+        make_header: Callable that makes the header of a new instance.
         segment_bytes: Size at which a segment is closed and the next one begun.
 
     Attributes:
-        writer: Writes the open segment; ``None``: none is open.
+        writer: Writer of the open segment; ``None``: no segment is open.
     """
 
     def __init__(self, folder: RunFolder, make_header: MakeHeader, *, segment_bytes: int) -> None:
@@ -47,10 +47,10 @@ class ProcessSegment:
         self._spare: Spare | None = None
 
     def open(self, *, forked: bool) -> SegmentWriter:
-        """Open the first segment of a new instance, behind its liveness lock.
+        """Open the first segment of a new instance, after its liveness lock.
 
         Raises:
-            JournalError: It cannot be made.
+            JournalError: The segment cannot be made.
         """
         instance_id = os.urandom(8).hex()
         self._folder.create()
@@ -70,12 +70,12 @@ class ProcessSegment:
         return self.writer is not None and not self.writer.linked()
 
     def checkpoint(self, rows: int) -> Checkpoint | None:
-        """Return how far the segment is, after *rows* rows; ``None``: none is open."""
+        """Return the current position, after *rows* rows; ``None``: no segment is open."""
         writer = self.writer
         return None if writer is None else Checkpoint(writer.instance_id, writer.number, writer.offset, rows)
 
     def make_room(self) -> bool:
-        """Give up some of the space that is held back for the counts of drops and the end; return whether any was."""
+        """Release some of the space reserved for drop counts and the end; return whether any was left."""
         return self._spare is not None and self._spare.give_up()
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class ProcessSegment:
             liveness.release()
 
     def close_inherited(self) -> None:
-        """Close, in a forked child, what the parent has open; the parent's lock stays."""
+        """Close the parent's open files in a forked child; the parent's lock stays."""
         writer, spare = self.writer, self._spare
         self.writer = self._liveness = self._spare = None
         if spare is not None:
@@ -100,14 +100,14 @@ class ProcessSegment:
 
 
 def _close(writer: SegmentWriter) -> None:
-    # The descriptor's number may belong to somebody else by now (a program that closes all descriptors).
+    # Another file may have the descriptor's number by now (a program that closes all descriptors).
     with contextlib.suppress(OSError, JournalError):
         if writer.linked():
             writer.close()
 
 
 def at_worker_end(end: Callable[[str], object]) -> None:
-    """Call *end* when a multiprocessing worker ends, which runs no atexit handlers but its package's own."""
+    """Call *end* when a multiprocessing worker ends, which runs only the atexit handlers of its own package."""
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
         util.Finalize(None, end, args=("finished",), exitpriority=0)

@@ -1,7 +1,7 @@
-"""Number, encode and append the records of one process. No thread, no socket.
+"""Recorder that numbers, encodes and appends the records of one process. No thread, no socket.
 
-Thread-safe by a re-entrant lock: a signal handler or finaliser that logs inside a call on its own thread is queued and
-written after the outer record. Fork-safe: a child begins anew, as a process of its own, with its first record.
+Thread-safe by a re-entrant lock: a record that a signal handler or finaliser logs inside a call on its own thread is
+queued and written after the outer record. Fork-safe: a child begins as a new process with its first record.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _REFUSED_WHEN_FULL: Final = frozenset({int(Signal.METRICS), int(Signal.TRACES)})
 
 
 class Recorder:
-    """Appends one process's records to its segments.
+    """Recorder of one process's records in its segments.
 
     Args:
         folder: The run folder; created here.
-        make_header: Makes the header of a new instance.
-        starter: Ensures that a bridge runs.
+        make_header: Callable that makes the header of a new instance.
+        starter: Starter that ensures a running bridge.
         quota: Limit of the base folder.
         segment_bytes: Size at which a segment is closed.
         role: Role of the resource.
@@ -78,7 +78,7 @@ class Recorder:
         self._open()
 
     def _begin(self) -> None:
-        """Set what belongs to one instance."""
+        """Set the state of one instance."""
         self.lock = threading.RLock()
         self.drops = Drops()
         self._busy = False
@@ -100,9 +100,9 @@ class Recorder:
         _now: int = 0,
         **named: object,
     ) -> None:
-        """Append a row: `Run.log` itself, so one body, in which every call counts.
+        """Append a row. This is `Run.log` itself, so one body, in which every call counts.
 
-        Args are those of `Run.log`, and *_now*: when it was logged, if that was earlier.
+        Args are those of `Run.log`, and *_now*: the time of logging, if earlier than now.
         """
         with self.lock:
             if extra or named:
@@ -126,7 +126,7 @@ class Recorder:
                 if type(step) is not int:
                     step = self._step_of(step, role)
                 self._steps[role] = step
-                # Before the write: after it a signal handler may raise, and a number given twice would lose a row.
+                # Before the write: afterwards a signal handler may raise, and a number used twice would lose a row.
                 self._seq = seq + 1
                 if type(values) is dict:
                     payload = self._encoder.encode_known(values, now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]  # any dict
@@ -152,7 +152,7 @@ class Recorder:
     def track_step_only(
         self, values: object = None, step: object = None, *extra: object, role: object = None, **named: object
     ) -> None:
-        """Take note of the step of a row that is not written: `Run.log` of ranks above 0."""
+        """Note the step of a row that is not written: `Run.log` of ranks above 0."""
         with self.lock:
             values, step, commits = row_arguments(values, step, extra, named, self.drops.count)
             known = self._other_role(role)
@@ -168,7 +168,7 @@ class Recorder:
         self._do(self._record, signal, payload, time_unix_ns, whole)
 
     def event(self, name: str, pairs: Mapping[str, Attribute], body: Attribute = None) -> None:
-        """Append an event of otel-bridge, numbered."""
+        """Append a numbered event of otel-bridge."""
         self._do(self._event, name, pairs, body, time_ns())
 
     def next_event_seq(self) -> int:
@@ -178,7 +178,7 @@ class Recorder:
             return self._event_seq
 
     def count(self, reason: str, number: int = 1, key: str = "") -> None:
-        """Count a drop; *key* is what it is about."""
+        """Count a drop; *key* is the dropped key."""
         with self.lock:
             self.drops.count(reason, number, key)
 
@@ -192,25 +192,25 @@ class Recorder:
             return {self._role if role is None else role: step for role, step in self._steps.items()}
 
     def go_on_from(self, steps: Mapping[str | None, int]) -> None:
-        """Take *steps*, by role, as the last ones."""
+        """Set the last steps to *steps*, by role."""
         with self.lock:
             known = {role: step for role, step in steps.items() if role or not self._role}
             self._steps = {None if role == self._role else role: step for role, step in known.items()}
 
     def flush(self) -> Checkpoint | None:
-        """Append "write and retry now"; return where that stands, ``None`` when nothing was ever appended."""
+        """Append "write and retry now"; return the position of this record, ``None`` when nothing was ever appended."""
         with self.lock:
             if self._segment.writer is not None:
                 self.append(int(Signal.CONTROL), b"")
             return self._segment.checkpoint(self._seq)
 
     def end(self, status: str) -> Checkpoint | None:
-        """Append the end of this process and release its segment; return where that stands."""
+        """Append the end of this process and release its segment; return the position of the end."""
         with self.lock:
             if self._ended or self._segment.writer is None:
                 self._ended = self._closed = True
                 return None
-            if self._busy:  # from a signal handler inside a call: what waits and the end go before the outer record
+            if self._busy:  # from a signal handler inside a call: queued records and the end go before the outer record
                 self._busy, self._encoder = False, RowEncoder(role=self._role)
             self._drain_queue()
             count_unclosed()
@@ -222,7 +222,7 @@ class Recorder:
             return mark
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child: its first record opens a segment of its own."""
+        """Reset the recorder in a forked child; the child's first record opens a segment of its own."""
         forget_unclosed()
         self._begin()
         self.forked = True
@@ -248,7 +248,7 @@ class Recorder:
     def _row_of(
         self, values: object, step: object, extra: tuple[object, ...], role: object, named: Mapping[str, object]
     ) -> None:
-        """Append a row that was given as another logger takes it."""
+        """Append a row given in the form of another logger."""
         values, step, commits = row_arguments(values, step, extra, named, self.drops.count)
         known = self._other_role(role)
         before = self._steps.get(known)
@@ -263,20 +263,20 @@ class Recorder:
             self._steps[known] = before
 
     def _holds_nothing(self, values: object) -> bool:
-        """Return whether *values* are an empty mapping, or not a mapping, which is counted."""
+        """Return whether *values* is an empty mapping, or, counted, not a mapping."""
         try:
             return not len(values) if isinstance(values, Mapping) else not flatten(values, self.drops.count)  # pyright: ignore[reportUnknownArgumentType]  # any mapping
         except Exception:  # noqa: BLE001  # code of the user's own object
             return False
 
     def _commit_held(self, role: str | None) -> None:
-        """Take an empty row: it has no step of its own, but ends one that ``commit=False`` holds open, as in W&B."""
+        """Process an empty row: it has no step of its own, but ends a step held open by ``commit=False``, as in W&B."""
         held = self._held.get(role)
         if held is not None and held == self._steps.get(role, -1) + 1:
             self._steps[role] = held
 
     def _other_role(self, role: object) -> str | None:
-        """Return *role* as text where it is another one than the resource's."""
+        """Return *role* as text when it differs from the resource's role."""
         named = role_of(role)
         return None if named == self._role else named
 
@@ -291,16 +291,16 @@ class Recorder:
             self._waiting.popleft()()
 
     def _encoded(self, values: object, now: int, step: int, role: str | None, seq: int) -> bytes | None:
-        """Encode a row; ``None`` when nothing of it can be taken."""
+        """Encode a row; return ``None`` when no value of the row can be recorded."""
         numbers = flatten(values, self.drops.count)
         names = (role, *numbers)
-        if names != self._names:  # most rows have the names of the one before
+        if names != self._names:  # most rows have the names of the previous row
             numbers = distinct(numbers, role or self._role, self.drops.count)
             self._names = names if len(numbers) == len(names) - 1 else ()
         return self._encoder.encode(numbers, now, step, role, seq) if numbers else None
 
     def _record(self, signal: int, payload: bytes, time_unix_ns: int | None, whole: bool) -> None:
-        if self._ended:  # an SDK that shuts down behind the run collects once more: nobody's mistake
+        if self._ended:  # an SDK that shuts down after the run collects once more, which is not a mistake
             self.drops.count("ended", 1)
             return
         now = time_ns()
@@ -311,7 +311,7 @@ class Recorder:
     def _write_end_event(self, status: str) -> None:
         self._write_drops()
         self._event(semconv.EVENT_END, {semconv.RUN_STATUS: status, semconv.SEQ: self._seq}, None, time_ns())
-        self._append(int(Signal.CONTROL), b"", time_ns())  # finish() waits for a writer that may rest or retry
+        self._append(int(Signal.CONTROL), b"", time_ns())  # finish() waits for a writer that may pause or retry
         self.drops.say()
 
     def _event(self, name: str, pairs: Mapping[str, Attribute], body: Attribute, now: int) -> None:
@@ -333,13 +333,13 @@ class Recorder:
                 and self._segment.make_room()
             ):
                 return self._append(signal, payload, now, whole=whole)
-            if signal != Signal.CONTROL:  # a request to write now is not a record: nothing is lost with it
+            if signal != Signal.CONTROL:  # a request to write now is not a record, so losing it loses nothing
                 self.drops.count_failure(exc, payload)
             return False
         return True
 
     def _appended(self, payload: bytes) -> None:
-        """Count what was appended; where it used up the room of the last count, count the directory again."""
+        """Count appended bytes; once they use up the room of the last count, count the directory again."""
         if self._quota.took(HEAD_BYTES + len(payload)):
             self._closed = self._ended or self._quota.full()
 
@@ -359,7 +359,7 @@ class Recorder:
     # --- once a second ------------------------------------------------------------------------------------------------
 
     def _irregular(self, now: int) -> int:
-        """Check what is due; return the time of a row, which is behind the last one also when the clock is set back."""
+        """Run due checks; return the time of a row, which follows the last one even when the clock is set back."""
         if not self._checked_at <= now < self._check_again:
             self._check(now)
         return max(now, self._last_ns + 1)
@@ -383,11 +383,11 @@ class Recorder:
             self._event(semconv.EVENT_DROPPED, keys, dict(counts), time_ns())
 
     def _reopen_after_delete(self) -> None:
-        """Begin a new segment as a new instance: the folder was deleted, and the bridge's ledger with it."""
+        """Begin a new segment as a new instance, because the folder was deleted, with the bridge's ledger."""
         self._segment.close()
         self._seq = self._event_seq = 0
-        say(f"{self.folder.path} was deleted; going on in a new folder", always=True)
-        # Before a bridge is looked for: it needs a folder. One that cannot be made is tried again with the next record.
+        say(f"{self.folder.path} was deleted; continuing in a new folder", always=True)
+        # Before the search for a bridge, which needs a folder. The next record retries a folder that cannot be made.
         with contextlib.suppress(JournalError):
             self._open()
 

@@ -1,6 +1,6 @@
-"""Begin a run: decide which, choose exporters, open the segment, see to a bridge, say one line.
+"""Start of a run: identify it, choose exporters, open the segment, ensure a bridge, print one line.
 
-The one place of emission that raises: a bad setting or argument is an error here, and nowhere later.
+Only this part of emission raises: a bad setting or argument is an error here, never later.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def begin(
     """Begin the run of this process.
 
     Args:
-        asked: The arguments that say which run it is.
+        asked: The arguments that identify the run.
         exporters: ``init(exporters=)``.
-        env: The environment, ``init(dir=)`` in it.
+        env: The environment, with ``init(dir=)``.
         cwd: The working folder.
-        handover: Where children are given.
+        handover: Environment variables for children.
 
     Raises:
         ConfigError: A setting or an argument cannot be used, or the folder cannot be written.
@@ -93,7 +93,7 @@ def begin(
     choice = choose(exporters, env, cwd, launched=launched, elsewhere=True)
     hold = settings.read(OFFLINE)
     base = find_base(env, cwd)
-    # Who delivers has the trackers: the launcher, `drain`, or a bridge that is started here.
+    # The delivering process needs the trackers: the launcher, `drain`, or a bridge that is started here.
     other = None if launched or hold else find_python(env, choice.names, missing_here(choice), base.path)
     identity = with_known_names(identity, RunFolder(base.path, identity.id))
     variables = _child_variables(identity, choice, env, base, launched=launched)
@@ -136,7 +136,7 @@ def _open(facts: RunStart, place: _FoundFolder) -> Recorder:
         )
     except JournalError as exc:
         raise ConfigError(str(exc)) from exc
-    # The segment first, the lock second: a bridge that ends looks once more behind its unlock.
+    # The segment first, the lock second: a bridge that ends checks for new segments once more after its unlock.
     if not place.launched and not place.hold and place.before and has_what_is_missing(place.before, facts.env):
         take_over(place.folder)
     starter.ensure()
@@ -208,9 +208,9 @@ def _notes(facts: RunStart, place: _FoundFolder) -> list[str]:
         notes += [*console.found(before), *console.degraded(before)]
     notes += named_elsewhere(facts.choice.names, identity.project, facts.env)
     notes += [f"view: {where}" for where in _views(facts, place, before).values()]
-    notes += [said for said in map(caution_of, facts.choice.settings.values()) if said]
-    if OTLP in facts.choice.names and (said := forwarding_note(facts.env)):
-        notes.append(said)
+    notes += [note for note in map(caution_of, facts.choice.settings.values()) if note]
+    if OTLP in facts.choice.names and (note := forwarding_note(facts.env)):
+        notes.append(note)
     if place.other is not None:
         notes.append(f"the bridge runs in another environment: {place.other.path} (otel-bridge {place.other.version})")
     if place.base.instead_of is not None:
@@ -219,19 +219,19 @@ def _notes(facts: RunStart, place: _FoundFolder) -> list[str]:
         chosen = "" if facts.choice.names or _before(place) else " --exporters NAME"
         notes.append(f"held in {place.base.path}; deliver with: otel-bridge drain {place.base.path}{chosen}")
     elif not facts.choice.names and not _before(place):
-        notes.append("`otel-bridge run` was given none (--exporters), so all is kept for `otel-bridge drain`")
+        notes.append("`otel-bridge run` has no --exporters, so all records are kept for `otel-bridge drain`")
     if identity.rank and facts.settings.read(RANKS) != "all":
         notes.append("rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all")
     return notes
 
 
 def _before(place: _FoundFolder) -> tuple[str, ...]:
-    """Return the exporters that an earlier start named: where nobody names one now, they hold."""
+    """Return the exporters of an earlier start, which apply when none is named now."""
     return () if place.before is None else tuple(place.before.exporters)
 
 
 def _shown(name: str, choice: RequestedDestinations) -> str:
-    """Return the name of an exporter; where it forwards to, which no command or page shows, beside it."""
+    """Return the name of an exporter; for ``otlp`` with its endpoint, which no command or page shows."""
     places = ", ".join(dict.fromkeys(choice.destinations.get(name, {}).values()))
     return f"{name} ({places})" if name == OTLP and places else name
 
@@ -244,7 +244,7 @@ def _concerning(choice: RequestedDestinations, before: Report | None) -> Report 
 
 
 def _views(facts: RunStart, place: _FoundFolder, before: Report | None) -> dict[str, str]:
-    """Return where each exporter's run is looked at: as its bridge said, else as its settings say."""
+    """Return the view of the run in each exporter, as reported by the bridge, else from the settings."""
     identity = facts.identity
     info = RunInfo(
         id=identity.id,
@@ -256,17 +256,17 @@ def _views(facts: RunStart, place: _FoundFolder, before: Report | None) -> dict[
         node_rank=identity.node_rank,
     )
     views: dict[str, str] = {}
-    # What is held shows nowhere yet, but for what was delivered before.
+    # Held records are not shown anywhere yet, except for those delivered before.
     for name, settings in () if place.hold else facts.choice.settings.items():
-        with contextlib.suppress(Exception):  # an exporter's own code: no reason not to train
+        with contextlib.suppress(Exception):  # an exporter's own code must not stop the training
             views[name] = runnable(settings.view(info))
     return {**views, **(places(before) if before else {})}
 
 
 def _elsewhere(before: Report, choice: RequestedDestinations) -> list[str]:
-    """Say where the run is delivered to another place than this process's own variables name."""
+    """Return notes on exporters that deliver to another destination than this process's own variables name."""
     return [
-        f"{name} goes where the bridge was started for: {_listed(there)}, not {_listed(here)}"
+        f"{name} delivers to the destination that the bridge was started with: {_listed(there)}, not {_listed(here)}"
         for name, here in choice.destinations.items()
         if name in before.exporters
         and before.exporters[name].state != "ended"
@@ -280,10 +280,10 @@ def _listed(variables: Mapping[str, str]) -> str:
 
 
 def with_dir(env: Mapping[str, str], folder: object) -> dict[str, str]:
-    """Return *env* with ``init(dir=)`` in it.
+    """Return *env* with ``init(dir=)``.
 
     Raises:
-        ConfigError: It is not a path.
+        ConfigError: *folder* is not a path.
     """
     if folder is None:
         return dict(env)
@@ -292,13 +292,13 @@ def with_dir(env: Mapping[str, str], folder: object) -> dict[str, str]:
     return {**env, DIR.name: os.fsdecode(os.fspath(folder))}
 
 
-# A second ``init()`` of the run that is under way -> what it asks for that the run, once begun, does not take up.
+# A second ``init()`` of the current run -> its arguments that the run ignores, because it has already begun.
 
 _FIELDS = ("group", "tags", "notes", "entity", "job_type", "rank", "system_metrics")
 
 
 def not_taken_up(run: Run, asked: InitArguments, exporters: object, folder: object) -> str:
-    """Return the arguments that differ from those *run* was begun with, and what to do; empty: there are none.
+    """Return a message on arguments that differ from those of *run*, with the remedy; empty: no argument differs.
 
     Raises:
         ConfigError: *exporters* cannot be read.
@@ -319,22 +319,22 @@ def not_taken_up(run: Run, asked: InitArguments, exporters: object, folder: obje
     if not differing:
         return ""
     return (
-        f"init() of {run.project}/{run.name}, which is under way: {', '.join(differing)} not taken up;"
-        " call finish() first, then init() with it"
+        f"init() of {run.project}/{run.name}, which has already begun: {', '.join(differing)} ignored;"
+        " call finish() first, then init() again"
     )
 
 
-# What ``init()`` says of an endpoint that cannot be right: HTTP, for want of grpcio, to the port of gRPC.
+# Note of ``init()`` on an endpoint that cannot be right: without grpcio, HTTP would go to the port of gRPC.
 #
-# The bridge chooses the protocol (`otel_bridge.bridge.forwarding.endpoint`), and says in its log what this says on the
-# terminal.
+# The bridge chooses the protocol (`otel_bridge.bridge.forwarding.endpoint`), and writes to its log the same note that
+# ``init()`` prints on the terminal.
 
 _GRPC_PORT: Final = 4317
 _PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 
 
 def forwarding_note(env: Mapping[str, str]) -> str:
-    """Return what to do where `otlp` would send HTTP to port 4317 for want of grpcio; empty when all is well."""
+    """Return the remedy when `otlp` would send HTTP to port 4317 because grpcio is missing; else empty."""
     places = {signal.upper(): env.get(f"{_PREFIX}{signal.upper()}_ENDPOINT") for signal in SIGNALS}
     wrong = any(
         _is_grpcs(place or env.get(f"{_PREFIX}ENDPOINT", ""))

@@ -1,1 +1,1 @@
-"""OTLP as every side reads it: content, limits, JSON, sizes of requests. Pure."""
+"""Handling of OTLP messages that several parts share: content, limits, JSON. Pure."""

@@ -1,7 +1,7 @@
-"""Secrets of a span or a log record are redacted, in place, on OTLP messages. `otlp.limits` cuts texts.
+"""Redaction of secrets in spans and log records, in place, on OTLP messages. `otlp.limits` truncates texts.
 
-Used where a process appends what its SDK made, before the segment, and at translation for producers that apply nothing
-themselves. Pure but for `ContentRules.said`, which may be the user's.
+Used before the segment, where a process appends records of its SDK, and at translation, for producers that apply no
+policy themselves. Pure, except for `ContentRules.said`, which may be the user's function.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from otel_bridge.text.redaction import (
 )
 
 Limit: TypeAlias = int | None
-"""Characters a text may have; 0: no content at all; ``None``: no limit."""
+"""Most characters of a text; 0: no content at all; ``None``: no limit."""
 
 _ERRORS: Final = frozenset({"exception.message", "exception.stacktrace"})
 _NAMES: Final = (
     "agentlightning.", "ai.", "code.", "exception.", "gen_ai.", "llm.", "network.", "openinference.", "otel.", "rl.",
     "server.", "service.", "telemetry.", "thread.", "traceloop.",
 )  # fmt: skip
-"""Below these stand names, ids and kinds, but for what is content."""
+"""Prefixes of attributes that hold names, ids and kinds, except for attributes that are content."""
 NOT_TEXT: Final = frozenset({
     "type", "role", "id", "name", "mime_type", "modality", "finish_reason", "tool_call_id", "file_id",
 })  # fmt: skip
@@ -48,12 +48,12 @@ _GEN_AI: Final = "gen_ai."
 
 @dataclass(frozen=True, slots=True)
 class ContentRules:
-    """What may leave.
+    """Rules for texts that leave.
 
     Attributes:
-        limit: Longest text of what a model read or wrote, of errors and of free facts.
-        redaction: What is redacted from the other attributes, and of errors.
-        said: Applied to each text of what a model read or wrote, and to other texts that are not names of a convention;
+        limit: Longest text of a model's input or output, of errors and of free facts.
+        redaction: Redaction of errors and of all other attributes.
+        said: Function for each text of a model's input or output, and for other texts that no convention names;
             ``None``: `redaction` alone.
     """
 
@@ -62,11 +62,11 @@ class ContentRules:
     said: Callable[[str], str] | None = None
 
     def content(self, text: str) -> str:
-        """Return one text of what a model read or wrote."""
+        """Return *text*, a text of a model's input or output, after the rules."""
         return self.redaction.text(text) if self.said is None else self.said(text)
 
     def fact(self, text: str, key: str = "") -> str:
-        """Return the text of another attribute, an error's or a log line."""
+        """Return *text*, of another attribute, an error or a log line, after the rules."""
         redacted = self.redaction.value(text, key)
         if self.said is None or not isinstance(redacted, str):
             return str(redacted)
@@ -74,7 +74,7 @@ class ContentRules:
 
 
 def limit_of(message_content: str) -> Limit:
-    """Return the limit that ``full``, ``off`` or ``truncate:N`` stands for."""
+    """Return the limit that ``full``, ``off`` or ``truncate:N`` means."""
     if message_content == "off":
         return 0
     _, _, number = message_content.partition(":")
@@ -92,9 +92,9 @@ def _is_free(key: str) -> bool:
     return key in _ERRORS or key.startswith(FREE_PREFIXES)
 
 
-# --- what is redacted -------------------------------------------------------------------------------------------------
+# --- redaction --------------------------------------------------------------------------------------------------------
 def redact_span(span: Span, rules: ContentRules) -> bool:
-    """Redact of *span*, in place; JSON stays JSON. Return whether there was anything."""
+    """Redact *span* in place; JSON stays JSON. Return whether anything was redacted."""
     parts: list[Span | Span.Event | Span.Link] = [span, *span.events, *span.links]
     found = [redact_attributes(part.attributes, rules) for part in parts]
     titled: list[Span | Span.Event] = [span, *span.events]
@@ -111,26 +111,26 @@ def redact_span(span: Span, rules: ContentRules) -> bool:
 
 
 def redact_log(record: LogRecord, rules: ContentRules) -> bool:
-    """Redact of *record*, in place; JSON stays JSON. Return whether there was anything."""
+    """Redact *record* in place; JSON stays JSON. Return whether anything was redacted."""
     key = semconv.GEN_AI_INPUT_MESSAGES if is_gen_ai(record) else ""
     found = _redact_value(record.body, key, rules) if record.HasField("body") else False
     return redact_attributes(record.attributes, rules) or found
 
 
 def redact_attributes(attributes: Iterable[KeyValue], rules: ContentRules) -> bool:
-    """Redact of *attributes*, in place. Return whether there was anything."""
+    """Redact *attributes* in place. Return whether anything was redacted."""
     return _any([_redact_value(pair.value, pair.key, rules) for pair in attributes])
 
 
 def _redact_value(value: AnyValue, key: str, rules: ContentRules, *, inner: str = "", whole: bool = False) -> bool:
-    """Redact of one value.
+    """Redact one value in place; return whether anything was redacted.
 
     Args:
         value: The value.
-        key: The attribute it belongs to.
-        rules: What may leave.
-        inner: Its own name within that.
-        whole: It stands below the name of a secret.
+        key: The attribute that holds the value.
+        rules: Rules for texts.
+        inner: Name of the value within the attribute.
+        whole: Whether the value is below the name of a secret.
     """
     kind, name = value.WhichOneof("value"), inner or key
     if kind == "string_value":
@@ -154,7 +154,7 @@ def _redact_value(value: AnyValue, key: str, rules: ContentRules, *, inner: str 
 
 
 def _any(found: list[bool]) -> bool:
-    """Return whether any is true; each was made, which a generator would not do."""
+    """Return whether any result is true; the list ensures that every result was computed."""
     return any(found)
 
 
@@ -179,7 +179,7 @@ def _redacted_text(text: str, key: str, inner: str, rules: ContentRules) -> str:
     parsed = parsed_json(text)
     if not isinstance(parsed, (list, dict)):
         return rules.content(text)
-    said = _said_json(parsed, rules)
+    said = _filtered_json(parsed, rules)
     redacted = scrubbed(said, shapes=False) if rules.redaction.secrets else said
     return text if redacted == parsed else as_text(redacted)
 
@@ -188,17 +188,17 @@ def _may_name(text: str, rules: ContentRules) -> bool:
     return rules.redaction.secrets and may_name_secret(text.encode("utf-8", "replace"))
 
 
-def _said_json(value: Json, rules: ContentRules) -> Json:
-    """Return *value* with each of its texts as it may leave; names, ids and types stay but for secrets."""
+def _filtered_json(value: Json, rules: ContentRules) -> Json:
+    """Return *value* with the rules applied to each text; names, ids and types stay, except for secrets."""
     if isinstance(value, str):
         return rules.content(value)
     if isinstance(value, list):
-        return [_said_json(entry, rules) for entry in value]
+        return [_filtered_json(entry, rules) for entry in value]
     if isinstance(value, dict):
         return {
             rules.redaction.text(key): rules.redaction.text(entry)
             if key in NOT_TEXT and isinstance(entry, str)
-            else _said_json(entry, rules)
+            else _filtered_json(entry, rules)
             for key, entry in value.items()
         }
     return value

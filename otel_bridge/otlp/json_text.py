@@ -1,4 +1,4 @@
-"""JSON data in texts: read when it is there, written again. Pure, and never an exception."""
+"""Parsing and writing of JSON data in texts. Pure; never raises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_DEPTH: Final = 64
 
 
 def parsed_json(value: Json) -> Json:
-    """Return what a JSON text holds; anything else, and a text that is not a JSON object or array, as it is.
+    """Return the content of a JSON text; return any other value, or text that is not an object or array, unchanged.
 
     JSON that nests deeper than a tracker shows stays text.
     """
@@ -22,7 +22,7 @@ def parsed_json(value: Json) -> Json:
 
 
 def parsed_text(value: Json) -> Json:
-    """Return what a JSON text holds, as `parsed_json`, however deep it nests."""
+    """Return the content of a JSON text as `parsed_json` does, at any depth of nesting."""
     if not isinstance(value, str) or value[:64].lstrip()[:1] not in {"[", "{"}:
         return value
     try:
@@ -36,7 +36,7 @@ def parsed_text(value: Json) -> Json:
 
 
 def _sound(value: Json) -> Json:
-    """Replace lone surrogates and integers beyond 64 bits, which no store takes."""
+    """Replace lone surrogates and integers beyond 64 bits, which no store accepts."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -49,7 +49,7 @@ def _sound(value: Json) -> Json:
 
 
 def too_deep(value: Json) -> bool:
-    """Return whether *value* nests deeper than a tracker shows and a recursive reader should follow."""
+    """Return whether *value* nests deeper than trackers show and recursive readers should follow."""
     level: list[Json] = [value] if isinstance(value, (dict, list)) else []
     for _ in range(_MAX_DEPTH):
         if not level:
@@ -64,7 +64,7 @@ def too_deep(value: Json) -> bool:
 
 
 def as_text(value: Json) -> str:
-    """Return a text as it is, nothing as the empty text, anything else as JSON text."""
+    """Return a text unchanged, ``None`` as the empty text, any other value as JSON text."""
     if isinstance(value, str):
         return value
     if value is None:

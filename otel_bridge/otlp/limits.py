@@ -1,8 +1,8 @@
-"""Spans, log records and resources lose their texts, in place, on OTLP messages: all of them, or beyond a limit.
+"""Truncation of texts in spans, log records and resources, in place, on OTLP messages: in whole or beyond a limit.
 
-Only values of *known* names keep their text (`conventions.is_name`): what an instrumentation calls by a name that
-nobody knows here may be a prompt. Numbers and booleans stay. Text is cut inside message parts and string values, never
-inside JSON, and a mark says how much is gone. Each function returns how many texts of unknown names it cut. Pure.
+Only values of *known* names keep their text (`conventions.is_name`), because a value of an unknown name may be a
+prompt. Numbers and booleans stay. Text is cut inside message parts and string values, never inside JSON, and a mark
+states how much was cut. Each function returns the number of cut texts with unknown names. Pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from otel_bridge.records import Json
 
 _Point: TypeAlias = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 _MARK: Final = re.compile(r"… \[\+?([0-9]+) (?:more )?characters\]\Z")
-"""Behind a text that was cut before."""
+"""Mark at the end of a text that was cut before."""
 _MARK_CHARS: Final = 48
 _MAX_NAME_CHARS: Final = 256
 _NUMBERS: Final = frozenset({"bool_value", "int_value", "double_value", None})
@@ -43,7 +43,7 @@ _SPAN_WORDS: Final = frozenset({
     "generate_content", "GET", "HTTP", "invoke_agent", "invoke_workflow", "model", "POST", "PUT", "retrieval", "run",
     "running", "step", "text_completion", "tool", "tools", "train",
 })  # fmt: skip
-"""Words of span names that come from the conventions and from instrumentations, not from a prompt."""
+"""Words of span names from conventions and instrumentations, not from a prompt."""
 _NO_NAME: Final = "span"
 
 
@@ -52,11 +52,11 @@ def limit_span(span: Span, limit: int, *, everything: bool = False) -> int:
 
     Args:
         span: The span.
-        limit: Characters; 0: none stays.
-        everything: Also values of known names.
+        limit: Most characters; 0: no text stays.
+        everything: Whether values of known names are cut too.
 
     Returns:
-        Texts of unknown names that were cut.
+        The number of cut texts with unknown names.
     """
     _limit_name(span, limit)
     unknown = limit_attributes(span.attributes, limit, everything=everything)
@@ -74,14 +74,14 @@ def limit_span(span: Span, limit: int, *, everything: bool = False) -> int:
 def limit_log(record: LogRecord, limit: int) -> int:
     """Cut the texts of *record* as `limit_span` does.
 
-    The body of an event is content. A line that a program logs is not: its text stays, its attributes do not.
+    The body of an event is content. The text of a program's log line is not and stays, but its attributes are cut.
     """
     unknown = limit_attributes(record.attributes, limit)
     if _is_event_of_others(record):
         limit_value(record.body, limit)
     if not limit:
         for pair in record.attributes:
-            if pair.key == semconv.EVALUATION_LABEL:  # an evaluation without number and label would be none
+            if pair.key == semconv.EVALUATION_LABEL:  # an evaluation needs a number or a label
                 pair.value.string_value = ""
     return unknown
 
@@ -93,9 +93,9 @@ def _is_event_of_others(record: LogRecord) -> bool:
 
 
 def limit_metric(metric: Metric) -> int:
-    """Replace texts among the attributes of a metric's points by a hash each, so that its series stay apart.
+    """Replace each text among the attributes of a metric's points by a hash, so that the series stay distinct.
 
-    Names of conventions and single words stay: they are what series are distinguished by.
+    Names of conventions and single words stay, because they distinguish the series.
     """
     kind = metric.WhichOneof("data")
     points: Iterable[_Point] = () if kind is None else getattr(metric, kind).data_points
@@ -115,7 +115,7 @@ def limit_metric(metric: Metric) -> int:
 
 
 def limit_resource(attributes: Sequence[KeyValue], limit: int) -> int:
-    """Cut the texts of a resource's *attributes* that say neither where nor what a process is."""
+    """Cut the texts of a resource's *attributes*, except those that describe a process and its place."""
     if all(pair.key.startswith(RESOURCE_PREFIXES) for pair in attributes):
         return 0
     return limit_attributes(attributes, limit, known=RESOURCE_PREFIXES)
@@ -124,7 +124,7 @@ def limit_resource(attributes: Sequence[KeyValue], limit: int) -> int:
 def limit_attributes(
     attributes: Sequence[KeyValue], limit: int, *, everything: bool = False, known: tuple[str, ...] = ()
 ) -> int:
-    """Cut *attributes*, as `limit_span` does; names that begin with one of *known* are known too."""
+    """Cut *attributes* as `limit_span` does; names that begin with one of *known* are known too."""
     texts = [pair for pair in attributes if not _stays(pair, known)]
     if limit:
         for pair in attributes if everything else texts:
@@ -137,7 +137,7 @@ def limit_attributes(
 
 
 def _stays(pair: KeyValue, known: tuple[str, ...]) -> bool:
-    """Return whether an attribute may stay without a limit: a number, or a name."""
+    """Return whether an attribute stays without a limit, as numbers and names do."""
     key, value = pair.key, pair.value
     kind = value.WhichOneof("value")
     if key == semconv.EVALUATION_LABEL:
@@ -150,7 +150,7 @@ def _stays(pair: KeyValue, known: tuple[str, ...]) -> bool:
 
 
 def _is_plain(key: str) -> bool:
-    """Return whether *key* can be an attribute's name; names of otel-bridge may hold what a user calls a reward."""
+    """Return whether *key* can be an attribute's name; names of otel-bridge may hold a user's name of a reward."""
     return _is_identifier(key) or (len(key) <= _MAX_NAME_CHARS and key.startswith("rl."))
 
 
@@ -168,7 +168,7 @@ def _is_identifier(text: str) -> bool:
 
 
 def _limit_name(span: Span, limit: int) -> None:
-    """Keep a span's name when it is one: an identifier, or words that conventions and its attributes use."""
+    """Keep a span's name only when it is an identifier, or has words of conventions and of its attributes."""
     if _is_identifier(span.name) or len(span.name) <= limit:
         return
     named = {
@@ -220,7 +220,7 @@ def limit_value(value: AnyValue, limit: int) -> None:
 def cut(text: str, limit: int) -> str:
     """Return *text* with at most *limit* characters and a mark; JSON stays JSON, its strings are cut.
 
-    What was cut before is cut as the whole that it was.
+    For a text that was cut before, the mark counts all missing characters.
     """
     if len(text) <= limit:
         return text
@@ -229,7 +229,7 @@ def cut(text: str, limit: int) -> str:
     parsed = parsed_json(text)
     if isinstance(parsed, (list, dict)):
         return as_text(cut_json(parsed, limit))
-    if text.startswith("data:"):  # half an image is none
+    if text.startswith("data:"):  # half an image is useless
         return f"[{len(text)} characters left out]"
     mark = _MARK.search(text, max(len(text) - _MARK_CHARS, 0))
     size = len(text) if mark is None else mark.start()

@@ -1,1 +1,1 @@
-"""Text that leaves the product: printable, redacted, addresses without credentials. Pure."""
+"""Text that leaves the product: printable and redacted, with addresses without credentials. Pure."""

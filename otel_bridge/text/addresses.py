@@ -1,4 +1,4 @@
-"""Addresses -> what may be stored and shown of them: no user, no password, no secret query parameter. Pure.
+"""Addresses -> the form to store and show: without user, password and secret query parameters. Pure.
 
 Source: RFC 3986, section 3.2.1, for the user information of an authority.
 """
@@ -13,13 +13,13 @@ from otel_bridge.text.redaction import may_be_secret
 
 _USER: Final = re.compile(r"[^/?#]*@")
 _UNQUOTED_USER: Final = re.compile(r"[^/?#:@\s\[]*:(?!\d{1,5}(?:[/?#]|\Z))\S*@")
-"""A password whose ``/``, ``?`` or ``#`` was not percent-encoded: no port stands behind the colon."""
+"""A password with ``/``, ``?`` or ``#`` that was not percent-encoded: no port follows the colon."""
 _USER_WITHOUT_SCHEME: Final = re.compile(r"[^/?#:@\s]+:[^/@\s]+@")
 _SECRET_PARAMETERS: Final = ("pass", "pwd", "token", "secret", "key", "credential", "auth", "sig")
 
 
 def without_credentials(address: str) -> str:
-    """Return *address* without user, password and secret query parameters; other text stays as it is."""
+    """Return *address* without user, password and secret query parameters; other text stays unchanged."""
     scheme, separator, rest = address.partition("://")
     if not separator:
         return _USER_WITHOUT_SCHEME.sub("", address, count=1) if _USER_WITHOUT_SCHEME.match(address) else address

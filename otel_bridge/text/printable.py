@@ -1,7 +1,7 @@
-"""Text of others -> text that may be shown on a terminal or written to a log: no control characters, no secrets. Pure.
+"""External text -> text for terminals and logs, without control characters and secrets. Pure.
 
-Names come over the wire, and models and trackers answer anything. An escape sequence among it would move the cursor,
-write the clipboard (OSC 52) or hide a line; so would C1 controls, and bidirectional overrides would turn it around.
+Names arrive over the wire, and models and trackers may answer anything. An escape sequence or a C1 control could move
+the cursor, write the clipboard (OSC 52) or hide a line. A bidirectional override could reverse the text.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ _T = TypeVar("_T")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return *text* with what a terminal acts on written out, ESC as backslash x1b; *lines*: breaks stay."""
+    """Return *text* with control characters written out, ESC as backslash x1b; *lines*: line breaks stay."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or (lines and one == "\n") else ascii(one)[1:-1] for one in text)
 
 
 def shown(text: str) -> str:
-    """Return *text*, breaks between its lines included, as it may be shown: without secrets and control characters."""
+    """Return *text*, with its line breaks, in a form to show: without secrets and control characters."""
     return printable(redact_text(text), lines=True)
 
 
 def printable_json(text: str) -> str:
-    """Return JSON *text* that a terminal may show: what it would act on is escaped as JSON escapes it."""
+    """Return JSON *text* that a terminal may show, with control characters as JSON escapes."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else _json_escape(one) for one in text)
 
 
 def is_printable_json(data: bytes) -> bool:
-    """Return whether every text in the JSON *data* is printable as it is; ``False`` where that needs a closer look."""
+    """Return whether every text in the JSON *data* is surely printable; ``False`` when this needs a closer check."""
     return b"\\" not in data and data.decode().isprintable()
 
 
@@ -43,7 +43,7 @@ def _json_escape(char: str) -> str:
 
 
 def all_printable(value: _T) -> _T:
-    """Return JSON data, every text in it, names too, as `printable`."""
+    """Return JSON data with every text, names included, made `printable`."""
     return cast("_T", _all(value))
 
 

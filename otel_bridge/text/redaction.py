@@ -1,8 +1,8 @@
-"""Secrets: recognised by the name of their key and by their shape, redacted.
+"""Redaction of secrets, which are detected by the name of their key and by their shape.
 
-Used where a process emits, before its segment, and at translation for producers that do not know us. Shapes are those
-of the issuers' own documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Azure, Google, Slack, Databricks, NVIDIA,
-W&B, JWT, PEM). E-mail addresses, where they are asked for. Pure.
+Used before the segment of a native process, and at translation for third-party producers. Shapes follow the issuers'
+documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Azure, Google, Slack, Databricks, NVIDIA, W&B, JWT, PEM).
+E-mail addresses are redacted on request. Pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TOKEN_OWNERS: Final = frozenset({
     "personal", "refresh", "security", "session", "slack", "tracking", "user", "wandb", "write",
 })
 # fmt: on
-# `pad_token`, `max_tokens` and `tokenizer` are not secrets; a bare `token` is one when it looks like one.
+# `pad_token`, `max_tokens` and `tokenizer` are not secrets; the value of a bare `token` is one when it looks opaque.
 _OPAQUE: Final = re.compile(r"(?=[^\s<>|]*[0-9])(?=[^\s<>|]*[A-Za-z])[A-Za-z0-9_\-.=+/:]{16,}")
 _SHAPES: Final = re.compile(
     r"""
@@ -58,17 +58,17 @@ _IN_LINK: Final = re.compile(
     r"(\b(?:Account|SharedAccess)Key=|\bX-(?:Amz|Goog)-Signature=|\bhooks\.slack\.com/services/)[^\s&\"',;]{6,}"
 )
 
-# A name and its text in JSON that stands in a text, plain or escaped as JSON within JSON is; the last one may be cut.
+# A name and its text in JSON within a text, plain or escaped like JSON within JSON; the last text may be cut.
 _IN_JSON: Final = re.compile(r'"([^"\\\n]{1,64})"( ?:\s*)"((?:[^"\\]|\\.)*)("|\Z)', re.DOTALL)
 _IN_ESCAPED_JSON: Final = re.compile(r'(\\{1,15}")([^"\\\n]{1,64})\1( ?:\s*)\1(.*?)((?<!\\)\1|\Z)', re.DOTALL)
 _NAMES: Final = re.compile(rb"(?i)key|token|pass|pwd|secret|credential|cookie|jwt|authorization")
-"""In every name that `may_be_secret` holds for."""
+"""Expression that matches every name for which `may_be_secret` is true."""
 _NAME_ENDS: Final = re.compile(rb'" ?:')
 _NAME_BYTES: Final = 72
 
 
 class _Name(Enum):
-    """What the name of a key says of a text below it."""
+    """Meaning of a key's name for a text below it."""
 
     PLAIN = 0
     SECRET = 1
@@ -77,7 +77,7 @@ class _Name(Enum):
 
 
 def secret_by_name(key: str, value: object) -> bool:
-    """Return whether the key's name says that *value* is a secret; numbers and booleans never are."""
+    """Return whether *value* is a secret by its key's name; numbers and booleans never are."""
     if not isinstance(value, str) or not value:
         return False
     name = _name_of(key)
@@ -87,7 +87,7 @@ def secret_by_name(key: str, value: object) -> bool:
 
 
 def may_be_secret(key: str) -> bool:
-    """Return whether there is a text that *key* makes a secret; false is certain. Those seen before cost a look-up."""
+    """Return whether *key* can make a text a secret; false is certain. A known key costs one lookup."""
     return _name_of(key) is not _Name.PLAIN
 
 
@@ -111,15 +111,15 @@ def _known_name(key: str) -> _Name:
 
 
 def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
-    """Return plain *value*, known as *key*, without what is secret in it.
+    """Return plain *value*, named *key*, without its secrets.
 
-    A name holds for every text of a list or map below it too, and a flag in a list of arguments (``--api-key``) for the
-    one behind it.
+    A name also applies to every text of a list or map below it. A flag in a list of arguments (``--api-key``) applies
+    to the next argument.
 
     Args:
-        value: What JSON can hold.
-        key: Its name.
-        shapes: Look at the texts too; they were looked at before otherwise.
+        value: JSON data.
+        key: Name of the value.
+        shapes: Whether to check the shapes of texts too; false when they were checked before.
     """
     if isinstance(value, str):
         return REDACTED if secret_by_name(key, value) else redact_text(value) if shapes else value
@@ -136,7 +136,7 @@ def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
 
 
 def names_of(items: Sequence[object], key: str) -> Iterator[str]:
-    """Yield the name of each entry of a list: the list's own *key*, behind a ``--flag`` that flag's."""
+    """Yield the name of each entry of a list: the list's own *key*, or, after a ``--flag``, the flag's name."""
     name = key
     for item in items:
         yield name
@@ -152,14 +152,14 @@ def _all_redacted(value: Json) -> Json:
 
 
 def redact_named(text: str) -> str:
-    """Return *text* without the values that are secrets by their name in JSON that stands in it."""
+    """Return *text* without values that are secrets by their name in JSON within the text."""
     text = _IN_JSON.sub(_redacted_pair, text)
     return _IN_ESCAPED_JSON.sub(_redacted_escaped_pair, text) if '\\"' in text else text
 
 
 def may_name_secret(data: bytes) -> bool:
-    """Return whether UTF-8 text, or JSON of it, can hold what `redact_named` redacts; false is certain."""
-    # Each name once: 24 KB of messages have a few dozen places and a handful of names.
+    """Return whether UTF-8 text, or JSON, can hold a secret that `redact_named` redacts; false is certain."""
+    # Check each name once: 24 KB of messages hold a few dozen occurrences of a handful of names.
     ends = (found.start() for found in _NAME_ENDS.finditer(data))
     tails = (data[max(end - _NAME_BYTES, 0) : end].rstrip(b"\\") for end in ends)
     names = {tail[tail.rfind(b'"') + 1 :] for tail in tails}
@@ -173,7 +173,7 @@ def _redacted_pair(found: re.Match[str]) -> str:
 
 def _redacted_escaped_pair(found: re.Match[str]) -> str:
     quote, key, between, value, end = found.groups()
-    # JSON within it is escaped once more.
+    # JSON within the value is escaped once more.
     redacted = REDACTED if secret_by_name(key, value) else _IN_ESCAPED_JSON.sub(_redacted_escaped_pair, value)
     return f"{quote}{key}{quote}{between}{quote}{redacted}{end}"
 
@@ -185,23 +185,23 @@ def redact_emails(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What is redacted.
+    """Choice of the parts to redact.
 
     Attributes:
-        secrets: What is a secret by its name or its shape.
-        email: E-mail addresses.
+        secrets: Whether to redact secrets, by name or shape.
+            email: Whether to redact e-mail addresses.
     """
 
     secrets: bool = True
     email: bool = False
 
     def text(self, text: str) -> str:
-        """Return *text* without them."""
+        """Return *text* after redaction."""
         redacted = redact_text(text) if self.secrets else text
         return redact_emails(redacted) if self.email else redacted
 
     def value(self, value: Json, key: str = "") -> Json:
-        """Return plain *value*, known as *key*, without them."""
+        """Return plain *value*, named *key*, after redaction."""
         redacted = scrubbed(value, key) if self.secrets else value
         return _without_emails(redacted) if self.email else redacted
 
@@ -221,11 +221,11 @@ def _without_emails(value: Json) -> Json:
 
 _ANY: Final = "x"
 _MARKUP: Final = re.compile(r"[<>|\[\]]")
-"""In a chat template's `user_token`, never in a credential."""
+"""Characters in a chat template's `user_token`, but never in a credential."""
 
 
 def redact_shapes(value: str) -> str:
-    """Return *value* without keys and tokens in the shape that their issuers give them; words and links stay."""
+    """Return *value* without keys and tokens in the shapes of their issuers; words and links stay."""
     return _SHAPES.sub(REDACTED, value)
 
 
@@ -234,11 +234,11 @@ _ASSIGNED_IN_TEXT: Final = re.compile(
     r"|(\b[a-z_]{0,40}(?:api[_-]?key|token|secret)[\"']?\s?[=:]\s?[\"']?)"
     r"((?=[^\s&\"',;]*[0-9])(?=[^\s&\"',;]*[a-z])[a-z0-9_.=+/-]{8,})"
 )
-"""A password, or a key or token that looks like one, behind its name in a text that somebody wrote."""
+"""A password, or an opaque key or token, after its name in free text."""
 
 
 def redact_assigned(value: str) -> str:
-    """Return *value*, a text that a model read or wrote, without passwords in URLs and behind their names."""
+    """Return *value*, input or output of a model, without passwords in URLs and after their names."""
     value = _IN_URL.sub(REDACTED, value) if "://" in value else value
     return _ASSIGNED_IN_TEXT.sub(lambda found: f"{found[1] or found[3]}{REDACTED}", value)
 

@@ -1,1 +1,1 @@
-"""OTLP to records, without I/O: (state, frame or tick, now) -> (changes of state, records)."""
+"""Translation of OTLP to records, without I/O: (state, frame or tick, now) -> (changes of state, records)."""

@@ -1,6 +1,7 @@
 """Log events of otel-bridge and of the GenAI conventions -> configs, ends, heartbeats, evaluations. Pure.
 
-An event of otel-bridge is known by (instance, ``rl.event.seq``) and acted on once; one without a number by its content.
+An event of otel-bridge is identified by (instance, ``rl.event.seq``) and has effect once. An event without a number is
+identified by its content.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count, name_first
 
 _MAX_REASONS = 100
-"""Drop reasons counted of one process."""
+"""Most drop reasons that are counted for one process."""
 
 
 class RolloutEvents(Protocol):
-    """The one that takes the events that are about rollouts."""
+    """Receiver of the events about rollouts."""
 
     def evaluation(
         self,
@@ -37,7 +38,7 @@ class RolloutEvents(Protocol):
         log_record: LogRecord,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Take a ``gen_ai.evaluation.result``."""
+        """Process a ``gen_ai.evaluation.result``."""
         ...
 
     def content(
@@ -47,7 +48,7 @@ class RolloutEvents(Protocol):
         log_record: LogRecord,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Take an event that holds messages of a span."""
+        """Process an event that holds messages of a span."""
         ...
 
     def sampled_out(
@@ -57,7 +58,7 @@ class RolloutEvents(Protocol):
         log_record: LogRecord,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Take an ``rl.rollouts``."""
+        """Process an ``rl.rollouts``."""
         ...
 
 
@@ -72,7 +73,7 @@ class _Event:
 
 
 class Events:
-    """The events of one run."""
+    """Handler of the events of one run."""
 
     def __init__(
         self, state: TranslationState, lifecycle: RunLifecycle, seen: Deduplicator, rollouts: RolloutEvents
@@ -82,7 +83,7 @@ class Events:
         self.redelivered = 0
 
     def take(self, producer: Producer, process: Process, record: LogRecord, now_unix_ns: int) -> list[Record]:
-        """Act on one log record; records that are not events of these are passed over."""
+        """Process one log record; records that are not such events are ignored."""
         attributes: dict[str, object] = dict(mapping_of(record.attributes))
         name = record.event_name or text_in(attributes, semconv.EVENT_NAME)
         if name in content_events.NAMES:
@@ -101,7 +102,7 @@ class Events:
         return self._act(name, event, now_unix_ns)
 
     def restarted(self, role: str | None, attempt: int, time_unix_ns: int) -> list[Record]:
-        """Tell in the config that *role* began another attempt."""
+        """Note in the config that *role* began another attempt."""
         return [*self._configs.attempt(role, attempt, time_unix_ns)]
 
     def _act(self, name: str, event: _Event, now_unix_ns: int) -> list[Record]:
@@ -132,13 +133,13 @@ class Events:
         return self._seen.add(identity(process.instance, event.record.SerializeToString(deterministic=True)))
 
     def _end(self, event: _Event, now_unix_ns: int) -> None:
-        said = text_in(event.attributes, semconv.RUN_STATUS)
-        status = Status(said) if said in _STATUSES else Status.FINISHED
+        stated = text_in(event.attributes, semconv.RUN_STATUS)
+        status = Status(stated) if stated in _STATUSES else Status.FINISHED
         last_row = max(int_in(event.attributes, semconv.SEQ) or 0, 0)
         self._lifecycle.end(event.process, EndEvent(status, event.seq, last_row, event.time_unix_ns), now_unix_ns)
 
     def _dropped(self, event: _Event) -> None:
-        """Add what the process has dropped since it last said so; its counts only grow."""
+        """Add the drops of a process since its last report; the counts of a process only grow."""
         counts = mapping_of(event.record.body.kvlist_value.values)
         known = event.process.dropped
         for reason in counts:
@@ -151,14 +152,14 @@ class Events:
         event.process.mark_changed()
 
     def _name_first(self, reason: str, event: _Event) -> None:
-        """Keep the first key that any process dropped for *reason*."""
+        """Store the first key that any process dropped for *reason*."""
         keys = event.attributes.get(semconv.DROPPED_KEYS)
         key = cast("Mapping[str, object]", keys).get(reason) if isinstance(keys, Mapping) else None
         if isinstance(key, str):
             name_first(self._state, reason, key)
 
     def _config(self, event: _Event) -> list[Record]:
-        # Ours come scrubbed; who does not know us may send anything.
+        # Our emitter scrubs its configs; a third-party producer may send anything.
         config = cast("dict[str, Json]", scrubbed(mapping_of(event.record.body.kvlist_value.values)))
         role = text_in(event.attributes, semconv.ROLE) or event.process.role
         return [*self._configs.merge(ConfigEvent(event.process.instance, role, event.seq, event.time_unix_ns, config))]
@@ -166,5 +167,5 @@ class Events:
 
 _STATUSES = frozenset(status.value for status in Status)
 _DATA = frozenset({semconv.EVENT_CONFIG, semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION})
-"""Events that something is made of; the others are about the process itself."""
+"""Events that become records; all other events are about the process itself."""
 _NAMES = _DATA | {semconv.EVENT_END, semconv.EVENT_ALIVE, semconv.EVENT_DROPPED}

@@ -1,6 +1,6 @@
-"""Frames of segments -> their producers, and what those sent; nothing of it has an effect yet. Pure, one thread.
+"""Frames of segments -> their producers and the data in them. Decoding changes no state but counts. One thread.
 
-What names another run, and a segment whose header cannot be read, is counted here and left out.
+Data of another run, and a segment with an unreadable header, are counted here and left out.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _ByResource: TypeAlias = "Sequence[tuple[Resource, Iterable[_T]]]"
 
 @dataclass(frozen=True, slots=True)
 class DecodedFrame:
-    """One frame of a signal.
+    """Frame of one signal.
 
     Attributes:
-        source: The segment it stands in.
+        source: The segment that holds the frame.
         payload: One ``Scope…`` message, or, when *whole*, a whole export request.
-        whole: The payload carries its own resources.
-        append_unix_ns: When it was appended.
-        now_unix_ns: When it is read.
+        whole: Whether the payload carries its own resources.
+        append_unix_ns: Time at which the frame was appended.
+        now_unix_ns: Time at which the frame is read.
     """
 
     source: SegmentInfo
@@ -51,12 +51,12 @@ class DecodedFrame:
 
     @property
     def held(self) -> bool:
-        """Rows before those in the frame may still come."""
+        """Whether rows before those of the frame may still arrive."""
         return self.source.kind == "receiver"
 
 
 class FastRow(NamedTuple):
-    """A row read by its learned shape, and the bytes it was read from."""
+    """A row read by its learned shape, with the bytes of the row."""
 
     learned: RowSchema
     read: Read
@@ -65,7 +65,7 @@ class FastRow(NamedTuple):
 
 @dataclass(slots=True)
 class ResourceMetricsInput:
-    """What one resource brought: rows of otel-bridge, scope by scope, and all other metrics."""
+    """Metrics of one resource: native rows, scope by scope, and all other metrics."""
 
     context: ProducerContext
     rows: list[FastRow | Sequence[RowFragment]]
@@ -73,10 +73,10 @@ class ResourceMetricsInput:
 
 
 class FrameReader:
-    """Reads the frames of one run.
+    """Reader of the frames of one run.
 
     Args:
-        state: Where drops are counted.
+        state: State in which drops are counted.
         contexts: The producers of the run; new ones are added.
     """
 
@@ -84,7 +84,7 @@ class FrameReader:
         self._state, self._registry = state, contexts
 
     def of_segment(self, source: SegmentInfo, now_unix_ns: int) -> ProducerContext | None:
-        """Return who writes a segment; ``None``, counted: it is another run's, or its resource cannot be read."""
+        """Return the producer of a segment. ``None``, counted: another run's, or its resource cannot be read."""
         try:
             context = self._registry.of_segment(source, now_unix_ns)
         except InvalidRecordError:
@@ -93,10 +93,10 @@ class FrameReader:
         return self._of_this_run(context)
 
     def metrics(self, frame: DecodedFrame) -> list[ResourceMetricsInput]:
-        """Return what a frame of metrics says, all of it.
+        """Return all metrics of a frame, by resource.
 
         Raises:
-            google.protobuf.message.DecodeError: It cannot be decoded, in whole or in part.
+            google.protobuf.message.DecodeError: The frame cannot be decoded, in whole or in part.
         """
         if not frame.whole:
             writer = self.of_segment(frame.source, frame.now_unix_ns)
@@ -107,27 +107,27 @@ class FrameReader:
         parts = resource_parts(frame.payload)
         if parts is not None:
             contexts = [(self._of_bytes(frame, resource), scopes) for resource, scopes in parts]
-            return [_said(context, scopes) for context, scopes in contexts if context is not None]
+            return [_split_metrics(context, scopes) for context, scopes in contexts if context is not None]
         found: list[ResourceMetricsInput] = []
         for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
             context = self._of_resource(frame, message.resource)
             if context is not None:
-                found.append(_said(context, [scope.SerializeToString() for scope in message.scope_metrics]))
+                found.append(_split_metrics(context, [scope.SerializeToString() for scope in message.scope_metrics]))
         return found
 
     def spans(self, frame: DecodedFrame) -> Iterator[tuple[ProducerContext, Iterable[ScopeSpans]]]:
         """Yield the spans of a frame of traces, one producer after the other.
 
         Raises:
-            google.protobuf.message.DecodeError: It cannot be decoded; nothing was yielded.
+            google.protobuf.message.DecodeError: The frame cannot be decoded; nothing was yielded.
         """
         return self._received(frame, _spans_by_resource, ScopeSpans.FromString)
 
     def logs(self, frame: DecodedFrame) -> Iterator[tuple[ProducerContext, Iterable[ScopeLogs]]]:
-        """Yield the events of a frame of logs, as `spans` does.
+        """Yield the events of a frame of logs, one producer after the other.
 
         Raises:
-            google.protobuf.message.DecodeError: It cannot be decoded; nothing was yielded.
+            google.protobuf.message.DecodeError: The frame cannot be decoded; nothing was yielded.
         """
         return self._received(frame, _logs_by_resource, ScopeLogs.FromString)
 
@@ -164,18 +164,18 @@ def _logs_by_resource(request: bytes) -> _ByResource[ScopeLogs]:
     return [(message.resource, message.scope_logs) for message in found]
 
 
-def _said(context: ProducerContext, scopes: Sequence[bytes]) -> ResourceMetricsInput:
-    """Split the metrics of one resource into native rows, by their learned schema where it is known, and the rest."""
-    said = ResourceMetricsInput(context, [], [])
+def _split_metrics(context: ProducerContext, scopes: Sequence[bytes]) -> ResourceMetricsInput:
+    """Split the metrics of one resource into native rows, read by a learned schema where known, and the rest."""
+    split = ResourceMetricsInput(context, [], [])
     for scope in scopes:
         if context.producer.foreign:
-            said.others += ScopeMetrics.FromString(scope).metrics
+            split.others += ScopeMetrics.FromString(scope).metrics
             continue
         fast = context.decoder.fast(scope)
         if fast is not None:
-            said.rows.append(FastRow(*fast, scope))
+            split.rows.append(FastRow(*fast, scope))
             continue
         pieces, others = context.decoder.slow(scope)
-        said.rows.append(pieces)
-        said.others += others
-    return said
+        split.rows.append(pieces)
+        split.others += others
+    return split

@@ -1,6 +1,6 @@
-"""What translation gets from outside: waiting times, bounds, selection. It reads no setting itself.
+"""Options of translation: waiting times, bounds, selection. Translation reads no setting itself.
 
-Times are nanoseconds. The defaults are those of the settings of the same names.
+Times are nanoseconds. The defaults equal those of the settings with the same names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SECOND_NS = 1_000_000_000
 
 
 class OtherTraces(Enum):
-    """What becomes of traces that are not rollouts."""
+    """Treatment of traces that are not rollouts."""
 
     COUNTED = "no exporter shows them"
     SHOWN = "every exporter of traces shows them"
@@ -29,34 +29,35 @@ class TranslationOptions:
     """Options of one `Translator`; pure values.
 
     Attributes:
-        run_id: The run that this translator is for; empty: the first resource says.
-        row_wait_ns: How long a row waits for its missing pieces, and a row behind a gap for the rows before it.
-        end_of_stream_wait_ns: How long the end of a forwarded process waits for the rows it reports, when none comes. A
-            Collector carries rows and ends over connections of their own, and one that lost its bridge tries again
-            after up to two minutes (grpc, connection-backoff.md), whatever the others do.
-        trace_grace_ns: How long a rollout waits for spans after its root ended.
-        trace_timeout_ns: When a rollout whose root never came is taken as it is.
-        step_watermark_ns: How long a step that every worker has reached waits for more rollouts.
-        step_timeout_ns: How long a step waits for a worker that is behind and sends nothing, and at most in all.
-        liveness_timeout_ns: Silence after which a forwarded or foreign process is considered ended.
-        end_grace_ns: How long the run stays open after its last process died without a word.
-        max_rollouts: Rollouts kept of a role's step; 0 or less: none.
-        max_rollouts_eval: The same for split ``eval``; ``None``: as `max_rollouts`.
-        selection: Which rollouts of a step are kept: ``stratified`` or ``first``.
+        run_id: The run of this translator; empty: the first resource names the run.
+        row_wait_ns: Longest wait of a row for its missing fragments, and of a row behind a gap for earlier rows.
+        end_of_stream_wait_ns: Longest wait at the end of a forwarded process for the rows that its end reports, while
+            no row arrives. A Collector sends rows and ends over separate connections. A connection that lost its
+            bridge retries after up to two minutes (grpc, connection-backoff.md), whatever the others do.
+        trace_grace_ns: Longest wait of a rollout for spans after its root ended.
+        trace_timeout_ns: Time after which a rollout without a root is translated as it is.
+        step_watermark_ns: Longest wait for more rollouts of a step that every worker has reached.
+        step_timeout_ns: Longest wait of a step for a worker that is behind and sends nothing, and longest wait in all.
+        liveness_timeout_ns: Silence after which a forwarded or third-party process is considered ended.
+        end_grace_ns: Time for which the run stays open after its last process died without an end event.
+        max_rollouts: Most rollouts kept of a role's step; 0 or less: none.
+        max_rollouts_eval: Most rollouts kept for split ``eval``; ``None``: as `max_rollouts`.
+        selection: Rule that selects the rollouts of a step: ``stratified`` or ``first``.
         rollout_key: Key of the traces in trackers; ``{split}`` is replaced.
         owner_role: The role whose end decides the run's status.
-        max_open_traces: Traces that may wait for spans at one time.
-        max_open_trace_bytes: Bytes that waiting traces may take.
-        rollout_bytes: Largest rollout; longer content is clipped and marked.
-        message_content: ``full``, ``off`` or ``truncate:N``; applied to foreign producers here.
-        hash_metric_texts: Replace texts among the attributes of third-party metrics by hashes: some exporter may have
-            less text, and keys are the same for all.
-        redact_secrets: Strike secrets out of the spans of foreign producers.
-        redact_email: Redact e-mail addresses in their spans and evaluations.
-        seen_limit: Foreign points whose identity is remembered, so that a point sent again is dropped.
-        max_waiting_bytes: Bytes that incomplete rows and rows behind a gap may take; beyond it the oldest is released.
-        cumulative_histograms: Show cumulative histograms of third-party producers as sent, not what each point adds.
-        max_keys: Distinct keys of metrics; values of further ones are left out of their rows and counted.
+        max_open_traces: Most traces that may wait for spans at one time.
+        max_open_trace_bytes: Most bytes that waiting traces may take.
+        rollout_bytes: Size limit of a rollout; longer content is truncated and marked.
+        message_content: ``full``, ``off`` or ``truncate:N``; translation applies it to third-party producers.
+        hash_metric_texts: Whether texts among the attributes of third-party metrics become hashes. Keys are the same
+            for all exporters, and an exporter may be allowed less text.
+        redact_secrets: Whether secrets are redacted in the spans of third-party producers.
+        redact_email: Whether e-mail addresses are redacted in spans and evaluations of third-party producers.
+        seen_limit: Number of third-party points whose identity is remembered, so that a redelivered point is dropped.
+        max_waiting_bytes: Most bytes of incomplete rows and rows behind a gap; beyond it the oldest row is released.
+        cumulative_histograms: Whether cumulative histograms of third-party producers are shown as sent, instead of
+            the increment of each point.
+        max_keys: Most distinct keys of metrics; values of further keys are left out of their rows and counted.
     """
 
     row_wait_ns: int = 10 * SECOND_NS

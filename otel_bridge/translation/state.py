@@ -1,8 +1,8 @@
-"""What translation remembers: a read-through key-value state that the bridge commits together with the records.
+"""State of translation: a read-through key-value store that the bridge commits together with the records.
 
 Every module of translation owns one key space (``drop/``, ``axis/``, ``key/``, ``config/``, ``proc/``, ``row/``,
-``seen/``, ``trace/``, ``step/``, ``stepless/``, ``late/``, ``run``). No I/O here: the bridge gives an
-implementation that keeps the changes in its ledger.
+``seen/``, ``trace/``, ``step/``, ``stepless/``, ``late/``, ``run``). No I/O here: the bridge provides an
+implementation that stores the changes in its ledger.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ StateValue: TypeAlias = object
 
 
 FIRST_KEY: Final = "dropkey/"
-"""Key space of the state: drop reason to the first key that was dropped for it."""
+"""Key space of the state: drop reason to the first key that was dropped for this reason."""
 _MAX_KEY_CHARS: Final = 256
 
 
 class TranslationState(Protocol):
-    """Key to value, as it stands after the last change; never waits and never raises."""
+    """Key to value, after the last change; never waits and never raises."""
 
     def get(self, key: str) -> StateValue | None:
-        """Return the value, ``None`` when there is none. Never change what comes back: `set` a new value."""
+        """Return the value, ``None`` when *key* is unknown. Never change the returned value: `set` a new one."""
         ...
 
     def set(self, key: str, value: StateValue) -> None:
@@ -31,25 +31,25 @@ class TranslationState(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Forget *key*; unknown keys are fine."""
+        """Remove *key*; unknown keys are allowed."""
         ...
 
     def items(self, prefix: str) -> Iterable[tuple[str, StateValue]]:
-        """Return the pairs whose key begins with *prefix*, ordered by key, as they stand at this moment.
+        """Return the pairs whose key begins with *prefix*, ordered by key, as they are at this moment.
 
-        The state may be changed while the result is walked through.
+        The state may change while a caller iterates over the result.
         """
         ...
 
 
 class MemoryState:
-    """A `TranslationState` in memory: for tests, and for a bridge that keeps no ledger."""
+    """A `TranslationState` in memory: for tests, and for a bridge without a ledger."""
 
     def __init__(self, values: dict[str, StateValue] | None = None) -> None:
         self._values: dict[str, StateValue] = dict(values or {})
 
     def get(self, key: str) -> StateValue | None:
-        """Return the value, ``None`` when there is none."""
+        """Return the value, ``None`` when *key* is unknown."""
         return self._values.get(key)
 
     def set(self, key: str, value: StateValue) -> None:
@@ -57,7 +57,7 @@ class MemoryState:
         self._values[key] = value
 
     def delete(self, key: str) -> None:
-        """Forget *key*."""
+        """Remove *key*."""
         self._values.pop(key, None)
 
     def items(self, prefix: str) -> list[tuple[str, StateValue]]:
@@ -77,12 +77,12 @@ def count(state: TranslationState, reason: str, number: int = 1) -> None:
 
 
 def name_first(state: TranslationState, reason: str, key: str) -> None:
-    """Keep *key* as the first one that was dropped for *reason*, unless one is known."""
+    """Store *key* as the first key that was dropped for *reason*, unless one is known."""
     if key and state.get(f"{FIRST_KEY}{reason}") is None:
         state.set(f"{FIRST_KEY}{reason}", key[:_MAX_KEY_CHARS])
 
 
 def axes_in(state: TranslationState) -> dict[str, int]:
-    """Return every axis to its last step."""
+    """Return the last step of every axis."""
     pairs = ((key.removeprefix("axis/"), value) for key, value in state.items("axis/"))
     return {axis: step for axis, step in pairs if isinstance(step, int)}

@@ -1,8 +1,8 @@
 """Frames of segments -> records: (state, frame or tick, now) -> (changes of state, records). Pure, one thread.
 
-One `Translator` a run. Facts that change with every row are kept in Python objects; `Translator.flush` writes them to
-the state and must be called before the state is committed together with the records. A translator made anew from a
-committed state goes on exactly where the last one stood.
+Each run has one `Translator`. Facts that change with every row are kept in Python objects. `Translator.flush` writes
+these facts to the state; call it before the state is committed together with the records. A new translator, made from
+a committed state, continues exactly where the last one stopped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from otel_bridge.translation.state import TranslationState, count
 
 __all__ = ["PendingCounts", "SegmentInfo", "TranslationOptions", "Translator"]
 
-_METRICS, _TRACES, _LOGS = 1, 2, 3  # as the journal numbers the signals of its frames
+_METRICS, _TRACES, _LOGS = 1, 2, 3  # numbers of the signals in the journal's frames
 _REDELIVERED: Final = "redelivered"
 _MISSING: Final = "missing"
 
 
 @dataclass(frozen=True, slots=True)
 class PendingCounts:
-    """What waits: rows for their pieces or their order, traces for spans, rollouts for their step."""
+    """Numbers of waiting rows (for fragments or their order), traces (for spans) and rollouts (for their step)."""
 
     rows: int
     traces: int
@@ -49,13 +49,14 @@ class PendingCounts:
 
 
 class Translator:
-    """Translates everything of one run.
+    """Translator of one run.
 
     Args:
-        state: Where everything is kept; this object reads it here, and relies on being its only writer.
+        state: Stored state; the translator reads it at the start and relies on being its only writer.
         options: Waiting times, bounds, selection.
-        others: Asked what becomes of a trace that is not a rollout.
-        opened_unix_ns: Since when it listens; what waits for producers elsewhere does not age before. 0: all along.
+        others: Callable that decides on a trace that is not a rollout.
+        opened_unix_ns: Unix ns when this bridge began to receive. Timeouts of remote producers start no earlier.
+            0: it has always received.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Translator:
 
     # --- what the reader calls ----------------------------------------------------------------------------------------
     def opened(self, source: SegmentInfo, now_unix_ns: int) -> list[Record]:
-        """Take the header of a segment: its process is open from here on."""
+        """Process the header of a segment: its process is open from then on."""
         if source.kind in PROCESS_KINDS:
             context = self._reader.of_segment(source, now_unix_ns)
             if context is not None:
@@ -100,7 +101,7 @@ class Translator:
         return []
 
     def gone(self, instances: Iterable[str]) -> None:
-        """Take these processes for dead and wholly read: the one that comes after them goes on from them."""
+        """Mark processes as dead and fully read, so that a successor counts as the next attempt."""
         for instance in instances:
             if instance in self._lifecycle.processes:
                 self._lifecycle.processes[instance].all_read()
@@ -108,18 +109,18 @@ class Translator:
     def frame(  # noqa: PLR0917  # called for every row: keywords would cost
         self, source: SegmentInfo, signal: int, payload: bytes, whole: bool, append_unix_ns: int, now_unix_ns: int
     ) -> list[Record]:
-        """Take one frame.
+        """Translate one frame.
 
         Args:
-            source: The segment it stands in; one object for one segment, so that it is known again at once.
+            source: The segment that holds the frame; always the same object for one segment, for a fast lookup.
             signal: 0 control, 1 metrics, 2 traces, 3 logs.
             payload: One ``Scope…`` message, or, when *whole*, a whole export request.
-            whole: The payload carries its own resources.
-            append_unix_ns: When it was appended; stands for a time that a point lacks.
+            whole: Whether the payload carries its own resources.
+            append_unix_ns: Time at which the frame was appended; replaces a missing time of a point.
             now_unix_ns: Now, for everything that waits.
 
         Returns:
-            The records that are complete by it. Bytes that cannot be decoded are counted, never an exception.
+            The records that the frame completes. Bytes that cannot be decoded are counted and never raise.
         """
         if signal == _METRICS and not whole:
             context = self._registry.known(source)
@@ -135,7 +136,7 @@ class Translator:
         return self._with_restarts(records + self._end_if_due(now_unix_ns))
 
     def tick(self, now_unix_ns: int) -> list[Record]:
-        """Let time pass: rows, traces, steps, silence, the end of the run."""
+        """Apply the passage of time to rows, traces, steps, silent processes and the end of the run."""
         records: list[Record] = [*self._rows.tick(now_unix_ns), *self._rollouts.tick(now_unix_ns)]
         if records and self._lifecycle.ended:
             self._lifecycle.more(now_unix_ns)
@@ -145,27 +146,29 @@ class Translator:
         return self._with_restarts(records + self._end_if_due(now_unix_ns))
 
     def close(self, now_unix_ns: int, status: Status | None = None) -> list[Record]:
-        """Nothing more will come: release all that waits; remote processes end, and the run, if none is open then.
+        """Release everything that waits, since no more data will arrive.
+
+        Remote processes end. The run ends when no process remains open.
 
         Args:
             now_unix_ns: Now.
-            status: A person's word on how those ended that did not say it themselves; ``None``: as it looks.
+            status: A person's statement of how processes without an end event ended; ``None``: as derived.
         """
         records = self._pause(now_unix_ns)
         self._lifecycle.close(now_unix_ns, status)
         return self._with_restarts(records + self._end_if_due(now_unix_ns, closing=True))
 
     def pause(self, now_unix_ns: int) -> list[Record]:
-        """Release all that waits as a bridge drains; processes may go on later, here or at the next bridge.
+        """Release everything that waits, as a bridge drains; processes may continue later, at this or the next bridge.
 
-        A run of third-party producers alone ends: nothing but silence would ever end it.
+        A run of third-party producers alone ends here, since only silence would end it otherwise.
         """
         records = self._pause(now_unix_ns)
         self._lifecycle.end_third_party(now_unix_ns)
         return self._with_restarts(records + self._end_if_due(now_unix_ns, closing=True))
 
     def flush(self) -> None:
-        """Write all that is kept hot to the state; call it before the state is committed with the records."""
+        """Write all facts kept in memory to the state; call before the state is committed with the records."""
         self._axes.flush()
         self._rows.flush()
         self._points.flush()
@@ -178,23 +181,23 @@ class Translator:
 
     # --- what the report shows ----------------------------------------------------------------------------------------
     def waiting(self) -> PendingCounts:
-        """Return what waits."""
+        """Return the numbers of waiting rows, traces and rollouts."""
         return PendingCounts(self._rows.waiting, *self._rollouts.waiting())
 
     def waiting_rows_of(self) -> dict[str, int]:
-        """Return how many rows of each process wait, by instance; processes without any are left out."""
+        """Return the number of waiting rows of each process, by instance; processes without any are left out."""
         return self._rows.waiting_of()
 
     def missing_rows(self) -> int:
-        """Return how many rows are known to be missing: gaps in ``rl.seq``."""
+        """Return the number of rows known to be missing: gaps in ``rl.seq``."""
         return self._lifecycle.missing_rows()
 
     def redelivered(self) -> int:
-        """Return how many rows, parts of rows and events came again and were passed over."""
+        """Return the number of redelivered rows, fragments and events, which were dropped."""
         return self._redelivered_before + self._rows.redelivered + self._events.redelivered
 
     def status(self) -> str:
-        """Return ``running``, or, once the run has ended, its status."""
+        """Return ``running``, or the status of the run after its end."""
         return self._lifecycle.status().value if self._lifecycle.ended else "running"
 
     # --- one frame ----------------------------------------------------------------------------------------------------
@@ -211,20 +214,22 @@ class Translator:
         return []
 
     def _metrics(self, frame: DecodedFrame) -> list[Record]:
-        inputs = self._reader.metrics(frame)  # all of it, before anything has an effect: it may be undecodable
+        inputs = self._reader.metrics(frame)  # all of the frame, before anything has an effect: it may be undecodable
         if frame.held:
             self._receive_clock.receive(frame.now_unix_ns)
         records: list[Record] = []
-        for said in inputs:
-            process = said.context.process
-            if said.context.producer.system:
-                continue  # no word of the process itself
+        for batch in inputs:
+            process = batch.context.process
+            if batch.context.producer.system:
+                continue  # not data of the process itself
             self._lifecycle.on_data(process, frame.now_unix_ns)
-            for row in said.rows:
-                records += self._row(frame, said.context, row)
-        # Measured while a process ended: that must not open it, or the run, again.
-        counted = [said for said in inputs if not said.context.producer.system or said.context.process.status is None]
-        foreign: list[Found] = [(said.context.producer, said.context.process, said.others) for said in counted]
+            for row in batch.rows:
+                records += self._row(frame, batch.context, row)
+        # A measurement taken while a process ended must not reopen the process or the run.
+        counted = [
+            batch for batch in inputs if not batch.context.producer.system or batch.context.process.status is None
+        ]
+        foreign: list[Found] = [(batch.context.producer, batch.context.process, batch.others) for batch in counted]
         points = self._points.rows(foreign, frame.append_unix_ns)
         for producer, process, _ in foreign if points else ():
             if not producer.system:
@@ -232,7 +237,7 @@ class Translator:
         return [*records, *points]
 
     def _row(self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]) -> list[Record]:
-        """Take what one scope holds of rows."""
+        """Process the rows of one scope."""
         process, pieces = context.process, row
         if isinstance(row, FastRow):
             if self._rows.expected(process, row.read[2]):
@@ -266,7 +271,7 @@ class Translator:
     def _logs(self, frame: DecodedFrame) -> list[Record]:
         records: list[Record] = []
         for context, scopes in self._reader.logs(frame):
-            if frame.source.kind != "bridge":  # what a bridge says of a dead process is not a heartbeat
+            if frame.source.kind != "bridge":  # a bridge's statement about a dead process is not a heartbeat
                 self._lifecycle.on_data(context.process, frame.now_unix_ns)
                 records += self._starts.of_logs(context, scopes, frame.now_unix_ns)
             for scope in scopes:
@@ -275,7 +280,7 @@ class Translator:
         return records
 
     def _with_restarts(self, records: list[Record]) -> list[Record]:
-        """Put before the first row of a role's further attempt the config that names it."""
+        """Put the config that names a role's further attempt before the first row of that attempt."""
         if not self._axes.restarted:
             return records
         with_restarts: list[Record] = []

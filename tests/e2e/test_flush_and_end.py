@@ -92,7 +92,7 @@ def test_without_a_key_wandb_is_blocked_nothing_waits_for_it_and_the_line_says_w
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
     said = done.stderr.splitlines()[-1]
     assert re.search(r"wandb is blocked with 5\d records to go: .*wandb login", said), said
-    assert said.endswith(f"what wandb has not got is kept; once that is mended: otel-bridge drain {base}")
+    assert said.endswith(f"records that wandb lacks are kept; once this is fixed, run: otel-bridge drain {base}")
     assert rows(base, "trainer/loss") == list(range(50))
     assert drained.returncode == 0, drained.stdout
     assert [row["trainer/step"] for row in server.run(RUN_ID).history] == list(range(50))
@@ -114,7 +114,7 @@ def test_a_server_that_is_away_at_the_end_is_named_with_what_is_left_and_who_goe
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
     assert re.search(r"wandb is retrying with 5\d records to go: ", said), said
     assert said.endswith(
-        f"a process in the background goes on delivering the rest; watch it with: otel-bridge status --watch {base}"
+        f"a process in the background continues to deliver the rest; watch it with: otel-bridge status --watch {base}"
     )
     assert [row["trainer/step"] for row in server.run(RUN_ID).history] == list(range(50))
 
@@ -164,7 +164,7 @@ def test_flush_and_finish_wait_no_longer_than_reported_for_a_tracker_that_hangs(
 
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1].endswith(
-        f"a process in the background goes on delivering the rest; watch it with: otel-bridge status --watch {base}"
+        f"a process in the background continues to deliver the rest; watch it with: otel-bridge status --watch {base}"
     )
     assert [row["trainer/step"] for row in server.run(RUN_ID).history] == [0]
 
@@ -185,7 +185,7 @@ def test_finish_says_that_delivery_goes_on_while_its_bridge_is_still_starting(tm
         done = run(code, {**environment(base), "OTEL_BRIDGE_QUIET": "0"})
         until(lambda: ended(base) and not bridges(base))
 
-    assert "goes on delivering the rest; watch it with: otel-bridge status --watch" in done.stderr.splitlines()[-1]
+    assert "continues to deliver the rest; watch it with: otel-bridge status --watch" in done.stderr.splitlines()[-1]
     assert "drain" not in done.stderr
     assert rows(base) == [0]
 

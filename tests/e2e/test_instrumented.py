@@ -117,7 +117,7 @@ def test_an_exporter_that_is_not_known_is_said_and_the_other_signals_arrive(tmp_
 
     ended(tmp_path / ".otel-bridge")
     assert done.returncode == 0, done.stderr
-    assert "nosuch: no exporter of traces is called so; the others go on" in done.stderr
+    assert "nosuch: no exporter of traces has this name; the others continue" in done.stderr
     assert "Traceback" not in done.stderr
     assert values(only_folder(tmp_path / ".otel-bridge"))["reward/queue"] == [(7, 3.0)]
 

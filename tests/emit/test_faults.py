@@ -115,7 +115,7 @@ def test_when_the_folder_is_deleted_a_new_one_is_begun_within_a_second(
     (seen,) = seen_in(tmp_path)
     assert [(row.step, row.seq) for row in seen.rows] == [(2, 1)]
     assert seen.event("rl.run.end").attributes == {"rl.run.status": "finished", "rl.seq": 1, "rl.event.seq": 1}
-    assert "was deleted; going on in a new folder" in capsys.readouterr().err
+    assert "was deleted; continuing in a new folder" in capsys.readouterr().err
 
 
 def test_when_the_folder_cannot_be_made_again_rows_are_dropped_and_nothing_raises(

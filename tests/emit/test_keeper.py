@@ -75,8 +75,8 @@ def test_the_last_line_says_who_goes_on_and_names_drain_only_where_nobody_does()
     said = [rest_is_kept(base, by, ("file",)) for by in ("bridge", "launcher", None)]
 
     assert said == [
-        "a process in the background goes on delivering the rest; watch it with: otel-bridge status --watch /runs",
-        "`otel-bridge run` goes on delivering the rest; watch it with: otel-bridge status --watch /runs",
+        "a process in the background continues to deliver the rest; watch it with: otel-bridge status --watch /runs",
+        "`otel-bridge run` continues to deliver the rest; watch it with: otel-bridge status --watch /runs",
         "the rest is kept; deliver it with: otel-bridge drain /runs",
     ]
     assert rest_is_kept(base, None, ()).endswith("otel-bridge drain /runs --exporters NAME")

@@ -23,7 +23,7 @@ def test_the_line_of_finish_reports_this_process_from_the_whole_run() -> None:
 def test_what_waits_comes_by_itself() -> None:
     report = Report(rows=1, rollouts=0, waiting={"rows": 0, "traces": 0, "rollouts": 2})
 
-    assert console.ended(_RUN, "finished", 1, report, ()).endswith(" · waiting: 2 rollouts, which come by themselves")
+    assert console.ended(_RUN, "finished", 1, report, ()).endswith(" · waiting: 2 rollouts, which follow automatically")
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,6 @@ def test_a_run_of_which_nothing_is_known_says_its_own_rows() -> None:
 
 def test_what_a_blocked_exporter_has_not_got_is_kept_and_the_command_that_delivers_it_is_named(tmp_path: Path) -> None:
     assert [console.blocked_is_kept(tmp_path, names) for names in (["wandb"], ["wandb", "mlflow"])] == [
-        f"what wandb has not got is kept; once that is mended: otel-bridge drain {tmp_path}",
-        f"what wandb, mlflow have not got is kept; once that is mended: otel-bridge drain {tmp_path}",
+        f"records that wandb lacks are kept; once this is fixed, run: otel-bridge drain {tmp_path}",
+        f"records that wandb, mlflow lack are kept; once this is fixed, run: otel-bridge drain {tmp_path}",
     ]

@@ -407,8 +407,8 @@ def test_a_second_init_of_a_run_says_which_arguments_it_does_not_take_up(
     assert (quiet, capsys.readouterr().err) == (
         "",
         (
-            "otel-bridge: init() of gsm8k/ppo, which is under way: exporters=console,file, tags, dir not taken up;"
-            " call finish() first, then init() with it\n"
+            "otel-bridge: init() of gsm8k/ppo, which has already begun: exporters=console,file, tags, dir ignored;"
+            " call finish() first, then init() again\n"
         ),
     )
 

@@ -90,7 +90,10 @@ def test_a_process_whose_own_variables_name_another_place_says_so(
         line = capsys.readouterr().err
 
         assert run.facts.choice.destinations["mlflow"]["MLFLOW_TRACKING_URI"] == "http://here"
-    assert "mlflow goes where the bridge was started for: MLFLOW_TRACKING_URI=http://there, not " in line
+    assert (
+        "mlflow delivers to the destination that the bridge was started with: MLFLOW_TRACKING_URI=http://there, not "
+        in line
+    )
 
 
 def test_the_segment_says_which_exporters_were_asked_for_and_where_they_deliver(tmp_path: Path) -> None:
@@ -190,10 +193,12 @@ def test_init_prints_the_names_that_a_tracker_s_own_variables_give_the_run(
     with run_in(tmp_path, {**_LOUD, **variables}):
         line = capsys.readouterr().err
 
-    assert "wandb writes to its run w17 (WANDB_RUN_ID) · wandb has it in the project vision (WANDB_PROJECT)" in line
+    assert (
+        "wandb writes to its run w17 (WANDB_RUN_ID) · wandb has the run in the project vision (WANDB_PROJECT)" in line
+    )
     assert "mlflow writes to its run 0a1b\\x1b]52;c (MLFLOW_RUN_ID)" in line
     assert "experiment" not in line
-    assert "trackio has it in the project maths (TRACKIO_PROJECT)" in line
+    assert "trackio has the run in the project maths (TRACKIO_PROJECT)" in line
     assert "trackio show --project maths" in line
     assert "/lab/vision/runs/w17" in line
 

@@ -32,7 +32,7 @@ class AssessmentWriter:
 
     Args:
         connection: The store.
-        memory: Where rewards wait.
+        memory: Memory that keeps waiting rewards.
     """
 
     def __init__(self, connection: Connection, memory: WriterMemory) -> None:
@@ -89,8 +89,8 @@ class AssessmentWriter:
                 if not self._create(feedback):
                     self._update(feedback)
             except Refused as exc:
-                said = f"{value.name} of rollout {value.rollout_id}: {exc}"
-                raise PermanentError(said, position=value.position) from exc
+                message = f"{value.name} of rollout {value.rollout_id}: {exc}"
+                raise PermanentError(message, position=value.position) from exc
             except ExporterError as exc:
                 exc.position = value.position
                 raise

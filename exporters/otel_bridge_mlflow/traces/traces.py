@@ -53,7 +53,7 @@ class TraceWriter:
         connection: The store.
         run: The run.
         names: Names of trace tags.
-        memory: Where the size of a request is kept.
+        memory: Memory that keeps the size of a request.
     """
 
     def __init__(self, connection: Connection, run: OpenMlflowRun, names: Names, memory: WriterMemory) -> None:

@@ -54,7 +54,7 @@ class OfflineStore:
     """Tracks the records of an offline run: none is durable, and each new writer gets all of them again.
 
     Args:
-        memory: Where the directories are stored.
+        memory: Memory that keeps the directories.
         root: Folder in which wandb creates them.
         run_id: W&B run id.
         oldest: Position of the oldest record that can still be delivered again.
@@ -69,7 +69,7 @@ class OfflineStore:
         self._current: _Directory | None = None
 
     def before_init(self) -> None:
-        """Note which directories there are, so that one made and not remembered (a kill between) is known as ours."""
+        """Note the existing directories, so that a directory made just before a kill is known as this writer's."""
         stored = self._memory.get("offline/opening")
         if stored is not None:
             before = {Path(path) for path in json.loads(stored)}

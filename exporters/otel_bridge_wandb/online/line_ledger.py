@@ -23,7 +23,7 @@ from otel_bridge.records import Position
 _PREFIX: Final = "line/"
 _HELD: Final = "held"
 MAX_SENT: Final = 10
-"""How often an increment is sent before the server is no longer asked for its artifact, which it never listed."""
+"""Most sends of an increment; then the server, which never listed its artifact, is not asked for it again."""
 _log: Final = logging.getLogger("otel_bridge.wandb")
 
 
@@ -37,8 +37,8 @@ class LineEntry:
         table: Key of the table, empty for rows.
         at_unix_ms: Time before the increment was logged; its file is named by the time of logging.
         until_unix_ms: Time after it was logged; 0 when its process crashed during logging.
-        sent: How often these rollouts were sent, this time included.
-        unseen: How often wandb has completed its uploads while the server did not list the artifact.
+        sent: Number of times that these rollouts were sent, this time included.
+        unseen: Number of completed uploads after which the server did not list the artifact.
     """
 
     start: int

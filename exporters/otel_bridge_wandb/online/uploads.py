@@ -102,7 +102,7 @@ class Server:
     def _marked(self, run: Any) -> int:
         """Return the highest number of a line of this writer that the server names.
 
-        Its history is asked in samples, its summary is the last value it derived: each alone may lag, none runs ahead.
+        The server's history is sampled, and its summary is the last derived value. Each may lag; neither runs ahead.
         """
         sampled = run.history(samples=_SAMPLES, keys=[self._marker], pandas=False)
         known = [row.get(self._marker) for row in sampled] + [run.summary.get(self._marker)]
@@ -116,8 +116,8 @@ class Server:
     def committed(self, key: str, since_unix_ms: int) -> list[int]:
         """Return the times (Unix milliseconds) in the names of committed increments of table *key*, new ones first.
 
-        Each increment is a version of one artifact. Versions may be made side by side, so that a later one need not
-        list the files of an earlier one: all are looked at, back to one that holds nothing since *since_unix_ms*.
+        Each increment is a version of one artifact. Versions may be made concurrently, so that a later version need not
+        list the files of an earlier one. So all versions are read, back to one without files since *since_unix_ms*.
         """
         name = f"{self._entity}/{self._project}/{artifact_name(self._run_id, key)}"
         times: set[int] = set()

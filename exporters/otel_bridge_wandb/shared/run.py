@@ -20,7 +20,7 @@ from otel_bridge_wandb.online.uploads import Stored
 _LABEL: Final = "shared/label"
 _MARKERS: Final = "otel_bridge/"
 _MAX_REPAIRS: Final = 3
-"""How often in a row replaced entries are sent again: two machines with one role may disagree for good."""
+"""Most repeated sends of replaced entries in a row, since two machines with one role may disagree for good."""
 _UPLOADED_S: Final = 6.0
 """wandb uploads a change of config or axes five seconds after it (``runupdatework.go``)."""
 _log: Final = logging.getLogger("otel_bridge.wandb")
@@ -39,7 +39,7 @@ class SharedRun:
         next_line: Number of this writer's next line, from 0.
         stored: Asks the server for what it stores of the run.
         marker: From `marker_of`.
-        every_s: Seconds between two looks at what the server stores.
+        every_s: Seconds between two checks of the server.
         clock_s: Monotonic seconds.
     """
 
@@ -152,10 +152,10 @@ def marker_of(memory: WriterMemory) -> str:
 
 
 def table_suffix_of(marker: str) -> str:
-    """Return what ends the keys of the tables of a writer that is not the primary.
+    """Return the suffix of table keys of a writer that is not the primary.
 
-    Each increment of a table names those before it that its own writer made, so that of two writers of one key each
-    would hide the other's rows; one role may run on several machines.
+    Each increment of a table names the earlier increments of its own writer. So two writers of one key would hide each
+    other's rows, and one role may run on several machines.
     """
     return f"_{marker.rpartition('/')[2]}"
 

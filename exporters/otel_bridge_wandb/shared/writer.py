@@ -29,11 +29,11 @@ class SharedWriter:
     """Writes one run to Weights & Biases beside other machines, from one delivery thread.
 
     Args:
-        sharing: Who takes part.
+        sharing: Settings of shared mode.
         main: Writes the shared run.
         open_own: Opens the run of one role that is not listed.
-        memory: Of this destination.
-        primary: This bridge ends the run.
+        memory: Memory of this destination.
+        primary: Whether this bridge ends the run.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SharedWriter:
         self._primary = primary
         self._own: dict[str | None, WandbRunWriter] = {}
         self.tracker_run_id, self.found, self.degraded = main.tracker_run_id, main.found, main.degraded
-        for role in _unlisted(memory):  # what they logged before a kill must be known before anything is called durable
+        for role in _unlisted(memory):  # records from before a kill must be known before any is durable
             self._own[role] = open_own(role)
 
     @property
@@ -140,15 +140,15 @@ class PrefixedMemory:
     """Provides a part of a destination's memory to one of several runs.
 
     Args:
-        memory: The whole.
-        prefix: What the keys of the part begin with.
+        memory: The whole memory.
+        prefix: Prefix of the keys of this part.
     """
 
     def __init__(self, memory: WriterMemory, prefix: str) -> None:
         self._memory, self._prefix = memory, prefix
 
     def get(self, key: str) -> bytes | None:
-        """Return the value, ``None`` when there is none."""
+        """Return the value, ``None`` when *key* is unknown."""
         return self._memory.get(self._prefix + key)
 
     def put(self, key: str, value: bytes) -> None:

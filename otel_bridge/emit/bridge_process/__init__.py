@@ -1,1 +1,1 @@
-"""Ensures that a bridge runs for the run folder."""
+"""Start of a bridge for the run folder, and takeover from a blocked one."""

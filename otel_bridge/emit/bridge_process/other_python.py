@@ -1,7 +1,8 @@
-"""An interpreter of another environment that holds otel-bridge and the trackers: found, and asked what it can do.
+"""Search for an interpreter of another environment that has otel-bridge and the trackers, and check of its abilities.
 
-The bridge runs there where the training program's own environment lacks a tracker, or the user names it: so a
-framework's pins do not matter. It is asked once; the answer is kept beside the run folders while nothing is installed.
+The bridge runs there when the training program's own environment lacks a tracker, or when the user names the
+interpreter. So a framework's pins do not matter. The interpreter is queried once; the answer is stored beside the run
+folders until packages there change.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _ASK_S: Final = 20.0
 _MAX_CACHED: Final = 16
 _SCRIPT_BYTES: Final = 4096
 _FORMATS: Final = {"segments": headers.FORMAT, "folder": folders.FORMAT}
-# A first line for the kernel, or for paths that are too long for it the shell's (distlib, pip, uv).
+# A first line for the kernel, or, for paths that are too long for the kernel, for the shell (distlib, pip, uv).
 _SHEBANG: Final = re.compile(
     rb"#!(/[^\n]*?python[0-9.]*t?)\s*\n|#!/bin/sh\n'''exec' [\"']?(/[^\n]*?python[0-9.]*t?)[\"']? "
 )
 
-# Runs there, and imports what every version has; -I keeps the training program's modules away.
+# Code that runs there. It imports only modules of every version; -I keeps the training program's modules away.
 _QUESTION: Final = """
 import json, os, sys, sysconfig
 from importlib import import_module, metadata, util
@@ -69,8 +70,8 @@ class OtherPython:
 
     Attributes:
         path: The interpreter.
-        version: Of otel-bridge there.
-        missing: Exporter to the modules that it needs and that are not installed there.
+        version: Version of otel-bridge there.
+        missing: Exporter to its required modules that are not installed there.
     """
 
     path: str
@@ -81,17 +82,17 @@ class OtherPython:
 def find_python(
     env: Mapping[str, str], names: Sequence[str], missing: Mapping[str, str], base: Path
 ) -> OtherPython | None:
-    """Return the interpreter to run the bridge with; ``None``: this process's own.
+    """Return the interpreter that runs the bridge; ``None``: this process's own.
 
     Args:
         env: The environment.
         names: The exporters of the run.
-        missing: Exporter to what is said of its package that this environment lacks.
-        base: The folder of run folders, where answers are kept.
+        missing: Exporter to the message about its package, for packages that this environment lacks.
+        base: The directory of run folders, where answers are stored.
 
     Raises:
         ConfigError: The interpreter that the user names cannot run the bridge.
-        MissingExtraError: Neither this environment nor another one has what an exporter needs.
+        MissingExtraError: Neither this environment nor another one has the package that an exporter needs.
     """
     wanted = [name for name in names if name != OTLP]
     named = BRIDGE_PYTHON.read(env)
@@ -118,7 +119,7 @@ def find_python(
 
 
 def _lacking(other: OtherPython, names: Sequence[str]) -> str:
-    """Return what *other* lacks for the exporters *names*, with the command that installs it; empty: nothing."""
+    """Return a message on what *other* lacks for the exporters *names*, with the install command; empty: nothing."""
     unknown = [name for name in names if name not in other.missing]
     if unknown:
         return f"exporter {', '.join(unknown)} is not installed in that environment"
@@ -134,11 +135,11 @@ def _lacking(other: OtherPython, names: Sequence[str]) -> str:
 
 
 def _on_path(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield the interpreters of the ``otel-bridge`` commands on PATH, but this process's own."""
+    """Yield the interpreters of the ``otel-bridge`` commands on PATH, except this process's own."""
     own = os.path.realpath(sys.prefix)
     seen: set[str] = set()
     for place in env.get("PATH", "").split(os.pathsep):
-        if not os.path.isabs(place):  # what lies in the working folder is not meant
+        if not os.path.isabs(place):  # commands in the working folder are not meant
             continue
         python = _interpreter_of(os.path.join(place, _COMMAND))
         if python is None or python in seen:
@@ -158,10 +159,10 @@ def _interpreter_of(script: str) -> str | None:
 
 
 def _asked(python: str, env: Mapping[str, str], base: Path) -> OtherPython:
-    """Return what *python* can do: as it said before, unless something was installed since, else ask it.
+    """Return the abilities of *python*: the stored answer while its packages are unchanged, else a new answer.
 
     Raises:
-        ConfigError: It cannot run the bridge.
+        ConfigError: The interpreter cannot run the bridge.
     """
     if not (os.path.isabs(python) and os.path.isfile(python) and os.access(python, os.X_OK)):
         raise ConfigError(f"{BRIDGE_PYTHON.name}={python!r}: expected the absolute path of a Python interpreter")
@@ -172,7 +173,7 @@ def _asked(python: str, env: Mapping[str, str], base: Path) -> OtherPython:
         before = _ask(python, env)
         before["mtime_ns"] = _installed_ns(before)
         kept = [*((path, one) for path, one in known.items() if path != python), (python, before)][-_MAX_CACHED:]
-        with suppress(OSError):  # the folder is made with the run; until then each process asks
+        with suppress(OSError):  # the folder is made with the run; until then each process queries again
             put_file(cache, orjson.dumps(dict(kept)))
     return _checked(python, before)
 
@@ -221,7 +222,7 @@ def _listed(formats: Mapping[str, int]) -> str:
 
 
 def _installed_ns(answer: Mapping[str, object]) -> int | None:
-    """Return when something was last installed or removed there."""
+    """Return the time at which a package was last installed or removed there."""
     try:
         return os.stat(str(answer.get("purelib", ""))).st_mtime_ns
     except OSError:

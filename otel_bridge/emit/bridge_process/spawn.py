@@ -1,7 +1,7 @@
-"""Start the bridge of a run folder: detached, with nothing of the training process but its environment, cleaned.
+"""Start of the bridge of a run folder: detached, with only a cleaned environment of the training process.
 
-A short intermediate is spawned, goes into a session of its own, forks and ends, and is waited for (about 15 ms): so the
-bridge is never the trainer's child, whatever the trainer waits for or drops.
+A short intermediate process starts its own session, forks and ends; the trainer waits for it (about 15 ms). So the
+bridge is never the trainer's child, whatever children the trainer waits for or drops.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _AUTO_INSTRUMENTATION: Final = os.path.join("opentelemetry", "instrumentation", 
 _LONGEST_START_S: Final = 10.0
 _NICE: Final = 5
 
-# The variables of the training process that would change the bridge: an isolated interpreter with its own SDKs, no
-# rank, no accelerator. OTEL_EXPORTER_OTLP_* stay: where `otlp` forwards to, and with which headers.
+# Variables of the training process that would affect the bridge, which is an isolated interpreter with its own SDKs,
+# without rank or accelerator. OTEL_EXPORTER_OTLP_* stay: they name the endpoint and headers of `otlp`.
 _DROPPED: Final = frozenset({"WANDB_SERVICE", "LD_PRELOAD", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
 _DROPPED_PREFIXES: Final = ("PYTHON", "MASTER_", "CUDA_", "OTEL_")
 _KEPT_PREFIXES: Final = ("OTEL_BRIDGE_", "OTEL_EXPORTER_OTLP_")
 
-# -S: site is imported behind the fork, where nobody waits for it; it finds editable installs and virtual environments.
+# -S: site is imported after the fork, where no process waits. It finds editable installs and virtual environments.
 _BOOTSTRAP: Final = f"""
 import os, sys
 os.setsid()
@@ -61,21 +61,21 @@ sys.exit(main([folder]))
 
 
 def start_bridge(folder: RunFolder, env: Mapping[str, str], *, python: str | None = None) -> None:
-    """Start a bridge for *folder*; it ends by itself when another holds the lock.
+    """Start a bridge for *folder*; the bridge exits by itself when another holds the lock.
 
     Args:
         folder: An existing run folder; the bridge's output goes to its log file.
-        env: Environment that the bridge gets, cleaned.
-        python: Interpreter of another environment, which gets nothing of this one's module search path.
+        env: Environment for the bridge; it is cleaned first.
+        python: Interpreter of another environment, which does not get this process's module search path.
 
     Raises:
-        JournalError: There is no interpreter to start it with, or the system refused.
+        JournalError: There is no interpreter to start, or the system refused.
     """
     executable = python or interpreter()
     if executable is None:
         raise JournalError(f"sys.executable is {sys.executable!r}: no Python interpreter to start the bridge with")
     arguments = orjson.dumps([[] if python else bridge_path(), os.fsdecode(folder.path)]).decode()
-    # No link is followed, and nobody waits for the reader of a FIFO: this is the training process.
+    # Never follow a link or wait for the reader of a FIFO: this is the training process.
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         pid = os.posix_spawn(
@@ -96,7 +96,7 @@ def start_bridge(folder: RunFolder, env: Mapping[str, str], *, python: str | Non
 
 
 def interpreter() -> str | None:
-    """Return the Python interpreter to start the bridge with; ``None`` in a frozen or embedding program."""
+    """Return the Python interpreter for the bridge; ``None`` in a frozen or embedding program."""
     executable = sys.executable
     if not executable or getattr(sys, "frozen", False) or not os.access(executable, os.X_OK):
         return None
@@ -104,7 +104,7 @@ def interpreter() -> str | None:
 
 
 def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return *env* without what is the training process's own."""
+    """Return *env* without the variables that concern only the training process."""
     kept = {
         name: value
         for name, value in env.items()
@@ -116,9 +116,9 @@ def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def bridge_path(path: Sequence[str] | None = None) -> list[str]:
-    """Return the module search path for the bridge: this process's, less where the user's own scripts lie.
+    """Return the module search path for the bridge: this process's path without the folders of the user's scripts.
 
-    A ``mlflow.py`` beside the training script is not the tracker. What an editable install adds, ``site`` finds again.
+    A ``mlflow.py`` beside the training script is not the tracker. ``site`` adds the paths of editable installs again.
     """
     left_out = {"", *_script_folders()}
     kept: list[str] = []
@@ -130,7 +130,7 @@ def bridge_path(path: Sequence[str] | None = None) -> list[str]:
             continue
         kept.append(whole)
     own = os.fspath(Path(__file__).resolve().parents[3])
-    # Last: this package runs from a checkout too, and hides nothing there.
+    # Last in the path, so that this package hides no other module when it runs from a checkout.
     return kept if own in kept else [*kept, own]
 
 
@@ -147,7 +147,7 @@ def _script_folders() -> set[str]:
 def _wait_for(pid: int) -> None:
     """Wait for the intermediate, which ends as soon as it has forked."""
     deadline = time.monotonic() + _LONGEST_START_S
-    # A program that ignores SIGCHLD, or waits for any child, has it already.
+    # A program that ignores SIGCHLD, or waits for any child, has already reaped it.
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if time.monotonic() > deadline:

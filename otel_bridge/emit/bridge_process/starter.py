@@ -1,4 +1,4 @@
-"""Ensure that a bridge runs: an existing one, the launcher, or a new process."""
+"""Starter that ensures a running bridge: an existing one, the launcher, or a new process."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 60.0
 _HEARTBEAT_NS: Final = 60_000_000_000
 _LOADING_S: Final = 60.0
-"""How long a bridge may load its packages on a slow machine before it counts as failed."""
+"""Longest time in which a bridge may load its packages on a slow machine before it counts as failed."""
 _LOCK_S: Final = 1.0
-"""How long a bridge that has written its first line may take to hold the lock."""
+"""Longest time from a bridge's first log line until it holds the lock."""
 _POLL_S: Final = 0.02
 
 
 class BridgeStarter:
-    """Starts a bridge when nobody holds the folder's lock. Its owner locks.
+    """Starter of a bridge, for when no process holds the folder's lock. Not thread-safe: its owner locks.
 
     Args:
         folder: The run folder.
         env: Environment for the bridge.
-        hold: Append only: never start one.
-        python: Interpreter of another environment to start it with; ``None``: this process's own.
+        hold: Whether records are only appended: never start a bridge.
+        python: Interpreter of another environment for the bridge; ``None``: this process's own.
     """
 
     def __init__(self, folder: RunFolder, env: Mapping[str, str], *, hold: bool, python: str | None = None) -> None:
@@ -45,16 +45,16 @@ class BridgeStarter:
         self._started_s, self._logged = float("-inf"), -1
 
     def delivered_by(self) -> str | None:
-        """Return who delivers now: ``launcher``, ``bridge``, or ``None`` for nobody."""
+        """Return the process that delivers now: ``launcher``, ``bridge``, or ``None``."""
         if launcher_alive(self._env):
             return "launcher"
         return "bridge" if self._locked() else None
 
     def goes_on(self) -> str | None:
-        """Return who goes on delivering when this process ends: ``launcher``, ``bridge``, or ``None`` for nobody.
+        """Return the process that continues to deliver after this one ends: ``launcher``, ``bridge``, or ``None``.
 
-        A bridge that was started here and is still loading counts; one that has written to its log and holds no lock
-        has ended.
+        A bridge that was started here and is still loading counts. A bridge that has written to its log without holding
+        the lock has ended.
         """
         deadline = time.monotonic() + _LOCK_S
         while (by := self.delivered_by()) is None and time.monotonic() - self._started_s < _LOADING_S:
@@ -66,9 +66,9 @@ class BridgeStarter:
         return by
 
     def ensure(self) -> bool:
-        """Start a bridge if nobody delivers; false: nobody will.
+        """Start a bridge if no process delivers; return whether a process delivers or will deliver.
 
-        One that ends within a minute again and again is started ever more seldom, at least once a minute.
+        A bridge that repeatedly ends within a minute is restarted at growing intervals of at most a minute.
         """
         if self.delivered_by() is not None:
             if time.monotonic() >= self._settled_at:

@@ -1,4 +1,4 @@
-"""Take a run over from a bridge that is blocked for want of credentials which this process has."""
+"""Takeover of a run from a bridge that is blocked because it lacks credentials that this process has."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _CREDENTIALS: Final = {
 
 
 def has_what_is_missing(report: Report, env: Mapping[str, str]) -> bool:
-    """Return whether an exporter is blocked, and *env* holds a credential for it."""
+    """Return whether an exporter is blocked and *env* holds a credential for this exporter."""
     blocked = (name for name, one in report.exporters.items() if one.state == "blocked")
     return any(env.get(variable) for name in blocked for variable in _CREDENTIALS.get(name, ()))
 
 
 def take_over(folder: RunFolder) -> None:
-    """Ask the bridge to hand over and wait until it has released it; after ten seconds it is killed, which is safe."""
+    """Ask the bridge to release *folder*, and wait; after ten seconds the bridge is killed, which loses nothing."""
     with contextlib.suppress(JournalError):
         holder = folder.holder()
         send_control(folder, "handover")

@@ -1,1 +1,1 @@
-"""What a run is begun with: identity, resource, exporters, hyperparameters."""
+"""Configuration of a run at its start: identity, resource, exporters, hyperparameters."""

@@ -1,6 +1,6 @@
-"""What children of this process are given, through its environment: the run it is in.
+"""Environment variables through which children of this process join its run.
 
-This process's own next ``init()`` is not to read it as its user's wish, hence `hand_over` can be taken back.
+The next ``init()`` of this process must not mistake them for the user's settings, so `take_back` reverts `hand_over`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from otel_bridge.settings import EXPORTERS, LAUNCHER, LAUNCHER_EXPORTERS, TOKEN
 
 
 class ChildEnvironment:
-    """Variables set for children, and what stood there before."""
+    """Variables set for children, with their previous values."""
 
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}
         self._given: dict[str, str] = {}
 
     def hand_over(self, variables: Mapping[str, str | None]) -> None:
-        """Set *variables*; ``None`` removes one."""
+        """Set *variables*; the value ``None`` removes a variable."""
         for name, value in variables.items():
             self._before.setdefault(name, os.environ.get(name))
             if value is None:
@@ -32,12 +32,12 @@ class ChildEnvironment:
                 os.environ[name] = self._given[name] = value.replace("\0", "")
 
     def keep_for_children(self) -> None:
-        """Stop taking back: this process is itself a (forked) child, given by its parent."""
+        """Keep the variables for good, because this process is itself a (forked) child with its parent's variables."""
         self._before.clear()
         self._given.clear()
 
     def take_back(self) -> None:
-        """Set what stood there before, where nobody changed it since."""
+        """Restore the previous values of variables that were not changed since."""
         for name, before in self._before.items():
             if os.environ.get(name) != self._given.get(name):
                 continue
@@ -49,18 +49,18 @@ class ChildEnvironment:
         self._given.clear()
 
 
-# What a worker on another machine must know to reach this run: the endpoint that gathers the job, and its token.
+# Environment variables that let a worker on another machine join this run: the endpoint of the job, and its token.
 
 _PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def endpoint_for_others(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return the variables of the endpoint, credentials included; none where there is no endpoint for others.
+    """Return the variables of the endpoint, credentials included; empty without an endpoint for other machines.
 
     Args:
         env: This process's environment.
-        names: Its exporters. Under ``otel-bridge run --listen`` the endpoint is the launcher's receiver.
+        names: Exporters of this process. Under ``otel-bridge run --listen`` the endpoint is the launcher's receiver.
     """
     launched = launcher_alive(env)
     if not launched and OTLP not in names:
@@ -73,11 +73,11 @@ def endpoint_for_others(env: Mapping[str, str], names: Sequence[str]) -> dict[st
     return {**variables, EXPORTERS.name: OTLP} if launched else variables
 
 
-# Whether ``otel-bridge run`` started this process and lives: then it is the bridge, and it chose the exporters.
+# The launcher ``otel-bridge run``: while the launcher of this process lives, it is the bridge and chose the exporters.
 
 NO_SYSTEM_METRICS: Final = ("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "system_metrics")
-"""Where the user does not say it: the extra ``system`` brings this instrumentation for the bridge, and
-``opentelemetry-instrument`` would measure with it inside each program, 150 keys of a machine and of its interpreter."""
+"""Default that disables system metrics in programs. The extra ``system`` installs this instrumentation for the bridge;
+``opentelemetry-instrument`` would record 150 keys of the machine and interpreter inside each program."""
 
 
 def launcher_mark(pid: int | None = None) -> str:
@@ -87,7 +87,7 @@ def launcher_mark(pid: int | None = None) -> str:
 
 
 def launcher_alive(env: Mapping[str, str]) -> bool:
-    """Return whether the launcher that *env* names still runs; a pid used again by another process is not it."""
+    """Return whether the launcher that *env* names still runs; a reused pid does not count."""
     pid, _, started = LAUNCHER.read(env).partition(":")
     if not (pid.isdigit() and started.isdigit()):
         return False
@@ -95,7 +95,7 @@ def launcher_alive(env: Mapping[str, str]) -> bool:
 
 
 def launcher_environment(exporters: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return the variables by which this process, as a launcher, describes itself and its exporters to its children."""
+    """Return the variables that describe this process, as a launcher, and its exporters to its children."""
     return {
         LAUNCHER.name: launcher_mark(),
         LAUNCHER_EXPORTERS.name: ";".join(f"{signal}={','.join(exporters.get(signal, ()))}" for signal in SIGNALS),
@@ -103,7 +103,7 @@ def launcher_environment(exporters: Mapping[str, tuple[str, ...]]) -> dict[str, 
 
 
 def launcher_exporters(env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return what the launcher chose, signal to exporters."""
+    """Return the launcher's choice, signal to exporters."""
     chosen = LAUNCHER_EXPORTERS.read(env)
     if not chosen:
         return dict.fromkeys(SIGNALS, EXPORTERS.read(env))

@@ -1,6 +1,6 @@
-"""Arguments and environment -> the exporters of each signal, and where each delivers.
+"""Arguments and environment -> the exporters of each signal, and their destinations.
 
-Checked when a run begins: an unknown name or a missing package is an error then, never later.
+The exporters are checked when a run begins: an unknown name or a missing package is an error then, never later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from otel_bridge.settings import EXPORTERS, LOGS_EXPORTER, METRICS_EXPORTER, TRA
 from otel_bridge.text.addresses import without_credentials
 
 _BY_SIGNAL: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
-# Values that stock SDKs know and we do not: meant for them, not misspelt.
+# Values that only stock SDKs know: intended for the SDK, not misspelt.
 _STOCK_ONLY: Final = frozenset({"prometheus", "zipkin", "zipkin_json", "zipkin_proto_http", "jaeger", "logging"})
 _STOCK_OTLP: Final = {"otlp_proto_http": OTLP, "otlp_proto_grpc": OTLP}
 _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -34,10 +34,10 @@ class RequestedDestinations:
 
     Attributes:
         by_signal: ``metrics``, ``traces``, ``logs`` to names.
-        destinations: Exporter to the variables that say where it delivers, made absolute, no credentials.
-        refused: ``none`` was asked for by name.
+        destinations: Exporter to the variables that name its destination, made absolute, without credentials.
+        refused: Whether ``none`` was requested by name.
         settings: Exporter to its settings.
-        message_content: Exporter to how much message text it may get, where that is less than all.
+        message_content: Exporter to its limit of message text, where there is one.
     """
 
     by_signal: Mapping[str, tuple[str, ...]]
@@ -61,8 +61,8 @@ def choose(
         argument: ``init(exporters=)``: ``None``, a text (``"trackio,otlp"``) or several.
         env: The environment.
         cwd: The working folder: relative destinations are below it.
-        launched: A launcher lives: it chose.
-        elsewhere: The bridge may run in another environment: what an exporter needs is not asked for here.
+        launched: Whether a launcher lives, whose choice applies.
+        elsewhere: Whether the bridge may run in another environment, so that packages are not required here.
 
     Raises:
         ConfigError: A name is unknown, or a setting of an exporter cannot be used.
@@ -85,13 +85,13 @@ def choose(
 
 
 def missing_here(choice: RequestedDestinations) -> dict[str, str]:
-    """Return the exporters of *choice* whose tracker this environment lacks, and what is said of each."""
-    said = {name: missing_of(name, described(name)) for name in choice.names if name != OTLP}
-    return {name: what for name, what in said.items() if what}
+    """Return the exporters of *choice* whose tracker this environment lacks, each with a message."""
+    messages = {name: missing_of(name, described(name)) for name in choice.names if name != OTLP}
+    return {name: what for name, what in messages.items() if what}
 
 
 def _by_launcher(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return what the launcher chose; where it chose nothing, what this process asks for."""
+    """Return the launcher's choice, or the exporters that this process requests when the launcher chose none."""
     by_signal = launcher_exporters(env)
     return by_signal if any(by_signal.values()) else dict.fromkeys(SIGNALS, asked)
 
@@ -101,7 +101,7 @@ def _by_environment(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str,
     by_signal = {signal: _ours(setting.read(env)) or fallback for signal, setting in _BY_SIGNAL.items()}
     if any(by_signal.values()):
         return by_signal
-    # An endpoint is all that is set: somebody collects there.
+    # Only an endpoint is set: something collects there.
     return {
         signal: (OTLP,) if env.get(_ENDPOINT) or env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") else ()
         for signal in SIGNALS
@@ -113,7 +113,7 @@ def _ours(chosen: Iterable[str]) -> tuple[str, ...]:
 
 
 def asked_names(argument: object) -> tuple[str, ...] | None:
-    """Return the exporters that ``init(exporters=)`` names, without ``none``; ``None``: it names nothing.
+    """Return the exporters that ``init(exporters=)`` names, without ``none``; ``None``: *argument* names nothing.
 
     Raises:
         ConfigError: *argument* is not a name.

@@ -1,6 +1,6 @@
-"""A run's config -> what may be sent: plain values without secrets, cycles or memory addresses, bounded.
+"""A run's config -> values to send: plain and bounded, without secrets, cycles or memory addresses.
 
-No ``repr()`` of a user's object: it may hold a secret, an address that differs in every process, or megabytes.
+Never use ``repr()`` of a user's object: it may hold a secret, an address that differs in every process, or megabytes.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def config_of(config: object, drop: Callable[[str, int, str], None]) -> dict[str
     """Return *config* as nested plain values.
 
     Args:
-        config: A mapping, a dataclass, an attrs class, a namespace, or what has ``to_dict()`` or ``model_dump()``.
-        drop: Called with the reason, the number and the first key when nothing, or not all of it, can be taken.
+        config: A mapping, dataclass, attrs class, namespace, or an object with ``to_dict()`` or ``model_dump()``.
+        drop: Called with the reason, the number and the first key when *config* cannot be recorded in full.
     """
     mapping = _as_mapping(config)
     if mapping is None:
@@ -58,7 +58,7 @@ def config_of(config: object, drop: Callable[[str, int, str], None]) -> dict[str
         drop("config_clipped", 1, "")
     if cleaner.unreadable:
         drop("config_unreadable", len(cleaner.unreadable), cleaner.unreadable[0])
-    # The cleaner has looked at every text; names hold for all that lies below them.
+    # The cleaner has checked every text; a secret name covers everything below it.
     return cast("dict[str, Attribute]", scrubbed(cast("Json", cleaned), shapes=False))
 
 
@@ -81,7 +81,7 @@ def _as_mapping(value: object) -> Mapping[object, object] | None:
 
 
 class _Fields(Mapping[object, object]):
-    """The fields of an object, each read when it is asked for."""
+    """Mapping of an object's fields, each read on access."""
 
     def __init__(self, of: object, names: list[str]) -> None:
         self._of, self._names = of, names
@@ -97,7 +97,7 @@ class _Fields(Mapping[object, object]):
 
 
 class _Cleaner:
-    """Copies one config, counting what it takes."""
+    """Copier of one config, with counts for its limits."""
 
     def __init__(self) -> None:
         self.clipped = False
@@ -163,7 +163,7 @@ class _Cleaner:
         return out
 
     def _array(self, value: object, parents: tuple[int, ...]) -> Attribute:
-        """Return an array's numbers when they are few, a number for a 0-d one, else what kind of object it is."""
+        """Return the numbers of a small array, the number of a 0-d array, else a description of the array."""
         shape: object = getattr(value, "shape", None)
         tolist: object = getattr(value, "tolist", None)
         if isinstance(shape, tuple) and callable(tolist):
@@ -195,9 +195,9 @@ class _Cleaner:
 
 
 def text_of(value: object) -> str | None:
-    """Return a small value that has one plain text, by that text; ``None`` for anything else.
+    """Return the text of a small value that has one plain text; ``None`` for anything else.
 
-    So are texts, paths, times, data types, devices, and by their qualified names functions and classes.
+    Such values are texts, paths, times, data types and devices, and functions and classes by their qualified names.
     """
     if isinstance(value, str):
         return str.__str__(value)
@@ -236,10 +236,10 @@ def _name(key: object) -> str:
     return str(key) if key is None or isinstance(key, str | int | float | tuple) else ""  # pyright: ignore[reportUnknownArgumentType]  # any tuple
 
 
-# Mappings and sequences of any library -> their entries, each read alone where they cannot be read together.
+# Mappings and sequences of any library -> their entries; each entry is read alone when a joint read fails.
 #
-# A config may be OmegaConf with a mandatory value that is missing, or an object whose methods raise: one entry that
-# cannot be read costs that entry. Nothing here raises, and no library is imported.
+# A config may be OmegaConf with a missing mandatory value, or an object whose methods raise. An entry that cannot be
+# read affects no other entry. Nothing here raises, and no library is imported.
 
 _TEXTS: Final = (str, bytes, bytearray, memoryview)
 _SEQUENCES: Final = (Sequence, Set, MappingView, deque)
@@ -247,10 +247,10 @@ _SEQUENCES: Final = (Sequence, Set, MappingView, deque)
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for an entry that raised when it was read.
+    """Placeholder of an entry that raised when it was read.
 
     Attributes:
-        shown: What is known of it: OmegaConf's ``???`` or ``${…}``.
+        shown: Known text of the entry: OmegaConf's ``???`` or ``${…}``.
     """
 
     shown: str = "[unreadable]"
@@ -262,7 +262,7 @@ def is_list_like(value: object) -> TypeGuard[Iterable[object]]:
 
 
 def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object, object]]:
-    """Return the first *limit* entries of a mapping; what cannot be read is an `Unreadable`."""
+    """Return the first *limit* entries of a mapping; an entry that cannot be read is an `Unreadable`."""
     if type(values) is dict:  # copied while the interpreter is held: no other thread changes it meanwhile
         copied = dict(cast("dict[object, object]", values))
         return list(islice(copied.items(), limit))
@@ -278,7 +278,7 @@ def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object
 
 
 def items_of(values: Iterable[object], limit: int) -> list[object]:
-    """Return the first *limit* items of a collection; what cannot be read is an `Unreadable`."""
+    """Return the first *limit* items of a collection; an item that cannot be read is an `Unreadable`."""
     try:
         return list(islice(values, limit))
     except Exception:  # noqa: BLE001  # code of the user's own collection
@@ -322,7 +322,7 @@ def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:
 
 
 def _without_resolving(values: object) -> object:
-    """Return what an OmegaConf container holds as it was written, ``None`` for anything else."""
+    """Return the unresolved content of an OmegaConf container, ``None`` for anything else."""
     omegaconf = sys.modules.get("omegaconf")
     if omegaconf is None or not type(values).__module__.startswith("omegaconf."):
         return None

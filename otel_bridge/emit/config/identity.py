@@ -1,7 +1,7 @@
-"""Arguments and environment -> which run this is, and the role in it.
+"""Arguments and environment -> identity of the run, and the role of this process.
 
-Order: argument, ``OTEL_BRIDGE_*``, ``OTEL_RESOURCE_ATTRIBUTES``, the trackers' own variables, defaults. Pure but
-for the four random digits of a name that nobody gave, which come from the kernel.
+Order: argument, ``OTEL_BRIDGE_*``, ``OTEL_RESOURCE_ATTRIBUTES``, the trackers' own variables, defaults. Pure, except
+for the four random digits of a generated name, which come from the kernel.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from otel_bridge.settings import (
 
 _RESOURCE_ATTRIBUTES: Final = Setting("OTEL_RESOURCE_ATTRIBUTES", "", text, "Attributes of the resource.")
 _RANK: Final = Setting("RANK", 0, non_negative_int, "Rank of this process.")
-_WORLD_SIZE: Final = Setting("WORLD_SIZE", 0, non_negative_int, "How many processes the job has.")
+_WORLD_SIZE: Final = Setting("WORLD_SIZE", 0, non_negative_int, "Number of processes of the job.")
 _GROUP_RANK: Final = Setting("GROUP_RANK", -1, non_negative_int, "Number of this machine, as torchrun sets it.")
 _SLURM_NODEID: Final = Setting("SLURM_NODEID", -1, non_negative_int, "Number of this machine, as Slurm sets it.")
-# What W&B takes as an id, less what a folder name cannot hold.
+# Characters that W&B accepts in an id, without those that a folder name cannot hold.
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_NAME_CHARS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class InitArguments:
-    """The arguments of ``init()`` that say which run it is; ``None``: not given."""
+    """Arguments of ``init()`` that identify the run; ``None``: not given."""
 
     project: str | None = None
     name: str | None = None
@@ -63,17 +63,17 @@ class InitArguments:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which run this process is in, and as whom.
+    """Run of this process, with its role and rank.
 
     Attributes:
         id: Run id.
-        id_given: The id was given, not made of project and name.
+        id_given: Whether the id was given, not made of project and name.
         rank: Number of this process among `world_size`.
         node_rank: Number of this machine.
-        asked: The arguments that go to the resource as they are.
+        asked: Arguments that become resource attributes unchanged.
         resource: Further attributes of ``OTEL_RESOURCE_ATTRIBUTES``.
-        project_generated: Nobody gave the project: it is the working folder's name.
-        name_generated: Nobody gave the name.
+        project_generated: Whether the project is the working folder's name, because none was given.
+        name_generated: Whether the name was generated, because none was given.
     """
 
     project: str
@@ -91,19 +91,19 @@ class Identity:
 
     @property
     def generated(self) -> tuple[str, ...]:
-        """Which of ``project`` and ``run_name`` nobody gave, as a segment's header has it."""
+        """Generated names among ``project`` and ``run_name``, in the form of a segment header."""
         flags = (("project", self.project_generated), ("run_name", self.name_generated))
         return tuple(what for what, is_generated in flags if is_generated)
 
 
 def identify(asked: InitArguments, env: Mapping[str, str], cwd: Path, *, launched: bool = False) -> Identity:
-    """Decide which run it is.
+    """Determine the identity of the run.
 
     Args:
         asked: The arguments of ``init()``.
         env: The environment.
         cwd: The working folder.
-        launched: A launcher lives: ``OTEL_*`` variables are meant for stock SDKs and not read.
+        launched: Whether a launcher lives; then ``OTEL_*`` variables are intended for stock SDKs and not read.
 
     Raises:
         ConfigError: A name, id or rank cannot be used.
@@ -129,10 +129,10 @@ def identify(asked: InitArguments, env: Mapping[str, str], cwd: Path, *, launche
     name_generated = not name or (asked.name is None and name == GENERATED_NAME.read(env))
     new = LAUNCHER_NEW.read(env) if launched else ""
     if not name and run_id and not NEW_RUN.read(env):
-        name = run_id  # the same in every process that is given the id alone
+        name = run_id  # the same in every process that knows only the id
     elif not name or NEW_RUN.read(env):
         name = f"{name or _script()}-{new or new_end()}"
-    elif new and not name.endswith(new):  # `run --new` holds for a name that the program gives itself, too
+    elif new and not name.endswith(new):  # `run --new` also applies to a name that the program sets itself
         name = f"{name}-{new}"
     role = _first(("role", asked.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE)))
     rank, world_size = _rank(asked.rank, env)
@@ -153,7 +153,7 @@ def identify(asked: InitArguments, env: Mapping[str, str], cwd: Path, *, launche
 
 
 def new_end() -> str:
-    """Return what a new run's name ends with: UTC time and four random digits."""
+    """Return the end of a new run's name: UTC time and four random digits."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(2).hex()}"
 
 
@@ -165,13 +165,13 @@ def node_rank(env: Mapping[str, str]) -> int:
 
 
 def resource_attributes(env: Mapping[str, str]) -> dict[str, str]:
-    """Parse ``OTEL_RESOURCE_ATTRIBUTES``; what is not a ``key=value`` is passed over, as SDKs do."""
+    """Parse ``OTEL_RESOURCE_ATTRIBUTES``; entries that are not ``key=value`` are ignored, as in SDKs."""
     pairs = (item.partition("=") for item in _RESOURCE_ATTRIBUTES.read(env).split(","))
     return {key.strip(): unquote(value.strip()) for key, equals, value in pairs if equals and key.strip()}
 
 
 def _first(*sources: tuple[str, object]) -> str:
-    """Return the first source that is not empty, as text that can be a name."""
+    """Return the first non-empty source, as text that can be a name."""
     for source, value in sources:
         if value is None or value == "":
             continue
@@ -191,7 +191,7 @@ def _checked_id(run_id: str) -> str:
 
 
 def _job_name(env: Mapping[str, str]) -> str:
-    """Return the job's own name where all its processes see the same one."""
+    """Return the job's own name when all its processes share that name."""
     elastic = env.get("TORCHELASTIC_RUN_ID", "")
     if elastic and elastic != "none":  # torchrun's default, the same for every job
         return _first(("TORCHELASTIC_RUN_ID", elastic))
@@ -218,7 +218,7 @@ def tags_of(tags: object) -> tuple[str, ...]:
     """Return the tags given to ``init()``: one text, or several.
 
     Raises:
-        ConfigError: They are neither.
+        ConfigError: *tags* is neither.
     """
     if tags is None:
         return ()

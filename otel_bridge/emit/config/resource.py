@@ -1,4 +1,4 @@
-"""Identity and environment -> the bytes of the process's ``Resource``. Never credentials.
+"""Identity and environment -> the bytes of the process's ``Resource``, without credentials.
 
 Source: opentelemetry-proto, resource.proto, ``Resource.attributes`` (field 1).
 """
@@ -17,7 +17,7 @@ from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.encode.protobuf import Attribute, attributes
 from otel_bridge.settings import ATTEMPT, Setting, non_negative_int
 
-# A service takes the trackers' identity only from here: its own environment is another job's.
+# A service reads the trackers' identity only from here: the service's own environment belongs to another job.
 _TRACKER_VARIABLES: Final = {
     semconv.WANDB_RUN_ID: "WANDB_RUN_ID",
     semconv.WANDB_ENTITY: "WANDB_ENTITY",
@@ -34,7 +34,7 @@ _TRACKER_VARIABLES: Final = {
 }
 
 _NO_COUNT: int | None = None
-# Counted from 0 by both: the first start has had no restart.
+# Both count from 0: the first start has had no restart.
 _RESTARTS: Final = (
     Setting("TORCHELASTIC_RESTART_COUNT", _NO_COUNT, non_negative_int, "Restarts, as torchrun counts them."),
     Setting("SLURM_RESTART_COUNT", _NO_COUNT, non_negative_int, "Restarts, as Slurm counts them."),
@@ -61,12 +61,12 @@ def encode_resource(
     """Encode the resource of one process.
 
     Args:
-        identity: Which run and which role.
-        env: Where the trackers' identity is looked for.
-        instance_id: This process, new in a fork.
-        source: What the process runs, attribute to value; ``OTEL_RESOURCE_ATTRIBUTES`` goes before it.
-        forked: It is a forked child.
-        started_unix_ns: When this process joined the run.
+        identity: Run and role.
+        env: Environment with the trackers' identity.
+        instance_id: Id of this process, new in a fork.
+        source: Source of the process, attribute to value; ``OTEL_RESOURCE_ATTRIBUTES`` takes precedence.
+        forked: Whether the process is a forked child.
+        started_unix_ns: Time at which this process joined the run.
     """
     asked = identity.asked
     values: dict[str, Attribute] = {
@@ -99,13 +99,13 @@ def encode_resource(
 
 
 def _attempt(env: Mapping[str, str]) -> int | None:
-    """Return which start of the job this is, from 1, where the environment knows; else the bridge counts."""
+    """Return the attempt of the job, from 1, when the environment names it; else the bridge counts attempts."""
     attempt = ATTEMPT.read(env)
     restarts = next((count for count in (setting.read(env) for setting in _RESTARTS) if count is not None), None)
     return attempt if attempt is not None or restarts is None else restarts + 1
 
 
-# What a process runs: host, script, user and the commit of its repository. Reads three small files, starts nothing.
+# Source of a process: host, script, user and the commit of its repository. Reads three small files, starts nothing.
 #
 # Source: OpenTelemetry semantic conventions (host, process, vcs); gitrepository-layout(5).
 
@@ -114,10 +114,10 @@ _FILE_BYTES: Final = 1 << 20
 
 
 def source_of(env: Mapping[str, str], cwd: Path) -> dict[str, str]:
-    """Return what is known of this process's source, attribute to value; what cannot be determined is left out.
+    """Return the known facts of this process's source, attribute to value.
 
     Args:
-        env: Where the user's name is.
+        env: Environment with the user's name.
         cwd: Working folder; its repository counts when the script has none.
     """
     script = sys.argv[0] if sys.argv and sys.argv[0] not in {"", "-", "-c", "-m"} else ""
@@ -132,7 +132,7 @@ def source_of(env: Mapping[str, str], cwd: Path) -> dict[str, str]:
 
 
 def revision_of(folder: Path) -> str | None:
-    """Return the commit that is checked out where *folder* is, ``None`` outside a repository."""
+    """Return the checked-out commit of the repository around *folder*, ``None`` outside a repository."""
     try:
         inside = Path(os.path.realpath(folder))
         for parent in (inside, *inside.parents):

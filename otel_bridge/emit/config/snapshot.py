@@ -1,4 +1,4 @@
-"""Every setting as it stood at ``init()``: a malformed one fails there, none is read again later."""
+"""Snapshot of every setting at ``init()``: a malformed setting fails there, and no setting is read again later."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class RunSettings:
     """Values of the declared settings.
 
     Args:
-        env: Where they are read.
+        env: Environment with the settings.
 
     Raises:
-        ConfigError: One cannot be parsed.
+        ConfigError: A setting cannot be parsed.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -38,23 +38,23 @@ class RunSettings:
         return cast("T", self._values[setting.name])
 
 
-# What the settings say of rollouts.
+# Settings of rollouts.
 
 EVAL: Final = "eval"
 _LARGEST: Final = 60 << 20
-"""A rollout must fit into one record of a segment, its facts included."""
+"""Size limit of a rollout, which must fit into one record of a segment, its facts included."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutOptions:
-    """How rollouts are kept and what of them may leave.
+    """Options of sampling and of the content policy for rollouts.
 
     Attributes:
-        cap: Rollouts kept of a batch call; zero or less: none.
-        cap_eval: The same for split ``eval``.
+        cap: Most rollouts kept of a batch call; zero or less: none.
+        cap_eval: Most rollouts kept for split ``eval``.
         rule: ``stratified`` or ``first``.
         limits: Content policy and size.
-        key: Key in trackers where it was set, else empty.
+        key: Key in trackers when set, else empty.
     """
 
     cap: int
@@ -65,7 +65,7 @@ class RolloutOptions:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> RolloutOptions:
-        """Read them from *env*.
+        """Read the options from *env*.
 
         Raises:
             ConfigError: A value cannot be parsed.
@@ -81,7 +81,7 @@ class RolloutOptions:
         )
 
     def cap_of(self, split: str | None) -> int:
-        """Return the seats of one step of *split*."""
+        """Return the number of seats of one step of *split*."""
         return self.cap_eval if split == EVAL else self.cap
 
 

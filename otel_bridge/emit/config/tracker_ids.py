@@ -1,4 +1,4 @@
-"""The run's id in each tracker: as its writer said it, else as far as it follows from what is known here."""
+"""Id of the run in each tracker: as reported by its writer, else derived from the facts known here."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def tracker_run_id(
     """Return the run's id in *exporter*; ``None`` while only the tracker knows it.
 
     Args:
-        exporter: Its name.
+        exporter: Name of the exporter.
         run_id: Our run id.
         env: The environment of the run.
         report: The bridge's last report, if there is one.
-        node_rank: Number of this machine: further ones may have a W&B run of their own.
+        node_rank: Number of this machine; further machines may have a W&B run of their own.
     """
     reported = report.exporters.get(exporter) if report is not None else None
     if reported is not None and reported.tracker_run_id:
@@ -39,12 +39,12 @@ def tracker_run_id(
 
 
 def named_elsewhere(exporters: Sequence[str], project: str, env: Mapping[str, str]) -> list[str]:
-    """Return what ``init()`` prints where a tracker's own variable names another run or project than it does.
+    """Return the notes of ``init()`` on trackers whose own variable names another run or project.
 
     Args:
         exporters: The exporters of the run.
         project: The run's project.
-        env: Where the trackers' variables are.
+        env: Environment with the trackers' variables.
     """
     notes: list[str] = []
     for exporter in exporters:
@@ -55,5 +55,5 @@ def named_elsewhere(exporters: Sequence[str], project: str, env: Mapping[str, st
         variable, what = _PROJECTS.get(exporter, ("", ""))
         other = env.get(variable, "").strip()
         if other and other != project and not (run_id and exporter == "mlflow"):  # a run's experiment is given with it
-            notes.append(f"{exporter} has it in the {what} {shown_key(other)} ({variable})")
+            notes.append(f"{exporter} has the run in the {what} {shown_key(other)} ({variable})")
     return notes

@@ -1,1 +1,1 @@
-"""What text may leave this process."""
+"""Content policy: the text that may leave this process."""

@@ -1,6 +1,6 @@
-"""Message content -> what may leave the process: cut, redacted or left out, before the segment.
+"""Message content -> content that may leave the process: truncated, redacted or left out, before the segment.
 
-A cut falls inside a text, never inside JSON. Pure but for the hook, which is the user's.
+A cut falls inside a text, never inside JSON. Pure, except for the user's hook.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Redaction: TypeAlias = Callable[[str], str]
 MAX_DEPTH: Final = 32
 MAX_ITEMS: Final = 10_000
 _MARGIN: Final = 512
-"""Characters behind a cut that are redacted too, so that a secret on the edge is seen whole."""
+"""Characters after a cut that are redacted too, so that a secret at the edge is seen whole."""
 _log = logging.getLogger("otel_bridge")
 
-# What every secret below begins with, each looked for where its rarest character stands: 2 to 50 us for 24 KB, where
-# the expressions themselves take a millisecond.
+# Prefixes of every secret below, each searched by its rarest character: 2 to 50 us for 24 KB, while the expressions
+# themselves take a millisecond.
 _LOOKS: Final = tuple(
     (anchor, re.compile(literals))
     for anchor, literals in (
@@ -67,18 +67,18 @@ _ASSIGNED: Final = tuple(
         (b"://", rb"://[^/\s@]{1,256}@"),
     )
 )
-"""What `redact_assigned` needs, behind a look for the part of it that is found fastest."""
+"""Expression for `redact_assigned`, after a search for its fastest part."""
 _FEW: Final = 8
-"""So many are gone through one by one, which for a rare character is faster than a search."""
+"""Number of occurrences checked one by one, which for a rare character is faster than a search."""
 
 
 def may_hold_secret(data: bytes) -> bool:
-    """Return whether text as UTF-8, or JSON of it, can hold what a policy's ``secrets`` redacts; false is certain."""
+    """Return whether UTF-8 text, or JSON, may hold a secret that a policy's ``secrets`` redacts; false is certain."""
     return may_have_shape(data) or may_name_secret(data)
 
 
 def may_have_shape(data: bytes) -> bool:
-    """As `may_hold_secret`, but for what is a secret by a name in JSON."""
+    """Return the result of `may_hold_secret` without secrets that only a name in JSON reveals."""
     for anchor, literals in _LOOKS:
         at = data.find(anchor)
         steps = _FEW
@@ -103,7 +103,7 @@ _NAMED_SECRET: Final = re.compile(
 
 
 class _HookResult:
-    """The user's own redaction, one for the process."""
+    """The user's own redaction function, one for the process."""
 
     redaction: Redaction | None = None
     warned: bool = False
@@ -111,10 +111,10 @@ class _HookResult:
 
 
 def redact_by_setting(env: Mapping[str, str]) -> None:
-    """Take the function that ``OTEL_BRIDGE_REDACT`` names, where it names one, as `redact_with` would.
+    """Set the function that ``OTEL_BRIDGE_REDACT`` names, if any, as `redact_with` does.
 
     Raises:
-        ConfigError: It cannot be imported, or is not a function.
+        ConfigError: The function cannot be imported, or is not a function.
     """
     named = next((kind for kind in settings.REDACT.read(env) if ":" in kind), None)
     if named is None:
@@ -133,14 +133,14 @@ def redact_by_setting(env: Mapping[str, str]) -> None:
 
 
 def count_refused_with(count: Callable[[str, int], None]) -> None:
-    """Set what counts texts that the user's function fails on."""
+    """Set the counter of texts on which the user's function fails."""
     _HookResult.count = count
 
 
 def redact_with(redaction: Redaction | None) -> None:
-    """Set a function that every text of a rollout passes before it leaves the process; ``None`` takes it back.
+    """Set a function that redacts every text of a rollout before it leaves the process; ``None`` removes the function.
 
-    One that raises, or returns no text, costs that text: it is left out and counted.
+    A text for which the function raises, or returns no text, is left out and counted.
     """
     _HookResult.redaction = redaction
     _HookResult.warned = False
@@ -148,13 +148,13 @@ def redact_with(redaction: Redaction | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ContentPolicy:
-    """What of a text may leave.
+    """Policy for texts that leave the process.
 
     Attributes:
-        off: No text at all.
-        max_chars: Longest text; ``None``: any.
-        secrets: Redact what looks like a key or a token.
-        email: Redact e-mail addresses.
+        off: Whether no text leaves at all.
+        max_chars: Longest text; ``None``: any length.
+        secrets: Whether texts that look like keys or tokens are redacted.
+        email: Whether e-mail addresses are redacted.
     """
 
     off: bool = False
@@ -175,7 +175,7 @@ class ContentPolicy:
         return cls(mode == "off", int(count) if count else None, "secrets" in kinds, "email" in kinds)
 
     def redact(self, text: str, *, secrets: bool = True) -> str:
-        """Redact what must not leave; without *secrets* only the rest of it."""
+        """Redact *text*; without *secrets*, apply only the other redactions."""
         if secrets and self.secrets and may_hold_secret(utf8(text)):
             text = redact_named(redact_assigned(_NAMED_SECRET.sub(rf"\1{REDACTED}", redact_shapes(text))))
         if self.email:
@@ -184,7 +184,7 @@ class ContentPolicy:
 
 
 def hooked() -> bool:
-    """Return whether a function of the user's sees every text: each once, so none may be encoded twice."""
+    """Return whether the user's function sees every text, once each, so that no text may be encoded twice."""
     return _HookResult.redaction is not None
 
 
@@ -199,23 +199,24 @@ def _by_hook(redaction: Redaction, text: str) -> str:
         _HookResult.count("rollout_redaction", 1)
     if not _HookResult.warned:
         _HookResult.warned = True
-        # The type alone: what it raised may hold the text.
+        # The type alone: the exception may hold the text.
         _log.warning("the redaction hook gave %s instead of text; such texts are left out", type(redacted).__name__)
     return REDACTED
 
 
 class ContentFilter:
-    """Applies a policy to the texts of one rollout and counts what was cut.
+    """Filter that applies a policy to the texts of one rollout and counts the bytes that are cut.
 
     Args:
         policy: The policy.
         max_chars: Longest text that this rollout's limit of bytes allows.
 
     Attributes:
-        off: No text leaves.
-        clipped_bytes: What was cut.
-        secrets: Look for secrets in each text; switched off by who looks, with `may_have_shape`, at all at once.
-        named: Then, whether something that passed may be a secret by its name.
+        off: Whether no text leaves.
+        clipped_bytes: Number of bytes that were cut.
+        secrets: Whether each text is searched for secrets; a caller that checks all texts at once with
+            `may_have_shape` switches this off.
+        named: In that case, whether a text that passed may be a secret by its name.
     """
 
     __slots__ = ("_limit", "_policy", "clipped_bytes", "named", "off", "secrets")
@@ -229,7 +230,7 @@ class ContentFilter:
         self.clipped_bytes = 0
 
     def text(self, text: str) -> str:
-        """Return what may leave of *text*; a cut is marked in it."""
+        """Return the part of *text* that may leave, with a mark at a cut."""
         if self.off:
             return ""
         if not self.secrets and '"' in text:
@@ -244,11 +245,11 @@ class ContentFilter:
         return f"{kept}… [{left} more characters]"
 
     def error(self, text: str) -> str:
-        """Return what may leave of an error's text, which names addresses and settings as a config does."""
+        """Return the part of an error's text that may leave; like a config, this text names addresses and settings."""
         return self.text(redact_text(text) if self.secrets else text)
 
     def leaves(self, text: str) -> bool:
-        """Return whether *text* would leave as it is."""
+        """Return whether *text* would leave unchanged."""
         if self.off or len(text) > self._limit:
             return False
         if not self.secrets:
@@ -258,7 +259,7 @@ class ContentFilter:
         return not (hooked() or self._policy.email) and not (self.secrets and may_hold_secret(utf8(text)))
 
     def _look_at_names(self, text: str) -> None:
-        """Look for what `json` redacts by a name: of a key, or of a ``--flag`` in a list of arguments."""
+        """Search for names by which `json` redacts: of a key, or of a ``--flag`` in a list of arguments."""
         self.named = self.named or (self._policy.secrets and ('"--' in text or may_name_secret(utf8(text))))
 
     def blob(self, content: str) -> str:
@@ -269,11 +270,11 @@ class ContentFilter:
         return content
 
     def json(self, value: object, name: str = "") -> Json:
-        """Return *value* as JSON data, its texts through `text`; what cannot be kept becomes a text saying so.
+        """Return *value* as JSON data, with its texts filtered by `text`; other objects become a descriptive text.
 
         Args:
             value: Anything.
-            name: What it is known as, which may say that it is a secret, as the names within it may.
+            name: Name of the value; this name, and names within the value, may mark a secret.
         """
         plain = self._json(value, 0)
         if not self.secrets or self.off or not (name or isinstance(plain, (dict, list))):

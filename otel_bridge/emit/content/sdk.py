@@ -1,7 +1,7 @@
-"""What of a stock SDK's spans and log records may leave: the run's content policy, before the segment.
+"""The run's content policy for a stock SDK's spans and log records, applied before the segment.
 
 The policy is that of rollouts (`otel_bridge.emit.content.policy`), the rules are those of the bridge for
-third-party producers (`otel_bridge.otlp.content`). Nearly every record has nothing to redact: that is seen first.
+third-party producers (`otel_bridge.otlp.content`). Nearly every record has nothing to redact, which is checked first.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _MAX_KNOWN_CHARS: Final = 128
 
 
 class SdkContent:
-    """Applies one policy. Thread-safe. Whatever it raises, such a record must not leave.
+    """Application of one policy to SDK records. Thread-safe. When a method raises, the record must not leave.
 
     Args:
-        policy: What may leave of texts.
-        count: Counts texts of attributes that no convention names, which do not leave whole.
+        policy: Policy for texts.
+        count: Callable that counts texts of attributes that no convention names, which do not leave whole.
     """
 
     def __init__(self, policy: ContentPolicy, count: Callable[[str, int], None] | None = None) -> None:
@@ -59,19 +59,19 @@ class SdkContent:
         self._known: tuple[SdkResource | None, bool] = (None, False)
 
     def spans(self, spans: Sequence[ReadableSpan], request: ExportTraceServiceRequest) -> bytes:
-        """Return *request*, which the encoder made of *spans*, as it may leave."""
+        """Return the bytes of *request*, encoded from *spans*, after the policy."""
         resources = (span.resource for span in spans)
         data = self._apply(request, lambda: self._suspects(resources) or any(map(_suspect_span, spans)))
         return data or request.SerializeToString()
 
     def logs(self, records: Sequence[ReadableLogRecord], request: ExportLogsServiceRequest) -> bytes:
-        """Return *request*, which the encoder made of *records*, as it may leave."""
+        """Return the bytes of *request*, encoded from *records*, after the policy."""
         resources = (record.resource for record in records)
         data = self._apply(request, lambda: self._suspects(resources) or any(map(_suspect_log, records)))
         return data or request.SerializeToString()
 
     def metrics(self, request: ExportMetricsServiceRequest) -> bytes:
-        """Return *request* as it may leave: texts among the attributes of points are not content of a run's numbers."""
+        """Return the bytes of *request* after the policy, which also covers texts among the attributes of points."""
         if self._limit is not None:
             found = (one for of in request.resource_metrics for scope in of.scope_metrics for one in scope.metrics)
             unknown = sum(map(limit_metric, found))
@@ -81,20 +81,20 @@ class SdkContent:
         return request.SerializeToString()
 
     def span(self, source: ReadableSpan, span: Span) -> None:
-        """Leave of *span*, which the encoder made of *source*, what may leave."""
+        """Apply the policy to *span*, encoded from *source*, in place."""
         self._apply(span, lambda: _suspect_span(source))
 
     def _apply(self, encoded: Encoded, suspect: Callable[[], bool]) -> bytes | None:
         """Apply the policy in place.
 
         Args:
-            encoded: What may leave of it stays.
-            suspect: Shows whether a name or a text that is not content may be a secret.
+            encoded: Request or span, changed in place.
+            suspect: Callable that returns whether a name or a text that is not content may be a secret.
 
         Returns:
-            Its bytes, when they had to be looked through and still hold.
+            The bytes of *encoded*, when they were searched and are still valid.
         """
-        if self._limit == 0:  # what does not leave need not be looked through
+        if self._limit == 0:  # content that does not leave need not be searched
             self._cut(encoded, 0)
         data, redact_value = None, self._policy.email or hooked()
         if not redact_value and self._policy.secrets and not (redact_value := suspect()):
@@ -179,7 +179,7 @@ def _suspect_attributes(attributes: Mapping[str, object] | None) -> bool:
 
 
 def _suspect(value: object, key: str, message: bool) -> bool:
-    """Return whether there may be a secret in *value*, known as *key*; a look at the bytes sees what a message says."""
+    """Return whether *value*, named *key*, may hold a secret; content of messages is checked in the bytes instead."""
     if may_be_secret(key):
         return True
     if isinstance(value, str):

@@ -1,1 +1,1 @@
-"""Python values -> OTLP bytes, on the caller's thread. Pure."""
+"""Encoding of Python values as OTLP bytes, on the caller's thread. Pure."""

@@ -1,4 +1,4 @@
-"""What users put into the fields of a rollout -> plain numbers and names; what cannot be read is ``None``."""
+"""Users' values of rollout fields -> plain numbers and names; unreadable values become ``None``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TOTALS: Final = ("reward", "total", "score")
 
 
 def number(value: object, *, mean: bool = False) -> float | None:
-    """Return a finite number.
+    """Return *value* as a finite number.
 
     Args:
-        value: A number, an array of any library, or a list with one value a token.
-        mean: A list is averaged, not summed.
+        value: A number, an array of any library, or a list with one value per token.
+        mean: Whether a list is averaged instead of summed.
     """
     if type(value) is float:
         return value if math.isfinite(value) else None
@@ -46,13 +46,13 @@ def _number(value: object, *, mean: bool) -> float | None:
 
 
 def _total(parts: Mapping[object, object]) -> float | None:
-    """Return the reward that named parts make: the one called so, else their sum."""
+    """Return the total of named reward parts: the part named ``reward``, else the sum."""
     total = next((parts[name] for name in _TOTALS if name in parts), None)
     return number(list(parts.values()) if total is None else total)
 
 
 def integer(value: object) -> int | None:
-    """Return an integer of 64 bits."""
+    """Return *value* as an integer of 64 bits."""
     if type(value) is int:
         return value if -_INT64 <= value < _INT64 else None
     plain = number(value) if not isinstance(value, str) else _parsed(value)
@@ -71,7 +71,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def name(value: object) -> str | None:
-    """Return an id or a name as text of bounded length; ``None`` when there is none."""
+    """Return an id or a name as text of bounded length; ``None`` when *value* is neither."""
     if value is None:
         return None
     try:

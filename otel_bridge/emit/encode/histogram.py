@@ -1,4 +1,4 @@
-"""Numbers -> one exponential histogram point, at most 160 buckets a sign, finest scale that fits.
+"""Numbers -> one exponential histogram point: at most 160 buckets per sign, at the finest scale that fits.
 
 Bucket ``i`` of scale ``s`` holds ``(base**i, base**(i + 1)]`` with ``base = 2 ** 2**-s``.
 Source: OpenTelemetry metrics data model, "ExponentialHistogram"; opentelemetry-proto, metrics.proto,
@@ -25,10 +25,10 @@ MAX_BUCKETS: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Marks numbers as a distribution: ``run.log({"advantage": Histogram(values)})``.
+    """Numbers to be logged as a distribution: ``run.log({"advantage": Histogram(values)})``.
 
     Attributes:
-        values: An array or any iterable of numbers; read once, when it is logged.
+        values: An array or any iterable of numbers; read once, when the histogram is logged.
     """
 
     values: Iterable[object]
@@ -44,7 +44,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class HistogramPoint:
-    """The fields of an exponential histogram point; units are those of the numbers."""
+    """Fields of an exponential histogram point, in the units of the numbers."""
 
     count: int
     sum: float
@@ -103,9 +103,9 @@ def encode_point(point: HistogramPoint, time_unix_ns: int, attributes: bytes) ->
     """Encode the data part of a ``Metric``: field 10, ``ExponentialHistogram``, delta, one point.
 
     Args:
-        point: What to encode.
+        point: The point.
         time_unix_ns: Time of the point.
-        attributes: Its attributes, already encoded as field 1.
+        attributes: Attributes of the point, already encoded as field 1.
     """
     fields = (
         attributes,
@@ -130,7 +130,7 @@ def _encode_buckets(field: int, buckets: Buckets) -> bytes:
 
 
 def _scale_of(low: float, high: float) -> int:
-    """Return the finest scale at which the buckets from *low* to *high* are not too many."""
+    """Return the finest scale at which the buckets from *low* to *high* fit the limit."""
     span = math.log2(high) - math.log2(low)
     scale = min(MAX_SCALE, math.frexp(MAX_BUCKETS / span)[1]) if span > 0 else MAX_SCALE
     while bucket_index(high, scale) - bucket_index(low, scale) >= MAX_BUCKETS:

@@ -1,4 +1,4 @@
-"""A run folder -> the project and name under which its run is known already, for a process that knows only the id."""
+"""Run folder -> known project and name of its run, for a process that has only the id."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _MAX_SEGMENTS: Final = 64
 
 
 class _Known(NamedTuple):
-    """A project or name, and whether its process generated it."""
+    """A project or name, and whether its process generated the text."""
 
     text: str
     generated: bool
 
 
 def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
-    """Return *identity* with the known project and name where nobody gave this process one.
+    """Return *identity* with the known project and name where this process generated its own.
 
     Args:
-        identity: The run; without an id of its own it is found by its names, so they stand.
+        identity: The run; a run without a given id is found by its names, which therefore stay.
         folder: The run's folder on this machine, if there is one.
     """
     if not (identity.id_given and (identity.project_generated or identity.name_generated)):
@@ -51,7 +51,7 @@ def _of_report(folder: RunFolder) -> list[tuple[_Known, _Known]]:
 
 
 def _of_headers(folder: RunFolder) -> list[tuple[_Known, _Known]]:
-    """Return what the processes of the run say, the one that began first first."""
+    """Return project and name from the headers of the run's processes, in order of their start."""
     files = sorted(folder.segments(), key=lambda file: file.mtime_ns)[:_MAX_SEGMENTS]
     headers: list[SegmentHeader] = []
     for file in files:

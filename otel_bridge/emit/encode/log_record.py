@@ -26,10 +26,10 @@ def event(
 
     Args:
         name: Name of the event, e.g. ``rl.run.config``.
-        time_unix_ns: When it happened; observed at the same time.
-        body: Its body, ``None`` for none.
-        pairs: Its attributes, in order.
-        trace_id: 16 bytes of the trace it belongs to, or none.
+        time_unix_ns: Time of the event, which is also the observed time.
+        body: Body of the event, ``None`` for none.
+        pairs: Attributes of the event, in order.
+        trace_id: 16 bytes, the id of the event's trace, or empty.
     """
     fields = (
         fixed64(1, time_unix_ns),

@@ -1,7 +1,7 @@
 """Protobuf wire format by hand: the few shapes that emission writes.
 
-Hand-packed so that a training process need not import protobuf, and so that a row costs microseconds. Bytes equal what
-protobuf makes of the same message: fields in order of number, default values left out (tests/emit/test_wire.py).
+Hand-packed so that a training process need not import protobuf, and so that a row costs microseconds. Bytes equal those
+of protobuf for the same message: fields in order of number, default values left out (tests/emit/test_wire.py).
 Source: protobuf.dev/programming-guides/encoding; opentelemetry-proto, common.proto, ``AnyValue``.
 """
 
@@ -64,7 +64,7 @@ def double(field: int, value: float) -> bytes:
 
 
 def utf8(value: str) -> bytes:
-    """Encode text; lone surrogates, which no protobuf parser takes, become question marks."""
+    """Encode text; lone surrogates, which no protobuf parser accepts, become question marks."""
     return value.encode("utf-8", "replace")
 
 

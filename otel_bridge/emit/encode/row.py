@@ -1,8 +1,8 @@
 """One ``log()`` call -> one ``ScopeMetrics`` message: a gauge point for each value, and ``rl.row``.
 
-Times, doubles and integers are eight bytes on the wire, so for one set of keys every other byte of a row is constant
-but the step. A key set seen three times with floats only gets a template: one ``struct`` call packs the row. All else
-is joined from a cache of each key's constant bytes. Both caches are bounded in bytes and emptied when full.
+Times, doubles and integers are eight bytes on the wire. So for one set of keys every other byte of a row is constant,
+except for the step. A key set seen three times with floats only gets a template: one ``struct`` call packs the row. All
+other rows are joined from a cache of each key's constant bytes. Both caches are bounded in bytes and emptied when full.
 Not thread-safe: its owner locks. Source: opentelemetry-proto, metrics.proto; bytes equal those of
 opentelemetry-exporter-otlp-proto-common (tests/emit/test_rows.py).
 """
@@ -36,11 +36,11 @@ CACHE_BYTES: Final = 2 << 20
 
 _MAX_TEMPLATE_KEYS: Final = 512
 _AXIS_VALUE: Final = f"{AXIS}_value"
-"""What a value is called that has the name of its role's axis: such rows may hold another of that name."""
+"""Key of a value that has the name of its role's axis; the same row may hold another value of that key."""
 _SEEN_BEFORE_TEMPLATE: Final = 3
 _MAX_CANDIDATES: Final = 256
 _MAX_ROLES: Final = 64
-# What a template and a cached key take beside their text: a Struct keeps 32 bytes a code, a dict 100 an entry.
+# Memory of a template and a cached key beside their text: a Struct keeps 32 bytes per code, a dict 100 per entry.
 _TEMPLATE_KEY_BYTES: Final = 300
 _CACHED_KEY_BYTES: Final = 200
 
@@ -55,7 +55,7 @@ _Arguments: TypeAlias = "list[bytes | float | None]"
 
 
 class _IntAttribute:
-    """An integer attribute of a point, most often the last one plus a little: only the varint's first byte is new."""
+    """Integer attribute of a point, often slightly above the last value, so that only the first byte is new."""
 
     __slots__ = ("_named", "firsts", "high", "rest")
 
@@ -72,7 +72,7 @@ class _IntAttribute:
         return self.firsts[number & 127] + self.rest
 
     def turn(self, high: int) -> None:
-        """Make ready for the numbers whose bits above the lowest seven are *high*."""
+        """Prepare for numbers whose bits above the lowest seven are *high*."""
         masked = high & MASK_64 >> 7
         rest = varint(masked) if masked else b""
         as_before = len(rest) == len(self.rest)
@@ -98,15 +98,15 @@ def _prefix(name: str, suffix_bytes: int) -> bytes:
 
 
 class _Template:
-    """A key set whose values were floats; compiled for each length of the step and of the row's number.
+    """Template of a key set whose values were floats, compiled for each length of the step and of the row's number.
 
     Attributes:
-        clashing: Roles under which two of the names are one key: their rows need a look at each name.
-        take: Takes the values of a row of `count` values with these names, in one call into C.
-        points: How many points a row has, its own included.
-        suffix_bytes: Length of a point's attributes for which `pack` and `arguments` are.
-        seq_bytes: Length of the row's number for which they are.
-        pack: Makes a row of `arguments`.
+        clashing: Roles under which two of the names are one key; rows of these roles need a check of each name.
+        take: Callable that reads the values of a row of `count` values with these names, in one call into C.
+        points: Number of points of a row, its own point included.
+        suffix_bytes: Length of a point's attributes that `pack` and `arguments` are made for.
+        seq_bytes: Length of the row's number that they are made for.
+        pack: Callable that makes a row of `arguments`.
         arguments: Four a key and five for the row's own point: constant bytes, time, value, attributes, row's number.
             The constant bytes are set; the rest is to be set for each row. Of the own point's time ``struct`` takes the
             eight bytes before the tag of a double: its value, the count, is constant and has the tag of an integer.
@@ -166,17 +166,17 @@ def _taking(names: tuple[str, ...]) -> Callable[[Mapping[Any, Any]], tuple[Any, 
     return lambda values: tuple(values[name] for name in names)
 
 
-# Its one type is that of no values, so it fits none, not even an empty row.
+# Its only type matches no value, so the template fits no row, not even an empty one.
 _NO_TEMPLATE: Final = _Template(())
 _NO_TEMPLATE.floats = [float]
 
 
 class RowEncoder:
-    """Encodes the rows of one process.
+    """Encoder of the rows of one process.
 
     Args:
         cache_bytes: Bound of each of the two caches.
-        role: Role of the rows that name none.
+        role: Role of rows that name none.
     """
 
     def __init__(self, cache_bytes: int = CACHE_BYTES, *, role: str | None = None) -> None:
@@ -194,10 +194,10 @@ class RowEncoder:
     def encode_known(
         self, values: Mapping[Any, object], time_unix_ns: int, step: int, role: str | None, seq: int
     ) -> bytes | None:
-        """Encode a row as `encode` does when a template fits *values* as they came, else return ``None``.
+        """Encode a row as `encode` does when a template fits the unchanged *values*, else return ``None``.
 
-        The one path that nearly every row takes: what a call would say shorter is written out. The values are taken in
-        one call, so that no other thread changes them meanwhile.
+        Nearly every row takes this path, so calls are inlined. The values are read in one call, so that no other thread
+        changes them meanwhile.
         """
         template = self._latest
         if len(values) != template.count:
@@ -205,7 +205,7 @@ class RowEncoder:
         try:
             numbers = template.take(values)
         except KeyError:
-            values = dict(values)  # a copy: the names looked up are those that are taken
+            values = dict(values)  # a copy, so that the names match the values that are read
             template = self._find(values)
             numbers = template.take(values)
         if [*map(type, numbers)] != template.floats:
@@ -241,10 +241,10 @@ class RowEncoder:
         """Encode a row.
 
         Args:
-            values: What `otel_bridge.emit.encode.values.flatten` returned.
+            values: Result of `otel_bridge.emit.encode.values.flatten`.
             time_unix_ns: Time of every point.
-            step: Masked to 64 bits.
-            role: Set when it differs from the resource's.
+            step: Step, masked to 64 bits.
+            role: Role, when it differs from the resource's.
             seq: Number of the row in this process.
         """
         known = self.encode_known(values, time_unix_ns, step, role, seq)
@@ -298,10 +298,10 @@ class RowEncoder:
         return prefix
 
     def _consider(self, names: tuple[str, ...]) -> None:
-        """Make a template of a key set that comes again and again."""
+        """Make a template for a key set that recurs."""
         if len(names) > _MAX_TEMPLATE_KEYS or any(name.endswith(_AXIS_VALUE) for name in names):
             return
-        # The hash stands for the names: keeping ever-new names would cost more memory than a template made in error.
+        # The hash replaces the names: keeping ever-new names would cost more memory than a template made in error.
         seen = self._candidates.get(hash(names), 0) + 1
         if seen < _SEEN_BEFORE_TEMPLATE:
             if len(self._candidates) >= _MAX_CANDIDATES:

@@ -1,8 +1,8 @@
 """Spans and their attributes -> OTLP protobuf, packed by hand on the caller's thread.
 
 The bytes equal those of ``opentelemetry-exporter-otlp-proto-common`` for the same data. Pure: no I/O, no clock.
-Messages stay in pieces until the record is joined, once: copying 48 KB at each level costs more than all else.
-Fields stand in the order of their numbers. Source: opentelemetry-proto, ``trace.proto``.
+Messages stay in pieces until the record is joined, once: copying 48 KB at each level costs more than everything else.
+Fields are in the order of their numbers. Source: opentelemetry-proto, ``trace.proto``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_REMOTE_PARENT: Final = b"\x85\x01\x00\x01\x00\x00"
 _STATUS_UNSET: Final = b"\x7a\x00"
 _PLAIN_TAIL: Final = _STATUS_UNSET + _NO_REMOTE_PARENT
 _ONE_BYTE: Final = 124
-"""Below it every length inside an attribute is one byte."""
+"""Bound below which every length inside an attribute takes one byte."""
 _MAX_CACHED: Final = 4096
 _MAX_CACHED_CHARS: Final = 64
 _KEYS: dict[str, bytes] = {}
@@ -43,13 +43,13 @@ _TITLES: dict[tuple[str, int], bytes] = {}
 
 
 class Utf8(NamedTuple):
-    """A long text that is UTF-8 already, in pieces."""
+    """Long text, already UTF-8, in pieces."""
 
     pieces: Sequence[bytes]
 
 
 class Pieces(NamedTuple):
-    """Encoded bytes that are not joined yet."""
+    """Encoded bytes, not yet joined."""
 
     parts: list[bytes]
     size: int
@@ -94,7 +94,7 @@ def _short_text(name: str, value: str) -> bytes:
     if len(key) + size >= _ONE_BYTE:
         return _attribute(name, value)
     packed = b"\x4a%c%b\x12%c\x0a%c%b" % (len(key) + size + 4, key, size + 2, size, raw)
-    if len(_TEXTS) >= _MAX_CACHED:  # ids come once: those that come again are back at once
+    if len(_TEXTS) >= _MAX_CACHED:  # ids occur once; recurring texts are cached again at once
         _TEXTS.clear()
     _TEXTS[name, value] = packed
     return packed
@@ -108,7 +108,7 @@ def _integer(name: str, value: int) -> bytes:
 
 
 def _double_head(name: str) -> bytes:
-    """Encode all of an attribute but the eight bytes of its double."""
+    """Encode an attribute without the eight bytes of its double."""
     head = _attribute(name, 0.0)[:-8]
     if len(_DOUBLES) < _MAX_CACHED and len(name) <= _MAX_CACHED_CHARS:
         _DOUBLES[name] = head
@@ -116,7 +116,7 @@ def _double_head(name: str) -> bytes:
 
 
 def _key(name: str) -> bytes:
-    """Encode the key of a ``KeyValue``; those seen before cost a look-up."""
+    """Encode the key of a ``KeyValue``; a known key costs one lookup."""
     packed = _KEYS.get(name)
     if packed is None:
         packed = text(1, name)
@@ -151,13 +151,13 @@ def span(
 
     Args:
         ids: Trace (16 bytes), span (8 bytes) and parent (8 bytes; ``None`` for a root).
-        name: Its name.
+        name: Name of the span.
         times: Start and end, Unix nanoseconds.
-        packed_attributes: What `span_attributes` made.
+        packed_attributes: Result of `span_attributes`.
         kind: ``KIND_INTERNAL`` or ``KIND_CLIENT``.
         events: Encoded fields 11, as `exception_event` makes them.
         links: Encoded fields 13.
-        error: The status is an error with this text; ``None``: unset.
+        error: Text of an error status; ``None``: status unset.
     """
     trace_id, span_id, parent_id = ids
     parent = b"" if parent_id is None else b"\x22\x08" + parent_id
@@ -172,7 +172,7 @@ def span(
 
 
 def _title(name: str, kind: int) -> bytes:
-    """Encode name and kind of a span; those seen before cost a look-up."""
+    """Encode name and kind of a span; a known pair costs one lookup."""
     packed = text(5, name) + b"\x30" + varint(kind)
     if len(_TITLES) < _MAX_CACHED and len(name) <= _MAX_CACHED_CHARS:
         _TITLES[name, kind] = packed

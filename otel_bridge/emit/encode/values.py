@@ -1,7 +1,7 @@
-"""What a user logs -> flat keys and numbers, without importing numpy or torch.
+"""Logged values of a user -> flat keys and numbers, without importing numpy or torch.
 
-A value that is none is left out and counted by reason; the rest of the row goes on. Nothing raises but what a signal
-handler raises. Reasons are the names of drops in the report.
+A value that is not a number is left out and counted by reason; the rest of the row is recorded. Nothing raises, except
+for exceptions of a signal handler. Reasons are the names of drops in the report.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
-"""Called with a reason, how many values it took, and the key of the first."""
+"""Callable with a reason, the number of dropped values, and the key of the first."""
 MAX_KEY_CHARS: Final = 4096
 MAX_KEYS: Final = 1_000_000
 _INT64: Final = 1 << 63
@@ -30,13 +30,13 @@ _MEDIA: Final = {
     "wandb": "wandb_media", "mlflow": "mlflow_media", "trackio": "trackio_media",
     "PIL": "figure", "matplotlib": "figure", "plotly": "figure", "bokeh": "figure",
 }  # fmt: skip
-"""Package of an object that is not a number, to the reason under which the right call is named."""
+"""Package of an object that is not a number, to the reason whose message names the right call."""
 _FLAT: Final = frozenset({int, float, bool, str, list, tuple, type(None)})
-"""Common types that are not mappings: asking the ABC costs more than the rest."""
+"""Common types that are not mappings; an ABC check costs more than everything else."""
 
 
 def flatten(values: object, drop: CountKeyedDrop) -> dict[str, Value]:
-    """Return the numbers in *values* by key; nested keys are joined with ``/``, of equal ones the last holds."""
+    """Return the numbers in *values* by key; nested keys are joined with ``/``, and of equal keys the last wins."""
     out: dict[str, Value] = {}
     keyed = _Keyed(drop)
     if isinstance(values, Mapping):
@@ -48,7 +48,7 @@ def flatten(values: object, drop: CountKeyedDrop) -> dict[str, Value]:
 
 
 class _Keyed:
-    """Counts drops with the key that is read at the moment."""
+    """Counter of drops with the key that is being read."""
 
     __slots__ = ("_drop", "key")
 
@@ -60,12 +60,12 @@ class _Keyed:
 
 
 def distinct(values: dict[str, Value], role: str | None, drop: CountKeyedDrop) -> dict[str, Value]:
-    """Return *values* without those that trackers would show under the key of another; the last one holds.
+    """Return *values* without those that trackers would show under another value's key; the last value wins.
 
     Args:
-        values: What `flatten` returned.
+        values: Result of `flatten`.
         role: Role of the row: ``loss`` and ``<role>/loss`` are one key.
-        drop: Counts those that are left out.
+        drop: Callable that counts the values left out.
     """
     shown = {_shown(key, role): key for key in values}
     if len(shown) == len(values):
@@ -76,13 +76,13 @@ def distinct(values: dict[str, Value], role: str | None, drop: CountKeyedDrop) -
 
 
 def _shown(key: str, role: str | None) -> str:
-    """Return the key that trackers show; that of a role's own step axis is never taken."""
+    """Return the key that trackers show; the key of a role's own step axis is never used."""
     full = key_of(role, key)
     return f"{full}_value" if full == axis_of(role) else full
 
 
 def roles_with_equal_keys(names: Collection[str]) -> frozenset[str]:
-    """Return the roles under which two of *names* are one key: of ``loss`` and ``actor/loss`` the role ``actor``."""
+    """Return the roles under which two of *names* are one key: for ``loss`` and ``actor/loss`` the role ``actor``."""
     known = set(names)
     return frozenset(
         name[:at] for name in known for at, char in enumerate(name) if char == "/" and name[at + 1 :] in known
@@ -135,7 +135,7 @@ def _key(prefix: str, raw: object, drop: _Keyed) -> str | None:
 
 
 def to_value(value: object, drop: CountDrop) -> Value | None:
-    """Return *value* as a number or a distribution; ``None``, counted, when it is neither."""
+    """Return *value* as a number or a distribution; ``None``, counted, when *value* is neither."""
     try:
         if is_scalar(value):
             value = value.item()
@@ -168,10 +168,10 @@ def _other(value: object, drop: CountDrop) -> Value | None:
     if is_array(value):
         if tuple(value.shape):
             return distribution(value, to_value, drop)
-        # item() of a long double is one again, not a float.
+        # item() of a long double returns a long double, not a float.
         is_float = getattr(getattr(value, "dtype", None), "kind", "") == "f"
         value = float(cast("float", value)) if is_float else value.item()
-        # item() of an object array may be anything, also an array again: take plain numbers only.
+        # item() of an object array may return anything, even an array: accept plain numbers only.
         if type(value) in {int, float, bool}:
             return to_value(value, drop)
     elif is_sequence(value):
@@ -194,7 +194,7 @@ def _package_of(value: object) -> str:
 
 
 def to_step(step: object, drop: CountDrop) -> int | None:
-    """Return *step* as an integer, a fraction cut off; ``None``, counted, when it is not a finite number."""
+    """Return *step* as an integer without a fraction; ``None``, counted, when *step* is not a finite number."""
     if isinstance(step, int):
         return int(step)
     number = to_value(step, lambda _reason, _count: None)
@@ -208,13 +208,13 @@ def to_step(step: object, drop: CountDrop) -> int | None:
     return number
 
 
-# Arrays and lists of numbers -> distributions, with numpy where the program itself imported it.
+# Arrays and lists of numbers -> distributions, with numpy when the program itself imported numpy.
 #
-# Looks at what numpy, torch and jax have in common (``shape``, ``item``, ``tolist``); imports none of them.
+# Uses the common interface of numpy, torch and jax (``shape``, ``item``, ``tolist``) and imports none of them.
 
 Value: TypeAlias = "int | float | HistogramPoint"
 CountDrop: TypeAlias = Callable[[str, int], None]
-"""Called with a reason and how many values it took."""
+"""Callable with a reason and the number of dropped values."""
 
 MAX_DEPTH: Final = 32
 MAX_NUMBERS: Final = 4_000_000
@@ -222,14 +222,14 @@ _SEQUENCES: Final = (list, tuple, range, deque, array.array, Set)
 _scalar_types: dict[type, bool] = {}
 _MAX_TYPES: Final = 256
 _DOUBLE_BITS: Final = 1000
-"""Integers of so few bits have a double."""
+"""Most bits of an integer that surely has a double."""
 
 
 class HasItem(Protocol):
     """A numpy scalar."""
 
     def item(self) -> object:
-        """Return it as a plain number."""
+        """Return the scalar as a plain number."""
         ...
 
 
@@ -238,7 +238,7 @@ class Array(HasItem, Protocol):
 
     @property
     def shape(self) -> Iterable[int]:
-        """Its sizes, none for a 0-d one."""
+        """Sizes of the dimensions, empty for a 0-d array."""
         ...
 
     def tolist(self) -> object:
@@ -270,12 +270,12 @@ def is_sequence(value: object) -> TypeGuard[Iterable[object]]:
 def distribution(
     values: object, convert: Callable[[object, CountDrop], Value | None], drop: CountDrop
 ) -> HistogramPoint | None:
-    """Return the distribution of the finite numbers in *values*; ``None``, counted, when there is none.
+    """Return the distribution of the finite numbers in *values*; ``None``, counted, when *values* has none.
 
     Args:
         values: An array, or an iterable of numbers, nested or not.
-        convert: From one value to a number.
-        drop: Counts what is left out.
+        convert: Callable from one value to a number.
+        drop: Callable that counts the values left out.
     """
     if is_array(values):
         if math.prod(tuple(values.shape)) > MAX_NUMBERS:
@@ -286,7 +286,7 @@ def distribution(
             finite_doubles = _finite_of(doubles)
             reported = _report(len(doubles), len(finite_doubles), drop)
             return distribution_of_array(finite_doubles) if reported else None
-        # numpy of a dtype of its own (bfloat16) and torch of any device answer tolist() alike.
+        # tolist() works for numpy with custom dtypes (bfloat16) and for torch on any device.
         values = values.tolist()
     numbers: list[float] = []
     if not _collect(numbers, cast("Iterable[object]", values), convert, drop, 0):
@@ -297,7 +297,7 @@ def distribution(
 
 
 def _report(count: int, finite: int, drop: CountDrop) -> bool:
-    """Count what no bucket can hold; true when something is left."""
+    """Count the numbers that no bucket can hold; return whether any number remains."""
     if finite < count:
         drop("not_finite_in_distribution", count - finite)
     if not finite:
@@ -306,7 +306,7 @@ def _report(count: int, finite: int, drop: CountDrop) -> bool:
 
 
 def _as_numpy(values: Array) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-    """Return *values* as a flat array of doubles where numpy is there and takes them."""
+    """Return *values* as a flat array of doubles, when numpy is loaded and accepts them."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
@@ -328,12 +328,12 @@ def _collect(
     drop: CountDrop,
     depth: int,
 ) -> bool:
-    """Append the numbers of nested *values*; false when they are too many."""
+    """Append the numbers of nested *values*; return false when there are too many."""
     for value in values:
         if type(value) is float or (type(value) is int and value.bit_length() < _DOUBLE_BITS):
             numbers.append(float(value))
         elif is_sequence(value):
-            if depth >= MAX_DEPTH:  # also what holds itself
+            if depth >= MAX_DEPTH:  # also a collection that holds itself
                 drop("too_deep", 1)
             elif not _collect(numbers, value, convert, drop, depth + 1):
                 return False

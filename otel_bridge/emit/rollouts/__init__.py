@@ -1,1 +1,1 @@
-"""Rollouts of a native producer: finished ones, batches, and live ones."""
+"""Rollouts of a native producer: finished rollouts, batches, and live rollouts."""

@@ -1,4 +1,4 @@
-"""Finished rollouts of one call: chosen by columns first, then the kept ones are built, encoded and appended."""
+"""Finished rollouts of one call: sampled by columns first, then the kept rollouts are built, encoded and appended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TEXT_OR_NOTHING: Final = {str, type(None)}
 
 
 class RolloutDefaults(NamedTuple):
-    """Step, split and role of the rollouts that name none."""
+    """Step, split and role of rollouts that name none."""
 
     step: int | None = None
     split: str | None = None
@@ -36,14 +36,14 @@ class RolloutDefaults(NamedTuple):
 
 @dataclass(slots=True)
 class SampledColumns:
-    """What the choice looks at, for the rollouts of one step and split of a call: one entry each.
+    """Columns that sampling uses, for the rollouts of one step and split of a call: one entry per rollout.
 
     Attributes:
-        indices: Places in the call.
-        failed: Those that failed, as places in these lists.
-        truncated: Those that were cut off, as places in these lists.
-        versions: Policy version of each; empty when none names one.
-        ids: Id of each; empty when none names one.
+        indices: Indices in the call.
+        failed: Failed rollouts, as indices in these lists.
+        truncated: Truncated rollouts, as indices in these lists.
+        versions: Policy version of each rollout; empty when no rollout names one.
+        ids: Id of each rollout; empty when no rollout has one.
     """
 
     indices: list[int] = field(default_factory=list[int])
@@ -61,7 +61,7 @@ def log_rollouts(
     rollouts: Iterable[Rollout | Mapping[str, Any]] | None,
     defaults: RolloutDefaults,
 ) -> None:
-    """Choose, build and append *rollouts*; each step and split among them has its own seats."""
+    """Sample, build and append *rollouts*; each step and split among them has its own seats."""
     entries = _entries(run, rollouts)
     if not entries:
         return
@@ -102,7 +102,7 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
 
 
 class _SampledOutColumns(NamedTuple):
-    """What the rollouts of a call say of what the choice looks at, a column each: this is what a left-out one costs."""
+    """Facts for sampling of a call's rollouts, one column each: the whole cost of a rollout that is sampled out."""
 
     step: Sequence[object]
     split: Sequence[object]
@@ -130,7 +130,7 @@ def _columns_of(entries: Sequence[Rollout | dict[str, Any]]) -> _SampledOutColum
 
 
 def _places(run: EmitRun, given_columns: _SampledOutColumns, own: RolloutDefaults) -> dict[RolloutDefaults, list[int]]:
-    """Part the rollouts of a call by step and split; most calls have one of each."""
+    """Group the rollouts of a call by step and split; most calls have one of each."""
     if _types(given_columns.step) == _types(given_columns.split) == _NOTHING:
         return {own: list(range(len(given_columns.step)))}
     places: dict[RolloutDefaults, list[int]] = {}
@@ -148,7 +148,7 @@ def _types(values: Sequence[object]) -> set[type]:
 
 
 def place_of(run: EmitRun, step: object, split: object, role: object) -> RolloutDefaults:
-    """Return step, split and role of a call; without a step it is the role's last."""
+    """Return step, split and role of a call; the default step is the role's last."""
     named = coerce.name(role)
     number = None if step is None else coerce.integer(step)
     if number is None and step is not None:
@@ -157,7 +157,7 @@ def place_of(run: EmitRun, step: object, split: object, role: object) -> Rollout
 
 
 def track_of(run: EmitRun, place: RolloutDefaults) -> Track:
-    """Return role and split as the open live rollouts of this process are noted under."""
+    """Return the role and split under which this process's open live rollouts are registered."""
     return place.role or run.role or "", place.split or ""
 
 
@@ -180,7 +180,7 @@ def _groups(given: Sequence[object]) -> list[str | None]:
 
 
 def finite_rewards(run: EmitRun, given: Sequence[object]) -> list[float | None]:
-    """Return rewards as numbers; those that are none are counted."""
+    """Return rewards as numbers; values that are not numbers are counted."""
     if _types(given) == {float} and all(map(isfinite, cast("Sequence[float]", given))):
         return list(cast("Sequence[float | None]", given))
     # x - x is 0 but for infinities and NaN.
@@ -193,7 +193,7 @@ def finite_rewards(run: EmitRun, given: Sequence[object]) -> list[float | None]:
 
 
 def truncated(reasons: Sequence[object]) -> list[int]:
-    """Return the places of finish reasons that say so."""
+    """Return the indices of finish reasons that mean truncation."""
     if _types(reasons) <= _TEXT_OR_NOTHING and TRUNCATED_REASONS.isdisjoint(cast("Sequence[str]", reasons)):
         return []
     return [
@@ -204,8 +204,8 @@ def truncated(reasons: Sequence[object]) -> list[int]:
 
 
 def _with_index(rollout: Rollout, index: int) -> Rollout:
-    """Return a copy with its place in the call: the user's object stays as it is."""
-    copy = object.__new__(Rollout)  # its fields are all there: no default need be made
+    """Return a copy with its index in the call; the user's object stays unchanged."""
+    copy = object.__new__(Rollout)  # all fields are set below, so no defaults are needed
     copy.__dict__.update(vars(rollout), batch_index=index)
     return copy
 
@@ -219,15 +219,15 @@ def emit(
     build: Callable[[int], Rollout],
     key: Callable[[int], str],
 ) -> None:
-    """Append the rollouts of one step and split: the kept ones whole, of the others their statistics.
+    """Append the rollouts of one step and split: kept rollouts whole, and the statistics of the others.
 
     Args:
         run: The run.
         options: Seats, rule and limits.
         place: Step, split and role.
-        columns: What the choice looks at.
-        build: From a place in the call to the rollout; called for kept ones only.
-        key: From a place in the call to a stable id.
+        columns: Facts for sampling.
+        build: Callable from an index in the call to the rollout; called for kept rollouts only.
+        key: Callable from an index in the call to a stable id.
     """
     kept = choose_columns(
         columns.rewards,

@@ -1,6 +1,6 @@
-"""Rollouts of a run: live, finished in batches, as parallel lists, and values that come later.
+"""Calls of `Run` for rollouts: live, finished in batches, as parallel lists, and evaluations that arrive later.
 
-What `Run` calls. Nothing here raises or waits: what cannot be taken is left out and counted.
+Nothing here raises or waits: values that cannot be recorded are left out and counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INTERNAL_ERROR: Final = "internal_error"
 
 
 def open_rollout(run: EmitRun, /, **fields: object) -> AbstractContextManager[LiveRollout]:
-    """Open a live rollout: what is called inside becomes its children.
+    """Open a live rollout: calls inside become its children.
 
     Args:
         run: The run.
@@ -44,13 +44,13 @@ def log_rollouts(
     split: str | None = None,
     role: str | None = None,
 ) -> None:
-    """Record finished rollouts; at most the cap of a step leaves the process, chosen before anything is built.
+    """Record finished rollouts; at most the cap of a step leaves the process, sampled before anything is built.
 
     Args:
         run: The run.
         rollouts: `Rollout` objects, or mappings with its fields; other keys become metadata.
-        step: The consuming step of those that name none; ``None``: the role's last.
-        split: Split of those that name none.
+        step: The consuming step of rollouts that name none; ``None``: the role's last.
+        split: Split of rollouts that name none.
         role: Another role than the run's own.
     """
     with _never_raising(run):
@@ -73,16 +73,16 @@ def log_reward(
     role: str | None = None,
     step: int | None = None,
 ) -> None:
-    """Record a value of a rollout that is finished or will come, from any process.
+    """Record a value of a finished or future rollout, from any process.
 
     Args:
         run: The run.
         rollout_id: The user's id of the rollout, or its trace id.
         value: A number; a text is a label.
         name: ``reward``, ``advantage``, or a part's name.
-        explanation: Why.
+        explanation: Reason for the value.
         role: Role of the rollout, when it is not this run's.
-        step: Step of the rollout, where known.
+        step: Step of the rollout, when known.
     """
     with _never_raising(run):
         facts = events.EvaluationContext(name, role, step, explanation)
@@ -97,7 +97,7 @@ def log_rewards(
     role: str | None = None,
     step: int | None = None,
 ) -> None:
-    """Record one value for each of many rollouts, by rollout id; as `log_reward`."""
+    """Record one value for each of many rollouts, by rollout id; see `log_reward`."""
     with _never_raising(run):
         events.log_values(run, options_of(run), values, events.EvaluationContext(name, role, step, None))
 

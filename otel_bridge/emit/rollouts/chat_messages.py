@@ -1,7 +1,7 @@
 """Conversations in OpenAI's chat shape -> GenAI messages as JSON text, each encoded once.
 
-Taken as well: messages that already have GenAI ``parts``, ShareGPT's ``from`` and ``value``, Anthropic's parts, objects
-with ``model_dump``, JSON text of messages. What is not a message is skipped and counted. Nothing raises.
+Also accepted: messages that already have GenAI ``parts``, ShareGPT's ``from`` and ``value``, Anthropic's parts, objects
+with ``model_dump``, JSON text of messages. Entries that are not messages are skipped and counted. Nothing raises.
 Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json``.
 """
 
@@ -31,13 +31,13 @@ _CALLER_KEYS: Final = frozenset({"role", "content", "tool_calls"})
 
 
 class EncodedMessage(NamedTuple):
-    """One message.
+    """One encoded message.
 
     Attributes:
-        role: As given.
+        role: Role, as given.
         json: The message as UTF-8 JSON.
-        calls: Tools it calls.
-        answers: Answers of tools that it holds.
+        calls: Tool calls in the message.
+        answers: Answers of tools in the message.
     """
 
     role: str
@@ -47,7 +47,7 @@ class EncodedMessage(NamedTuple):
 
 
 def fast_message(entry: object, cutter: ContentFilter) -> EncodedMessage | None:
-    """Encode a text of a role, an assistant's text with tool calls, or a tool's answer; ``None``: none of these."""
+    """Encode a text of a role, an assistant's text with tool calls, or a tool's answer; ``None`` for other entries."""
     if type(entry) is not dict or not 2 <= len(cast("dict[object, object]", entry)) <= 4:
         return None
     message = cast("dict[str, object]", entry)
@@ -67,11 +67,11 @@ def _answer(call_id: object, content: str, name: object, cutter: ContentFilter) 
     if type(call_id) is not str or not call_id or (name is not None and (type(name) is not str or not name)):
         return None
     text = cutter.text(content)
-    said = b'{"role":"tool","parts":[{"type":"tool_call_response","id":%b,"response":%b}]' % (
+    answer_parts = b'{"role":"tool","parts":[{"type":"tool_call_response","id":%b,"response":%b}]' % (
         dumps(call_id),
         dumps(text),
     )
-    json = said + b"}" if name is None else b'%b,"name":%b}' % (said, dumps(name[:256]))
+    json = answer_parts + b"}" if name is None else b'%b,"name":%b}' % (answer_parts, dumps(name[:256]))
     return EncodedMessage("tool", json, (), (ToolAnswer(call_id, name, utf8(text)),))
 
 
@@ -103,12 +103,12 @@ def _call(entry: object, cutter: ContentFilter) -> ToolCall | None:
     name, arguments = inner.get("name"), inner.get("arguments")
     if type(name) is not str or len(name) > 256 or type(arguments) is not str or not cutter.leaves(arguments):
         return None
-    # An escape may hide what the look for secrets would see.
+    # An escape may hide a secret from the search.
     if not arguments.startswith("{") or "\\u" in arguments:
         return None
     try:
         orjson.loads(arguments)
-        # What is valid JSON already, and needs no cut, goes in as it is.
+        # Valid JSON that needs no cut is used unchanged.
         return ToolCall(call_id, name, arguments.encode())
     except ValueError:
         return None
@@ -121,19 +121,19 @@ _JSON_STARTS: Final = ("{", "[{")
 
 @dataclass(slots=True)
 class Conversation:
-    """Encoded messages, and how many entries were none."""
+    """Encoded messages, and the number of entries that are not messages."""
 
     messages: list[EncodedMessage] = field(default_factory=list[EncodedMessage])
     skipped: int = 0
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all messages."""
+        """Size of all messages in bytes."""
         return sum(len(message.json) for message in self.messages)
 
 
 def raw_messages(value: object, role: str = "user") -> list[object]:
-    """Return the messages that *value* is: a text of *role*, one message, JSON text of messages, or many."""
+    """Return the messages in *value*: a text of *role*, one message, JSON text of messages, or many messages."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -159,7 +159,7 @@ def _of_text(text: str, role: str) -> list[object]:
 
 
 def encode(entries: Sequence[object], cutter: ContentFilter) -> Conversation:
-    """Encode *entries*; those that are not messages are counted."""
+    """Encode *entries*; entries that are not messages are counted."""
     conversation = Conversation()
     for entry in entries:
         try:
@@ -190,12 +190,12 @@ def _message(entry: object, cutter: ContentFilter) -> EncodedMessage | None:
     elif named == "tool":
         parts.add_answer(text_or_none(message.get("tool_call_id")), content, text_or_none(message.get("name")))
     else:
-        _add_said(parts, message, content)
+        _add_message(parts, message, content)
     return _encoded(named, parts, message)
 
 
-def _add_said(parts: Parts, message: Mapping[str, Any], content: object) -> None:
-    """Add what a message other than a tool's says, in the order reasoning, content, refusal, calls."""
+def _add_message(parts: Parts, message: Mapping[str, Any], content: object) -> None:
+    """Add the content of a message that is not a tool's, in the order reasoning, content, refusal, calls."""
     thought = next((message[key] for key in _REASONING_KEYS if isinstance(message.get(key), str)), "")
     if thought:
         parts.add_text("reasoning", thought)
@@ -224,19 +224,18 @@ def _encoded(role: str, parts: Parts, message: Mapping[str, Any]) -> EncodedMess
 
 # A conversation -> encoded messages within the limits of one rollout.
 #
-# One that is larger than allowed is clipped fairly: its longest texts are cut to one length, and it is known how much
-# is
-# gone. Pure.
+# A conversation above the limit is truncated fairly: its longest texts are cut to one length, and the cut bytes are
+# counted. Pure.
 
 _COPIES: Final = 2
-"""Each message stands in the root's span and in a child's, as trackers get them."""
+"""Copies of each message in a tracker: in the root's span and in a child's."""
 _MAX_MESSAGES: Final = 10_000
 _MIN_CHARS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    """What of a rollout may leave: the content policy and the largest size of all its spans."""
+    """Limits of a rollout's content: the content policy and the largest size of all its spans."""
 
     policy: ContentPolicy
     rollout_bytes: int
@@ -244,14 +243,14 @@ class MessageLimits:
 
 @dataclass(slots=True)
 class Content:
-    """The encoded content of one rollout."""
+    """Encoded content of one rollout."""
 
     conversation: Conversation
     cutter: ContentFilter
 
     @property
     def messages(self) -> list[EncodedMessage]:
-        """Its messages."""
+        """Messages of the conversation."""
         return self.conversation.messages
 
 
@@ -262,7 +261,7 @@ def content_of(messages: object, limits: MessageLimits, role: str = "user") -> C
     max_chars = _fair_length(entries, budget)
     content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
     while content.conversation.size_bytes > budget and max_chars > _MIN_CHARS:
-        # Characters beyond ASCII and escapes take several bytes, and not all text is plain content.
+        # Escapes and characters beyond ASCII take several bytes, and not all text is plain content.
         longest = max(len(message.json) for message in content.messages)
         max_chars = max(min(max_chars, longest) * budget // content.conversation.size_bytes * 9 // 10, _MIN_CHARS)
         content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
@@ -278,7 +277,7 @@ def _conversation_encoded(entries: Sequence[object], limits: MessageLimits, max_
     policy = limits.policy
     cutter = ContentFilter(policy, max_chars)
     if policy.secrets and not policy.off and not hooked():
-        # Nearly always there is none: one look at all texts costs less than one at each.
+        # Nearly always there is no secret: one search of all texts costs less than one of each.
         cutter.secrets = False
         conversation = encode(entries, cutter)
         cutter.secrets = True
@@ -289,8 +288,8 @@ def _conversation_encoded(entries: Sequence[object], limits: MessageLimits, max_
 
 
 def _fair_length(entries: Sequence[object], budget: int) -> int:
-    """Return the length to which texts are cut so that together they fit."""
-    # Plain messages only: what else is long is found when it is encoded.
+    """Return the length of texts at which all texts together fit."""
+    # Plain messages only: other long texts are found when they are encoded.
     dicts = [cast("dict[str, object]", entry) for entry in entries if type(entry) is dict]
     sizes = [len(text) for message in dicts if type(text := message.get("content")) is str]
     if sum(sizes) <= budget:

@@ -1,4 +1,4 @@
-"""Parallel lists as training code has them -> guarded columns: any may be missing, short, or hold ``None``."""
+"""Parallel lists of training code -> guarded columns: any column may be missing, short, or hold ``None``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from otel_bridge.emit.encode import coerce
 
 
 class Column:
-    """One parallel list; asking for what is not there gives ``None``.
+    """One parallel list; a missing entry reads as ``None``.
 
     Args:
-        given: A list, tuple or array; ``None``; or one value that holds for every sample.
+        given: A list, tuple or array; ``None``; or one value for every sample.
     """
 
     __slots__ = ("_one", "values")
@@ -38,7 +38,7 @@ class Column:
 
     @property
     def given(self) -> bool:
-        """Whether there is anything in it."""
+        """Whether the column has any value."""
         return self.values is not None or self._one is not None
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class Column:
 
 
 class Rewards:
-    """The column of rewards: numbers, per-token lists, or ``{name: list}``."""
+    """Column of rewards: numbers, per-token lists, or ``{name: list}``."""
 
     def __init__(self, given: object) -> None:
         self._parts: dict[str, Column] = {}
@@ -57,7 +57,7 @@ class Rewards:
             self._column = Column(given)
 
     def at(self, index: int) -> Any:
-        """Return the reward of sample *index*: as given, or its named parts."""
+        """Return the reward of sample *index*, as given or as named parts."""
         if not self._parts:
             return self._column.at(index)
         parts = {
@@ -72,7 +72,7 @@ class Rewards:
 
 
 class ToolFacts:
-    """Facts of tool use: a dict a sample, or a dict of lists."""
+    """Facts of tool use: a dict per sample, or a dict of lists."""
 
     def __init__(self, given: object) -> None:
         self._columns: dict[str, Column] | None = None
@@ -91,10 +91,10 @@ class ToolFacts:
 
 
 class TokenDecoder:
-    """The user's decode function; one that raises costs a text, nothing else.
+    """The user's decode function; a failure costs one text, nothing else.
 
     Args:
-        decode: From token ids to text; ``None``: there is none.
+        decode: Callable from token ids to text, or ``None``.
         count_drop: Notified of each failure.
     """
 
@@ -103,7 +103,7 @@ class TokenDecoder:
         self._count_drop = count_drop
 
     def text(self, token_ids: Sequence[Any]) -> str:
-        """Return the text of *token_ids*, or what is to be said in its place."""
+        """Return the text of *token_ids*, or a placeholder."""
         if self._decode is None:
             return f"[{len(token_ids)} tokens; pass decode= to see them]"
         try:
@@ -117,7 +117,7 @@ class TokenDecoder:
 
 
 def token_ids(value: object) -> list[Any] | None:
-    """Return a row of token ids as a list; ``None`` when it is none or empty."""
+    """Return a row of token ids as a list; ``None`` when *value* is not such a row, or empty."""
     tolist = getattr(value, "tolist", None)
     if callable(tolist):
         value = tolist()
@@ -125,20 +125,20 @@ def token_ids(value: object) -> list[Any] | None:
 
 
 def is_blank(prompt: object) -> bool:
-    """Return whether a prompt says nothing."""
+    """Return whether a prompt is blank."""
     try:
         return not prompt
     except Exception:  # noqa: BLE001  # an array has no truth value, but it has entries
         return not token_ids(prompt)
 
 
-# Which entries of parallel lists are turns of one rollout, which prompt and which group a rollout has.
+# Assignment of entries of parallel lists to rollouts as turns, and of prompts and groups to rollouts.
 
 _EDGE: Final = 512
 
 
 def folded(trajectory_ids: Column, entries: int) -> list[list[int]]:
-    """Return the entries of each rollout: those of one trajectory id are its turns; without an id each is a rollout."""
+    """Return the entries of each rollout: entries of one trajectory id are its turns, others are rollouts of one."""
     if trajectory_ids.values is None:
         return [[entry] for entry in range(entries)]
     turns: list[list[int]] = []
@@ -155,17 +155,17 @@ def folded(trajectory_ids: Column, entries: int) -> list[list[int]]:
 
 
 class Layout:
-    """From a rollout to its prompt.
+    """Assignment of prompts to rollouts.
 
-    By trajectory id when those of the prompts are known; one for one when there are as many prompts as entries or as
-    rollouts; else by the number of samples of each prompt; else in blocks, rollout ``//`` samples per prompt, clamped.
+    By trajectory id, when the prompts have them. One for one, when there are as many prompts as entries or rollouts.
+    Else by the number of samples of each prompt, else in blocks: rollout ``//`` samples per prompt, clamped.
 
     Args:
         turns: The entries of each rollout.
-        entries: How many there are.
-        trajectory_ids: Of the entries.
-        prompt_trajectory_ids: Of the prompts.
-        samples_per_prompt: A number, one a prompt, or ``None``.
+        entries: Number of entries.
+        trajectory_ids: Trajectory ids of the entries.
+        prompt_trajectory_ids: Trajectory ids of the prompts.
+        samples_per_prompt: One number, a number per prompt, or ``None``.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Layout:
         self._fan_out = [prompt for prompt, number in enumerate(counts) for _ in range(min(number, len(turns)))]
 
     def prompts(self, total: int) -> list[int]:
-        """Return the index of each rollout's prompt among *total*."""
+        """Return the index of each rollout's prompt among *total* prompts."""
         last = max(total - 1, 0)
         if total == self._entries:
             places = [turn[0] for turn in self._turns]
@@ -207,7 +207,7 @@ class Layout:
 
 
 class PromptGroups:
-    """Names for prompts: the same in every process and at every step, and for equal prompts."""
+    """Names of prompts: equal prompts have the same name in every process and at every step."""
 
     def __init__(self) -> None:
         self._names: dict[object, str] = {}
@@ -235,7 +235,7 @@ def places_in_groups(groups: Sequence[str | None]) -> list[int]:
 
 
 def _edges(prompt: Any) -> tuple[str, str]:  # whatever the user put there
-    """Return beginning and end of a prompt: enough to distinguish prompts, and cheap for long ones."""
+    """Return beginning and end of a prompt, which distinguish prompts and are cheap for long ones."""
     if isinstance(prompt, str):
         return prompt[:_EDGE], f"{prompt[-_EDGE:]}{len(prompt)}"
     if isinstance(prompt, Mapping):

@@ -1,4 +1,4 @@
-"""Rollouts across threads and processes: the current one of a context, and W3C trace context to carry it on."""
+"""Rollouts across threads and processes: the current rollout of a context, and its W3C trace context."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def current_rollout(context: Context | None = None) -> LiveRollout | None:
 
 
 def with_rollout(rollout: LiveRollout | None, context: Context) -> Context:
-    """Return *context* with *rollout* as its current one."""
+    """Return *context* with *rollout* as its current rollout."""
     from opentelemetry.context import set_value  # noqa: PLC0415
 
     return set_value(_KEY, rollout, context)
@@ -47,10 +47,10 @@ def get_context() -> dict[str, str]:
 
 
 class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_context(carrier):
-    """Join the spans made inside to the rollout that *carrier* came from; one that carries nothing changes nothing.
+    """Join the spans made inside to the rollout of *carrier*; an empty carrier changes nothing.
 
     Args:
-        carrier: What `get_context` gave in another process, or HTTP headers that hold it.
+        carrier: Result of `get_context` in another process, or HTTP headers with this result.
     """
 
     def __init__(self, carrier: Mapping[str, str] | None) -> None:
@@ -64,7 +64,7 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
         from opentelemetry.context import attach, get_current  # noqa: PLC0415
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
-        # The carrier may come from another rollout than the one this process has open.
+        # The carrier may belong to another rollout than the open one of this process.
         here = with_rollout(None, get_current())
         self._token = attach(TraceContextTextMapPropagator().extract(fields, context=here))
 

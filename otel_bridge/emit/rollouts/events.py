@@ -1,4 +1,4 @@
-"""Events about rollouts: evaluations that come after them, and statistics of those that were sampled out."""
+"""Events about rollouts: evaluations that arrive later, and statistics of sampled-out rollouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from otel_bridge.emit.rollouts.spans import trace_id_bytes
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
-# Values that come after their rollout -> events ``gen_ai.evaluation.result`` with the rollout's trace id.
+# Values that arrive after their rollout -> events ``gen_ai.evaluation.result`` with the rollout's trace id.
 
 LOGS: Final = 3
 _MAX_LABEL_CHARS: Final = 256
@@ -29,7 +29,7 @@ _EVENTS_A_RECORD: Final = 1000
 
 
 class EvaluationContext(NamedTuple):
-    """What the values of one call share."""
+    """Facts that the values of one call share."""
 
     name: str
     role: str | None
@@ -38,7 +38,7 @@ class EvaluationContext(NamedTuple):
 
 
 def log_values(run: EmitRun, options: RolloutOptions, values: object, shared: EvaluationContext) -> None:
-    """Append one event a value, many in one record; a value that is neither number nor text is counted."""
+    """Append one event per value, many in one record; a value that is neither number nor text is counted."""
     if not isinstance(values, Mapping):
         run.count_drop("late_not_a_mapping")
         return
@@ -80,9 +80,9 @@ def _shared(run: EmitRun, shared: EvaluationContext, cutter: ContentFilter) -> d
     return pairs
 
 
-# Left-out rollouts -> the event ``rl.rollouts``: per group the mergeable statistics of their rewards.
+# Sampled-out rollouts -> the event ``rl.rollouts``: for each group the mergeable statistics of its rewards.
 #
-# Packed by hand: a call may leave out a thousand of a hundred groups.
+# Packed by hand: a call may sample out a thousand rollouts of a hundred groups.
 
 _COUNT: Final = text(1, "count")
 _NAMES: Final = [text(1, name) + b"\x12\x09\x21" for name in ("sum", "sum_squares", "min", "max")]
@@ -105,14 +105,14 @@ def sampled_out_event(
     """Encode the event as a ``ScopeLogs``.
 
     Args:
-        rewards: Of all rollouts of the call, one each.
-        groups: One each; those without a group are counted under the empty name.
-        kept: Indices that are not left out.
+        rewards: Rewards of all rollouts of the call, one each.
+        groups: Groups, one each; rollouts without a group count under the empty name.
+        kept: Indices of the kept rollouts.
         place: Step, split, and the role where it differs from the resource's.
         event_seq: Number of the event.
-        staleness: What `staleness_of` returned.
-        ids: What `sampled_out_ids` returned.
-        open_steps: Steps of which live rollouts are open; ``None``: nothing new.
+        staleness: Result of `staleness_of`.
+        ids: Result of `sampled_out_ids`.
+        open_steps: Steps with open live rollouts; ``None``: nothing new.
     """
     left = list(rewards)
     for index in kept:
@@ -145,7 +145,7 @@ def sampled_out_event(
 
 
 def staleness_of(versions: Sequence[object], step: int | None, kept: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return count, sum and maximum of step less policy version, of those not *kept* that name one."""
+    """Return count, sum and maximum of step less policy version, over rollouts not *kept* that name a version."""
     if step is None:
         return None
     known = set(kept)
@@ -158,9 +158,9 @@ def staleness_of(versions: Sequence[object], step: int | None, kept: Sequence[in
 
 
 def sampled_out_ids(ids: Sequence[object], kept: Sequence[int]) -> str:
-    """Return the ids of those not *kept*, a line each: a bridge recognises what is evaluated later by them.
+    """Return the ids of rollouts not *kept*, one per line, so that a bridge can assign later evaluations.
 
-    The bridge makes the trace ids of them: that would cost the caller a hash for each.
+    The bridge derives the trace ids, which would cost the caller a hash for each id.
     """
     known = set(kept)
     left = [one if type(one) is str else coerce.name(one) for index, one in enumerate(ids) if index not in known]
@@ -186,7 +186,7 @@ def _entry(name: str, values: Sequence[float]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _head(count: int) -> bytes:
-    """Encode all of an entry between its name and its numbers."""
+    """Encode the part of an entry between its name and its numbers."""
     counted = message(1, _COUNT + message(2, b"\x18" + varint(count)))
     size = len(counted) + _NUMBERS.size
     inner = b"\x32" + varint(size)

@@ -39,12 +39,12 @@ _A_SAMPLE: Final = ("advantages", "finish_reasons", "groups", "trajectory_ids", 
 
 
 def log_generations(run: EmitRun, options: RolloutOptions, given: Mapping[str, Any]) -> None:
-    """Choose, decode, build and append.
+    """Sample, decode, build and append rollouts.
 
     Args:
         run: The run.
         options: Seats, rule and limits.
-        given: The lists by name, each of `COLUMNS`; see `Generations`.
+        given: The lists by name, with names of `COLUMNS`; see `Generations`.
     """
     unknown = given.keys() - COLUMNS
     if unknown:
@@ -60,7 +60,7 @@ class Generations:
     """Samples as parallel lists. Entries of one trajectory id are turns of one rollout; see `Layout` for prompts.
 
     Args:
-        run: Counts what cannot be used.
+        run: The run, which counts unusable entries.
         given: ``prompts`` (texts, messages or lists of messages), ``responses`` (the same), ``prompt_token_ids``,
             ``response_token_ids``, ``rewards`` (numbers, per-token lists, or ``{name: list}``), ``advantages``,
             ``finish_reasons``, ``groups``, ``trajectory_ids``, ``prompt_trajectory_ids``, ``samples_per_prompt`` (a
@@ -93,7 +93,7 @@ class Generations:
         self._groups = self._all_groups()
 
     def _count(self) -> int:
-        """Return how many entries there are: none when there are prompts, but an empty list of them."""
+        """Return the number of entries; 0 when the list of prompts is given but empty."""
         prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
         entries = max(len(self._lists["responses"]), len(self._lists["response_token_ids"]))
         if prompts.values is not None and not len(prompts) and not len(ids):
@@ -119,9 +119,9 @@ class Generations:
     def _places(self) -> list[int]:
         return places_in_groups(self._groups)
 
-    # --- what the choice looks at -------------------------------------------------------------------------------------
+    # --- facts for sampling -------------------------------------------------------------------------------------------
     def columns(self) -> batch.SampledColumns:
-        """Return what the choice looks at; samples whose prompt is empty are left out and counted."""
+        """Return the facts for sampling; samples with an empty prompt are left out and counted."""
         places = self._with_prompt()
         lasts = [self._turns[rollout][-1] for rollout in places]
         if len(places) < len(self._turns):
@@ -139,7 +139,7 @@ class Generations:
         )
 
     def _with_prompt(self) -> list[int]:
-        """Return the rollouts whose prompt is not empty."""
+        """Return the rollouts with a non-empty prompt."""
         prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
         if not prompts.given and not ids.given:
             return list(range(len(self._turns)))
@@ -198,7 +198,7 @@ class Generations:
         prompts, ids = self._lists["prompts"], self._lists["prompt_token_ids"]
         prompt, prompt_ids = prompts.at(self._prompt_of[rollout]), ids.at(self._ids_of[rollout])
         if entry != self._turns[rollout][0]:
-            # A later turn has a prompt only where each entry has its own.
+            # A later turn has a prompt only when each entry has its own.
             prompt = prompts.at(entry) if len(prompts) == self._entries else None
             prompt_ids = ids.at(entry) if len(ids) == self._entries else None
         mask = token_ids(self._at("loss_masks", entry))

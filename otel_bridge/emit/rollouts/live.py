@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 
 
 class LiveRollout(Rollout):
-    """A rollout while it happens: every field of `Rollout` may be set until it closes.
+    """A rollout in progress: every field of `Rollout` may be set until the rollout closes.
 
-    A context manager, once. It is always a trace of its own that links the caller's span, and the current span inside,
-    so that the spans of any OTel instrumentation become its children, in asyncio tasks too; in other threads inside
-    ``with rollout.attach():``. An exception marks it failed; it is recorded nevertheless.
+    Use it once as a context manager. The rollout is always a trace of its own that links the caller's span. Inside,
+    it is the current span, so that spans of any OTel instrumentation become its children, in asyncio tasks too. In
+    other threads use ``with rollout.attach():``. A rollout that fails with an exception is recorded as failed.
 
     Args:
         run: The run.
-        options: What the settings say.
+        options: Settings of rollouts.
         fields: Fields of `Rollout`, and ``role``; other keys become metadata.
     """
 
@@ -69,7 +69,7 @@ class LiveRollout(Rollout):
         self.trace_id = (os.urandom(16) if given is None else trace_id_bytes(run.id, given)).hex()
         self.id = given or self.trace_id
         self.carried = False
-        """Whether its context was handed to another process."""
+        """Whether the rollout's context was passed to another process."""
         self.foreign = False
         """Whether an instrumentation made spans inside."""
         self._run, self._options, self._role = run, options, place.role
@@ -84,17 +84,17 @@ class LiveRollout(Rollout):
 
     @property
     def run(self) -> EmitRun:
-        """The run it belongs to."""
+        """Run of the rollout."""
         return self._run
 
     @property
     def recording(self) -> bool:
-        """False when rollouts of this split are switched off: then only its reward is counted."""
+        """Whether the rollout is recorded; when rollouts of this split are off, only the reward is counted."""
         return self._tracer is not None
 
     @property
     def span(self) -> trace.Span:
-        """The root as an OTel span."""
+        """Root of the rollout as an OTel span."""
         return self._span
 
     def chat(self, model: str | None = None, *_: object, **fields: Any) -> ChatSpan:  # fields of ChatSpan
@@ -106,7 +106,7 @@ class LiveRollout(Rollout):
         return ToolSpan(self, name, fields)
 
     def attach(self) -> _Attached:
-        """Make this rollout the current one of another thread: ``with rollout.attach():``."""
+        """Make this rollout current in another thread: ``with rollout.attach():``."""
         return _Attached(self)
 
     # --- open and close -----------------------------------------------------------------------------------------------
@@ -127,13 +127,13 @@ class LiveRollout(Rollout):
             self._tracer = tracer
             remember(self)
         else:
-            # Not sampled: what joins from elsewhere is not recorded either.
+            # Not sampled: spans that join from other processes are not recorded either.
             ids = (int(self.trace_id, 16), random_span_id())
             self._span = trace.NonRecordingSpan(trace.SpanContext(*ids, is_remote=False))
         self._token = otel_context.attach(self.context(otel_context.get_current()))
 
     def context(self, base: Context) -> Context:
-        """Return *base* with this rollout as the current one."""
+        """Return *base* with this rollout as the current rollout."""
         return with_rollout(self, trace.set_span_in_context(self._span, base))
 
     def __exit__(
@@ -144,10 +144,10 @@ class LiveRollout(Rollout):
             self._token = None
         if error is not None:
             self.error = error
-        if os.getpid() != self._pid:  # forked inside: the rollout is its parent's
+        if os.getpid() != self._pid:  # forked inside: the rollout belongs to the parent
             return
         forget(self)
-        if not closed(self._number):  # the run ended meanwhile, and counted it
+        if not closed(self._number):  # the run ended meanwhile, and counted the rollout
             return
         now = time.time_ns()
         try:
@@ -157,7 +157,7 @@ class LiveRollout(Rollout):
             self._end_bare(now)
 
     def _end_bare(self, now: int) -> None:
-        """End the root with its id alone: its children need it."""
+        """End the root with its id alone, because its children need the root."""
         if self._tracer is not None:
             pairs = place_attributes(self._frame(RolloutDefaults(None)), coerce.name(self.id) or self.trace_id)
             self._tracer.end(self._span, ExtraAttributes(b"".join(span_encoding.span_attributes(pairs).parts)), now)
@@ -188,7 +188,7 @@ class LiveRollout(Rollout):
         self._tracer.end(self._span, ExtraAttributes(packed, b"".join(span_encoding.spans_field(spans))), now)
 
     def _from_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:
-        """Make the children that nobody made while it was open."""
+        """Make the children that were not made while the rollout was open."""
         context = self._span.get_span_context()
         trace_id, root_id = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
         ids = (os.urandom(8) for _ in range(child_count(content.messages)))
@@ -205,7 +205,7 @@ class LiveRollout(Rollout):
 
     # --- children -----------------------------------------------------------------------------------------------------
     def start_child(self, name: str, kind: trace.SpanKind) -> trace.Span | None:
-        """Start a child of the current span when that is of this rollout, else of the root."""
+        """Start a child of the current span when this span belongs to the rollout, else of the root."""
         if self._tracer is None:
             return None
         here = otel_context.get_current()
@@ -225,7 +225,7 @@ class LiveRollout(Rollout):
 
 
 class _Attached:
-    """A live rollout as the current one of another thread."""
+    """Context manager that makes a live rollout current in another thread."""
 
     def __init__(self, rollout: LiveRollout) -> None:
         self._rollout = rollout

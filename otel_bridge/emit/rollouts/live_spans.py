@@ -1,6 +1,6 @@
-"""The private tracer of a run: real SDK spans, appended one by one as they end. Nothing global is touched.
+"""Private tracer of a run: real SDK spans, each appended when it ends. Nothing global is touched.
 
-Imported at the first live rollout only: it brings the OTel SDK.
+Imported at the first live rollout only, because it imports the OTel SDK.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ TRACES: Final = 2
 
 
 class ExtraAttributes(NamedTuple):
-    """What is added to a span when it ends: encoded fields of it, and more spans of its ``ScopeSpans``."""
+    """Additions to a span at its end: encoded fields, and more spans for its ``ScopeSpans``."""
 
     fields: bytes = b""
     spans: bytes = b""
 
 
 class UrandomIdGenerator(IdGenerator):
-    """Ids from the kernel: a seeded program draws the same numbers with and without us; equal seeds do not collide."""
+    """Generator of ids from the kernel, which leaves a program's seeded generators alone and never collides by seed."""
 
     def __init__(self) -> None:
         self._given = threading.local()
@@ -86,7 +86,7 @@ def random_span_id() -> int:
 
 
 class _Appender(SpanProcessor):
-    """Appends each span as it ends, on the thread that ends it."""
+    """Processor that appends each span when it ends, on the thread that ends it."""
 
     def __init__(self, run: EmitRun) -> None:
         self._run = run
@@ -106,23 +106,23 @@ class _Appender(SpanProcessor):
 
 
 def encoded_span(span: ReadableSpan, extra: ExtraAttributes, content: SdkContent) -> bytes:
-    """Encode *span* as one ``ScopeSpans``: what others set on it as *content* allows, and what is added to it.
+    """Encode *span* as one ``ScopeSpans``: attributes set by others as *content* allows, and the additions.
 
     Raises:
-        InvalidRecordError: The encoder made none of it.
+        InvalidRecordError: The encoder returned no span.
     """
     for resource_spans in encode_spans([span]).resource_spans:
         for scope_spans in resource_spans.scope_spans:
             if span.attributes or span.events or span.status.description:
                 content.span(span, scope_spans.spans[0])
-            # Parsing adds to what is there: the attributes of the SDK's own span stay.
+            # Parsing merges: the attributes of the SDK's own span stay.
             scope_spans.spans[0].MergeFromString(extra.fields)
             return scope_spans.SerializeToString() + extra.spans
     raise InvalidRecordError(f"span {span.name!r}: the encoder made nothing of it")
 
 
 class _Provider(TracerProvider):
-    """A provider that reads nothing from the environment: OTEL_SDK_DISABLED is meant for the program's own."""
+    """Provider that ignores the environment: OTEL_SDK_DISABLED is intended for the program's own provider."""
 
     def __init__(self, ids: UrandomIdGenerator) -> None:
         unset = SpanLimits.UNSET
@@ -138,10 +138,10 @@ class _Provider(TracerProvider):
 
 
 class LiveTracer:
-    """Starts the spans of live rollouts of one run.
+    """Tracer of the live rollouts of one run.
 
     Args:
-        run: Where they go.
+        run: The run that records the spans.
     """
 
     def __init__(self, run: EmitRun) -> None:
@@ -152,23 +152,23 @@ class LiveTracer:
         self._tracer: Tracer = provider.get_tracer(semconv.SCOPE_NAME)
 
     def start_root(self, trace_id: int, links: Sequence[Link]) -> Span:
-        """Start a rollout's root: always a trace of its own."""
+        """Start a rollout's root, always as a trace of its own."""
         self._ids.give_trace_id(trace_id)
         return self._tracer.start_span(semconv.ROLLOUT_SPAN, context=Context(), links=links)
 
     def start_child(self, name: str, context: Context, kind: SpanKind) -> Span:
-        """Start a span below the current one of *context*."""
+        """Start a span below the current span of *context*."""
         return self._tracer.start_span(name, context=context, kind=kind)
 
     def end(self, span: Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
-        """End *span* with what is added to it."""
+        """End *span* with its additions."""
         if span.is_recording():
             self._appender.extras[span.get_span_context().span_id] = extra
             span.end(end_unix_ns)
 
 
 def tracer_of(run: EmitRun) -> LiveTracer:
-    """Return the tracer of *run*, made at its first live rollout."""
+    """Return the tracer of *run*, created at the run's first live rollout."""
     tracer: LiveTracer | None = getattr(run, "_live_tracer", None)
     if tracer is None:
         tracer = LiveTracer(run)
@@ -182,11 +182,11 @@ S = TypeVar("S", bound="ChildSpan")
 
 
 class ChildSpan:
-    """A span of a rollout, a context manager, once. Without a run, or outside of what is recorded, it does nothing.
+    """A span of a rollout, used once as a context manager. Without a run or a recorded rollout it does nothing.
 
     Attributes:
         metadata: Free facts.
-        error: What went wrong; an exception sets it.
+        error: Error of the call; an exception sets this field.
     """
 
     def __init__(self, rollout: LiveRollout | None, fields: Mapping[str, Any]) -> None:
@@ -206,7 +206,7 @@ class ChildSpan:
 
     @property
     def span(self) -> trace.Span:
-        """The OTel span; an invalid one when nothing is recorded."""
+        """The OTel span, invalid when nothing is recorded."""
         return self._span or trace.INVALID_SPAN
 
     def _title(self) -> tuple[str, trace.SpanKind]:
@@ -274,12 +274,12 @@ class ChatSpan(ChildSpan):
     """One turn of a model: ``with rollout.chat("policy", input=messages) as chat: chat.output = answer``.
 
     Attributes:
-        model: Its name.
-        input: What it was given since its last answer: text, a message, or messages.
-        output: What it said: text, a message, or messages.
-        finish_reason: Why it stopped.
-        input_tokens: Tokens of its input.
-        output_tokens: Tokens of its output.
+        model: Name of the model.
+        input: Input since the model's last answer: text, a message, or messages.
+        output: Answer of the model: text, a message, or messages.
+        finish_reason: Reason for which the generation stopped.
+        input_tokens: Number of tokens of the input.
+        output_tokens: Number of tokens of the output.
     """
 
     def __init__(self, rollout: LiveRollout | None, model: str | None, fields: Mapping[str, Any]) -> None:
@@ -304,7 +304,7 @@ class ChatSpan(ChildSpan):
             pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
         tokens = (semconv.GEN_AI_INPUT_TOKENS, self.input_tokens), (semconv.GEN_AI_OUTPUT_TOKENS, self.output_tokens)
         pairs += [(key, number) for key, value in tokens if (number := coerce.integer(value)) is not None]
-        said = (
+        conversations = (
             (semconv.GEN_AI_INPUT_MESSAGES, self.input, "user"),
             (
                 semconv.GEN_AI_OUTPUT_MESSAGES,
@@ -312,7 +312,7 @@ class ChatSpan(ChildSpan):
                 "assistant",
             ),
         )
-        for key, messages, role in said:
+        for key, messages, role in conversations:
             if messages is not None and not cutter.off:
                 content = content_of(messages, limits, role)
                 cutter.clipped_bytes += content.cutter.clipped_bytes
@@ -326,10 +326,10 @@ class ToolSpan(ChildSpan):
     """One call of a tool: ``with rollout.tool("calculator", arguments={…}) as tool: tool.result = 4``.
 
     Attributes:
-        name: Its name.
-        call_id: Id of the call in the model's message.
-        arguments: What it was called with.
-        result: What it gave.
+        name: Name of the tool.
+            call_id: Id of the call in the model's message.
+            arguments: Arguments of the call.
+            result: Result of the call.
     """
 
     def __init__(self, rollout: LiveRollout | None, name: str, fields: Mapping[str, Any]) -> None:
@@ -362,12 +362,12 @@ def _text(value: object, cutter: ContentFilter) -> Utf8:
 
 
 def _run_of(rollout: LiveRollout | None) -> EmitRun | None:
-    """Return the run of *rollout*, else of the current one, else the process's."""
+    """Return the run of *rollout*, else of the current rollout, else of the process."""
     owner = rollout or current_rollout()
     return current_run() if owner is None else owner.run
 
 
 def _sampled(context: Context) -> bool:
-    """Return whether spans below the current one of *context* are wanted: a rollout elsewhere may be switched off."""
+    """Return whether to record spans below the current span of *context*; a remote rollout may be switched off."""
     current = trace.get_current_span(context).get_span_context()
     return not current.is_valid or current.trace_flags.sampled

@@ -21,7 +21,7 @@ _MAX_ARGUMENT_CHARS: Final = 1 << 20
 
 
 class ToolCall(NamedTuple):
-    """A call that an assistant message asks for; *arguments* is JSON text, empty when there are none."""
+    """A tool call in an assistant message; *arguments* is JSON text, empty without arguments."""
 
     id: str | None
     name: str
@@ -29,7 +29,7 @@ class ToolCall(NamedTuple):
 
 
 class ToolAnswer(NamedTuple):
-    """A tool's answer: the call it belongs to, the tool's name where said, and the answer as UTF-8 text."""
+    """A tool's answer: id of its call, the tool's name when known, and the answer as UTF-8 text."""
 
     call_id: str | None
     name: str | None
@@ -37,7 +37,7 @@ class ToolAnswer(NamedTuple):
 
 
 def mapping_of(value: object) -> Mapping[str, Any] | None:
-    """Return *value* as a mapping: itself, or what its ``model_dump`` gives."""
+    """Return *value* as a mapping: *value* itself, or the result of its ``model_dump``."""
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value)
     dump = getattr(value, "model_dump", None)
@@ -46,15 +46,15 @@ def mapping_of(value: object) -> Mapping[str, Any] | None:
 
 
 def text_or_none(value: object) -> str | None:
-    """Return a name or an id as text; ``None`` when it is empty or something else."""
+    """Return a name or an id as text; ``None`` when *value* is empty or anything else."""
     return str(value) if isinstance(value, (str, int)) and value != "" else None
 
 
 class Parts:
-    """The parts of one message, in the order added.
+    """Parts of one message, in the order added.
 
     Attributes:
-        parts: As they go into JSON.
+        parts: Parts in the form of the JSON.
         calls: The tool calls among them.
         answers: The tools' answers among them.
     """
@@ -81,14 +81,14 @@ class Parts:
             self._add_part(content if mapping_of(content) is not None else str(content))
 
     def add_calls(self, calls: object) -> None:
-        """Add tool calls in OpenAI's shape; what is not a list of them is left out."""
+        """Add tool calls in OpenAI's shape; anything but a list of calls is left out."""
         for call in cast("Sequence[object]", calls) if isinstance(calls, (list, tuple)) else ():
             fields = mapping_of(call) or _call_fields(call)
             if fields is not None:
                 self._add_call(fields)
 
     def add_answer(self, call_id: str | None, content: object, name: str | None = None) -> None:
-        """Add the answer of the tool *name*, where the name is known."""
+        """Add the answer of a tool, with the tool's *name* when known."""
         response = self._response(content)
         part: dict[str, Json] = {"type": "tool_call_response"}
         if call_id is not None:
@@ -126,7 +126,7 @@ class Parts:
             self.parts.append(self._media(kind, fields) or self._generic(kind, fields))
 
     def _generic(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Json]:
-        """Keep a part of an unknown type with its fields."""
+        """Return a part of an unknown type with its fields."""
         part: dict[str, Json] = {"type": kind}
         for key, value in fields.items():
             if key != "type":
@@ -135,7 +135,7 @@ class Parts:
         return part
 
     def _media(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Json] | None:
-        """Encode an image, audio, video or file as ``uri``, ``blob`` or ``file``; ``None`` when it is none of these."""
+        """Encode an image, audio, video or file as ``uri``, ``blob`` or ``file``; ``None`` for any other part."""
         modality = "document" if kind in {"file", "input_file"} else next((m for m in _MODALITIES if m in kind), None)
         if modality is None:
             return None
@@ -193,7 +193,7 @@ def _call_fields(call: object) -> Mapping[str, Any] | None:
 
 
 def _parsed(arguments: str) -> object:
-    """Return what the JSON text of a call's arguments holds; a model's broken JSON stays text."""
+    """Return the parsed JSON text of a call's arguments; a model's broken JSON stays text."""
     if not arguments.startswith(("{", "[")) or len(arguments) > _MAX_ARGUMENT_CHARS:
         return arguments
     try:

@@ -1,4 +1,4 @@
-"""`Rollout`: one finished sample of a policy, as the user hands it over.
+"""`Rollout`: one finished sample of a policy, as built by the user.
 
 `Rollout` is what users build; `otel_bridge.records.RolloutRecord` is what trackers get.
 """
@@ -17,24 +17,24 @@ TRUNCATED_REASONS: Final = frozenset({"length", "max_tokens", "max_length", "tru
 
 @dataclass
 class Rollout:
-    """One finished rollout: its conversation and what became of it. Only `messages` is needed.
+    """One finished rollout: its conversation and its outcome. Only `messages` is required.
 
     Attributes:
-        messages: The conversation in OpenAI's chat shape (GenAI ``parts`` are taken too); a string is one user message.
-        reward: A number; a list (one value a token) is summed; a mapping gives `rewards`, and their sum.
+        messages: Conversation in OpenAI's chat shape (GenAI ``parts`` are accepted too); a string is one user message.
+        reward: A number. A list (one value per token) is summed; a mapping sets `rewards` and their sum.
         rewards: Parts of the reward, by name.
-        advantage: A number; a list (one value a token) is averaged.
-        finish_reason: Why the generation stopped, e.g. ``stop`` or ``length``.
+        advantage: A number; a list (one value per token) is averaged.
+        finish_reason: Reason for which the generation stopped, e.g. ``stop`` or ``length``.
         id: The user's id, unique in the run; 32 hex digits are the trace id itself. ``None``: a random trace id.
-        step: The consuming step; ``None``: that of the call, else the role's last.
+        step: The consuming step; ``None``: the step of the call, else the role's last.
         split: ``train``, ``eval``, …
         group: The prompt group; one prompt's samples share it.
         sample: Index within the group.
         trajectory_id: The framework's own id of the trajectory.
         prompt_index: Index of the prompt in its batch.
         batch_index: Index of the sample in its batch.
-        policy_version: Version of the weights that sampled it.
-        dataset: Name of the dataset the prompt came from.
+        policy_version: Version of the weights that sampled the rollout.
+        dataset: Name of the prompt's dataset.
         dataset_index: Index in that dataset.
         model: Name of the policy, for its spans.
         tools: Facts of tool use: ``calls``, ``timeouts``, ``errors``, ``runtimes``, …
@@ -43,9 +43,9 @@ class Rollout:
         input_tokens: Tokens of the prompt.
         output_tokens: Tokens of the answers.
         metadata: Anything else.
-        error: What went wrong; ``None``: nothing.
-        start_unix_ns: When it began; ``None``: not known.
-        end_unix_ns: When it ended; ``None``: now.
+        error: Error of the rollout, ``None`` without one.
+        start_unix_ns: Start time; ``None``: unknown.
+        end_unix_ns: End time; ``None``: now.
     """
 
     messages: Any = field(default_factory=list[Any])
@@ -89,7 +89,7 @@ def rollout_of(values: Mapping[str, Any]) -> Rollout:
 
 
 def mapping_or(value: object, name: str) -> dict[str, Any]:
-    """Return *value* as a dict with string keys; what is not a mapping stands under *name*."""
+    """Return *value* as a dict with string keys; any other value becomes the entry *name*."""
     if isinstance(value, Mapping):
         entries = entries_of(cast("Mapping[object, Any]", value), MAX_ITEMS)
         return {text: item for key, item in entries if (text := _text(key))}

@@ -1,4 +1,4 @@
-"""One finished `Rollout` -> one record: a ``ScopeSpans`` with its root and all its children."""
+"""Finished `Rollout` -> one record: a ``ScopeSpans`` with its root and all its children."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _MAX_TIME: Final = 1 << 63
 
 
 class CallContext(NamedTuple):
-    """What the rollouts of one call share.
+    """Facts that the rollouts of one call share.
 
     Attributes:
-        role: Where it differs from the resource's.
+        role: Role, when it differs from the resource's.
         link: The caller's span, encoded, or empty.
-        open_steps: Steps of which live rollouts are open; ``None``: nothing new.
+        open_steps: Steps with open live rollouts; ``None``: nothing new.
     """
 
     run_id: str
@@ -53,12 +53,12 @@ class EncodedRollout(NamedTuple):
 
 
 def trace_id_bytes(run_id: str, rollout_id: str) -> bytes:
-    """Return the trace id of a rollout whose id the user gave, as bytes."""
+    """Return the trace id, as bytes, of a rollout with the user's own id."""
     return bytes.fromhex(trace_id_of(run_id, rollout_id))
 
 
 def place_attributes(frame: CallContext, rollout_id: str) -> Pairs:
-    """Return what says where a rollout belongs."""
+    """Return the attributes that place a rollout: its id, step, split and role."""
     pairs: list[tuple[str, int | str | Sequence[int] | None]] = [
         (semconv.ROLLOUT_ID, rollout_id),
         (semconv.STEP, frame.step),
@@ -75,8 +75,8 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
 
     Args:
         rollout: The rollout; its step and split are those of *frame*.
-        frame: What its call shares.
-        now_unix_ns: Its end when it does not say.
+        frame: Facts that its call shares.
+        now_unix_ns: End of a rollout that names no end.
     """
     given = coerce.name(rollout.id)
     content = content_of(rollout.messages, frame.options.limits)
@@ -107,7 +107,7 @@ def _ids(random: bytes) -> Iterator[bytes]:
 
 
 def _times(rollout: Rollout, children: int, now_unix_ns: int) -> tuple[int, int]:
-    """Return start and end; a rollout that says neither ends now and lasts a nanosecond a child."""
+    """Return start and end; a rollout without either ends now and lasts a nanosecond per child."""
     end = coerce.integer(rollout.end_unix_ns)
     end = end if end is not None and 0 < end < _MAX_TIME else now_unix_ns
     start = coerce.integer(rollout.start_unix_ns)
@@ -115,9 +115,9 @@ def _times(rollout: Rollout, children: int, now_unix_ns: int) -> tuple[int, int]
 
 
 def caller_link() -> bytes:
-    """Return a link to the span that is current in the caller, encoded; empty when there is none."""
+    """Return an encoded link to the caller's current span; empty when there is none."""
     trace = sys.modules.get("opentelemetry.trace")
-    if trace is None:  # nobody in this process makes spans: importing the API would find none
+    if trace is None:  # no code in this process makes spans: importing the API would find none
         return b""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
@@ -125,7 +125,7 @@ def caller_link() -> bytes:
     return span_encoding.link(context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big"))
 
 
-# The facts of one `Rollout` -> attributes of its root span. Pure.
+# Facts of one `Rollout` -> attributes of its root span. Pure.
 
 ASSISTANT: Final = "assistant"
 _MAX_FACTS: Final = 256
@@ -153,12 +153,12 @@ _SCALARS: Final[Mapping[str, tuple[str, Callable[[object], int | float | str | N
     "input_tokens": (semconv.GEN_AI_INPUT_TOKENS, coerce.integer),
     "output_tokens": (semconv.GEN_AI_OUTPUT_TOKENS, coerce.integer),
 }
-"""Field of a rollout -> attribute, and how it is read."""
+"""Field of a rollout -> attribute and reader."""
 _values_of: Final[Callable[[Rollout], tuple[object, ...]]] = attrgetter(*_SCALARS)
 
 
 def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -> Pairs:
-    """Return the attributes of the root, less its id, step, split and number of spans."""
+    """Return the attributes of the root without its id, step, split and number of spans."""
     pairs: Pairs = []
     for (key, read), given in zip(_SCALARS.values(), _values_of(rollout), strict=True):
         if given is not None and (value := read(given)) is not None:
@@ -211,11 +211,11 @@ def _size(value: object) -> int:
 
 
 def conversation_attributes(messages: Sequence[EncodedMessage]) -> Pairs:
-    """Return input, all before the last answer, and output, that answer."""
+    """Return input (all messages but the last answer) and output (the last answer)."""
     last = max((index for index, message in enumerate(messages) if message.role == ASSISTANT), default=None)
     if last is None:
         return [(semconv.GEN_AI_INPUT_MESSAGES, json_array(messages)), (semconv.GEN_AI_OUTPUT_MESSAGES, utf8_array(()))]
-    # What stands behind the last answer (a tool's answer to a rollout that was cut) belongs to the input as well.
+    # Messages after the last answer (a tool's answer in a truncated rollout) belong to the input as well.
     rest = [*messages[:last], *messages[last + 1 :]]
     return [
         (semconv.GEN_AI_INPUT_MESSAGES, json_array(rest)),
@@ -241,17 +241,17 @@ def failure(error: str | BaseException, cutter: ContentFilter) -> tuple[str, str
     return kind, (kind if cutter.off else cutter.error(text))
 
 
-# The conversation of one `Rollout` -> a span for each answer and each tool's answer. Pure.
+# Conversation of one `Rollout` -> a span for each answer and each tool's answer. Pure.
 #
-# Every long text leaves once, in the root: a child says by `semconv.MESSAGE_INDEX` which message it was made of. Tool
-# calls with short texts hold them too, so that viewers which know nothing of us show them.
+# Every long text leaves once, in the root: a child names its message by `semconv.MESSAGE_INDEX`. Spans of tool calls
+# also hold short texts, so that other viewers show them.
 
 _SHORT_BYTES: Final = 1024
-"""Arguments and results up to here stand in the tool's span as well."""
+"""Largest arguments and results that are also in the tool's span."""
 
 
 class SpanPlace(NamedTuple):
-    """Where a rollout's children belong: its trace, its root, and the root's start and end."""
+    """Place of a rollout's children: its trace, its root, and the root's start and end."""
 
     trace_id: bytes
     root_id: bytes
@@ -269,7 +269,7 @@ class _Child:
 def child_spans(rollout: Rollout, content: Content, place: SpanPlace, ids: Iterable[bytes]) -> list[Pieces]:
     """Make a ``chat`` span of each answer and an ``execute_tool`` span of each tool's answer.
 
-    Their times part that of the root evenly, at least a nanosecond each, so that their order shows.
+    Their times divide the time of the root evenly, at least a nanosecond each, so that their order shows.
     """
     children = _children(rollout, content)
     start = place.start_unix_ns
@@ -287,7 +287,7 @@ def child_spans(rollout: Rollout, content: Content, place: SpanPlace, ids: Itera
 
 
 def child_count(messages: Iterable[EncodedMessage]) -> int:
-    """Return how many spans `child_spans` makes."""
+    """Return the number of spans that `child_spans` makes."""
     return sum((message.role == ASSISTANT) + len(message.answers) for message in messages)
 
 
@@ -341,7 +341,7 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int) -> Pairs:
 
 
 def _call_of(answer: ToolAnswer, calls: list[ToolCall]) -> ToolCall | None:
-    """Return the call that *answer* belongs to, by id, else the next one in order, and take it off the list."""
+    """Remove and return the call that *answer* belongs to, by id, else the next call in order."""
     for index, call in enumerate(calls):
         if answer.call_id is None or call.id is None or call.id == answer.call_id:
             return calls.pop(index)
@@ -361,14 +361,14 @@ def _tool_pairs(answer: ToolAnswer, call: ToolCall | None) -> Pairs:
 
 
 def _is_found(call: ToolCall | None, answer: ToolAnswer, asked: Sequence[ToolCall]) -> bool:
-    """Return whether a reader who looks for the arguments by the call's id finds those of *call*, or rightly none."""
+    """Return whether a lookup of the arguments by the call's id finds those of *call*, or rightly none."""
     call_id = answer.call_id or (call.id if call else None)
     found = next((one for one in asked if one.id is not None and one.id == call_id and one.arguments), None)
     return found is call or (found is None and (call is None or not call.arguments))
 
 
 def _tool_texts(answer: ToolAnswer, call: ToolCall | None, index: int | None) -> Pairs:
-    """Return arguments and result, long ones by the *index* of their message where that names them."""
+    """Return arguments and result; long texts are replaced by the *index* of their message where possible."""
     pairs: Pairs = []
     left = False
     arguments = b"" if call is None else call.arguments

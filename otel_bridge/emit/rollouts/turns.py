@@ -14,14 +14,14 @@ from otel_bridge.emit.rollouts.columns import TokenDecoder
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one entry of the parallel lists says.
+    """One entry of the parallel lists.
 
     Attributes:
         prompt: Text, one message, or many; ``None``: see `prompt_ids`.
         prompt_ids: Token ids of the prompt.
         response: Text, one message, or many; ``None``: see `response_ids`.
         response_ids: Token ids of the response.
-        mask: One a token of the response: 1 where the policy spoke, 0 where a tool did.
+        mask: One flag per token of the response: 1 for tokens of the policy, 0 for tokens of a tool.
     """
 
     prompt: Any = None
@@ -32,21 +32,22 @@ class Turn:
 
 
 def conversation_of(turns: Sequence[Turn], decoder: TokenDecoder) -> list[object]:
-    """Return the messages of *turns*, each said once.
+    """Return the messages of *turns*, each once.
 
-    A later turn's prompt usually repeats all before it, as messages, text or token ids: only what is new is taken.
+    A later turn's prompt usually repeats everything before it, as messages, text or token ids; only new content is
+    added.
     """
     messages: list[object] = []
-    said_text = ""
-    said_ids: list[Any] = []
+    known_text = ""
+    known_ids: list[Any] = []
     for index, turn in enumerate(turns):
-        prompt = _prompt(turn, messages, said_text, said_ids, decoder) if index else _first_prompt(turn, decoder)
-        # What comes between two answers of a policy is what its environment said.
+        prompt = _prompt(turn, messages, known_text, known_ids, decoder) if index else _first_prompt(turn, decoder)
+        # Content between two answers of a policy comes from its environment.
         messages += raw_messages(prompt, role="tool" if index else "user")
         messages += responses(turn, decoder)
         if isinstance(turn.prompt, str) and isinstance(turn.response, str):
-            said_text = turn.prompt + turn.response
-        said_ids = (turn.prompt_ids or []) + (turn.response_ids or [])
+            known_text = turn.prompt + turn.response
+        known_ids = (turn.prompt_ids or []) + (turn.response_ids or [])
     return messages
 
 
@@ -56,27 +57,29 @@ def _first_prompt(turn: Turn, decoder: TokenDecoder) -> object:
     return turn.prompt
 
 
-def _prompt(turn: Turn, said: Sequence[object], said_text: str, said_ids: list[Any], decoder: TokenDecoder) -> object:
-    """Return what a later turn's prompt adds to what was said."""
+def _prompt(
+    turn: Turn, known: Sequence[object], known_text: str, known_ids: list[Any], decoder: TokenDecoder
+) -> object:
+    """Return the part of a later turn's prompt that is new."""
     prompt = turn.prompt
     if isinstance(prompt, str):
-        return prompt.removeprefix(said_text) if said_text else prompt
+        return prompt.removeprefix(known_text) if known_text else prompt
     if prompt is not None:
         entries = raw_messages(prompt)
-        return entries[len(said) :] if _same_start(entries, said) else entries
+        return entries[len(known) :] if _same_start(entries, known) else entries
     if turn.prompt_ids is None:
         return None
     ids = turn.prompt_ids
-    if said_ids and ids[: len(said_ids)] == said_ids:
-        ids = ids[len(said_ids) :]
+    if known_ids and ids[: len(known_ids)] == known_ids:
+        ids = ids[len(known_ids) :]
     return decoder.text(ids) if ids else None
 
 
-def _same_start(entries: Sequence[object], said: Sequence[object]) -> bool:
-    """Return whether *entries* begin with what was said; answers may be given in another shape, so roles decide."""
-    if len(entries) < len(said):
+def _same_start(entries: Sequence[object], known: Sequence[object]) -> bool:
+    """Return whether *entries* begin with *known*; roles decide, since answers may have another shape."""
+    if len(entries) < len(known):
         return False
-    return all(_role(entry) == _role(known) for entry, known in zip(entries, said, strict=False))
+    return all(_role(entry) == _role(former) for entry, former in zip(entries, known, strict=False))
 
 
 def _role(message: object) -> object:
@@ -91,7 +94,7 @@ def responses(turn: Turn, decoder: TokenDecoder) -> list[object]:
         return []
     if not turn.mask:
         return [{"role": "assistant", "content": decoder.text(turn.response_ids)}]
-    # A mask that is short leaves the rest to the policy.
+    # With a short mask the remaining tokens count as the policy's.
     generated = [bool(flag) for flag in turn.mask[: len(turn.response_ids)]]
     generated += [True] * (len(turn.response_ids) - len(generated))
     pairs = zip(generated, turn.response_ids, strict=True)

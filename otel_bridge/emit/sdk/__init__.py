@@ -1,1 +1,1 @@
-"""The stock OpenTelemetry SDK in a training process, connected to the run."""
+"""Connection of the stock OpenTelemetry SDK in a training process to the run."""

@@ -1,7 +1,7 @@
-"""What a stock SDK exports -> whole OTLP requests in the segment of this process's run.
+"""Exports of a stock SDK -> whole OTLP requests in the segment of this process's run.
 
-The run's content policy is applied to spans and log records. Each resource is given which run it is in, so that a
-request lands there also when it is forwarded as it is.
+The run's content policy is applied to spans and log records. Each resource gets the identity of the run, so that a
+request reaches the run even when it is forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _log = logging.getLogger("otel_bridge")
 
 
 class SdkAppender:
-    """Appends what SDK processors, readers and exporters hand over, as far as it may leave. Thread-safe, never raises.
+    """Appender of the data of SDK processors, readers and exporters, after the policy. Thread-safe, never raises.
 
     Args:
-        run: The run it goes to.
+        run: The run that records the data.
     """
 
     def __init__(self, run: Run) -> None:
@@ -74,7 +74,7 @@ class SdkAppender:
     def metrics(self, data: MetricsData) -> None:
         """Append *data*.
 
-        Not in a forked child: stock readers keep the parent's points there and would say them again as the child's.
+        Not in a forked child: stock readers keep the parent's points there and would export them again as the child's.
         """
         if os.getpid() != self._pid:
             return
@@ -94,7 +94,7 @@ class SdkAppender:
 
     def _show_run(self, resource: Resource) -> None:
         known = {pair.key for pair in resource.attributes}
-        # A name alone would make another id on the other side.
+        # A name alone would lead to another id on the receiving side.
         given = {
             semconv.RUN_ID: self.run.id,
             semconv.PROJECT: self.run.project,

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from opentelemetry.sdk import _configuration
-from opentelemetry.sdk._configuration import (  # distros are to subclass it, says its docstring
+from opentelemetry.sdk._configuration import (  # by its docstring, distros subclass it
     _initialize_components,  # pyright: ignore[reportPrivateUsage]
     _OTelSDKConfigurator,  # pyright: ignore[reportPrivateUsage]
 )
@@ -23,17 +23,17 @@ from otel_bridge.emit.sdk import run
 from otel_bridge.exporter import NONE
 from otel_bridge.settings import environment
 
-_BUILT_IN: Final = frozenset({"otlp", NONE})  # names that the SDK itself turns into others
+_BUILT_IN: Final = frozenset({"otlp", NONE})  # names that the SDK itself translates
 _BATCHES: Final = {
     "export_span_processor": "BatchSpanProcessor",
     "export_log_record_processor": "BatchLogRecordProcessor",
 }
-"""Argument of a newer SDK to the class that an older one makes instead."""
+"""Argument of a newer SDK to the class that an older SDK creates instead."""
 _log = logging.getLogger("otel_bridge")
 
 
 class OtelBridgeConfigurator(_OTelSDKConfigurator):
-    """The SDK's own configurator; where one of our exporters is named, its records are appended as they are made."""
+    """The SDK's own configurator, which appends records at once where one of our exporters is named."""
 
     def _configure(self, **kwargs: Any) -> None:  # as the SDK's
         if run.named(environment()):
@@ -42,7 +42,7 @@ class OtelBridgeConfigurator(_OTelSDKConfigurator):
             wanted = _processors()
             taken = inspect.signature(_initialize_components).parameters
             kwargs = {**{name: made for name, made in wanted.items() if name in taken}, **kwargs}
-            # Below 1.40 the SDK makes a batch for every exporter: one of otel-bridge would lose up to 5 s in a kill.
+            # Below 1.40 the SDK batches for every exporter: a kill would lose up to 5 s of otel-bridge's records.
             batches = {} if taken.keys() >= wanted.keys() else _BATCHES
             with _without_unknown(environment()), _replaced({batches[name]: wanted[name] for name in batches}):
                 super()._configure(**kwargs)  # type: ignore[no-untyped-call]  # pyright: ignore[reportUnknownMemberType]
@@ -52,14 +52,14 @@ class OtelBridgeConfigurator(_OTelSDKConfigurator):
 
 @contextmanager
 def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
-    """Hide the exporters that nobody offers: for one such name the SDK would configure no signal at all."""
+    """Hide unknown exporters, because with one unknown name the SDK would configure no signal at all."""
     hidden = ChildEnvironment()
     for signal, setting in run.VARIABLES.items():
         names = setting.read(env)
         known = [name for name in names if name in _BUILT_IN or _is_offered(name, signal)]
         if len(known) < len(names):
             unknown = ", ".join(name for name in names if name not in known)
-            _log.warning("%s: no exporter of %s is called so; the others go on", unknown, signal)
+            _log.warning("%s: no exporter of %s has this name; the others continue", unknown, signal)
             hidden.hand_over({setting.name: ",".join(known) or NONE})
     try:
         yield
@@ -73,7 +73,7 @@ def _is_offered(name: str, signal: str) -> bool:
 
 @contextmanager
 def _replaced(names: Mapping[str, Callable[..., object]]) -> Generator[None, None, None]:
-    """Let the SDK's module of configuration find *names* while it configures; one that it has not is left out."""
+    """Let the SDK's configuration module find *names* while it configures; names that it lacks are left out."""
     before = {name: getattr(_configuration, name) for name in names if hasattr(_configuration, name)}
     try:
         for name in before:
@@ -85,7 +85,7 @@ def _replaced(names: Mapping[str, Callable[..., object]]) -> Generator[None, Non
 
 
 def _processors() -> dict[str, Callable[..., object]]:
-    """Return processors that give our exporters each record at once, others batches, by the SDK's argument."""
+    """Return processors by the SDK's argument: our exporters get each record at once, others get batches."""
     from otel_bridge.emit.sdk.exporters import JournalLogExporter, JournalSpanExporter  # noqa: PLC0415  # after the run began
 
     def span_processor(exporter: Any, *args: Any, **kwargs: Any) -> object:

@@ -1,7 +1,7 @@
-"""``init(otel=True)``: what stock OpenTelemetry instruments of this process make goes into the run as well.
+"""``init(otel=True)``: data of this process's stock OpenTelemetry instruments also go into the run.
 
-Where the program has SDK providers of its own they keep all they have, and one more place to go; where it has none,
-providers are made and set. Only here something global is touched.
+A program's own SDK providers stay and get one more destination. A program without providers gets new ones. Only this
+module touches global state.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _log = logging.getLogger("otel_bridge")
 
 
 class AppendingSpanProcessor(SpanProcessor):
-    """Appends each sampled span when it ends, on the thread that ends it: nothing waits in memory."""
+    """Processor that appends each sampled span when it ends, on the thread that ends it; nothing waits in memory."""
 
     def __init__(self, appender: SdkAppender) -> None:
         self._appender = appender
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002
-        """Tell a live rollout that an instrumentation makes its spans."""
+        """Mark a live rollout as instrumented."""
         mark_instrumented(span.get_span_context().trace_id)
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -53,7 +53,7 @@ class AppendingSpanProcessor(SpanProcessor):
 
 
 class AppendingLogProcessor(LogRecordProcessor):
-    """Appends each log record as it is emitted."""
+    """Processor that appends each log record when it is emitted."""
 
     def __init__(self, appender: SdkAppender) -> None:
         self._appender = appender
@@ -69,15 +69,15 @@ class AppendingLogProcessor(LogRecordProcessor):
         self._appender.logs([record])
 
     def shutdown(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: no record waits here."""
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        """Nothing waits here."""
+        """Do nothing: no record waits here."""
         return True
 
 
 def connect(run: Run) -> None:
-    """Connect the process's OpenTelemetry SDK to *run*; what cannot be connected is logged. Once for each run."""
+    """Connect the process's OpenTelemetry SDK to *run*, once per run; failures are logged."""
     appender = SdkAppender(run)
     reader = AppendingReader(appender)
     _try("spans", lambda: _connect_traces(run, appender))
@@ -94,7 +94,7 @@ def _try(what: str, step: Callable[[], None]) -> None:
 
 
 def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
-    """Have *run* collect what waits in the SDK before it ends, also at exit."""
+    """Let *run* collect waiting data of the SDK before the run ends, also at exit."""
 
     def flush() -> None:
         for one in flushes:
@@ -106,7 +106,7 @@ def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
         flush()
 
     run.call_before_end(flush_now)
-    # Registered last, so first to run at exit: before providers made earlier shut down.
+    # Registered last, so it runs first at exit, before earlier providers shut down.
     atexit.register(flush)
 
 
@@ -148,7 +148,7 @@ def _connect_metrics(run: Run, reader: MetricReader) -> None:
         )
     elif isinstance(provider, MeterProvider):
         provider.add_metric_reader(reader)
-    elif type(provider).__module__.startswith("opentelemetry.metrics"):  # the API's own, which stands for none
+    elif type(provider).__module__.startswith("opentelemetry.metrics"):  # the API's own placeholder for no provider
         metrics.set_meter_provider(MeterProvider(metric_readers=[reader], resource=_resource(run)))
     else:
         _log.warning("the meter provider is a %s, not the SDK's: not recorded", type(provider).__name__)

@@ -1,7 +1,7 @@
 """Entry points for stock OpenTelemetry SDKs: ``OTEL_TRACES_EXPORTER=trackio`` and the like.
 
-Importing this imports no tracker. Constructors take anything, never raise, and append: trackers live in the bridge. One
-whose package is missing is logged, and does nothing.
+Importing this module imports no tracker. Constructors accept any argument and never raise. Exporters only append, since
+trackers live in the bridge. An exporter whose package is missing is logged and does nothing.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from otel_bridge.emit.sdk.run import NAMES, appender_for
 
 
 class JournalSpanExporter(SpanExporter):
-    """Appends spans; its subclasses are the entry points."""
+    """Exporter that appends spans; its subclasses are the entry points."""
 
     name: ClassVar[str]
 
-    def __init__(self, **_: Any) -> None:  # declarative configuration passes what its file says
+    def __init__(self, **_: Any) -> None:  # declarative configuration passes the content of its file
         self._appender = appender_for(self.name, "traces")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Append *spans*: they are safe when this returns."""
+        """Append *spans*; once this returns, they survive a kill of this process."""
         if self._appender is not None:
             self._appender.spans(spans)
         return SpanExportResult.SUCCESS
@@ -41,7 +41,7 @@ class JournalSpanExporter(SpanExporter):
 
 
 class JournalLogExporter(LogRecordExporter):
-    """Appends log records; its subclasses are the entry points."""
+    """Exporter that appends log records; its subclasses are the entry points."""
 
     name: ClassVar[str]
 
@@ -49,7 +49,7 @@ class JournalLogExporter(LogRecordExporter):
         self._appender = appender_for(self.name, "logs")
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-        """Append *batch*: it is safe when this returns."""
+        """Append *batch*; once this returns, the records survive a kill of this process."""
         if self._appender is not None:
             self._appender.logs(batch)
         return LogRecordExportResult.SUCCESS
@@ -63,7 +63,7 @@ class JournalLogExporter(LogRecordExporter):
 
 
 class JournalMetricReader(AppendingReader):
-    """Collects and appends metrics; its subclasses are the entry points."""
+    """Reader that collects and appends metrics; its subclasses are the entry points."""
 
     name: ClassVar[str]
 

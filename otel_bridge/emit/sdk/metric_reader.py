@@ -1,7 +1,7 @@
 """Stock metric instruments -> the segment, by a reader that keeps every step.
 
-A gauge is read as delta: each point is handed over once, where cumulative temporality says every step again at each
-collection and folds those beyond 2,000 into one (`facts/otel.md`, fact 1).
+A gauge is read as delta, so that each point is exported once. Cumulative temporality would repeat every step at each
+collection, and fold steps beyond 2,000 into one (`facts/otel.md`, fact 1).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _LIMITS: Final[Mapping[str, Any]] = (
     if accepts(PeriodicExportingMetricReader, "__init__", "cardinality_limits")
     else {}
 )
-"""The SDK of 1.39 has no limit, and no argument for one."""
+"""Arguments of the limit; the SDK 1.39 has no limit and no argument for it."""
 _EVERY_MS: Final = 10_000.0
 _INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
-"""The SDK reads it itself: its rules hold."""
+"""Variable that the SDK reads by its own rules."""
 
 
 class _Appending(MetricExporter):
@@ -49,14 +49,14 @@ class _Appending(MetricExporter):
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
-        """Nothing waits here."""
+        """Do nothing: no point waits here."""
 
 
 class AppendingReader(PeriodicExportingMetricReader):
-    """Collects every ten seconds (``OTEL_METRIC_EXPORT_INTERVAL``) and appends; without an appender it does nothing.
+    """Reader that collects every ten seconds (``OTEL_METRIC_EXPORT_INTERVAL``) and appends, if it has an appender.
 
     Args:
-        appender: Where it goes.
+        appender: Appender of the metrics.
     """
 
     def __init__(self, appender: SdkAppender | None) -> None:
@@ -69,5 +69,5 @@ class AppendingReader(PeriodicExportingMetricReader):
         )
 
     def flush(self) -> None:
-        """Collect now; before it is registered, or after its provider shut down, nothing happens."""
+        """Collect now; do nothing before registration, or after shutdown of the provider."""
         self.force_flush()

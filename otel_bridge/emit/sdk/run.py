@@ -1,4 +1,4 @@
-"""The run that SDK exporters append to: the process's, or one begun from the environment alone."""
+"""Run of the SDK exporters: the process's run, or one begun from the environment alone."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def named(env: Mapping[str, str]) -> bool:
 
 
 def appender_for(name: str, signal: str) -> SdkAppender | None:
-    """Return where the exporter *name* of *signal* appends; never raises.
+    """Return the appender for the exporter *name* of *signal*; never raises.
 
-    Of several exporters named for a signal one appends, since the bridge hands each record to all of them. ``None``:
-    this is another one, its package is missing, or nothing is recorded.
+    Of several exporters named for a signal only one appends, since the bridge delivers each record to all of them.
+    ``None``: another exporter appends, the package is missing, or nothing is recorded.
     """
     with _process.lock:
         if not _works(name):
@@ -61,7 +61,7 @@ def appender_for(name: str, signal: str) -> SdkAppender | None:
 
 
 def start() -> None:
-    """Begin the run before any provider is made: what is registered first ends last at exit."""
+    """Begin the run before any provider is created, because handlers registered first run last at exit."""
     with _process.lock:
         _appender()
 
@@ -104,7 +104,7 @@ def _begun() -> Run | None:
 
 
 def _own_exporters(env: Mapping[str, str]) -> dict[str, str]:
-    """Return *env* with those exporters only that are ours and work: the SDK itself serves ``otlp`` and the like."""
+    """Return *env* with only our own working exporters; the SDK itself serves ``otlp`` and the like."""
     own = dict(env)
     for setting in VARIABLES.values():
         names = [name for name in setting.read(env) if name in NAMES and name in available() and _works(name)]

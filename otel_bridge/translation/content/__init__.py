@@ -1,1 +1,1 @@
-"""Limits of content, also of single exporters. Pure."""
+"""Limits of content, for the run and for single exporters. Pure."""

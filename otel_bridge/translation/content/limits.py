@@ -1,4 +1,4 @@
-"""What of a span that applies no content policy itself is shown, and the size limit of a rollout. Pure."""
+"""Content policy for spans whose producer applies none, and the size limit of a rollout. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _SIZES: Final = (1 << 16, 1 << 14, 1 << 12, 1 << 10, 256, 64)
 
 
 def limited(span: Span, limit: int) -> tuple[Span, int]:
-    """Return a copy of *span* whose texts have at most *limit* characters; 0: none. And texts of unknown names."""
+    """Return a copy of *span* with texts of at most *limit* characters (0: none), and its texts of unknown names."""
     copy = Span.FromString(span.SerializeToString())
     return copy, limit_span(copy, limit)
 
 
 def redacted(span: Span, redaction: Redaction) -> Span:
-    """Return *span* without what *redaction* redacts, or itself when it has none of it; JSON stays JSON."""
+    """Return *span* without what *redaction* redacts, or *span* itself when nothing matches; JSON stays JSON."""
     copy = Span.FromString(span.SerializeToString())
     return copy if redact_span(copy, ContentRules(redaction=redaction)) else span
 
 
 def clean_log(record: LogRecord, redaction: Redaction, limit: Limit) -> LogRecord:
-    """Return a copy of *record* without what *redaction* redacts, its content cut to *limit*."""
+    """Return a copy of *record* without what *redaction* redacts, with its content cut to *limit*."""
     copy = LogRecord.FromString(record.SerializeToString())
     redact_log(copy, ContentRules(redaction=redaction))
     if limit is not None:
@@ -40,7 +40,7 @@ def shrunk(spans: Sequence[Span], limit_bytes: int) -> tuple[list[Span], int]:
     """Cut a rollout to about *limit_bytes*: first long texts, then all content, then its last spans.
 
     Returns:
-        The spans as they stay, and how many bytes were cut; as they came and 0 when they are small enough.
+        The spans that remain, and the number of bytes cut. A rollout within the limit is returned unchanged, with 0.
     """
     sizes = [span.ByteSize() for span in spans]
     total = sum(sizes)

@@ -1,4 +1,4 @@
-"""A record -> the same with less text, for one exporter that may have less than the run. Pure.
+"""Record -> the same record with less text, for one exporter with a stricter limit than the run. Pure.
 
 Numbers, names, times and ids stay, so that a tracker shows every rollout, its reward and its spans. Text is cut inside
 message parts and string values, never inside JSON.
@@ -19,13 +19,13 @@ from otel_bridge.translation.content.limits import limited
 from otel_bridge.translation.decode.spans import read_span
 
 _KEPT: Final = frozenset({"rollout_id", "policy_version"})
-"""Names among the metadata, not text."""
+"""Metadata entries that are names, not text."""
 _FAILED: Final = "error"
 _SPAN: Final = "span"
 
 
 def truncate(record: Record, limit: int) -> Record:
-    """Return *record* with at most *limit* characters a text; 0: with no text."""
+    """Return *record* with at most *limit* characters in each text; 0: without text."""
     if isinstance(record, RolloutRecord):
         return _rollout(record, limit)
     if isinstance(record, Evaluation):
@@ -62,7 +62,7 @@ def _late(value: Evaluation, limit: int) -> Evaluation:
 def _remark(label: str | None, explanation: str | None, limit: int) -> tuple[str | None, str | None]:
     if limit:
         return _cut(label, limit), _cut(explanation, limit)
-    # A value without number and label would be none.
+    # An evaluation needs a number or a label.
     return None if label is None else "", None
 
 
@@ -91,13 +91,13 @@ def _limited_name(name: str, limit: int) -> str:
 
 
 def _name(trace: PlainTrace, spans: list[Span]) -> str:
-    """Return the name of a trace, which is that of one of its spans."""
+    """Return the name of a trace, taken from one of its spans."""
     named = (less.name for given, less in zip(trace.spans, spans, strict=True) if given.name == trace.name)
     return next(named, _SPAN)
 
 
 def _facts(facts: Mapping[str, Json], limit: int) -> dict[str, Json]:
-    """Return free facts; without text their numbers stay, and what names the rollout."""
+    """Return *facts* with shortened texts; with limit 0, keep the numbers and the entries that name the rollout."""
     if limit:
         return {key: cut_json(value, limit) for key, value in facts.items()}
     return {key: value for key, value in facts.items() if isinstance(value, (bool, int, float)) or key in _KEPT}
@@ -114,7 +114,7 @@ def _cut(text: str | None, limit: int) -> str | None:
 
 
 def _size(value: Json) -> int:
-    """Return the characters of all texts."""
+    """Return the number of characters in all texts of *value*."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, list):

@@ -1,1 +1,1 @@
-"""OTLP messages -> what they say, one signal a module. Pure."""
+"""Decoding of OTLP messages, one module for each signal. Pure."""

@@ -13,7 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from otel_bridge.records import Json
 
 _MAX_DEPTH = 32
-"""Nesting beyond this is left out: a tracker shows none of it, and a reader must not recurse without bound."""
+"""Deepest nesting that is read. Trackers show nothing deeper, and the reader must not recurse without bound."""
 
 
 def value_of(value: AnyValue, depth: int = 0) -> Json:
@@ -39,12 +39,12 @@ _SCALARS: Final[Mapping[str, Callable[[AnyValue], Json]]] = {
 
 
 def mapping_of(pairs: Iterable[KeyValue], depth: int = 0) -> dict[str, Json]:
-    """Return *pairs* as a dict; of two equal keys the later one holds."""
+    """Return *pairs* as a dict; of two equal keys the later value wins."""
     return {pair.key: value_of(pair.value, depth) for pair in pairs}
 
 
 def text_in(attributes: Mapping[str, object], key: str) -> str:
-    """Return the text under *key*, empty when there is none; numbers are written as text."""
+    """Return the text under *key*, empty when the key is missing; numbers are written as text."""
     value = attributes.get(key)
     if isinstance(value, str):
         return value
@@ -57,7 +57,7 @@ def int_in(attributes: Mapping[str, object], key: str) -> int | None:
 
 
 def integer(value: object) -> int | None:
-    """Return *value* as an integer when it is one: an int, a whole float, or digits."""
+    """Return *value* as an integer when it is an int, a whole float, or digits."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):

@@ -1,7 +1,7 @@
-"""Messages in events: of a span, or in log records that name the span, one event a message or one for all.
+"""Messages in events of a span, or in log records that name the span: one event per message, or one for all.
 
-A log record becomes a span of its own below the span it names, so that it waits with its trace, in any order; when the
-rollout is assembled, it becomes an event of that span. Pure.
+A log record first becomes a span of its own below the span it names, so that the record waits with its trace, in any
+order. When the rollout is assembled, the record becomes an event of the named span. Pure.
 Source: OpenTelemetry GenAI conventions 1.27 (span events ``gen_ai.content.prompt``), 1.28 to 1.36 (one event a
 message), 1.37 and later (``gen_ai.client.inference.operation.details``).
 """
@@ -38,7 +38,7 @@ _P = TypeVar("_P")
 
 
 def content_span(record: LogRecord) -> Span | None:
-    """Return the span that stands for a log record with messages; ``None`` for one that names no span."""
+    """Return the span that stands for a log record with messages; ``None`` when the record names no span."""
     if len(record.trace_id) != 16 or len(record.span_id) != 8 or not any(record.trace_id) or not any(record.span_id):
         return None
     digest = hashlib.blake2b(record.SerializeToString(deterministic=True), digest_size=8).digest()
@@ -55,7 +55,7 @@ def content_span(record: LogRecord) -> Span | None:
 
 
 def event_name(record: LogRecord) -> str:
-    """Return the name of a log record's event; empty when it is none."""
+    """Return the name of a log record's event; empty when the record is not an event."""
     return record.event_name or text_in(mapping_of(record.attributes), semconv.EVENT_NAME)
 
 
@@ -65,7 +65,7 @@ def is_content_span(span: Span) -> bool:
 
 
 def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
-    """Return *spans* with those that stand for log records as events of the spans they name; others are left out."""
+    """Return *spans* with log records as events of the spans they name; records of missing spans are left out."""
     held: dict[bytes, dict[bytes, Span]] = {}
     for _, span in spans:
         if is_content_span(span):
@@ -89,19 +89,19 @@ def chats_of_events(events: Iterable[Span.Event]) -> tuple[Chat, Chat]:
     """Return the input and output messages that the events of a span hold."""
     prompt, answer = Chat(), Chat()
     for event in events:
-        said = mapping_of(event.attributes)
-        given, made = said.get(semconv.GEN_AI_INPUT_MESSAGES), said.get(semconv.GEN_AI_OUTPUT_MESSAGES)
+        attributes = mapping_of(event.attributes)
+        given, made = attributes.get(semconv.GEN_AI_INPUT_MESSAGES), attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
         if given is not None or made is not None:
             _merge(prompt, read_chat(given, "user"))
             _merge(answer, read_chat(made, "assistant"))
         elif event.name == _PROMPT:
-            _merge(prompt, read_chat(said.get("gen_ai.prompt"), "user"))
+            _merge(prompt, read_chat(attributes.get("gen_ai.prompt"), "user"))
         elif event.name == _COMPLETION:
-            _merge(answer, read_chat(said.get("gen_ai.completion"), "assistant"))
+            _merge(answer, read_chat(attributes.get("gen_ai.completion"), "assistant"))
         elif event.name in _ROLES:
-            prompt.add(_message(_body(said), _ROLES[event.name]), "user")
+            prompt.add(_message(_body(attributes), _ROLES[event.name]), "user")
         elif event.name == _CHOICE:
-            answer.add(_choice(_body(said)), "assistant")
+            answer.add(_choice(_body(attributes)), "assistant")
     return prompt, answer
 
 
@@ -111,14 +111,14 @@ def _merge(chat: Chat, other: Chat) -> None:
     chat.finish_reason = other.finish_reason or chat.finish_reason
 
 
-def _body(said: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the body of an event: of a log record, or the attributes of a span's event themselves."""
-    body = parsed_json(said.get(_BODY, said.get("gen_ai.event.content")))
+def _body(attributes: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the body of a log record's event, or the attributes of a span's event."""
+    body = parsed_json(attributes.get(_BODY, attributes.get("gen_ai.event.content")))
     if isinstance(body, dict):
         return body
     if isinstance(body, str):
         return {"content": body}
-    return {key: value for key, value in said.items() if "." not in key}
+    return {key: value for key, value in attributes.items() if "." not in key}
 
 
 def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:

@@ -15,11 +15,11 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otel_bridge.records import NARROW, Distribution
 
 _MAX_BUCKETS = 4_096
-"""More than any SDK sends (160 by default); beyond it a point keeps count, sum, minimum and maximum only."""
+"""Most buckets of a point; SDKs send 160 by default. A larger point keeps count, sum, minimum and maximum only."""
 
 
 def explicit(point: pb.HistogramDataPoint) -> Distribution:
-    """Return an explicit histogram; buckets that do not fit their bounds are left out."""
+    """Convert an explicit histogram; buckets that do not fit their bounds are left out."""
     low = point.min if point.HasField("min") else math.nan
     high = point.max if point.HasField("max") else math.nan
     total = point.sum if point.HasField("sum") else math.nan
@@ -32,7 +32,7 @@ def explicit(point: pb.HistogramDataPoint) -> Distribution:
 
 
 def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
-    """Return an exponential histogram: negative buckets, the zero bucket, positive buckets."""
+    """Convert an exponential histogram: negative buckets, the zero bucket, positive buckets."""
     low = point.min if point.HasField("min") else math.nan
     high = point.max if point.HasField("max") else math.nan
     total = point.sum if point.HasField("sum") else math.nan
@@ -91,7 +91,7 @@ def closed(
 
 
 def _outer_low(edges: Sequence[float], low: float) -> float:
-    """Return the lower end of the first bucket: the smallest number where it lies inside, else a finite edge."""
+    """Return the lower end of the first bucket: the smallest number when inside the bucket, else a finite edge."""
     bottom, top = edges[0], edges[1]
     if math.isfinite(low) and bottom <= low < top:
         return low
@@ -114,13 +114,13 @@ def _outer_high(edges: Sequence[float], high: float) -> float:
 
 
 def _around(edge: float) -> tuple[float, float]:
-    """Return the edges of a bucket whose numbers all stand at *edge*: some width is needed to draw it."""
+    """Return the edges of a bucket whose numbers all equal *edge*; drawing a bucket needs some width."""
     above = edge + max(abs(edge), 1.0) * NARROW
     return (edge, above) if math.isfinite(above) else (math.nextafter(edge, 0.0), edge)
 
 
 def _append(edges: list[float], counts: list[int], edge: float, count: int) -> None:
-    """Add a bucket up to *edge*; where *edge* is not above the last one, its numbers join the last bucket."""
+    """Add a bucket up to *edge*; when *edge* is not above the last edge, add *count* to the last bucket."""
     if not edges:
         edges += _around(edge) if count else (edge,)
         counts += (count,) if count else ()

@@ -1,9 +1,13 @@
-"""GenAI messages, in any of their forms -> OpenAI chat messages.
+"""GenAI messages in any known form -> OpenAI chat messages.
 
-Taken: JSON text or structured values; the parts form of the GenAI conventions (``text``, ``reasoning``, ``tool_call``,
-``tool_call_response`` with ``response`` or ``result``, ``blob``, ``file``, ``uri`` and generic parts); OpenAI's own
-form; the flattened attributes of older instrumentations. Pure, and never an exception: what is not a message is
-counted.
+Accepted forms, as JSON text or structured values:
+
+* The parts form of the GenAI conventions: ``text``, ``reasoning``, ``tool_call``, ``tool_call_response`` (with
+  ``response`` or ``result``), ``blob``, ``file``, ``uri`` and generic parts.
+* OpenAI's own form.
+* The flattened attributes of older instrumentations.
+
+Pure. Never raises: entries that are not messages are counted.
 Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json`` and ``gen-ai-output-messages.json``.
 """
 
@@ -26,7 +30,7 @@ class Chat:
 
     Attributes:
         messages: In OpenAI's chat shape.
-        finish_reason: That of the last message that names one.
+        finish_reason: Finish reason of the last message that names one.
         skipped: Entries that are not messages.
     """
 
@@ -35,12 +39,12 @@ class Chat:
     skipped: int = 0
 
     def add(self, entry: Json, role: str) -> None:
-        """Take one entry; *role* is that of a bare text."""
+        """Add the message or messages of one entry; *role* is the role of a bare text."""
         if isinstance(entry, str):
             self.messages.append({"role": role, "content": entry})
             return
-        said = entry.get("role") if isinstance(entry, dict) else None
-        if not isinstance(entry, dict) or not isinstance(said, str) or not said:
+        named_role = entry.get("role") if isinstance(entry, dict) else None
+        if not isinstance(entry, dict) or not isinstance(named_role, str) or not named_role:
             self.skipped += 1
             return
         reason = entry.get("finish_reason")
@@ -48,9 +52,9 @@ class Chat:
             self.finish_reason = reason
         parts = entry.get("parts")
         if isinstance(parts, list):
-            self.messages.extend(_from_parts(said, parts, entry.get("name")))
+            self.messages.extend(_from_parts(named_role, parts, entry.get("name")))
         else:
-            message: Message = {"role": said, "content": _content(entry.get("content"))}
+            message: Message = {"role": named_role, "content": _content(entry.get("content"))}
             for key in _MESSAGE_KEYS:
                 if entry.get(key) is not None and not too_deep(entry[key]):
                     message[key] = entry[key]
@@ -96,7 +100,7 @@ def system_message(value: Json) -> Message | None:
 
 
 def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Chat:
-    """Read messages that lie flat in attributes, e.g. ``gen_ai.prompt.0.role``.
+    """Read messages flattened into attributes, e.g. ``gen_ai.prompt.0.role``.
 
     Source: OpenLLMetry (``gen_ai.prompt.``, ``gen_ai.completion.``), OpenInference (``llm.input_messages.`` …).
     """
@@ -127,14 +131,14 @@ def _flattened_calls(entry: Mapping[str, Json]) -> list[Json]:
 
 
 def tool_call(call_id: Json, name: Json, arguments: Json) -> Json:
-    """Return one entry of OpenAI's ``tool_calls``; *arguments* become JSON text."""
+    """Return one entry of OpenAI's ``tool_calls``, with *arguments* as JSON text."""
     function: dict[str, Json] = {"name": name if isinstance(name, str) else "", "arguments": as_text(arguments)}
     call: dict[str, Json] = {"type": "function", "function": function}
     return {"id": call_id, **call} if isinstance(call_id, str) else call
 
 
 def _choice(entry: Json) -> Json:
-    """Return the message of an entry of ``choices``, with its finish reason; another entry as it is."""
+    """Return the message of an entry of ``choices``, with its finish reason; return any other entry unchanged."""
     inner = entry.get("message") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(inner, dict):
         return entry
@@ -148,7 +152,7 @@ def _content(value: Json) -> Json:
 
 
 def _from_parts(role: str, parts: list[Json], name: Json) -> list[Message]:
-    """Convert one message of the parts form: itself, unless it only holds tool results, and one for each of those."""
+    """Convert one message of the parts form; each tool result becomes a message of its own."""
     if len(parts) == 1 and not name:  # nearly every message
         only = parts[0]
         if isinstance(only, dict) and only.get("type") == "text" and isinstance(only.get("content"), str):
@@ -197,7 +201,7 @@ def _sort_part(
 
 
 def _media(part: dict[str, Json]) -> Json:
-    """Convert an image, sound or file to OpenAI's content part; a part of another kind stays as it is."""
+    """Convert an image, sound or file to OpenAI's content part; return any other part unchanged."""
     kind, modality = part.get("type"), part.get("modality")
     if kind == "file":
         return {"type": "file", "file": {"file_id": as_text(part.get("file_id"))}}
@@ -214,7 +218,7 @@ def _media(part: dict[str, Json]) -> Json:
 
 
 def _joined(content: list[Json]) -> Json:
-    """Return plain text when there is only text, nothing when there is nothing, else the parts."""
+    """Return plain text when every part is text, nothing when *content* is empty, else the parts."""
     texts = [part["text"] for part in content if isinstance(part, dict) and part.get("type") == "text"]
     if len(texts) < len(content):
         return content

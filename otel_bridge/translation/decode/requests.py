@@ -1,7 +1,7 @@
-"""An export request of metrics -> its resources and scopes as the bytes they came in, unparsed. Pure.
+"""Export request of metrics -> its resources and scopes as the received bytes, unparsed. Pure.
 
-Rows of otel-bridge stand one in a ``ScopeMetrics`` in a request too: found without protobuf, each can be read by its
-learned shape (row_template.py). Anything unusual is left to protobuf.
+In a request too, each row of otel-bridge has a ``ScopeMetrics`` of its own. Found without protobuf, a row can be read
+by its learned shape (row_template.py). Anything unusual is left to protobuf.
 Source: opentelemetry-proto, metrics_service.proto and metrics.proto; protobuf.dev/programming-guides/encoding.
 """
 
@@ -15,7 +15,7 @@ _RESOURCE, _SCOPE_METRICS, _SCHEMA_URL = 0x0A, 0x12, 0x1A
 
 
 def resource_parts(payload: bytes) -> list[tuple[bytes, list[bytes]]] | None:
-    """Return each resource of a request with its scopes, both serialised; ``None``: protobuf has to read it."""
+    """Return each resource of a request with its scopes, both serialised; ``None``: protobuf must read the request."""
     parts: list[tuple[bytes, list[bytes]]] = []
     try:
         for tag, message in _fields(payload):
@@ -44,7 +44,7 @@ def _parts_of(message: bytes) -> tuple[bytes, list[bytes]] | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield tag and bytes of each field, all being of variable length."""
+    """Yield tag and bytes of each field; all fields have variable length."""
     position, end = 0, len(data)
     while position < end:
         tag, size = data[position], data[position + 1]

@@ -1,4 +1,4 @@
-"""Resource attributes -> which run, and the sender. Pure; the receiver splits its requests with `run_of` too.
+"""Resource attributes -> the run and the producer. Pure. The receiver also splits its requests with `run_of`.
 
 Source: the design, "Foreign producers": run from ``rl.run.id`` | ``rl.project`` and ``rl.run.name`` | ``nemo.run.id`` |
 ``service.namespace`` and ``service.name``; role from ``rl.role`` | ``service.name``.
@@ -21,12 +21,12 @@ from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_i
 
 DEFAULT_PROJECT = "default"
 _UNKNOWN_SERVICE = "unknown_service"
-"""What SDKs call a program that was given no name, plus ``:<executable>``."""
+"""Service name that SDKs give to a program without a name, followed by ``:<executable>``."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """Which run: its id, and the project and name that it is shown under."""
+    """Identity of a run: its id, and the project and name that trackers show."""
 
     id: str
     project: str
@@ -46,7 +46,7 @@ def attributes_of(resource_bytes: bytes) -> dict[str, object]:
 
 
 def run_of(attributes: Mapping[str, object]) -> RunIdentity:
-    """Return the run that a resource belongs to; every resource belongs to one."""
+    """Return the run that a resource belongs to; every resource belongs to a run."""
     project = text_in(attributes, semconv.PROJECT) or text_in(attributes, semconv.SERVICE_NAMESPACE) or DEFAULT_PROJECT
     name = text_in(attributes, semconv.RUN_NAME)
     given = text_in(attributes, semconv.RUN_ID)
@@ -60,22 +60,22 @@ def run_of(attributes: Mapping[str, object]) -> RunIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """One resource, read once: which run, which process, which role.
+    """Facts of one resource: its run, process and role.
 
     Attributes:
         attributes: All resource attributes.
-        run: The run it belongs to.
-        instance: ``rl.instance.id``; for a foreign producer a made-up one that begins with ``foreign:``.
-        foreign: The producer does not know ``rl.instance.id``.
-        role: Role of our own rows: ``rl.role`` alone.
-        foreign_role: Role of anything else: ``rl.role``, else the ``service.name`` of a producer that is not ours.
+        run: The run that the resource belongs to.
+        instance: ``rl.instance.id``; for a third-party producer a made-up id that begins with ``foreign:``.
+        foreign: Whether the producer is third-party: the resource lacks ``rl.instance.id``.
+        role: Role of native rows: ``rl.role`` alone.
+        foreign_role: Role of all other data: ``rl.role``, else the ``service.name`` of a third-party producer.
         rank: Rank in the job, from 0.
-        forked: A forked child of a process that sends itself.
-        launcher: ``otel-bridge run`` itself.
-        attempt: Which start of the role this is, where its environment names it.
-        started_unix_ns: When the process joined the run, by its own clock; 0: the producer does not say.
-        system: A bridge's measurements of a machine, in the name of a process that asked for them.
-        anonymous: A third-party producer without id: several processes may look like this one.
+        forked: Whether the producer is a forked child of a process that sends data itself.
+        launcher: Whether the producer is ``otel-bridge run`` itself.
+        attempt: Attempt of the role, where the environment of the process names the attempt.
+        started_unix_ns: Time at which the process joined the run, by its own clock; 0: unknown.
+        system: Whether the data are a bridge's measurements of a machine, on behalf of a process.
+        anonymous: Whether several processes may share this resource: a third-party producer without an id.
     """
 
     attributes: Mapping[str, object]
@@ -94,7 +94,7 @@ class Producer:
 
 
 def producer_of(attributes: Mapping[str, object]) -> Producer:
-    """Read a resource."""
+    """Return the producer that the attributes of a resource describe."""
     role = text_in(attributes, semconv.ROLE) or None
     instance = text_in(attributes, semconv.INSTANCE_ID)
     system = attributes.get(semconv.SYSTEM) is True
@@ -117,7 +117,9 @@ def producer_of(attributes: Mapping[str, object]) -> Producer:
 
 
 def within(outer: Mapping[str, object], inner: Mapping[str, object]) -> dict[str, object]:
-    """Return the resource of what another SDK sent inside an otel-bridge process: it says who, the process which run.
+    """Return the resource of an SDK's data from inside an otel-bridge process.
+
+    The SDK's resource names the sender; the process's resource names the run.
 
     Args:
         outer: Resource of the process.
@@ -140,31 +142,31 @@ def _service_role(attributes: Mapping[str, object]) -> str | None:
 
 
 def _is_anonymous(attributes: Mapping[str, object]) -> bool:
-    """Return whether nothing distinguish the processes of one service."""
+    """Return whether nothing distinguishes the processes of one service."""
     machine_and_pid = text_in(attributes, "host.name") and text_in(attributes, "process.pid")
     return not (text_in(attributes, "service.instance.id") or machine_and_pid)
 
 
 def _foreign_instance(attributes: Mapping[str, object], role: str | None) -> str:
-    """Tell foreign processes apart for their life only; no identity of a point depends on it."""
+    """Return an id that distinguishes third-party processes while they live; no identity of a point depends on it."""
     parts = [role or "", *(text_in(attributes, key) for key in ("service.instance.id", "host.name", "process.pid"))]
     return "foreign:" + hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-# Who sent a span: resource attributes -> what a rollout needs of them. Pure.
+# Resource attributes -> the origin of a span, as far as a rollout needs it. Pure.
 
 _FOREIGN_FACTS: Final = ("agentlightning.rollout_id", "agentlightning.attempt_id")
-"""What SDKs call a program that was given no name."""
+"""Resource attributes that become metadata of a third-party rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanOrigin:
-    """Who sent a span, as far as a rollout needs it.
+    """Sender of a span, as far as a rollout needs it.
 
     Attributes:
-        role: Its role.
-        run_id: Its run.
-        own: The span is of our emitter, which has applied the content policy.
+        role: Role of the sender.
+        run_id: Run of the sender.
+        own: Whether our emitter made the span, and so has applied the content policy.
         facts: Resource attributes that become metadata.
         scope: The instrumentation scope.
     """
@@ -177,7 +179,7 @@ class SpanOrigin:
 
 
 def role_of(resource_attributes: Mapping[str, object]) -> str | None:
-    """Return the role of a process: our own name theirs, of others the service's name does."""
+    """Return the role of a process: ``rl.role``, else the service name of a third-party producer."""
     role = text_in(resource_attributes, semconv.ROLE)
     if not role and semconv.INSTANCE_ID not in resource_attributes:
         service = text_in(resource_attributes, semconv.SERVICE_NAME)
@@ -186,14 +188,14 @@ def role_of(resource_attributes: Mapping[str, object]) -> str | None:
 
 
 def origin_of(resource_attributes: Mapping[str, object], scope: str) -> SpanOrigin:
-    """Return the producer of spans of the instrumentation scope *scope*."""
+    """Return the origin of spans of the instrumentation scope *scope*."""
     own = scope == semconv.SCOPE_NAME
     facts: dict[str, Json] = {} if own else _foreign_facts(resource_attributes)
     return SpanOrigin(role_of(resource_attributes), run_of(resource_attributes).id, own, facts, scope)
 
 
 def _foreign_facts(resource_attributes: Mapping[str, object]) -> dict[str, Json]:
-    """Return the resource attributes that become metadata of a foreign rollout."""
+    """Return the resource attributes that become metadata of a third-party rollout."""
     return {
         key.rpartition(".")[2]: value
         for key in _FOREIGN_FACTS

@@ -1,7 +1,8 @@
-"""Our own row frames -> rows as they came: the slow, exact way and the learned, fast one. Pure.
+"""Native row frames -> rows as received, read in the slow, exact way or in the learned, fast way. Pure.
 
-One frame is a ``ScopeMetrics`` with one gauge (or exponential histogram) point per value and the gauge ``rl.row``, the
-number of values. A Collector may cut rows anywhere and put many into one message; points of one row share their time.
+One frame is a ``ScopeMetrics`` with one gauge (or exponential histogram) point per value. Its gauge ``rl.row`` holds
+the number of values. A Collector may cut rows anywhere and put many into one message. Points of one row share their
+time.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from otel_bridge.translation.decode.histograms import exponential
 from otel_bridge.translation.decode.row_template import Read, RowTemplate, learn
 
 _PREFIX_BYTES = 25
-"""Scope (15 bytes), headers of the first metric (4), up to 6 bytes of its name: none of it varies (row_template.py)."""
+"""Bytes that never vary: scope (15), headers of the first metric (4), up to 6 of its name (row_template.py)."""
 _CHAIN = 8
-"""Shapes of one length and prefix."""
+"""Most shapes that are kept for one length and prefix."""
 _LEARN_COST, _CREDIT_START, _CREDIT_MAX = 20, 4_000, 20_000
-"""Learning takes as long as some twenty fast reads: shapes that never come again must not be learned for ever."""
+"""Budget for learning, in fast reads. It stops endless learning of shapes that never recur."""
 
 
 _Point: TypeAlias = pb.NumberDataPoint | pb.ExponentialHistogramDataPoint
@@ -31,13 +32,13 @@ _Point: TypeAlias = pb.NumberDataPoint | pb.ExponentialHistogramDataPoint
 def full_key(role: str | None, key: str, *, rank: int = 0, suffix: str = "") -> str:
     """Return the key that trackers show.
 
-    A user's key that would be the role's own step axis becomes ``…_value``: the axis is never overwritten.
+    A user's key with the name of the role's own step axis becomes ``…_value``, so that the axis is never overwritten.
 
     Args:
         role: Role of the sender.
-        key: As the producer named it.
+        key: Key as the producer named it.
         rank: Ranks above 0 are distinguished by ``/rank<k>``.
-        suffix: What `metrics.keys.attribute_suffix` made of further attributes.
+        suffix: Result of `metrics.keys.attribute_suffix` for further attributes.
     """
     full = key_of(role, key) + suffix
     if rank > 0:
@@ -47,13 +48,13 @@ def full_key(role: str | None, key: str, *, rank: int = 0, suffix: str = "") -> 
 
 @dataclass(slots=True)
 class RowFragment:
-    """One row, or the part of it that one message holds.
+    """One row, or the part of a row that one message holds.
 
     Attributes:
-        seq: Number of the row, 0 when the part with ``rl.row`` is elsewhere.
-        want: How many values the row has, -1 when unknown.
+        seq: Number of the row, 0 when another fragment holds ``rl.row``.
+        want: Number of values of the row, -1 when unknown.
         values: Full key to value.
-        same: How many values are not in it, since another of the row has their full key.
+        same: Number of values left out because another value of the row has the same full key.
     """
 
     role: str | None
@@ -65,13 +66,13 @@ class RowFragment:
     same: int = 0
 
     def add(self, key: str, value: Value) -> None:
-        """Add a value; of two with one full key the last one holds."""
+        """Add a value; of two values with one full key the last wins."""
         self.same += key in self.values
         self.values[key] = value
 
 
 def pieces_of(scope_metrics: pb.ScopeMetrics, role: str | None, rank: int) -> tuple[list[RowFragment], list[pb.Metric]]:
-    """Return the rows of an otel-bridge message, by time, and the metrics that are not values of rows."""
+    """Return the rows of an otel-bridge message, in order of time, and the metrics that are not values of rows."""
     pieces: dict[tuple[int, str | None], RowFragment] = {}
     others: list[pb.Metric] = []
     for metric in scope_metrics.metrics:
@@ -88,7 +89,7 @@ def pieces_of(scope_metrics: pb.ScopeMetrics, role: str | None, rank: int) -> tu
 
 
 def _points(metric: pb.Metric) -> Sequence[_Point]:
-    """Return the points of a metric of a kind that rows have."""
+    """Return the points of a metric, when rows may hold metrics of its kind."""
     kind = metric.WhichOneof("data")
     if kind == "gauge":
         return metric.gauge.data_points
@@ -131,7 +132,7 @@ def _take(
 
 
 def number(point: pb.NumberDataPoint) -> int | float | None:
-    """Return the value of a point; ``None`` when it has none."""
+    """Return the value of a point; ``None`` when the point has no value."""
     kind = point.WhichOneof("value")
     if kind == "as_double":
         return point.as_double
@@ -140,7 +141,7 @@ def number(point: pb.NumberDataPoint) -> int | float | None:
 
 @dataclass(slots=True)
 class RowSchema:
-    """A template and whom its rows are of."""
+    """Template of rows, with the role and rank of their sender."""
 
     template: RowTemplate
     role: str | None
@@ -148,7 +149,10 @@ class RowSchema:
 
 
 class RowDecoder:
-    """Reads the row frames of all processes of one role and rank; learns their shapes. Bounded in bytes and number."""
+    """Reader of the row frames of all processes of one role and rank.
+
+    The decoder learns the shapes of frames; their bytes and number are bounded.
+    """
 
     def __init__(self, role: str | None, rank: int, max_bytes: int = 4 << 20, max_shapes: int = 256) -> None:
         self._role, self._rank = role, rank
@@ -158,7 +162,7 @@ class RowDecoder:
         self._credit = _CREDIT_START
 
     def fast(self, payload: bytes) -> tuple[RowSchema, Read] | None:
-        """Read a frame of a shape that was learned; ``None`` when it must be read the slow way."""
+        """Read a frame of a learned shape; return ``None`` when the frame must be read the slow way."""
         chain = self._shapes.get((len(payload), payload[:_PREFIX_BYTES]))
         if chain is None:
             return None

@@ -1,8 +1,8 @@
-"""Spans that were made of their root's messages -> the same spans with the texts they stand for.
+"""Spans made of their root's messages -> the same spans with the texts of these messages.
 
-Our emitter writes every text of a rollout once, into the root; a span that it made of a message says by an index which
-one. Spans that bring messages of their own (of live rollouts, of others, of earlier versions) stay as they are. Pure;
-an index that names no message is passed over.
+Our emitter writes every text of a rollout once, into the root. A span made of a message names the message by an index.
+Spans with messages of their own (of live rollouts, of third-party producers, of earlier versions) stay unchanged. Pure.
+An index that names no message is ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOTHING: Final[_Entry] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A span that was made of a message."""
+    """A span that was made of a message of its root."""
 
     span: Span
     index: int
@@ -35,7 +35,7 @@ class _Made:
 
 
 def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
-    """Return *spans*, those that stand for a message of *root* as copies that hold its text."""
+    """Return *spans*; those that stand for a message of *root* become copies with the text of that message."""
     made = {place: one for place, span in enumerate(spans) if (one := _made(span)) is not None}
     if not made:
         return list(spans)
@@ -51,22 +51,22 @@ def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
 def _made(span: Span) -> _Made | None:
     if not any(pair.key == semconv.MESSAGE_INDEX for pair in span.attributes):
         return None
-    said = {pair.key: pair.value for pair in span.attributes}
-    index = value_of(said[semconv.MESSAGE_INDEX])
+    attributes = {pair.key: pair.value for pair in span.attributes}
+    index = value_of(attributes[semconv.MESSAGE_INDEX])
     if type(index) is not int:
         return None
-    operation, call_id = said.get(semconv.GEN_AI_OPERATION), said.get(semconv.GEN_AI_TOOL_CALL_ID)
+    operation, call_id = attributes.get(semconv.GEN_AI_OPERATION), attributes.get(semconv.GEN_AI_TOOL_CALL_ID)
     return _Made(
         span,
         index,
         operation.string_value if operation is not None else "",
         call_id.string_value if call_id is not None else "",
-        frozenset(said),
+        frozenset(attributes),
     )
 
 
 def _conversation(root: Span, last_answer: int | None) -> list[_Entry]:
-    """Return the messages of *root* in the order in which they were said; its output is the last answer."""
+    """Return the messages of *root* in the order of the conversation; the output of *root* is the last answer."""
     given, made = _messages(root, semconv.GEN_AI_INPUT_MESSAGES), _messages(root, semconv.GEN_AI_OUTPUT_MESSAGES)
     place = len(given) if last_answer is None or not 0 <= last_answer <= len(given) else last_answer
     return [*given[:place], *made, *given[place:]]
@@ -81,7 +81,7 @@ def _messages(root: Span, key: str) -> list[_Entry]:
 
 
 def _with_messages(made: _Made, messages: Sequence[_Entry]) -> Span:
-    """Return a copy of a span with what its message says, less the index."""
+    """Return a copy of a span with the content of its message, without the index."""
     texts = _turn(made.index, messages) if made.operation == semconv.OPERATION_CHAT else _call(made, messages)
     copy = Span()
     copy.CopyFrom(made.span)
@@ -94,7 +94,7 @@ def _with_messages(made: _Made, messages: Sequence[_Entry]) -> Span:
 
 
 def _turn(index: int, messages: Sequence[_Entry]) -> Mapping[str, str]:
-    """Return what a model was given since its last answer, and what it said."""
+    """Return the input of a model since its last answer, and its next answer."""
     first = index
     while first and messages[first - 1].get("role") != _ASSISTANT:
         first -= 1
@@ -105,7 +105,7 @@ def _turn(index: int, messages: Sequence[_Entry]) -> Mapping[str, str]:
 
 
 def _call(made: _Made, messages: Sequence[_Entry]) -> Mapping[str, str]:
-    """Return what a tool was called with, by the nearest call of that id, and what it answered."""
+    """Return the arguments of the nearest tool call with the span's call id, and the tool's answer."""
     texts: dict[str, str] = {}
     before = reversed(messages[: made.index])
     asked: _Entry = next((entry for entry in before if entry.get("role") == _ASSISTANT), _NOTHING)

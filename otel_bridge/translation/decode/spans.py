@@ -1,6 +1,6 @@
-"""One OTLP span -> `records.Span`, and what a rollout takes from it.
+"""OTLP span -> `records.Span`, and the facts of a rollout that the span holds.
 
-Times stay nanoseconds, ids become hex digits. Pure; absurd values are passed over, never an exception.
+Times stay nanoseconds, ids become hex digits. Pure. Absurd values are ignored and never raise.
 Source: opentelemetry-proto ``trace.proto``; OpenTelemetry GenAI conventions 1.41.
 """
 
@@ -46,16 +46,16 @@ _NO_PARENT: Final = frozenset({b"", bytes(8)})
 
 @dataclass(slots=True)
 class SpanFacts:
-    """A span read once.
+    """Facts of one span.
 
     Attributes:
         otlp: The span itself.
-        attributes: All of them, content included.
+        attributes: All attributes, content included.
         kind: ``generation``, ``tool`` or ``span``.
         prompt: Input messages.
         answer: Output messages.
-        finish_reason: As the span, else its last output message says.
-        error: The error's text when its status is an error.
+        finish_reason: Finish reason of the span, else of its last output message.
+        error: Text of the error when the span's status is an error.
         skipped: Entries among the messages that are not messages.
     """
 
@@ -95,8 +95,8 @@ class SpanFacts:
 
 
 def read_span(span: Span) -> SpanFacts:
-    """Read *span* once, its messages included."""
-    # The empty text is falsy, as every value that is not a text reads: only those take the longer way.
+    """Return the facts of *span*, its messages included."""
+    # A value that is not text reads as the empty text, which is falsy: only such values take the longer way.
     attributes = {pair.key: pair.value.string_value or value_of(pair.value) for pair in span.attributes}
     kind = kind_of(span.name, attributes)
     prompt, answer = _chats(span, attributes, kind)
@@ -128,7 +128,7 @@ def is_rollout(span: Span) -> bool:
 
 
 def is_bare(span: Span) -> bool:
-    """Return whether *span* is a call of a named model without any message, as instrumentations make it."""
+    """Return whether *span* is an instrumentation's call of a named model, without any message."""
     keys = {pair.key for pair in span.attributes}
     if not keys.intersection(_KIND_KEYS) or keys.isdisjoint(_MODELS) or any(map(is_content, keys)):
         return False
@@ -141,7 +141,7 @@ def _holds_messages(event: Span.Event) -> bool:
 
 
 def finish_keys() -> frozenset[str]:
-    """Return the attributes that hold a finish reason."""
+    """Return the names of the attributes that hold a finish reason."""
     return _FINISH_KEYS
 
 
@@ -151,25 +151,25 @@ def is_root(span: Span) -> bool:
 
 
 def is_marked(span: Span) -> bool:
-    """Return whether *span* says itself that it is a rollout, not merely a call of a model."""
+    """Return whether *span* is marked as a rollout, not merely as a call of a model."""
     return span.name == semconv.ROLLOUT_SPAN or any(pair.key == semconv.ROLLOUT_ID for pair in span.attributes)
 
 
 def kind_of(name: str, attributes: Mapping[str, Json]) -> str:
-    """Return ``generation``, ``tool`` or ``span``, by the operation, else by the span's name."""
+    """Return ``generation``, ``tool`` or ``span``, by the operation, else by *name*."""
     for key, kinds in _KINDS:
-        said = attributes.get(key)
-        if isinstance(said, str):
-            return kinds.get(said.strip('"').lower(), SPAN)
+        kind_name = attributes.get(key)
+        if isinstance(kind_name, str):
+            return kinds.get(kind_name.strip('"').lower(), SPAN)
     return _NAMED_KINDS.get(name.partition(" ")[0], SPAN) if " " in name else SPAN
 
 
 _NAMED_KINDS: Final[Mapping[str, str]] = {**dict(_KINDS)[semconv.GEN_AI_OPERATION], "llm": GENERATION, "tool": TOOL}
-"""First words of the names of spans that say no kind."""
+"""First word of a span's name to its kind, for spans that state no kind."""
 
 
 def error_of(span: Span) -> str | None:
-    """Return the text of a span's error, ``None`` when its status is none."""
+    """Return the text of a span's error, ``None`` when the status is not an error."""
     if span.status.code != Status.STATUS_CODE_ERROR:
         return None
     if span.status.message:
@@ -184,7 +184,7 @@ def error_of(span: Span) -> str | None:
 
 
 def finish_reason_of(attributes: Mapping[str, Json]) -> str | None:
-    """Return the last finish reason that the attributes name."""
+    """Return the last finish reason among *attributes*."""
     reasons = parsed_json(first_of(attributes, _FINISH_REASONS))
     if isinstance(reasons, list):
         reasons = reasons[-1] if reasons else None
@@ -192,7 +192,7 @@ def finish_reason_of(attributes: Mapping[str, Json]) -> str | None:
 
 
 def first_of(attributes: Mapping[str, Json], keys: Iterable[str]) -> Json:
-    """Return the value of the first of *keys* that there is; ``key#field`` is a field of a JSON object."""
+    """Return the value of the first of *keys* that is present; ``key#field`` is a field of a JSON object."""
     for key in keys:
         name, _, inner = key.partition("#")
         value = attributes.get(name)
@@ -205,7 +205,7 @@ def first_of(attributes: Mapping[str, Json], keys: Iterable[str]) -> Json:
 
 
 def unquoted(value: Json) -> Json:
-    """Return the text that a JSON string holds, as MLflow writes every text; anything else as it is."""
+    """Return the text of a JSON string, as MLflow writes every text; return any other value unchanged."""
     if isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"':
         try:
             return cast("Json", orjson.loads(value))
@@ -215,7 +215,7 @@ def unquoted(value: Json) -> Json:
 
 
 def tool_answer(span: SpanFacts) -> tuple[str, Json] | None:
-    """Return the id of the call that a tool's span answers, and its result; ``None`` where it names none."""
+    """Return the id of the call that a tool's span answers, and the result; ``None`` when the span names no call."""
     if span.kind != TOOL:
         return None
     call_id, result = as_name(first_of(span.attributes, _CALL_IDS)), first_of(span.attributes, _RESULTS)
@@ -227,7 +227,7 @@ def _else(value: Json, other: Json) -> Json:
 
 
 def as_int(value: Json) -> int | None:
-    """Return a whole number of at most 64 bits, also from its text; ``None`` for anything else."""
+    """Return *value* as a whole number of at most 64 bits, text accepted; ``None`` for anything else."""
     if isinstance(value, str):
         try:
             value = int(value) if len(value) < 20 else None
@@ -241,7 +241,7 @@ def as_int(value: Json) -> int | None:
 
 
 def as_ints(value: Json) -> tuple[int, ...] | None:
-    """Return a list of at most 64 whole numbers; ``None`` for anything else."""
+    """Return *value* as at most 64 whole numbers; ``None`` for anything else."""
     if not isinstance(value, list) or len(value) > _MAX_INTS:
         return None
     found = tuple(number for one in value if (number := as_int(one)) is not None)
@@ -249,7 +249,7 @@ def as_ints(value: Json) -> tuple[int, ...] | None:
 
 
 def as_float(value: Json) -> float | None:
-    """Return a number, also from its text; ``None`` for anything else. Non-finite ones stay."""
+    """Return *value* as a number, text and non-finite numbers accepted; ``None`` for anything else."""
     if isinstance(value, (bool, int, float)):
         try:
             return float(value)
@@ -262,14 +262,14 @@ def as_float(value: Json) -> float | None:
 
 
 def as_name(value: Json) -> str | None:
-    """Return a text or a number as text; ``None`` for anything else, the empty text included."""
+    """Return *value*, a text or a number, as text; ``None`` for anything else, the empty text included."""
     if isinstance(value, str):
         return value or None
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Chat]:
-    """Return input and output messages, from attributes, else from events, else from what older conventions use."""
+    """Return input and output messages, from attributes, else from events, else by older conventions."""
     given = attributes.get(semconv.GEN_AI_INPUT_MESSAGES)
     made = attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
     if given is not None or made is not None:

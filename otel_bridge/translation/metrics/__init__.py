@@ -1,1 +1,1 @@
-"""Values of all producers -> rows and configs. Pure."""
+"""Translation of the metrics and configs of all producers to rows and config records. Pure."""

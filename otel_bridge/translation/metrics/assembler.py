@@ -1,8 +1,8 @@
-"""Rows as they came -> `Row` records: once each, whole, in order within a process. Pure.
+"""Rows as received -> `Row` records: once each, whole, in order within a process. Pure.
 
-From a local segment rows come whole and in order. From a receiver they may come cut, doubled and reordered: a row waits
-until it is whole, and a whole row until those before it have come, both at most ``row_wait_ns``. What waits lies under
-``row/<instance>/<time>`` of the state.
+From a local segment rows arrive whole and in order. From a receiver rows may arrive cut, doubled and reordered. A row
+waits until it is whole, and a whole row until the rows before it have arrived, both at most ``row_wait_ns``. Waiting
+rows are stored under ``row/<instance>/<time>`` of the state.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from otel_bridge.translation.state import TranslationState, count
 INCOMPLETE = "row/incomplete"
 _PREFIX = "row/"
 _MAX_WRITTEN = 10_000
-"""Rows written before they were whole that are remembered per process, so that a later piece finds its row."""
+"""Most incomplete written rows remembered per process, so that a later fragment finds its row."""
 _FOREVER = 1 << 63
 
 
 class RowAssembler:
-    """The rows of all processes of otel-bridge in one run."""
+    """Assembler of the rows of all native processes of one run."""
 
     def __init__(
         self,
@@ -47,19 +47,19 @@ class RowAssembler:
 
     @property
     def waiting(self) -> int:
-        """How many rows wait."""
+        """Number of waiting rows."""
         return sum(len(process.waiting) for process in self._holding)
 
     def waiting_of(self) -> dict[str, int]:
-        """Return how many rows of each process wait, by instance."""
+        """Return the number of waiting rows of each process, by instance."""
         return {process.instance: len(process.waiting) for process in self._holding}
 
     def expected(self, process: Process, seq: int) -> bool:
-        """Return whether row *seq* is the next one and nothing of the process waits."""
+        """Return whether row *seq* is the next row and no row of the process waits."""
         return seq == process.rows.high + 1 and not process.waiting and not process.written
 
     def next(self, process: Process, learned: RowSchema, read: Read) -> Row:
-        """Make the record of an expected row. This is the hot path."""
+        """Return the record of an expected row. This is the hot path."""
         time_ns, step, seq, sent = read
         values: Mapping[str, Value] = sent
         axis = learned.axis
@@ -71,16 +71,16 @@ class RowAssembler:
         return Row(process.row_prefix + str(seq), learned.role, step, axis, time_ns, values, steps, attempt)
 
     def take(self, process: Process, piece: RowFragment, now_unix_ns: int, *, hold: bool) -> list[Row]:
-        """Take a row or a part of one.
+        """Add a row or a fragment of one.
 
         Args:
-            process: Whose row it is.
-            piece: The row or part.
-            now_unix_ns: When it came.
-            hold: Rows before it may still come: it waits for them.
+            process: Process that sent the row.
+            piece: The row or fragment.
+            now_unix_ns: Time of arrival.
+            hold: Whether the row waits for earlier rows, which may still arrive.
 
         Returns:
-            The rows that are released by it, in order.
+            The rows that this one releases, in order.
         """
         process.mark_changed()
         if piece.time_ns in process.written:
@@ -103,7 +103,7 @@ class RowAssembler:
         return rows + self._within_bounds()
 
     def tick(self, now_unix_ns: int) -> list[Row]:
-        """Release what has waited long enough."""
+        """Release the rows that have waited long enough."""
         rows: list[Row] = []
         for process in list(self._holding):
             for time_ns in self._due(process, now_unix_ns):
@@ -119,11 +119,11 @@ class RowAssembler:
         )
 
     def close(self) -> list[Row]:
-        """Release everything: nothing more will come."""
+        """Release all rows, since no more data will arrive."""
         return self.tick(_FOREVER)
 
     def flush(self) -> None:
-        """Write what waits to the state."""
+        """Write the waiting rows to the state."""
         for process, time_ns in self._changed:
             key = f"{_PREFIX}{process.instance}/{time_ns}"
             row = process.waiting.get(time_ns) or process.written.get(time_ns)
@@ -134,7 +134,7 @@ class RowAssembler:
         self._changed.clear()
 
     def forget(self, process: Process) -> list[Row]:
-        """Release what waits of a process that has ended, and forget the process."""
+        """Release the waiting rows of a process that has ended, and forget the process."""
         rows: list[Row] = []
         while process.waiting:
             rows += self._give_up(process, next(iter(process.waiting.values())))
@@ -157,7 +157,7 @@ class RowAssembler:
         return row
 
     def _fill(self, row: PendingRow, piece: RowFragment) -> bool:
-        """Add what *piece* brings; False when it brings nothing new."""
+        """Add the content of *piece* to *row*; return whether any of it is new."""
         new = {key: value for key, value in piece.values.items() if key not in row.values}
         numbered = piece.seq > 0 and row.seq == 0
         if not (new or numbered):
@@ -179,21 +179,21 @@ class RowAssembler:
         return rows
 
     def _give_up(self, process: Process, oldest: PendingRow) -> list[Row]:
-        """Let *oldest* through although it is cut or rows before it are missing; whole ones of before go first."""
+        """Release *oldest* although it is cut or rows before it are missing; whole earlier rows go first."""
         before = sorted((row for row in process.ready.values() if row.time_ns < oldest.time_ns), key=lambda r: r.seq)
         rows = [self._write(process, row) for row in before]
         rows.append(self._write(process, oldest) if oldest.whole else self._write_cut(process, oldest))
         return rows + self._in_order(process)
 
     def _write(self, process: Process, row: PendingRow) -> Row:
-        """Make the record of a whole row."""
+        """Return the record of a whole row."""
         late = row.seq <= process.rows.high
         self._done(process, row)
         process.rows.add(row.seq, row.time_ns)
         return self._record(process, row, f"{process.row_prefix}{row.seq}", row.values, late=late)
 
     def _write_cut(self, process: Process, row: PendingRow) -> Row:
-        """Make a record of the part of a row that has come, and remember it for the parts that have not."""
+        """Return a record of an incomplete row, and remember the row for its missing fragments."""
         late = row.time_ns <= process.rows.high_ns
         self._done(process, row)
         row.begin_writing(f"{process.row_prefix}{row.seq or f't{row.time_ns}'}")
@@ -208,7 +208,7 @@ class RowAssembler:
         return self._record(process, row, row.base_id, dict(row.values), late=late)
 
     def _further(self, process: Process, piece: RowFragment) -> list[Row]:
-        """Take a part of a row that was already written without it: a further row of the same step and time."""
+        """Return a further record, of the same step and time, for a late fragment of a row already written."""
         row = process.written[piece.time_ns]
         before = dict(row.values)
         if not self._fill(row, piece):

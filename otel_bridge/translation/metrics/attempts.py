@@ -1,7 +1,7 @@
-"""Which start of its role a process is, where its first word is not a row but a rollout, or statistics of rollouts.
+"""Attempt of a process whose first data are not rows but rollouts, or statistics of rollouts.
 
-Rows count the starts themselves (`StepAxes.attempt`); here the same is asked of what a process says before its first
-row, so that the statistics of a further attempt's first step belong to it.
+For rows, `StepAxes.attempt` detects the attempt. This module does the same for data before the first row, so that the
+statistics of a further attempt's first step belong to that attempt.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from otel_bridge.translation.processes.producers import ProducerContext
 
 
 class AttemptDetector:
-    """Asks `StepAxes` which start a process is, and shows the config of a further one."""
+    """Detector of a process's attempt, by `StepAxes`; emits the config of a further attempt."""
 
     def __init__(self, axes: StepAxes, events: Events) -> None:
         self._axes, self._events = axes, events
 
     def of_spans(self, context: ProducerContext, scopes: Iterable[ScopeSpans], now_unix_ns: int) -> list[Record]:
-        """Look at the spans of a process."""
+        """Detect the attempt of a process from its spans; return the config of a further attempt."""
         if not self._unknown(context):
             return []
         return self._detected(context, (span.attributes for scope in scopes for span in scope.spans), now_unix_ns)
 
     def of_logs(self, context: ProducerContext, scopes: Iterable[ScopeLogs], now_unix_ns: int) -> list[Record]:
-        """Look at the events of a process."""
+        """Detect the attempt of a process from its events; return the config of a further attempt."""
         if not self._unknown(context):
             return []
         records = (record for scope in scopes for record in scope.log_records)
@@ -59,7 +59,7 @@ class AttemptDetector:
 
 
 def _step(attributes: Iterable[KeyValue], role: str | None) -> int | None:
-    """Return the step that *attributes* name, unless they are another role's."""
+    """Return the step in *attributes*, unless *attributes* name another role."""
     found = {pair.key: value_of(pair.value) for pair in attributes if pair.key in {semconv.STEP, semconv.ROLE}}
     if found.get(semconv.ROLE, role) != role:
         return None

@@ -1,8 +1,8 @@
 """Config events -> the merged config of each role. Pure.
 
-Nested maps merge leaf by leaf. Of two values for one leaf the later one holds: from one process the one with the higher
-event number, between processes the one with the later time, in whatever order they come. Owns ``config/<role>`` (the
-merged config, as trackers show it) and ``config-leaf/<role>`` (each leaf with where it came from) of the state.
+Nested maps merge leaf by leaf. Of two values for one leaf the later wins, in whatever order the values arrive. Within a
+process, later means the higher event number; between processes, the later time. Owns ``config/<role>`` (the merged
+config, as trackers show it) and ``config-leaf/<role>`` (each leaf with its origin) of the state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOO_LARGE = "config/too_large"
 _MAX_LEAVES = 20_000
 _SEPARATOR = "\x1f"
 _OURS = "otel_bridge"
-"""Stands for the instance of a leaf that no process sent."""
+"""Placeholder for the instance of a leaf that no process sent."""
 
 _Leaf: TypeAlias = list[object]
 """Value, time, instance, event number."""
@@ -31,7 +31,7 @@ class ConfigEvent:
     """One ``log_config()`` call.
 
     Attributes:
-        seq: Event number, 0 when a foreign producer gave none.
+        seq: Event number, 0 when a third-party producer gave none.
     """
 
     instance: str
@@ -42,13 +42,13 @@ class ConfigEvent:
 
 
 class Configs:
-    """The merged configs of one run."""
+    """Merged configs of one run."""
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
 
     def merge(self, event: ConfigEvent) -> list[Config]:
-        """Merge *event*; return the role's config as it stands then, nothing when it stays as it was."""
+        """Merge *event*; return the role's new config, or nothing when the config is unchanged."""
         role = event.role or ""
         leaves = dict(cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role}") or {}))
         before = self._state.get(f"config/{role}")
@@ -67,7 +67,7 @@ class Configs:
         return [Config(_id(event), event.role, merged, event.time_unix_ns)]
 
     def attempt(self, role: str | None, number: int, time_unix_ns: int) -> list[Config]:
-        """Say in the role's config which start of it this is, unless the user's own config has that entry."""
+        """Note the attempt in the role's config, unless the user's own config has that entry."""
         leaf = cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {}).get(ATTEMPT)
         if leaf is not None and leaf[2] != _OURS:
             return []

@@ -1,7 +1,7 @@
-"""Which foreign points and events have come: a bounded set that survives a restart. Pure.
+"""Deduplication of third-party points and events: a bounded set that survives a restart. Pure.
 
-Cumulative producers send every known point again at each collection, so what is still being sent must not be forgotten:
-the oldest chunk goes first, but those of it that came again since they were written are kept (second chance).
+Cumulative producers resend every known point at each collection, so a point that is still sent must not be forgotten.
+The oldest chunk is dropped first, but hashes that were redelivered since they were written are kept (second chance).
 Owns ``seen/<number>`` of the state: up to `_CHUNK` hashes of 8 bytes each.
 """
 
@@ -17,12 +17,12 @@ _HASH_BYTES = 8
 
 
 def identity(*parts: object) -> bytes:
-    """Return the hash (8 bytes) of what makes a point one point."""
+    """Return the hash (8 bytes) of the parts that identify a point."""
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES).digest()
 
 
 class Deduplicator:
-    """Hashes that have come, at most about *limit* of them."""
+    """Set of received hashes, at most about *limit*."""
 
     def __init__(self, state: TranslationState, limit: int) -> None:
         self._state = state
@@ -37,7 +37,7 @@ class Deduplicator:
         self._last = max(self._chunks, default=0)
 
     def add(self, hash_: bytes) -> bool:
-        """Note that *hash_* has come; True when it is new."""
+        """Note that *hash_* was received; return whether it is new."""
         if hash_ in self._again:
             self._again[hash_] = True
             return False
@@ -70,7 +70,7 @@ class Deduplicator:
         self._changed.add(oldest)
         kept = 0
         for hash_ in _hashes(self._chunks.pop(oldest)):
-            if self._again.pop(hash_) and kept < _CHUNK // 2:  # half of them at least goes, so that this ends
+            if self._again.pop(hash_) and kept < _CHUNK // 2:  # at least half of the chunk goes, so that this ends
                 kept += 1
                 self._again[hash_] = False
                 self._append(hash_)

@@ -1,7 +1,7 @@
-"""Cumulative histogram points -> what was added since the point before. Pure.
+"""Cumulative histogram points -> increments since the previous point. Pure.
 
-A stock SDK sends cumulative histograms: each point holds all that was recorded since the program began. The last point
-of each series is kept under ``hist/<process>/<start>/<key>`` of the state.
+A stock SDK sends cumulative histograms: each point holds everything recorded since the program began. The last point of
+each series is kept under ``hist/<process>/<start>/<key>`` of the state.
 Source: opentelemetry-proto, metrics.proto, ``AggregationTemporality``; data-model.md, "Exponential Histogram".
 """
 
@@ -19,11 +19,11 @@ HistogramPoint: TypeAlias = pb.HistogramDataPoint | pb.ExponentialHistogramDataP
 
 
 class Increments:
-    """The last cumulative point of each series of one run.
+    """Last cumulative point of each series of one run.
 
     Args:
         state: Key space ``hist/``.
-        max_series: Series kept; of more, the one that was silent for the longest time is forgotten.
+        max_series: Most series kept; beyond it the series that was silent for longest is forgotten.
     """
 
     def __init__(self, state: TranslationState, max_series: int) -> None:
@@ -32,13 +32,13 @@ class Increments:
         self._last = dict(sorted(found, key=lambda pair: pair[1].time_unix_nano))
 
     def of(self, process: str, key: str, point: HistogramPoint) -> HistogramPoint | None:
-        """Return what *point* adds to the last one of its series; ``None``: nothing, or it is older.
+        """Return the increment of *point* over the last point of its series; ``None``: no increment, or an older point.
 
-        The first point of a series, and the first of a producer that began again, is returned whole.
+        The first point of a series, and the first point after a restart of the producer, is returned whole.
 
         Args:
-            process: Process that sent it; several that look like one differ in the time at which they began.
-            key: Key of its values.
+            process: Process that sent the point; processes that share an identity differ in their start time.
+            key: Key of the point's values.
             point: A cumulative point.
         """
         series = f"{process}/{point.start_time_unix_nano}/{key}"
@@ -111,7 +111,7 @@ def _exponential(
 
 
 def _by_index(buckets: pb.ExponentialHistogramDataPoint.Buckets, down: int) -> dict[int, int]:
-    """Return the counts by index, of a scale that is lower by *down*."""
+    """Return the counts by index, for a scale that is lower by *down*."""
     found: dict[int, int] = {}
     for place, count in enumerate(buckets.bucket_counts):
         index = (buckets.offset + place) >> min(down, 64)
@@ -120,7 +120,7 @@ def _by_index(buckets: pb.ExponentialHistogramDataPoint.Buckets, down: int) -> d
 
 
 def _totals(added: HistogramPoint, point: HistogramPoint, before: HistogramPoint) -> None:
-    """Set sum, and minimum and maximum where a new extreme shows them."""
+    """Set the sum, and minimum and maximum when *point* has a new extreme."""
     if point.HasField("sum") and before.HasField("sum"):
         added.sum = point.sum - before.sum
     if point.HasField("min") and before.HasField("min") and point.min < before.min:

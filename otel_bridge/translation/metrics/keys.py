@@ -1,9 +1,8 @@
-"""Keys and axes: from what a producer sent to what trackers show, and what is known of them so far.
+"""Keys and axes: names as sent by a producer -> names as shown by trackers, with the state of each axis.
 
 Pure. Owns ``axis/<axis>`` (step of the last row), ``furthest/<axis>`` (highest step of the current attempt),
-``key/<full key>`` (its axis key), ``ownkey/<full key>`` (keys of rows that statistics may share),
-``attempt/<axis>``, ``led/<axis>`` (last attempt that a rank 0 took part in) and ``reached/<axis>`` (highest step of a
-rollout) of the state.
+``key/<full key>`` (its axis key), ``ownkey/<full key>`` (keys of rows that statistics may share), ``attempt/<axis>``,
+``led/<axis>`` (last attempt with a rank 0) and ``reached/<axis>`` (highest step of a rollout) of the state.
 """
 
 from __future__ import annotations
@@ -23,35 +22,35 @@ _ILLEGAL = re.compile(r"[^\w.\-]", re.ASCII)
 MAX_SUFFIX = 120
 """Longest attribute part of a key: MLflow takes 250 characters in all (mlflow.utils.validation)."""
 MAX_AXES = 256
-"""Axes carried by every record; roles beyond it are still written, on their own axis."""
+"""Most axes that every record carries; further roles are still written, on their own axis."""
 QUIET_NS: Final = 90_000_000_000
-"""Silence after which a process behind a receiver is not an obstacle to a new attempt: heartbeats come each minute."""
+"""Silence after which a remote process no longer prevents a new attempt; heartbeats arrive each minute."""
 NO_PROCESSES: Final[Mapping[str, Process]] = MappingProxyType({})
 Admit: TypeAlias = Callable[[Mapping[str, Value], str | None], Mapping[str, Value]]
-"""Form of `StepAxes.admit`: from the values of a row and its axis to the values within the limit of keys."""
+"""Signature of `StepAxes.admit`: values of a row and its axis -> values within the limit of keys."""
 
 
 SAME_KEY: Final = "same_key"
 _OWN: Final = "ownkey/"
-"""Key space of the state: keys of rows that statistics of rollouts may have too."""
+"""Key space of the state: keys of rows that statistics of rollouts may also use."""
 _STATISTICS: Final = re.compile(
     r"(?:^|/)rollouts/(?:.+/)?"
     r"(?:total|kept|zero_variance_groups|reward/(?:mean|std|min|max)|staleness/(?:mean|max))$"
 )
 ATTEMPT: Final = "attempt"
-"""Key and entry of the config that tell the second start of a role, and later ones, from the first."""
+"""Key and config entry that number the second and later attempts of a role."""
 
 
 def is_statistic(key: str) -> bool:
-    """Return whether the statistics of a step may have *key*, as trackers show it."""
+    """Return whether the statistics of a step may use *key*, in the form that trackers show."""
     return "rollouts" in key and _STATISTICS.search(key) is not None
 
 
 def attribute_suffix(attributes: Mapping[str, object], *, cut: bool = True) -> str:
     """Return the part of a key that distinguishes the series of one metric: ``/code:200 method:GET``.
 
-    Sorted by name. Only characters that all three trackers take: letters, digits, ``_ . - :`` and space; where one
-    was replaced or the text was cut, a hash of the original keeps two series apart.
+    Attributes are sorted by name. All three trackers accept letters, digits, ``_ . - :`` and space. Where another
+    character was replaced or the text was cut, a hash of the original distinguishes the series.
     """
     if not attributes:
         return ""
@@ -62,7 +61,7 @@ def attribute_suffix(attributes: Mapping[str, object], *, cut: bool = True) -> s
 
 
 def attribute_parts(attributes: Mapping[str, object]) -> dict[str, str]:
-    """Return the name of each attribute to what a key shows of it, sorted by name: ``method:GET``."""
+    """Return the name of each attribute with its text in a key, sorted by name: ``method:GET``."""
     return {name: f"{_legal(name)}:{_legal(_text(value))}" for name, value in sorted(attributes.items())}
 
 
@@ -83,11 +82,11 @@ def short_hash(text: str, size: int) -> str:
 
 
 class StepAxes:
-    """Last step of every axis, axis of every key, attempt of every role: hot, flushed once a batch.
+    """Last step of every axis, axis of every key, attempt of every role: in memory, flushed once a batch.
 
     Args:
-        state: Where they are kept.
-        max_keys: How many keys are known at most.
+        state: State that stores them.
+        max_keys: Most keys that are known.
         processes: All processes of the run, as they are added.
     """
 
@@ -103,15 +102,15 @@ class StepAxes:
         self._last: dict[str, int] = {}
         self._furthest = _integers(state, "furthest/")
         self.restarted: dict[str, int] = {}
-        """Axes whose role began its second or a later attempt, to its number; emptied by the one that reports it."""
+        """Axis to attempt, for roles that began a second or later attempt; the reporter of the attempt removes it."""
         self.reload()
 
     def reload(self) -> None:
-        """Read the last steps again: another part of translation may have moved them."""
+        """Read the last steps again, since another part of translation may have changed them."""
         self._last = _integers(self._state, "axis/")
 
     def advance(self, axis: str, step: int) -> dict[str, int]:
-        """Set the last step of *axis* and return all axes as they stand now."""
+        """Set the last step of *axis*, and return the last step of every axis."""
         last = self._last
         if axis not in last and len(last) >= MAX_AXES:
             return {**last, axis: step}
@@ -122,15 +121,15 @@ class StepAxes:
         return last.copy()
 
     def beside(self, axis: str, step: int) -> dict[str, int]:
-        """Return all axes with *step* on *axis*, without moving it: for a row that comes late."""
+        """Return all axes with *step* on *axis*, without changing the last step of *axis*: for a late row."""
         return {**self._last, axis: step}
 
     def steps(self) -> dict[str, int]:
-        """Return all axes."""
+        """Return the last step of every axis."""
         return dict(self._last)
 
     def register(self, keys: Iterable[str], axis: str) -> None:
-        """Note that *keys* are drawn over *axis*; what was noted first holds."""
+        """Note that *keys* are drawn over *axis*; the first axis of a key wins."""
         for key in keys:
             if key not in self._known and len(self._known) < self._max_keys:
                 self._known.add(key)
@@ -141,7 +140,7 @@ class StepAxes:
 
         Args:
             values: Key to value of one row.
-            axis: What they are drawn over, ``None``: time.
+            axis: Axis over which the values are drawn; ``None``: time.
         """
         for key in filter(is_statistic, values):
             if key not in self._own:
@@ -150,11 +149,11 @@ class StepAxes:
         return self._within_limit(values, axis)
 
     def admit_statistics(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
-        """Return the statistics of a step as `admit` does, without those whose key a row has: that series is its own.
+        """Return the statistics of a step as `admit` does, without values whose key a row already uses.
 
         Args:
             values: Key to value.
-            axis: What they are drawn over, ``None``: time.
+            axis: Axis over which the values are drawn; ``None``: time.
         """
         own = self._own.intersection(values)
         if own:
@@ -180,18 +179,18 @@ class StepAxes:
         return {key: value for key, value in values.items() if key not in beyond}
 
     def reached(self, axis: str, step: int) -> None:
-        """Note that a rollout of *step* was sent: a role may send rollouts and no rows."""
+        """Note that a rollout of *step* was sent, since a role may send rollouts without rows."""
         if step > self._reached.get(axis, step - 1) and (axis in self._reached or len(self._reached) < MAX_AXES):
             self._reached[axis] = step
             self._state.set(f"reached/{axis}", step)
 
     def attempt(self, process: Process, axis: str, step: int) -> int:
-        """Return which start of the axis's role *process* is, and remember it.
+        """Return the attempt of the axis's role that *process* belongs to, and remember the attempt.
 
-        The emitter's own word holds. Else a process is the next attempt when it starts at or below the last step, of
-        rows or rollouts, after one of its rank that took part in the current attempt, and no other from then is still
-        there. The ranks of one start come in any order: the first that starts again counts, the others join it. Forked
-        children belong to the attempt of their parent.
+        An attempt stated by the emitter wins. Else a process begins the next attempt under three conditions. It starts
+        at or below the last step, of rows or rollouts. It follows a process of its rank from the current attempt. No
+        other process of the current attempt still lives. The ranks of one attempt may arrive in any order: the first
+        one begins the attempt, the others join. Forked children belong to the attempt of their parent.
         """
         current = self._attempts.get(axis, 1)
         last = max(known.get(axis, step - 1) for known in (self._last, self._furthest, self._reached))
@@ -202,7 +201,7 @@ class StepAxes:
         if current > max(self._attempts.get(axis, 1), 1):
             self.restarted[axis] = current
         if self._attempts.get(axis, current) != current:
-            self._furthest[axis] = step  # a further start goes on from an earlier step
+            self._furthest[axis] = step  # a further attempt continues from an earlier step
             self._state.set(f"furthest/{axis}", step)
         if self._attempts.get(axis) != current and len(self._attempts) < MAX_AXES:
             self._attempts[axis] = current
@@ -219,13 +218,13 @@ class StepAxes:
         return current
 
     def current(self, axis: str) -> int:
-        """Return which start the role of *axis* is in."""
+        """Return the current attempt of the role of *axis*."""
         return self._attempts.get(axis, 1)
 
     def _starts_again(self, process: Process, axis: str, current: int) -> bool:
-        """Return whether *process* follows one of its rank in the *current* attempt, and none still lives from then.
+        """Return whether *process* follows one of its rank in attempt *current*, of which no process still lives.
 
-        A process of another rank lives from then when it ran beside the one that *process* follows.
+        A process of another rank belongs to that attempt when it ran beside the predecessor of *process*.
         """
         others = [other for other in self._processes.values() if _is_worker(other) and axis in other.attempts]
         same_rank = [other for other in others if other is not process and other.rank == process.rank]
@@ -243,7 +242,7 @@ class StepAxes:
     def with_attempt(
         self, values: Mapping[str, Value], process: Process, role: str | None, attempt: int
     ) -> Mapping[str, Value]:
-        """Return the *values* of a row with the number of the start they are of; a user's own by that name stays."""
+        """Return the *values* of a row with the number of their attempt; a user's value of that name stays."""
         key = full_key(role, ATTEMPT, rank=process.rank)
         self.register((key,), axis_of(role))
         return {key: attempt, **values}
@@ -273,7 +272,7 @@ def _runs_beside(other: Process, process: Process) -> bool:
 
 
 def _ended_after(other: Process, process: Process) -> bool:
-    """Return whether *other* ended after *process* began; of remote ones, by the time at which that was read."""
+    """Return whether *other* ended after *process* began; for a remote end, compare the time it was read."""
     if other.status is None:
         return other.gone and other.seen_ns > process.began_ns
     known_by_arrival = other.remote and not other.silent

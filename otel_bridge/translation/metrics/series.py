@@ -1,8 +1,8 @@
-"""Attributes of a third-party point -> the part of its key that distinguishes the series of one metric. Pure.
+"""Attributes of a third-party point -> the part of the key that distinguishes the series of one metric. Pure.
 
-A set of attributes that fits is shown whole. Of a longer one, attributes that are equal in all series of the metric
-known so far are left out first, the longest ahead. What a series is called stays: it is kept under
-``series/<metric>`` of the state.
+A set of attributes that fits is shown whole. From a longer set, attributes that are equal in all known series of the
+metric are left out first, the longest ahead. The name of a series never changes; it is kept under ``series/<metric>``
+of the state.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from otel_bridge.translation.state import TranslationState
 
 _SERIES: Final = "series/"
 _MAX_SERIES: Final = 1_000
-"""Series of one metric whose names are kept; further ones are named by themselves."""
+"""Most series of one metric whose names are kept; further series are named without the others."""
 _HASH_CHARS: Final = 9
 _MORE: Final = " etc"
-"""Ends the name of a series whose common attributes are left out: no set of attributes that is shown whole does."""
+"""Suffix of a series without its common attributes; no set of attributes that is shown whole ends so."""
 
 
 @dataclass(slots=True)
 class _Metric:
-    """The series of one metric that have too many attributes.
+    """Series of one metric that have too many attributes.
 
     Attributes:
-        common: Attributes that are equal in all of them; ``None`` before the first.
-        names: Hash of all attributes to what the series is called.
+        common: Attributes that are equal in all these series; ``None`` before the first.
+        names: Hash of all attributes to the name of the series.
     """
 
     common: dict[str, str] | None = None
@@ -40,7 +40,7 @@ class SeriesNames:
 
     Args:
         state: Key space ``series/``.
-        max_metrics: Metrics whose series are kept.
+        max_metrics: Most metrics whose series are kept.
     """
 
     def __init__(self, state: TranslationState, max_metrics: int) -> None:
@@ -48,13 +48,13 @@ class SeriesNames:
         self._metrics = {key.removeprefix(_SERIES): _loaded(value) for key, value in state.items(_SERIES)}
 
     def learn(self, metric: str, series: Iterable[Mapping[str, object]]) -> None:
-        """Note series of *metric* that arrive together, before any of them is named."""
+        """Note the series of *metric* that arrive together, before any series is named."""
         for attributes in series:
             if len(attribute_suffix(attributes, cut=False)) > MAX_SUFFIX:
                 self._note(metric, attribute_parts(attributes))
 
     def name(self, metric: str, attributes: Mapping[str, object]) -> str:
-        """Return the part of the key for a series: the same at every call."""
+        """Return the part of the key for a series, the same at every call."""
         suffix = attribute_suffix(attributes, cut=False)
         if len(suffix) <= MAX_SUFFIX:
             return suffix
@@ -90,13 +90,13 @@ class SeriesNames:
 
 
 def _shortened(parts: Mapping[str, str], common: Mapping[str, str], digest: str, *, taken: bool) -> str:
-    """Return *parts* without as many attributes as do not fit.
+    """Return *parts* as text, without the attributes that do not fit.
 
     Args:
         parts: Name of each attribute to its text, sorted by name.
-        common: Those that all series share.
-        digest: Distinguishes this series where its attributes cannot.
-        taken: Another series already has the name that this one would get.
+        common: Attributes that all series share.
+        digest: Hash that distinguishes this series where its attributes cannot.
+        taken: Whether another series already has the name that this series would get.
     """
     shown, is_cut = dict(parts), taken
     by_size = sorted(parts, key=lambda name: (name not in common, -len(parts[name]), name))

@@ -1,16 +1,16 @@
-"""Points of foreign producers -> rows: every metric type of OTLP, each point once. Pure.
+"""Points of third-party producers -> rows: every metric type of OTLP, each point once. Pure.
 
 * A gauge and a cumulative sum are shown as sent. A delta sum without a step is added up, so that a counter rises in a
   tracker whatever its producer's temporality; one with a step belongs to that step and is shown as sent.
-* Histograms of both kinds become distributions. Of a cumulative one without a step that is what was added since the
-  point before (`increments.py`), unless `TranslationOptions.cumulative_histograms` is set. A summary becomes
+* Histograms of both kinds become distributions. A cumulative histogram without a step becomes the increment since the
+  previous point (`increments.py`), unless `TranslationOptions.cumulative_histograms` is set. A summary becomes
   ``…/count``, ``…/sum``, ``…/min``, ``…/p50`` …, ``…/max``.
-* The step is ``rl.step``, ``dl.iteration`` or ``step``, else none: then the row is placed by time.
+* The step is ``rl.step``, ``dl.iteration`` or ``step``. Without any of these the row is placed by time.
 * What remains of a point's attributes becomes part of the key (`series.SeriesNames`).
 * A span that names an iteration (``dl.iteration``) makes a row of its numbers.
-* A point that comes again (same role, key, step and value; the time counts only without a step) is dropped. Another
-  value at the same step is a row too, behind the one before, so that the last one sent holds. A step that goes back
-  to a former value (A, B, A, each newer) shows it once more; what alternates further is counted (`point/alternating`).
+* A redelivered point (same role, key, step and value; the time counts only without a step) is dropped. Another value
+  at the same step makes a further row, so that the value sent last wins. A step that returns to a former value
+  (A, B, A, each newer) shows that value once more; further alternation is counted (`point/alternating`).
 * The points of one request with the same role, step and time make one row.
 """
 
@@ -44,7 +44,7 @@ from otel_bridge.translation.state import TranslationState, count
 _STEPS = (semconv.STEP, *semconv.FOREIGN_STEPS)
 _NOT_IN_KEYS = frozenset({semconv.ROLE, semconv.SEQ})
 _MANY = 3
-"""Attributes from which on a set may be too long to show; with fewer, only the rare long text is cut."""
+"""Number of attributes from which a set may be too long to show; with fewer, only a rare long text is cut."""
 _MAX_HISTOGRAMS = 10_000
 _TOTALS = "sum/"
 _MAX_STEP = (1 << 63) - 1
@@ -58,7 +58,7 @@ AnyPoint: TypeAlias = (
 
 _HISTOGRAMS = (pb.HistogramDataPoint, pb.ExponentialHistogramDataPoint)
 Found: TypeAlias = tuple[Producer, Process, Iterable[pb.Metric]]
-"""Who sent which metrics."""
+"""Producer, process, and the metrics that they sent."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class _Latest:
-    """The value of a key that was shown last at a step, by its identity, and the newest time at which it was sent."""
+    """Identity of the value that a key showed last at a step, and the newest time at which it was sent."""
 
     step: int | None
     time_ns: int
@@ -94,7 +94,7 @@ class _Group:
 
 
 class ThirdPartyPoints:
-    """The points of all foreign producers of one run."""
+    """Points of all third-party producers of one run."""
 
     def __init__(
         self, state: TranslationState, axes: StepAxes, seen: Deduplicator, options: TranslationOptions
@@ -159,7 +159,7 @@ class ThirdPartyPoints:
         self._changed.clear()
 
     def _is_new(self, process: Process, point: MetricPoint, hash_: bytes) -> bool:
-        """Return whether a point is to be shown: a new one, or a former value that its step has gone back to."""
+        """Return whether to show a point: a new one, or a former value that its step returns to."""
         key = f"{process.instance}/{point.key}"
         added, latest = self._seen.add(hash_), self._latest.get(key)
         if point.step is None:
@@ -168,10 +168,10 @@ class ThirdPartyPoints:
             if added:
                 self._note_latest(key, point, hash_)
             return added
-        if point.time_ns <= latest.time_ns:  # late, or delivered again: what the step has now stays
+        if point.time_ns <= latest.time_ns:  # late, or redelivered: the step keeps its value
             return added
         if not added and hash_ != latest.hash:
-            # Once: two producers with one name and no id of their own would alternate at each of their exports.
+            # Only once: two producers with one name and without ids would alternate at each export.
             added = self._seen.add(identity("again", hash_.hex()))
             if not added:
                 count(self._state, "point/alternating")
@@ -179,21 +179,21 @@ class ThirdPartyPoints:
         return added
 
     def _note_latest(self, key: str, point: MetricPoint, hash_: bytes) -> None:
-        """Note the value that a step has now, of the step that came last of each key."""
+        """Note the current value of a step; only the last step of each key is kept."""
         self._latest.pop(key, None)
         self._latest[key] = _Latest(point.step, point.time_ns, hash_)
         if len(self._latest) > self._max_keys:
             del self._latest[next(iter(self._latest))]
 
     def _shown(self, process: Process, point: MetricPoint) -> Value | None:
-        """Return what is shown of a point; ``None``: nothing, since nothing was added to its histogram."""
+        """Return the value to show for a point; ``None``: nothing was added to its histogram."""
         if point.cumulative is None or not self._increments_only:
             return self._total(point)
         added = self._increments.of(process.instance, point.key, point.cumulative)
         return None if added is None else next(_values(added))[1]
 
     def _total(self, point: MetricPoint) -> Value:
-        """Return the value of a point: the running total of a delta sum without a step."""
+        """Return the value of a point; for a delta sum without a step, the running total."""
         value = point.value
         if not point.delta or point.step is not None or not isinstance(value, int | float):
             return value
@@ -227,7 +227,7 @@ def _identity(point: MetricPoint) -> bytes:
 
 
 def series_of(metric: pb.Metric) -> list[Mapping[str, object]]:
-    """Return the attributes that distinguish the series of a metric, of each point with many."""
+    """Return, for each point with many attributes, those that distinguish the series of the metric."""
     kind = metric.WhichOneof("data")
     points: Iterable[AnyPoint] = getattr(metric, kind).data_points if kind is not None else ()
     return [_read_attributes(point, None)[2] for point in points if len(point.attributes) >= _MANY]
@@ -240,7 +240,7 @@ def _by_itself(_metric: str, attributes: Mapping[str, object]) -> str:
 def points_of(
     metric: pb.Metric, role: str | None, rank: int, suffix_of: Callable[[str, Mapping[str, object]], str] = _by_itself
 ) -> Iterator[MetricPoint]:
-    """Yield the points of a metric that have a value; *suffix_of* names a series by metric and attributes."""
+    """Yield the points of a metric that have a value; *suffix_of* names a series from metric and attributes."""
     kind = metric.WhichOneof("data")
     if kind is None:
         return
@@ -258,7 +258,7 @@ def points_of(
 
 
 def _read_attributes(point: AnyPoint, role: str | None) -> tuple[str | None, int | None, Mapping[str, object]]:
-    """Return role, step and the rest of the attributes."""
+    """Return role, step and the remaining attributes of a point."""
     attributes = {pair.key: value_of(pair.value) for pair in point.attributes}
     step: int | None = None
     for name in _STEPS:
@@ -274,7 +274,7 @@ def _read_attributes(point: AnyPoint, role: str | None) -> tuple[str | None, int
 
 
 def _values(point: AnyPoint) -> Iterator[tuple[str, Value]]:
-    """Yield what is appended to the metric's name, and the value."""
+    """Yield each suffix of the metric's name, with its value."""
     if isinstance(point, pb.NumberDataPoint):
         value = number(point)
         if value is not None:
@@ -291,7 +291,7 @@ def _values(point: AnyPoint) -> Iterator[tuple[str, Value]]:
 
 
 def _quantile_name(quantile: float) -> str:
-    """Return ``min``, ``p50``, ``p99.9`` or ``max``."""
+    """Return the name of *quantile*: ``min``, ``p50``, ``p99.9`` or ``max``."""
     if quantile <= 0:
         return "min"
     return "max" if quantile >= 1 else f"p{quantile * 100:.6g}"
@@ -299,19 +299,19 @@ def _quantile_name(quantile: float) -> str:
 
 # Spans of third-party producers that name an iteration -> step and numbers of a row. Pure.
 #
-# NVIDIA NeMo Lens names the iteration on spans (``dl.iteration``), beside loss, learning rate and throughput, and its
-# metrics carry none. Source: nemo-lens 0.1.0, ``nemo/lens/semconv.py``, ``helpers.py``.
+# NVIDIA NeMo Lens names the iteration on spans (``dl.iteration``), beside loss, learning rate and throughput. Its
+# metrics carry no iteration. Source: nemo-lens 0.1.0, ``nemo/lens/semconv.py``, ``helpers.py``.
 
 _PLACES: Final = frozenset({"rank", "local_rank", "world_size"})
-"""Last parts of names that say where a span was made, not what was measured."""
+"""Last parts of attribute names that state the origin of a span, not a measurement."""
 _NOT_MEASURED: Final = ("thread.", "process.", "code.")
 _MAX_NUMBERS: Final = 1_000
 
 
 def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
-    """Return the iteration that *span* names and its numbers; ``None`` when it names none or has no numbers.
+    """Return the iteration of *span* and its numbers; ``None`` without an iteration or without numbers.
 
-    Spans of rollouts and of calls of a model are none of these: their numbers belong to the rollout.
+    Spans of rollouts and of model calls are excluded: their numbers belong to the rollout.
     """
     attributes = {pair.key: value_of(pair.value) for pair in span.attributes}
     step = integer(attributes.pop(semconv.DL_ITERATION, None))

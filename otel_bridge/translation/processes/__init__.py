@@ -1,1 +1,1 @@
-"""The processes of a run: their order, attempts, ends and the state of the run. Pure."""
+"""Processes of a run: their order, attempts and ends, and the state of the run. Pure."""

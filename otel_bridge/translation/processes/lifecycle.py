@@ -1,8 +1,8 @@
-"""Track the run's processes: which are open, what a killed or silent one becomes, and when the run ends. Pure.
+"""Lifecycle of a run: its open processes, killed and silent processes, and the end of the run. Pure.
 
-A process ends by its ``rl.run.end``, by the end that a bridge writes for a dead one, or, from a receiver, by silence.
-The run ends when none is open; see the design, "When a run ends". Owns ``proc/<instance>`` and ``run/life`` of the
-state.
+A process ends by its ``rl.run.end``, by the end that a bridge writes for a dead process, or, when remote, by silence.
+The run ends when no process is open; see the design, "When a run ends". Owns ``proc/<instance>`` and ``run/life`` of
+the state.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from otel_bridge.translation.state import TranslationState
 
 _KEY = "run/life"
 MAX_PROCESSES = 4_096
-"""Processes remembered; beyond it those that ended first are folded into what is known of the run."""
+"""Most processes remembered; beyond it the processes that ended first are folded into the state of the run."""
 _MAX_BOOTS = 256
-"""Boots whose clocks are remembered; processes of further ones are placed by their wall clocks."""
+"""Most boots whose clocks are remembered; processes of further boots are placed by their wall clocks."""
 _BADNESS = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 2}
 
 
 def worst(statuses: Iterable[Status]) -> Status:
-    """Return the worst of *statuses*, finished when there is none."""
+    """Return the worst of *statuses*, finished when *statuses* is empty."""
     return max(statuses, key=_BADNESS.__getitem__, default=Status.FINISHED)
 
 
@@ -36,8 +36,8 @@ class EndEvent:
     """An ``rl.run.end``.
 
     Attributes:
-        seq: Event number; 0: a bridge wrote it for a process that could not.
-        last_row: Number of the process's last row, 0 when not known.
+        seq: Event number; 0: a bridge wrote the event for a process that could not.
+        last_row: Number of the process's last row, 0 when unknown.
     """
 
     status: Status
@@ -47,7 +47,7 @@ class EndEvent:
 
 
 class RunLifecycle:
-    """The processes of one run."""
+    """Lifecycle of the processes of one run."""
 
     def __init__(self, state: TranslationState, options: TranslationOptions, receive_clock: ReceiveClock) -> None:
         self._state, self._options, self._receive_clock = state, options, receive_clock
@@ -69,13 +69,13 @@ class RunLifecycle:
 
     # --- what is received ---------------------------------------------------------------------------------------------
     def process(self, producer: Producer, kind: str, now_unix_ns: int, *, start: ProcessStart | None = None) -> Process:
-        """Return the process of *producer*, new or known.
+        """Return the process of *producer*, a known or a new one.
 
         Args:
-            producer: Its resource.
-            kind: Kind of the segment that it was found in.
+            producer: The producer.
+            kind: Kind of the segment that names the producer.
             now_unix_ns: Now.
-            start: When it joined the run, as the header of its own segment says.
+            start: Time at which the process joined the run, from the header of its own segment.
         """
         process = self.processes.get(producer.instance)
         if process is None:
@@ -101,10 +101,10 @@ class RunLifecycle:
         return process
 
     def _started_ns(self, producer: Producer, start: ProcessStart | None, now_unix_ns: int) -> int:
-        """Return when a process joined the run, on one time line for all of them.
+        """Return the time at which a process joined the run, on one time line for all processes.
 
-        Processes of one boot are placed by its monotonic clock, so that a wall clock that is set back between two of
-        them does not reverse them. A producer elsewhere cannot have started after it was first received.
+        Processes of one boot are placed by its monotonic clock, so that setting back the wall clock does not reverse
+        their order. A remote producer cannot have started after its first data were received.
         """
         if start is None:
             return min(producer.started_unix_ns or now_unix_ns, now_unix_ns)
@@ -116,38 +116,38 @@ class RunLifecycle:
         return start.unix_ns if booted_ns is None else booted_ns + start.monotonic_ns
 
     def on_data(self, process: Process, now_unix_ns: int) -> None:
-        """Note a word of *process*: one that was only silent is open again."""
+        """Note that data of *process* were read; a process that was only silent is reopened."""
         process.touch(now_unix_ns)
         if process.silent:
             self._reopen(process)
 
     def row(self, process: Process, now_unix_ns: int) -> None:
-        """Note a row, or a part of one, that is new: it opens the run again, and others may come right behind it."""
+        """Note a new row or fragment: it reopens the run, and other rows may follow directly."""
         process.row_came(now_unix_ns)
         self.data(process, now_unix_ns)
 
     def data(self, process: Process, now_unix_ns: int, *, event: int = 0) -> None:
-        """Note data of *process* (a row, a rollout, a config): it opens the run again.
+        """Note data of *process* (a row, a rollout, a config): they reopen the run.
 
-        A process that goes on behind its end is open again itself; rows that only come late do not open it, and nothing
-        opens one that a bridge has found dead.
+        A process that continues after its end is reopened too. Rows that are merely late do not reopen the process,
+        and nothing reopens a process that a bridge found dead.
         """
-        said = process.status is not None and not process.died
+        ended_itself = process.status is not None and not process.died
         behind = event > process.end_event or (0 < process.last_seq < process.rows.high)
-        if process.end_event == 0:  # a bridge's word on a process that lives; of remote ones rows may only come late
+        if process.end_event == 0:  # a bridge ended a living process; rows of a remote one may only be late
             behind = not process.remote
-        if said and behind:
+        if ended_itself and behind:
             self._reopen(process)
         if self.ended:
             self.more(now_unix_ns)
 
     def more(self, now_unix_ns: int) -> None:
-        """Open the run again: something follows its end. With no process open it ends again after a while."""
+        """Reopen the run, because data follow its end. Without an open process the run ends again after a while."""
         self.ended, self._changed = False, True
         self._due_ns = 0 if self._open else now_unix_ns + self._options.end_grace_ns
 
     def end(self, process: Process, event: EndEvent, now_unix_ns: int) -> None:
-        """Note the end of *process*; a bridge's word does not change what the process said itself."""
+        """Note the end of *process*; an end written by a bridge does not replace the process's own."""
         if process.status is not None and (process.end_event or not event.seq) and event.seq <= process.end_event:
             return
         process.report_end(event.seq, event.last_row, died=event.seq == 0 and event.status is Status.KILLED)
@@ -157,7 +157,7 @@ class RunLifecycle:
 
     def _closed(self, process: Process) -> None:
         self._open.discard(process.instance)
-        if self.ended:  # an end that came after the run's may change its status
+        if self.ended:  # an end that arrives after the run's end may change the run's status
             self.ended, self._changed = False, True
 
     def _reopen(self, process: Process) -> None:
@@ -166,7 +166,7 @@ class RunLifecycle:
 
     # --- what follows -------------------------------------------------------------------------------------------------
     def expire_silent(self, now_unix_ns: int) -> None:
-        """Take remote processes that have been silent for too long, while they could be received, for ended."""
+        """End remote processes that were silent for too long while a receiver was up."""
         limit = now_unix_ns - self._options.liveness_timeout_ns
         if self._receive_clock.opened_ns > limit:
             return
@@ -174,9 +174,9 @@ class RunLifecycle:
         self._fall_silent([process for process in quiet if process.remote and process.seen_ns <= limit], now_unix_ns)
 
     def close(self, now_unix_ns: int, status: Status | None = None) -> None:
-        """Nothing more will come: remote processes end now, and no end is waited for.
+        """End remote processes and stop waiting for ends, since no more data will arrive.
 
-        With *status*, a person's word, those that did not say their end themselves ended so.
+        *status*, a person's statement, replaces the status of processes that did not report their own end.
         """
         self._fall_silent([p for p in map(self.processes.__getitem__, self._open) if p.remote], now_unix_ns)
         if status is not None:
@@ -186,9 +186,9 @@ class RunLifecycle:
                     self._closed(process)
 
     def end_third_party(self, now_unix_ns: int) -> None:
-        """Let processes of a run of third-party producers alone end now: such producers never send an end.
+        """End the processes of a run of third-party producers alone, which never send an end.
 
-        A run with a living process of our API stays open. Later data opens the run again.
+        A run with a living process of our API stays open. Later data reopen the run.
         """
         living = [self.processes[instance] for instance in self._open]
         if all(process.foreign and process.remote for process in living):
@@ -201,7 +201,7 @@ class RunLifecycle:
             self._closed(process)
 
     def due(self, now_unix_ns: int, *, closing: bool = False) -> bool:
-        """Return whether the run ends now: none is open, and nothing of those that ended is waited for."""
+        """Return whether the run ends now: no process is open, and no data of ended processes are awaited."""
         if self.ended or self._open or not (self.processes or self._folded):
             return False
         return closing or (self._due_ns <= now_unix_ns and not self._awaits(now_unix_ns))
@@ -209,7 +209,7 @@ class RunLifecycle:
     def _awaits(self, now_unix_ns: int) -> bool:
         """Return whether the run waits for one of its processes.
 
-        The one found last is asked first: this is called for each frame, and a run may have thousands of processes.
+        The process found last is checked first: this runs for each frame, and a run may have thousands of processes.
         """
         awaited = self.processes.get(self._awaited)
         if awaited is not None and not awaited.died and self._due_of(awaited, restartable=False) > now_unix_ns:
@@ -223,12 +223,12 @@ class RunLifecycle:
         return False
 
     def _restartable(self) -> Callable[[Process], bool]:
-        """Return what decides whether the run waits for a new start of a process that died."""
+        """Return the predicate that decides whether the run waits for a restart of a process that died."""
         any_determines = any(process.determines_status for process in self.processes.values())
         return lambda process: process.died and (process.determines_status or not any_determines)
 
     def _due_of(self, process: Process, *, restartable: bool) -> int:
-        """Return until when the run waits for *process*: a *restartable* one may be started anew until then."""
+        """Return the time until which the run waits for *process*, or for a restart when *restartable*."""
         if process.silent:
             return 0
         if restartable:
@@ -242,22 +242,22 @@ class RunLifecycle:
         return self._receive_clock.due(since_ns, wait_ns) if process.remote else since_ns + wait_ns
 
     def run_end(self) -> End:
-        """End the run."""
+        """End the run and return its end record."""
         self._ends += 1
         self.ended, self._due_ns, self._changed = True, 0, True
         times = [process.end_time_ns for process in self.processes.values()]
         return End(f"e:{self._ends}", self.status(), max(times, default=0))
 
     def missing_rows(self) -> int:
-        """Return how many rows are known to be missing."""
+        """Return the number of rows known to be missing."""
         return self._folded_missing + sum(p.rows.missing + p.tail_missing for p in self.processes.values())
 
     def status(self) -> Status:
-        """Return the status of the run as far as its processes have ended.
+        """Return the status of the run, derived from the processes that have ended.
 
-        That of the owner role's process that started last, if there was one; else the worst of those that ended since
-        the run's last end, so that a run that failed and was taken up again may finish. A launcher's counts beside
-        those that it ended with; the worse holds. A process that was started again after its end does not count.
+        The owner role's process that started last decides, if there was one. Else the worst status since the run's
+        last end decides, so that a resumed run may finish after a failure. A launcher's status counts beside those of
+        the processes that ended with the launcher; the worse wins. A process with a successor does not count.
         """
         all_ended = [process for process in self.processes.values() if process.status is not None]
         starts = _latest_starts(self.processes.values())
@@ -278,7 +278,7 @@ class RunLifecycle:
 
     # --- bounds and state ---------------------------------------------------------------------------------------------
     def over_limit(self, now_unix_ns: int) -> list[Process]:
-        """Return the processes to be forgotten: those that ended first, and last those that rows are waited for of.
+        """Return the processes to forget: those that ended first, and processes with awaited rows last.
 
         The caller releases their rows first.
         """
@@ -309,7 +309,7 @@ class RunLifecycle:
         self._changed = True
 
     def _fold(self, process: Process) -> None:
-        """Remember the last process of the owner role, and the worst end since the run's last one."""
+        """Remember the last process of the owner role, and the worst status since the run's last end."""
         owner = self._folded.get("owner")
         if process.role == self._options.owner_role and process.start_order > _folded_start(owner):
             self._folded["owner"] = [process.order, _status(process).value, process.started_ns]
@@ -350,7 +350,7 @@ def _launchers(ended: Iterable[Process], generations: set[int]) -> list[Status]:
 
 
 def _latest_starts(processes: Iterable[Process]) -> Mapping[tuple[str | None, int, bool, bool], Process]:
-    """Return the process of each place (role, rank) that started last."""
+    """Return, for each place (role, rank), the process that started last."""
     latest: dict[tuple[str | None, int, bool, bool], Process] = {}
     for process in processes:
         known = latest.get(process.place)
@@ -360,7 +360,7 @@ def _latest_starts(processes: Iterable[Process]) -> Mapping[tuple[str | None, in
 
 
 def _folded_start(owner: list[object] | None) -> tuple[int, int]:
-    """Return the start of the owner that was forgotten; ``folded`` of older versions holds its order alone."""
+    """Return the start of the forgotten owner; ``folded`` of older versions holds its order alone."""
     if owner is None:
         return -1, -1
     return cast("int", owner[2]) if len(owner) > 2 else 0, cast("int", owner[0])

@@ -1,4 +1,4 @@
-"""What is known of one process: kept hot while frames are read, flushed to ``proc/<instance>`` once a batch. Pure."""
+"""State of one process: in memory while frames are read, flushed to ``proc/<instance>`` once a batch. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PREFIX = "proc/"
 
 @dataclass(frozen=True, slots=True)
 class ProcessStart:
-    """When a process joined the run, as its segment header says.
+    """Time at which a process joined the run, from its segment header.
 
     Attributes:
-        unix_ns: By the wall clock of its machine.
-        monotonic_ns: By the monotonic clock of its machine, comparable under one *boot_id* only; 0: not known.
-        boot_id: The boot of its machine.
+        unix_ns: Time by the wall clock of its machine.
+        monotonic_ns: Time by the monotonic clock of its machine, comparable under one *boot_id* only; 0: unknown.
+        boot_id: Boot id of its machine.
     """
 
     unix_ns: int
@@ -29,16 +29,17 @@ class ProcessStart:
 
 @dataclass(slots=True)
 class PendingRow:
-    """A row that waits: for its missing pieces, or, whole, for the rows before it.
+    """A row that waits for its missing fragments, or, when whole, for the rows before it.
 
     Attributes:
-        seq: Its number, 0 while unknown.
-        want: How many values it has, -1 while unknown.
-        since_ns: When its first piece came.
-        size_bytes: About what it takes.
-        same: Values that are not in it, since another has their full key.
-        written: Rows already made of it because it waited too long; above 0, `values` holds only what was written.
-        base_id: Id of the first row made of it; further ones add ``:<n>``.
+        seq: Number of the row, 0 while unknown.
+        want: Number of values of the row, -1 while unknown.
+        since_ns: Time at which the first fragment arrived.
+        size_bytes: Approximate size of the row in memory.
+        same: Number of values left out because another value has the same full key.
+        written: Records already made of the row because it waited too long; above 0, `values` holds only what was
+            written.
+        base_id: Id of the first record made of the row; further records add ``:<n>``.
     """
 
     role: str | None
@@ -55,15 +56,15 @@ class PendingRow:
 
     @property
     def whole(self) -> bool:
-        """All values are here."""
+        """Whether all values of the row are present."""
         return self.seq > 0 and 0 <= self.want <= len(self.values) + self.same
 
     def number(self, seq: int, want: int) -> None:
-        """Note the row's number and how many values it has."""
+        """Note the row's number and its number of values."""
         self.seq, self.want = seq, want
 
     def add(self, values: Mapping[str, Value], same: int) -> int:
-        """Add *values*, and how many more have a full key that another has; return the bytes that they take, about."""
+        """Add *values*, and *same* values without a full key of their own; return their approximate size in bytes."""
         size_bytes = sum(len(key) + 64 for key in values)
         self.values.update(values)
         self.same += same
@@ -71,12 +72,12 @@ class PendingRow:
         return size_bytes
 
     def release(self) -> int:
-        """Count the row no more among what waits; return the bytes that it took."""
+        """Stop counting the row as waiting; return the bytes that the row took."""
         size_bytes, self.size_bytes = self.size_bytes, 0
         return size_bytes
 
     def begin_writing(self, base_id: str) -> None:
-        """Note that a first record is made of the row, cut as it is."""
+        """Note that a first record is made of the incomplete row."""
         self.base_id, self.written = base_id, 1
 
     def next_id(self) -> str:
@@ -120,31 +121,31 @@ class Process:
     """One process of the run.
 
     Attributes:
-        instance: ``rl.instance.id``, or a made-up id of a foreign producer.
-        kind: Kind of the segment it was first seen in: ``process``, ``receiver``, ``launcher``.
+        instance: ``rl.instance.id``, or a made-up id of a third-party producer.
+        kind: Kind of the segment that first named the process: ``process``, ``receiver``, ``launcher``.
         order: Place in the order in which processes were first seen, from 0; decides between equal starts.
-        started_ns: When it joined the run, in Unix ns; 0 in the state of an older version.
-        seen_ns: When anything of it was last read.
-        began_ns: When it was first seen; of a local process when its first segment was begun.
-        anonymous: Nothing distinguishes it from other third-party processes of its name: it may be several.
-        status: How it ended; ``None`` while it is open.
-        silent: It was considered ended because it was silent: any later word opens it again.
-        died: It ended without a word.
-        ended_ns: When its end was read.
-        came_ns: When a row last came that follows its end.
-        end_time_ns: The time its end event carries.
-        end_event: Number of its end event, 0 without one.
-        generation: How many ends the run had when it ended.
-        last_seq: Number of its last row, as its end event says; 0 when it does not.
-        rows: Numbers of the rows that have come.
-        events: Numbers of the events that have come.
-        attempts: Axis to which start of the role this process is.
-        dropped: What the process itself dropped, by reason.
-        waiting: Rows in pieces and rows behind a gap, by time.
-        ready: Those of `waiting` that are whole, by number.
-        written: Rows written before they were whole, by time.
-        row_prefix: What the id of its rows begins with.
-        gone: It lives no more and all of it is read, though its end is not said yet; not kept in the state.
+        started_ns: Unix ns when the process joined the run; 0 in the state of an older version.
+        seen_ns: Time at which data of the process were last read.
+        began_ns: Time at which the process was first seen; for a local process, the start of its first segment.
+        anonymous: Whether this may be several third-party processes that nothing but a shared name identifies.
+        status: Status with which the process ended; ``None`` while the process is open.
+        silent: Whether silence alone ended the process: any later data reopen it.
+        died: Whether the process ended without reporting its end.
+        ended_ns: Time at which the end was read.
+        came_ns: Time at which a new row last arrived.
+        end_time_ns: Time in the end event.
+        end_event: Number of the end event, 0 without one.
+        generation: Number of ends that the run had when the process ended.
+        last_seq: Number of the last row, from the end event; 0 when unknown.
+        rows: Numbers of the received rows.
+        events: Numbers of the received events.
+        attempts: Axis to the attempt of the role that this process belongs to.
+        dropped: Counts of drops in the process itself, by reason.
+        waiting: Incomplete rows and rows behind a gap, by time.
+        ready: Whole rows of `waiting`, by number.
+        written: Rows written while incomplete, by time.
+        row_prefix: Prefix of the ids of its rows.
+        gone: Whether the process is dead and fully read, while its end is not yet recorded; not kept in the state.
     """
 
     instance: str
@@ -185,21 +186,21 @@ class Process:
 
     @property
     def determines_status(self) -> bool:
-        """Its end may decide the run's status: forked children and ranks above 0 never do."""
+        """Whether the end of this process may decide the run's status; forked children and ranks above 0 never do."""
         return not self.forked and self.rank == 0 and not self.launcher
 
     @property
     def start_order(self) -> tuple[int, int]:
-        """What sorts processes by their start; processes that started at one instant by when they were first seen."""
+        """Sort key by start time; processes that started at one instant are ordered by when they were first seen."""
         return self.started_ns, self.order
 
     @property
     def place(self) -> tuple[str | None, int, bool, bool]:
-        """What a restarted process has in common with the one before it."""
+        """Facts that a restarted process shares with its predecessor."""
         return self.role, self.rank, self.forked, self.launcher
 
     def succeeds(self, other: Process) -> bool:
-        """Return whether this process is a later start of what *other* was: it began after *other* had ended."""
+        """Return whether this process succeeds *other*: it has the same place and began after *other* ended."""
         return (
             other.status is not None
             and self.place == other.place
@@ -209,16 +210,16 @@ class Process:
 
     @property
     def remote(self) -> bool:
-        """Only its silence shows that it died."""
+        """Whether only silence can show that the process died."""
         return self.kind == "receiver"
 
     @property
     def tail_missing(self) -> int:
-        """Rows that its end event reports and that have not come."""
+        """Number of rows that the end event reports and that were not received."""
         return max(self.last_seq - self.rows.high, 0) if self.status is not None else 0
 
     def mark_changed(self) -> None:
-        """Note that the state of the process is to be stored."""
+        """Note that the state of the process must be stored."""
         self.dirty = True
 
     def stored(self) -> None:
@@ -226,12 +227,12 @@ class Process:
         self.dirty = False
 
     def touch(self, now_unix_ns: int) -> None:
-        """Note that something of the process was read."""
+        """Note that data of the process were read."""
         self.seen_ns = max(self.seen_ns, now_unix_ns)
         self.dirty = True
 
     def advance(self, seq: int, time_ns: int) -> None:
-        """Note the row that was expected next; on the hot path."""
+        """Note that the next expected row was received; on the hot path."""
         numbers = self.rows
         numbers.high = seq
         if time_ns > numbers.high_ns:  # noqa: PLR1730  # max() would take a tenth of the whole row's time
@@ -239,41 +240,41 @@ class Process:
         self.dirty = True
 
     def row_came(self, now_unix_ns: int) -> None:
-        """Note a row, or a fragment of one, that is new."""
+        """Note that a new row or fragment arrived."""
         self.came_ns = now_unix_ns
 
     def begin_attempt(self, axis: str, attempt: int) -> None:
-        """Note which attempt of its role the process is on *axis*."""
+        """Note the attempt of the process's role on *axis*."""
         self.attempts[axis] = attempt
         self.dirty = True
 
     def all_read(self) -> None:
-        """Note that the process runs no more and that all of it is read."""
+        """Note that the process has stopped and that all its data are read."""
         self.gone = True
 
     def report_end(self, event: int, last_seq: int, *, died: bool) -> None:
-        """Note what an end event says, before `end`."""
+        """Note the facts of an end event, before `end`."""
         self.died, self.end_event, self.last_seq = died, event, last_seq
 
     def end(self, status: Status, time_unix_ns: int, now_unix_ns: int, generation: int) -> None:
-        """Note how and when the process ended, and how many ends its run had then."""
+        """Note status and time of the process's end, and the number of ends that its run had then."""
         self.status, self.silent = status, False
         self.ended_ns, self.end_time_ns, self.generation = now_unix_ns, time_unix_ns, generation
         self.dirty = True
 
     def expire(self, status: Status, now_unix_ns: int, generation: int) -> None:
-        """End the process because it was silent; any later data reopens it."""
+        """End the process because of its silence; any later data reopen it."""
         self.end(status, self.seen_ns, now_unix_ns, generation)
         self.silent = True
 
     def end_as(self, status: Status, now_unix_ns: int, generation: int) -> None:
-        """Replace how the process ended by what a person says."""
+        """Replace the status of the process's end by a person's statement."""
         silent = self.silent
         self.end(status, self.end_time_ns, now_unix_ns, generation)
         self.silent, self.died = silent, False
 
     def reopen(self) -> None:
-        """Note that the process goes on behind its end."""
+        """Note that the process continues after its end."""
         self.status, self.silent, self.died = None, False, False
         self.last_seq = 0
         self.dirty = True

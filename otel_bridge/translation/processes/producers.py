@@ -1,4 +1,4 @@
-"""Segments and resources -> the sender: run, process, and how its rows are read. Pure; bounded caches only."""
+"""Segments and resources -> the producer: run, process and row decoder. Pure; bounded caches only."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from otel_bridge.translation.processes.run_metadata import RunMetadata
 _MAX_DECODERS: Final = 64
 _MAX_PRODUCERS: Final = 1_024
 PROCESS_KINDS: Final = frozenset({"process", "launcher"})
-"""Kinds of segments that one process wrote; the others hold the words of many."""
+"""Kinds of segments that one process wrote; segments of other kinds hold data of many processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """The segment that a frame stands in.
+    """Facts of the segment that holds a frame.
 
     Attributes:
-        instance_id: Of the segment: the process's own, the receiver's, the bridge's.
+        instance_id: Instance id of the process, receiver or bridge that writes the segment.
         kind: ``process``, ``receiver``, ``bridge`` or ``launcher``.
-        resource: Serialised ``Resource`` of its header; empty where records carry their own.
-        role: Role of its header.
-        start: When its process joined the run; ``None`` where the segment holds several processes.
+        resource: Serialised ``Resource`` of the segment header; empty where records carry their own.
+        role: Role in the segment header.
+        start: Time at which the process joined the run; ``None`` where the segment holds several processes.
     """
 
     instance_id: str
@@ -42,7 +42,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProducerContext:
-    """The sender, and how its rows are read."""
+    """Producer with its process and the decoder of its rows."""
 
     source: SegmentInfo
     producer: Producer
@@ -51,7 +51,7 @@ class ProducerContext:
 
 
 class ProducerRegistry:
-    """The producers of one run."""
+    """Producers of one run."""
 
     def __init__(self, facts: RunMetadata, lifecycle: RunLifecycle) -> None:
         self._facts, self._lifecycle = facts, lifecycle
@@ -61,15 +61,15 @@ class ProducerRegistry:
         self._of_bytes: dict[tuple[str, bytes], ProducerContext] = {}
 
     def known(self, source: SegmentInfo) -> ProducerContext | None:
-        """Return who writes a segment, when this very `SegmentInfo` was asked for before."""
+        """Return the cached producer of a segment, when this very `SegmentInfo` was looked up before."""
         context = self._of_segments.get(source.instance_id)
         return context if context is not None and context.source is source else None
 
     def of_segment(self, source: SegmentInfo, now_unix_ns: int) -> ProducerContext | None:
-        """Return who writes a segment; ``None``: it belongs to another run.
+        """Return the producer of a segment; ``None``: the segment belongs to another run.
 
         Raises:
-            InvalidRecordError: Its resource cannot be read.
+            InvalidRecordError: The resource of the segment cannot be read.
         """
         context = self.known(source)
         if context is None:
@@ -81,10 +81,10 @@ class ProducerRegistry:
         return context
 
     def of_resource_bytes(self, source: SegmentInfo, data: bytes, now_unix_ns: int) -> ProducerContext | None:
-        """As `of_resource`, of a serialised resource; one that was asked for before is not read again.
+        """Return the producer of a serialised resource, as `of_resource` does; a known resource is not read again.
 
         Raises:
-            google.protobuf.message.DecodeError: It is not a resource.
+            google.protobuf.message.DecodeError: The bytes are not a resource.
         """
         context = self._of_bytes.get((source.instance_id, data))
         if context is None:
@@ -95,7 +95,7 @@ class ProducerRegistry:
         return context
 
     def of_resource(self, source: SegmentInfo, resource: Resource, now_unix_ns: int) -> ProducerContext | None:
-        """Return the sender in a resource of a whole request; ``None``: it belongs to another run."""
+        """Return the producer of a resource in a whole request; ``None``: the resource belongs to another run."""
         data = resource.SerializeToString(deterministic=True)
         place = (source.instance_id if source.kind in PROCESS_KINDS else source.kind, data)
         context = self._of_resources.get(place)
@@ -117,7 +117,7 @@ class ProducerRegistry:
         return context
 
     def clear(self) -> None:
-        """Forget who was known: a process was forgotten."""
+        """Clear the caches, because a process was forgotten."""
         self._of_segments.clear()
         self._of_resources.clear()
         self._of_bytes.clear()
@@ -128,7 +128,7 @@ class ProducerRegistry:
         if not self._facts.mine(producer):
             return None
         if process is None:
-            # What a bridge says of others it says of processes on its own machine.
+            # A bridge reports only on processes of its own machine.
             kind = "process" if source.kind == "bridge" else source.kind
             start = source.start if source.kind in PROCESS_KINDS else None
             process = self._lifecycle.process(producer, kind, now_unix_ns, start=start)

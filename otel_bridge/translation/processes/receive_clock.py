@@ -1,15 +1,15 @@
-"""Since when producers elsewhere could be received: what waits for them does not age while no receiver was up. Pure."""
+"""Clock of receiving: what waits for remote producers does not age while no receiver is up. Pure."""
 
 from __future__ import annotations
 
 
 class ReceiveClock:
-    """One translator's time of listening to one kind of connection: rows and spans come back each by its own.
+    """Time during which one translator receives one kind of connection; rows and spans reconnect separately.
 
     Args:
-        opened_unix_ns: When it began; what began to wait before was waited for by another, and nobody in between. 0: it
-            has listened all along.
-        late_ns: How long the first of them may take to come back after that.
+        opened_unix_ns: Unix ns when the translator began to receive. Whatever waited earlier waited for another
+            translator, and no receiver was up in between. 0: it has always received.
+        late_ns: Longest time until the first producer reconnects after that.
     """
 
     def __init__(self, opened_unix_ns: int, late_ns: int) -> None:
@@ -18,10 +18,10 @@ class ReceiveClock:
         self._received_ns = 0
 
     def receive(self, now_unix_ns: int) -> bool:
-        """Note that a receiver took something *now*: what was under way when nobody listened is on its way again.
+        """Note that a receiver accepted data *now*: data from the time without a receiver are on their way again.
 
         Returns:
-            Whether it is the first since listening began, so that other times are due than were before.
+            Whether these are the first data since the translator began to receive, so that due times change.
         """
         if self._received_ns or now_unix_ns < self.opened_ns:
             return False
@@ -29,7 +29,7 @@ class ReceiveClock:
         return True
 
     def due(self, since_ns: int, wait_ns: int) -> int:
-        """Return when *wait_ns* of listening have passed for what began to wait at *since_ns*."""
+        """Return the time at which data waiting since *since_ns* have waited *wait_ns* with a receiver up."""
         if since_ns >= self.opened_ns:
             return since_ns + wait_ns
         if self._received_ns:

@@ -1,9 +1,9 @@
-"""Resource attributes -> what is known of the run itself: project, name, group, tags, the trackers' identity. Pure.
+"""Resource attributes -> metadata of the run: project, name, group, tags, the trackers' identity. Pure.
 
 Owns ``run`` of the state: a map with ``id``, ``project``, ``name``, ``group``, ``tags``, ``notes``, ``job_type``,
-``node_rank``, ``identity`` (``rl.wandb.run_id`` and its like, host, script, commit) and ``sources``: where project and
-name come from. The first process to name a fact holds; but a project or name that a user gave replaces one that an
-emitter generated, and both replace one that was derived from ``service.name`` and its like.
+``node_rank``, ``identity`` (``rl.wandb.run_id`` and its like, host, script, commit) and ``sources``: the origins of
+project and name. The first process to name a fact wins, with one exception. A project or name that a user gave replaces
+a generated one, and both replace one that was derived from ``service.name`` and its like.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _IDENTITY: Final = (
 
 
 class RunMetadata:
-    """What is known of one run.
+    """Metadata of one run.
 
     Args:
-        state: Where it is kept.
-        run_id: The run that is translated; empty: the first resource says.
+        state: State that stores the metadata.
+        run_id: The run that is translated; empty: the first resource names the run.
     """
 
     def __init__(self, state: TranslationState, run_id: str) -> None:
@@ -60,7 +60,7 @@ class RunMetadata:
         self.run_id = run_id or text_in(stored, "id")
 
     def mine(self, producer: Producer) -> bool:
-        """Return whether *producer* belongs to this run, and learn from it what was not known."""
+        """Return whether *producer* belongs to this run, and store new facts from its resource."""
         if not self.run_id:
             self.run_id = producer.run.id
         if producer.run.id != self.run_id:
@@ -88,7 +88,7 @@ class RunMetadata:
 
 
 def _names(producer: Producer, before: Mapping[str, object]) -> dict[str, object]:
-    """Return project, name and their sources: those of *producer* where they rank higher than those of *before*."""
+    """Return project, name and their sources; *producer* replaces *before* where its source ranks higher."""
     known = cast("Mapping[str, str]", before.get("sources") or {})
     sources: dict[str, str] = {}
     names: dict[str, object] = {}

@@ -1,7 +1,7 @@
-"""Which numbers of one process have come: a contiguous high-water mark and a bounded set of gaps above it. Pure.
+"""Received numbers of one process: the highest number, and a bounded set of gaps below it. Pure.
 
-Numbers are ``rl.seq`` or ``rl.event.seq``, 1, 2, …; times grow with them, so that a piece of a row that does not say
-its number can be placed by its time.
+Numbers are ``rl.seq`` or ``rl.event.seq``, 1, 2, … Times grow with numbers, so that a fragment of a row without a
+number can be placed by its time.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TypedDict, cast
 
 MAX_GAPS = 1_000
-"""Gaps remembered of one process; beyond it the oldest is given up: what it misses stays missing."""
+"""Most gaps remembered of one process; beyond it the oldest gap is given up, and its numbers stay missing."""
 
 
 @dataclass(slots=True)
 class Gap:
-    """Numbers *first* to *last* are missing; their times lie strictly between *after_ns* and *before_ns*."""
+    """Missing numbers *first* to *last*; their times lie strictly between *after_ns* and *before_ns*."""
 
     first: int
     last: int
@@ -34,13 +34,13 @@ class SequenceState(TypedDict):
 
 @dataclass(slots=True)
 class SequenceTracker:
-    """The numbers that have come.
+    """Numbers of one process that were received.
 
     Attributes:
-        high: The highest number that has come, 0 before the first.
-        high_ns: Its time.
-        gaps: What is missing below it, ascending.
-        given_up: Numbers in gaps that were given up.
+        high: The highest number received, 0 before the first.
+        high_ns: Time of the highest number.
+        gaps: Missing numbers below `high`, ascending.
+        given_up: Count of the numbers in gaps that were given up.
     """
 
     high: int = 0
@@ -50,19 +50,19 @@ class SequenceTracker:
 
     @property
     def missing(self) -> int:
-        """How many numbers below `high` have not come."""
+        """Count of the numbers below `high` that were not received."""
         return self.given_up + sum(gap.last - gap.first + 1 for gap in self.gaps)
 
     def seen(self, number: int) -> bool:
-        """Return whether *number* has come (or was given up)."""
+        """Return whether *number* was received (or given up)."""
         return number <= self.high and not any(gap.first <= number <= gap.last for gap in self.gaps)
 
     def covers(self, time_ns: int) -> bool:
-        """Return whether the row of this time has come."""
+        """Return whether the row of this time was received."""
         return time_ns <= self.high_ns and not any(gap.after_ns < time_ns < gap.before_ns for gap in self.gaps)
 
     def add(self, number: int, time_ns: int) -> None:
-        """Note that *number* has come."""
+        """Note that *number* was received."""
         if number > self.high:
             if number > self.high + 1:
                 self._open(Gap(self.high + 1, number - 1, self.high_ns, time_ns))

@@ -1,1 +1,1 @@
-"""Spans -> rollouts, their sampling, statistics and evaluations. Pure."""
+"""Translation of spans to rollouts, with sampling, statistics and evaluations. Pure."""

@@ -1,6 +1,6 @@
-"""The spans of one trace -> the facts that the choice needs, and the `records.Rollout`.
+"""Spans of one trace -> the facts that sampling needs, and the `records.Rollout`.
 
-Pure. Foreign GenAI traces give what they know: an agent's or a chat's root span, messages of their chat spans, rewards
+Pure. Third-party GenAI traces contribute the root span of an agent or a chat, messages of their chat spans, and rewards
 in the style of agent-lightning (``agentlightning.reward.<n>.{name,value}`` on a span of the trace).
 """
 
@@ -34,11 +34,11 @@ _FOREIGN_REWARD: Final = "agentlightning.reward."
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """All spans of one trace that came.
+    """All received spans of one trace.
 
     Attributes:
         id: 32 hex digits.
-        spans: Each with its producer; a span id may come twice, the first holds.
+        spans: Spans with their producers; when a span id occurs twice, the first span wins.
     """
 
     id: str
@@ -47,7 +47,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationScore:
-    """A value for a rollout that came apart from its trace."""
+    """A value for a rollout that arrived apart from its trace."""
 
     name: str
     value: float | None
@@ -57,7 +57,7 @@ class EvaluationScore:
 
 @dataclass(frozen=True, slots=True)
 class SamplingFacts:
-    """What the choice and the statistics look at."""
+    """Facts of a rollout that sampling and statistics use."""
 
     role: str | None
     split: str
@@ -80,14 +80,14 @@ def _uncounted(reason: str, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RolloutAssembler:
-    """Makes rollouts; holds the limits.
+    """Maker of rollout records; holds the limits.
 
     Attributes:
         key: Key of the rollouts in trackers; ``{split}`` is replaced.
-        limit: Characters a text of a foreign producer may have.
-        limit_bytes: Largest rollout.
-        redaction: What is redacted from what a third-party producer sent.
-        count: Counts by reason: texts of names that no convention knows, cut or removed.
+        limit: Most characters of a third-party producer's text.
+        limit_bytes: Size limit of a rollout.
+        redaction: Redaction of the data of third-party producers.
+        count: Counter by reason, for cut or removed texts of names that no convention knows.
     """
 
     key: str
@@ -97,11 +97,11 @@ class RolloutAssembler:
     count: Callable[[str, int], None] = _uncounted
 
     def rollout_key(self, role: str | None, split: str, given: Json = None) -> str:
-        """Return where trackers show rollouts of this role and split; *given* is what their process was given."""
+        """Return the key of this role's and split's rollouts in trackers; *given*: the process's own setting."""
         return key_of(role, (reading.as_name(given) or self.key).replace("{split}", split))
 
     def facts(self, trace: Trace) -> SamplingFacts:
-        """Return what the choice needs, without reading messages where the root names its finish reason."""
+        """Return the facts that sampling needs; messages are not read where the root names its finish reason."""
         spans = folded(trace.spans)
         origin, subject = _subject(spans)
         attributes = {
@@ -132,7 +132,7 @@ class RolloutAssembler:
     def rollout(
         self, trace: Trace, facts: SamplingFacts, scores: Sequence[EvaluationScore], steps: Mapping[str, int]
     ) -> RolloutRecord:
-        """Make the record; *facts* are those by which it was chosen, *scores* the evaluations that came in time."""
+        """Return the record; *facts* are those that sampling used, *scores* the evaluations that arrived in time."""
         ordered = _ordered(folded(trace.spans))
         origin, subject = _subject(ordered)
         whole = with_messages([span for _, span in ordered], subject)
@@ -181,7 +181,7 @@ class RolloutAssembler:
         )
 
     def other(self, trace: Trace) -> PlainTrace:
-        """Make the record of a trace that is not a rollout; limits and redaction are those of rollouts."""
+        """Return the record of a trace that is not a rollout, with the limits and redaction of rollouts."""
         ordered = _ordered(folded(trace.spans))
         kept, _ = self._limited(ordered)
         read = [reading.read_span(span).record() for span in kept]
@@ -207,7 +207,7 @@ class RolloutAssembler:
 
 
 class _Named(TypedDict):
-    """Fields of a rollout that stand under a name of their own on its root."""
+    """Fields of a rollout that have an attribute of their own on its root."""
 
     split: str | None
     sample: int | None
@@ -236,7 +236,7 @@ def _named(attributes: Mapping[str, Json]) -> _Named:
 
 
 def _with_axis(steps: Mapping[str, int], axis: str | None, step: int | None) -> Mapping[str, int]:
-    """Return *steps* with the rollout's own step on its axis, wherever other records of the role are."""
+    """Return *steps* with the rollout's own step on its axis, regardless of the role's other records."""
     if axis is None or step is None:
         return dict(steps)
     return {**steps, axis: step}
@@ -256,7 +256,7 @@ def _order(pair: tuple[SpanOrigin, Span]) -> tuple[bool, int, bytes]:
 
 
 def _subject(spans: Sequence[tuple[SpanOrigin, Span]]) -> tuple[SpanOrigin, Span]:
-    """Return the span that sends for the rollout: the one that says it is one, else the root, else the first."""
+    """Return the span that describes the rollout: the span marked as one, else the root, else the first span."""
     named = [pair for pair in spans if pair[1].name == semconv.ROLLOUT_SPAN and reading.is_root(pair[1])]
     return named[0] if len(named) == 1 else min(spans, key=lambda pair: (not reading.is_marked(pair[1]), *_order(pair)))
 
@@ -287,7 +287,7 @@ def _step(attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span
 
 
 def _staleness(step: int | None, split: str, version: int | None) -> int | None:
-    """Return how many steps the policy is behind; an evaluator counts its own steps, which say nothing about that."""
+    """Return the number of steps the policy is behind; ``None`` for an evaluator, which counts its own steps."""
     if step is None or version is None or split == EVAL or not -(1 << 53) < step - version < 1 << 53:
         return None
     return step - version
@@ -303,7 +303,7 @@ def _last_reason(span: Span) -> str | None:
 def _rewards(
     attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span]]
 ) -> tuple[float | None, dict[str, float]]:
-    """Return the reward and its parts: those of the subject, else those that another span states."""
+    """Return the reward and its parts, from the subject, else from another span."""
     parts = {
         key[len(semconv.REWARDS_PREFIX) :]: number
         for key, value in attributes.items()
@@ -329,7 +329,7 @@ def _rewards(
 
 
 def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin) -> dict[str, Json]:
-    """Return the user's metadata, and what has no field of its own."""
+    """Return the user's metadata, and the facts without a field of their own."""
     prefix = semconv.METADATA_PREFIX
     metadata = {key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)}
     given = reading.as_name(attributes.get(semconv.ROLLOUT_ID))
@@ -344,13 +344,13 @@ def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin)
 
 
 def _remarks(score: EvaluationScore) -> dict[str, Json]:
-    """Return label and explanation of an evaluation as metadata, for trackers that show values of a rollout there."""
+    """Return label and explanation of an evaluation as metadata, where some trackers show values of a rollout."""
     found = {f"{score.name}.label": score.label, f"{score.name}.explanation": score.explanation}
     return {key: text for key, text in found.items() if text}
 
 
 def _conversation(root: reading.SpanFacts, read: Sequence[reading.SpanFacts]) -> list[Message]:
-    """Return the root's messages, else those of the chat spans (of which the root itself may be one)."""
+    """Return the root's messages, else the messages of the chat spans (the root may be a chat span itself)."""
     turns: list[Turn] = [(span.prompt, span.answer) for span in read if span.kind == GENERATION]
     if root.kind != GENERATION and (root.prompt or root.answer):
         return in_order(root.prompt, root.answer, turns)

@@ -1,7 +1,7 @@
-"""The conversation of a rollout whose root holds none, from its chat spans.
+"""Conversation of a rollout whose root holds no messages, from its chat spans.
 
-Our own chat spans carry what is new since the last answer; those of other instrumentations usually carry the whole
-history each time. Both are merged without doubling a message. Pure.
+Native chat spans carry the messages that are new since the last answer. Chat spans of other instrumentations usually
+carry the whole history each time. Both are merged without doubling a message. Pure.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ def merged(turns: Sequence[Turn], tool_results: Mapping[str, str]) -> list[Messa
 
     Args:
         turns: Input and output of each chat span, by start time.
-        tool_results: Tool call id to result, of tool spans; answers calls that no message answers.
+        tool_results: Tool call id to result, from tool spans; used for calls that no message answers.
     """
     messages: list[Message] = []
     marks: list[_Mark] = []
     for given, answered in turns:
         new = [*_unseen(marks, given), *answered]
         if answered and len(new) == len(answered) and _ends_with(marks, answered):
-            continue  # the same call seen twice, e.g. by two instrumentations
+            continue  # the same call recorded twice, e.g. by two instrumentations
         messages.extend(new)
         marks.extend(_mark(message) for message in new)
     return _answered(messages, tool_results) if tool_results else messages
 
 
 def in_order(given: Sequence[Message], answered: Sequence[Message], turns: Sequence[Turn]) -> list[Message]:
-    """Put a root's output where it was said: a tool or a user may have come after the last answer.
+    """Return the messages with a root's output in its place; messages of tools or users may follow the last answer.
 
     Args:
-        given: Input messages of the root: all but its output.
+        given: Input messages of the root: all messages but its output.
         answered: Output messages of the root, the last answer.
-        turns: Those of its chat spans, which say what came before that answer, where they carry what is new.
+        turns: Turns of the root's chat spans. With native chat spans they show what preceded the last answer.
     """
     before = [message for turn in turns for side in turn for message in side]
-    said = len(before) - len(answered)
-    if 0 < said < len(given) and before == [*given[:said], *answered]:
-        return [*before, *given[said:]]
+    preceding = len(before) - len(answered)
+    if 0 < preceding < len(given) and before == [*given[:preceding], *answered]:
+        return [*before, *given[preceding:]]
     calls = [call for message in answered for call in _calls(message)]
     ids = [call.get("id") for call in calls if isinstance(call.get("id"), str)]
     behind = len(given)
@@ -63,7 +63,7 @@ def _calls(message: Message) -> list[dict[str, Json]]:
 
 
 def _unseen(known: list[_Mark], given: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages of *given* behind what is *known* already."""
+    """Return the messages of *given* that follow the *known* ones."""
     if not known or not given:
         return given
     marks = [_mark(message) for message in given]
@@ -74,7 +74,7 @@ def _unseen(known: list[_Mark], given: Sequence[Message]) -> Sequence[Message]:
     overlap = next((n for n in range(min(len(known), len(marks)), 0, -1) if known[-n:] == marks[:n]), 0)
     if overlap:
         return given[overlap:]
-    # A history that was trimmed in front or rewritten in between: what stands behind the last answer is new.
+    # A history that was trimmed in front or rewritten in between: the messages after the last answer are new.
     last = next((mark for mark in reversed(known) if mark[0] == _ASSISTANT), None)
     if last is not None and last in marks:
         return given[len(marks) - marks[::-1].index(last) :]
@@ -87,7 +87,7 @@ def _ends_with(known: list[_Mark], answered: Sequence[Message]) -> bool:
 
 
 def _mark(message: Message) -> _Mark:
-    """Return what makes two messages the same: not ids, nor reasoning, which many clients strip from the history."""
+    """Return the identity of a message, without ids and reasoning, which many clients strip from the history."""
     content = message.get("content")
     calls = message.get("tool_calls")
     return (
@@ -105,7 +105,7 @@ def _call_mark(call: Json) -> Json:
 
 
 def _answered(messages: list[Message], tool_results: Mapping[str, str]) -> list[Message]:
-    """Put the results of tool spans behind calls that no message answers."""
+    """Return *messages* with the results of tool spans after calls that no message answers."""
     given = {str(message.get("tool_call_id")) for message in messages if message.get("role") == "tool"}
     whole: list[Message] = []
     for message in messages:

@@ -1,8 +1,8 @@
-"""Values for rollouts that come apart from their trace: log events ``gen_ai.evaluation.result``.
+"""Values for rollouts that arrive apart from their trace: log events ``gen_ai.evaluation.result``.
 
-They wait in the state under ``late/<trace id>`` until their rollout is emitted, and become part of it; what comes
-afterwards is a record of its own. Of two values of one name from one process the higher event number holds; of two
-processes the later one. Pure.
+Values wait in the state under ``late/<trace id>`` until their rollout is emitted, and become part of the rollout. A
+value that arrives afterwards is a record of its own. Of two values of one name from one process, the higher event
+number wins; of two processes, the later value. Pure.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from otel_bridge.translation.state import TranslationState
 
 _LATE: Final = "late/"
 _SPAN: Final = "."
-"""Between the ids of trace and span, of values that are about one span of a trace whose rollouts are not known yet."""
+"""Separator of trace id and span id, for values about one span of a trace whose rollouts are not known yet."""
 _MAX_SPANS: Final = 1_000
-"""Spans of one trace with values of their own; what comes for more is about the trace."""
+"""Most spans of one trace with values of their own; values for further spans count for the trace."""
 _MAX_VALUES: Final = 1_000
-"""Values of one rollout, each of a name and a process."""
+"""Most values of one rollout, each of a name and a process."""
 _HEX_DIGITS: Final = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedEvaluation:
-    """One evaluation as it came.
+    """One evaluation as received.
 
     Attributes:
-        id: The same at every redelivery.
-        instance_id: Process that sent it; the empty text when it numbers no events.
+        id: Id of the evaluation, the same at every redelivery.
+        instance_id: Process that sent the evaluation; empty when the process does not number its events.
         seq: Number of the event in that process.
         role: Role of the sender.
-        step: As the event says.
-        span_id: 16 hex digits of the span it is about; empty: the whole trace.
+        step: Step that the event names.
+        span_id: 16 hex digits of the evaluated span; empty: the whole trace.
     """
 
     id: str
@@ -58,20 +58,20 @@ class ReceivedEvaluation:
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        """Of two values of one name and process the one with the higher rank holds."""
+        """Precedence: of two values of one name and process the higher rank wins."""
         return (self.seq or 0, self.time_unix_ns, self.id)
 
 
 def read_evaluation(
     log_record: LogRecord, instance_id: str, role: str | None, redaction: Redaction = SECRETS_ONLY
 ) -> ReceivedEvaluation | None:
-    """Read an event; ``None`` when it names no trace, no name, or neither value nor label.
+    """Read an event; return ``None`` when the event lacks a trace, a name, or both value and label.
 
     Args:
         log_record: The event.
-        instance_id: Process that sent it.
+        instance_id: Process that sent the event.
         role: Role of the sender.
-        redaction: What is redacted from label and explanation.
+        redaction: Redaction of label and explanation.
     """
     attributes = mapping_of(log_record.attributes)
     trace_id = log_record.trace_id.hex()
@@ -102,18 +102,18 @@ def read_evaluation(
 
 
 def base_of(trace_id: str) -> str:
-    """Return the trace of values that wait for one span of it."""
+    """Return the id of the trace, from the key of values that wait for one of its spans."""
     return trace_id.partition(_SPAN)[0]
 
 
 def _clean(value: Json, redaction: Redaction) -> str | None:
-    # An empty label is one that was not to leave: its value stays one.
+    # The content policy emptied this label; the label still counts as a value.
     text = "" if value == "" else reading.as_name(value)
     return None if text is None else redaction.text(text)
 
 
 class Evaluations:
-    """What came of each trace, until it is forgotten with the trace."""
+    """Received values of each trace, kept until the trace is forgotten."""
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
@@ -127,16 +127,16 @@ class Evaluations:
             self._note_span(trace_id)
 
     def add(self, evaluation: ReceivedEvaluation, now_unix_ns: int, *, pending: bool, settled: bool) -> bool | None:
-        """Remember a value.
+        """Store a value.
 
         Args:
             evaluation: The value.
-            now_unix_ns: When it came.
-            pending: Its trace has not come yet.
-            settled: Its rollout has been emitted: only what recognises a redelivery is kept.
+            now_unix_ns: Time of arrival.
+            pending: Whether the trace has not arrived yet.
+            settled: Whether the rollout was emitted; then only the facts that detect a redelivery are kept.
 
         Returns:
-            Whether it is new; ``None`` when it cannot be kept because there are too many of this rollout.
+            Whether the value is new; ``None`` when the rollout has too many values to keep another.
         """
         trace_id = evaluation.trace_id
         entry = self._entry(trace_id)
@@ -161,17 +161,17 @@ class Evaluations:
         return True
 
     def of_span(self, evaluation: ReceivedEvaluation) -> ReceivedEvaluation:
-        """Return a value that is about a span as it waits until it is known which rollout that span belongs to."""
+        """Return a value about a span under the key at which it waits until the rollout of the span is known."""
         key = f"{evaluation.trace_id}{_SPAN}{evaluation.span_id}"
         spans = self._of_spans.get(evaluation.trace_id, {})
         return replace(evaluation, trace_id=key) if key in spans or len(spans) < _MAX_SPANS else evaluation
 
     def adopt(self, trace_id: str, targets: Mapping[str, str]) -> None:
-        """Give values that are about spans of a trace to their rollouts.
+        """Assign values about spans of a trace to their rollouts.
 
         Args:
             trace_id: The trace.
-            targets: Span id to the id of its rollout; the others belong to the trace's own.
+            targets: Span id to the id of its rollout; other spans belong to the trace's own rollout.
         """
         for key in list(self._of_spans.get(trace_id, ())):
             entry = self._entry(key)
@@ -183,11 +183,11 @@ class Evaluations:
                     self.add(_unpacked(target, name, instance, packed), since, pending=False, settled=False)
 
     def scores(self, trace_id: str) -> list[EvaluationScore]:
-        """Return the values that are to become part of the rollout, one a name, by name."""
+        """Return the values that become part of the rollout, one for each name, in order of names."""
         return [evaluation.score for evaluation in self._waiting(trace_id)]
 
     def claim(self, trace_id: str) -> None:
-        """Note that the trace has come: its values wait for it now, however long it takes."""
+        """Note that the trace has arrived; its values now wait for its rollout without a time limit."""
         for key in (trace_id, *self._of_spans.get(trace_id, ())):
             self._claim(key)
 
@@ -198,7 +198,7 @@ class Evaluations:
             del self._pending[trace_id]
 
     def settle(self, trace_id: str) -> None:
-        """Note that the rollout has been emitted with its values: only redeliveries are recognised from here on."""
+        """Note that the rollout was emitted with its values; from then on only redeliveries are detected."""
         entry = self._entry(trace_id)
         if not entry:
             return
@@ -210,7 +210,7 @@ class Evaluations:
         self._store(trace_id, cast("int", entry["since"]), seen, pending=False, settled=True)
 
     def overdue(self, before_ns: int, limit: int) -> Iterator[list[ReceivedEvaluation]]:
-        """Yield the values of each trace that has not come, since before *before_ns* or above *limit* traces."""
+        """Yield the values of each missing trace that wait since before *before_ns*, or exceed *limit* traces."""
         while self._pending:
             trace_id, since = next(iter(self._pending.items()))
             if since > before_ns and len(self._pending) <= limit:
@@ -218,7 +218,7 @@ class Evaluations:
             yield self.drop_pending(trace_id)
 
     def drop_pending(self, trace_id: str) -> list[ReceivedEvaluation]:
-        """Return the values of a trace that will not come; from here on only redeliveries are recognised."""
+        """Return the values of a trace that will not arrive; from then on only redeliveries are detected."""
         if trace_id not in self._pending:
             return []
         found = self._waiting(trace_id)
@@ -227,7 +227,7 @@ class Evaluations:
         return found
 
     def forget(self, trace_id: str) -> None:
-        """Forget all of a trace."""
+        """Remove all values of a trace."""
         if trace_id in self._traces:
             del self._traces[trace_id]
             self._pending.pop(trace_id, None)
@@ -239,7 +239,7 @@ class Evaluations:
             self._state.delete(_LATE + trace_id)
 
     def bound(self, limit: int) -> None:
-        """Forget the oldest traces whose values have all been emitted, above *limit*."""
+        """Forget the oldest traces beyond *limit* whose values have all been emitted."""
         for trace_id in list(islice(self._settled, max(len(self._settled) - limit, 0))):
             if trace_id not in self._pending:
                 self.forget(trace_id)
@@ -313,6 +313,6 @@ def _unpacked(trace_id: str, name: str, instance_id: str, packed: list[Json]) ->
 
 
 def _content_id(trace_id: str, score: EvaluationScore, time_unix_ns: int) -> str:
-    """Return the id of a value whose producer numbers no events."""
+    """Return the id of a value whose producer does not number its events."""
     text = f"{trace_id}\0{score.name}\0{score.value}\0{score.label}\0{time_unix_ns}"
     return f"l:f:{hashlib.md5(text.encode('utf-8', 'surrogatepass'), usedforsecurity=False).hexdigest()}"

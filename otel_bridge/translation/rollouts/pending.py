@@ -1,4 +1,4 @@
-"""Traces that wait for spans, findable by age and by the time they are due. In memory only, pure."""
+"""Index of the traces that wait for spans, by age and by due time. In memory only, pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.trace_store import PendingTrace
 
 _BARE: Final = 4
-"""So many times as long a rollout waits whose messages may come in log records: SDKs send those every 1 to 5 s."""
+"""Factor on the wait of a rollout whose messages may arrive in log records, which SDKs send every 1 to 5 s."""
 
 
 class PendingTraces:
-    """An index of the traces that are not complete; its length is their number.
+    """Index of the incomplete traces; its length is their number.
 
     Args:
-        traces: Every trace that is stored, by id, oldest first, as it stands at any time. Those that wait for spans
-            are indexed at once.
+        traces: Live view of every stored trace, by id, oldest first. Traces that wait for spans are indexed at once.
         options: Waiting times.
-        receive_clock: Since when those could be received that send spans.
+        receive_clock: Clock of receiving spans from remote producers.
     """
 
     def __init__(
@@ -39,11 +38,11 @@ class PendingTraces:
         return len(self._rollouts) + len(self._undecided)
 
     def index(self, trace: PendingTrace, *, due: bool = True) -> None:
-        """Make a trace that waits for spans findable, as what it is known to be by now.
+        """Index a trace that waits for spans, as a rollout or as undecided.
 
         Args:
-            trace: The trace; it keeps its age when it was indexed before and is still of the same kind.
-            due: Also by the time it is due: it is new, or due earlier than when it was indexed last.
+            trace: The trace; a trace that was indexed before as the same kind keeps its age.
+            due: Whether to index the due time too: the trace is new, or due earlier than before.
         """
         if trace.rollout:
             self._undecided.pop(trace.id, None)
@@ -54,18 +53,18 @@ class PendingTraces:
             heapq.heappush(self._due, (self._due_ns(trace), trace.id))
 
     def reconsider(self) -> None:
-        """Ask anew when each trace is due: `ReceiveClock` says otherwise now."""
+        """Compute the due time of each trace again, because `ReceiveClock` has changed."""
         waiting = (self._traces[trace_id] for trace_id in (*self._rollouts, *self._undecided))
         self._due = [(self._due_ns(trace), trace.id) for trace in waiting]
         heapq.heapify(self._due)
 
     def forget(self, trace: PendingTrace) -> None:
-        """Take a trace out; unknown ones are fine."""
+        """Remove a trace; unknown traces are allowed."""
         self._rollouts.pop(trace.id, None)
         self._undecided.pop(trace.id, None)
 
     def due(self, now_unix_ns: int) -> Iterator[tuple[PendingTrace, int]]:
-        """Yield each trace whose time is up, and when it was; traces may come and go while this is walked through."""
+        """Yield each overdue trace with its due time; traces may be added and removed during the iteration."""
         while self._due and self._due[0][0] <= now_unix_ns:
             trace = self._traces.get(heapq.heappop(self._due)[1])
             if trace is None or trace.facts is not None:
@@ -77,11 +76,11 @@ class PendingTraces:
                 yield trace, due_ns
 
     def oldest_rollout(self) -> PendingTrace | None:
-        """Return the trace that has been known to be a rollout for longest."""
+        """Return the trace that has been a known rollout for longest."""
         return self._first(self._rollouts)
 
     def oldest_undecided(self) -> PendingTrace | None:
-        """Return the trace that has waited for longest without being known to be a rollout."""
+        """Return the trace that has waited longest without being a known rollout."""
         return self._first(self._undecided)
 
     def _first(self, trace_ids: Mapping[str, None]) -> PendingTrace | None:

@@ -1,8 +1,8 @@
-"""Spans and evaluations -> rollouts, their statistics and evaluations: the one way into this part of translation.
+"""Spans and evaluations -> rollouts, their statistics and evaluations: the entry of this part of translation.
 
-Spans of one trace come in any order, in several frames, from several processes, late, twice or never. What waits lies
-in the state; an object made anew from the same state goes on where the last one stood. Pure; bad input is counted
-(``drop/<reason>``), never an exception.
+Spans of one trace arrive in any order, in several frames, from several processes, late, twice or never. Waiting data
+are in the state; a new object made from the same state continues where the last one stopped. Pure. Bad input is
+counted (``drop/<reason>``) and never raises.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from otel_bridge.translation.rollouts.trace_store import FURTHER, PendingTrace, 
 from otel_bridge.translation.state import TranslationState, axes_in, count
 
 _ELSEWHERE: Final = "trace/elsewhere"
-"""Whether spans of the run have ever come by a receiver."""
+"""Key of the state: whether a receiver has ever received spans of the run."""
 
 
 def _nothing(_axis: str, _step: int) -> None:
-    """Take no notice."""
+    """Do nothing."""
 
 
 class RolloutPipeline:
-    """Everything that waits for spans, for its step, or for its trace.
+    """Pipeline of everything that waits for spans, for its step, or for its trace.
 
     Args:
-        state: Key spaces ``trace/``, ``step/``, ``late/``, ``left/``; counts in ``drop/``. When its changes are taken
-            back, a new object must be made.
+        state: Key spaces ``trace/``, ``step/``, ``late/``, ``left/``; counts in ``drop/``. After a rollback of the
+            state, make a new pipeline.
         options: Bounds, waiting times, selection.
-        axes: Returns every axis known so far to its last step; default: read from ``axis/`` each time.
-        others: Asked for each trace that turns out to be no rollout.
-        attempt_of: From an axis to the start that its role is in; default: always the first.
-        processes: All processes of the run, as they stand at any time; one that is not among them lives.
-        reached: Takes the axis and step of each rollout that is further than its process was.
-        admit: Registers the keys of statistics; returns the values within the limit of the run. Default: an `StepAxes`
-            of its own.
+        axes: Callable that returns the last step of every known axis; default: read from ``axis/`` each time.
+        others: Callable that decides on each trace that turns out not to be a rollout.
+        attempt_of: Callable from an axis to the current attempt of its role; default: always the first.
+        processes: Live view of all processes of the run; a process that is missing here counts as alive.
+        reached: Callable with the axis and step of each rollout that advances its process.
+        admit: Callable that registers the keys of statistics and returns the values within the limit of the run.
+            Default: a `StepAxes` of the pipeline's own.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RolloutPipeline:
         admit: Admit | None = None,
     ) -> None:
         self._state, self._options, self._others = state, options, others
-        self._limit, self._said = limit_of(options.message_content), Redaction(email=options.redact_email)
+        self._limit, self._redaction = limit_of(options.message_content), Redaction(email=options.redact_email)
         self._store, self._late = TraceStore(state), Evaluations(state)
         axes = axes or (lambda: axes_in(state))
         self._sender = ""
@@ -95,14 +95,14 @@ class RolloutPipeline:
             self._await(trace)
 
     def listen(self, opened_unix_ns: int) -> None:
-        """Let what waits for producers elsewhere not age before *opened_unix_ns*, when listening for them began."""
+        """Start timeouts of remote producers no earlier than *opened_unix_ns*, when the bridge began to receive."""
         if self._state.get(_ELSEWHERE):
             self._receive_clock = ReceiveClock(opened_unix_ns, self._options.end_of_stream_wait_ns)
             self._open = PendingTraces(self._store.traces, self._options, self._receive_clock)
             self._release.steps.reconsider(self._receive_clock)
 
     def received(self, now_unix_ns: int) -> None:
-        """Note that a receiver took spans *now*; call it before `spans`."""
+        """Note that a receiver accepted spans *now*; call before `spans`."""
         if self._receive_clock.receive(now_unix_ns):
             self._state.set(_ELSEWHERE, 1)
             self._open.reconsider()
@@ -115,7 +115,7 @@ class RolloutPipeline:
         scope_spans: ScopeSpans,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Take the spans of one scope of one process; return what is complete because of them."""
+        """Process the spans of one scope of one process; return the records that they complete."""
         records = self.tick(now_unix_ns)
         origin = origin_of(resource_attributes, scope_spans.scope.name)
         by_trace: dict[bytes, list[Span]] = {}
@@ -133,11 +133,11 @@ class RolloutPipeline:
     def evaluation(
         self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
     ) -> list[Record]:
-        """Take an evaluation (event ``gen_ai.evaluation.result``): part of a rollout that waits, else a record."""
+        """Process an evaluation (event ``gen_ai.evaluation.result``): part of a waiting rollout, else a record."""
         records = self.tick(now_unix_ns)
-        if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):  # not ours: nobody looked at its texts
-            log_record = clean_log(log_record, self._said, self._limit)
-        evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes), self._said)
+        if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):  # third-party: no policy applied yet
+            log_record = clean_log(log_record, self._redaction, self._limit)
+        evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes), self._redaction)
         if evaluation is None or self._release.other.get(evaluation.trace_id) is not None:
             count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")
             return records
@@ -146,7 +146,7 @@ class RolloutPipeline:
     def content(
         self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
     ) -> list[Record]:
-        """Take an event with messages: content of the span that it names."""
+        """Process an event with messages: content of the span that the event names."""
         span = content_span(log_record)
         if span is None:
             count(self._state, "event/no_span")
@@ -156,7 +156,7 @@ class RolloutPipeline:
     def sampled_out(
         self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
     ) -> list[Record]:
-        """Take the statistics of rollouts that an emitter left out (event ``rl.rollouts``)."""
+        """Process the statistics of rollouts that an emitter sampled out (event ``rl.rollouts``)."""
         records = self.tick(now_unix_ns)
         run_id = resource_attributes.get(semconv.RUN_ID)
         sampled_out = read_sampled_out(
@@ -168,35 +168,35 @@ class RolloutPipeline:
         return records + self._release.sampled_out(sampled_out, instance_id, now_unix_ns)
 
     def flush(self) -> None:
-        """Write what is kept hot to the state; without it a restart may close a step early, and loses nothing."""
+        """Write the facts in memory to the state; without this a restart loses nothing but may close a step early."""
         self._workers.flush()
 
     def forget(self, instance_id: str) -> None:
-        """Forget how far a process has come."""
+        """Forget the progress of a process."""
         self._workers.forget(instance_id)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
-        """Let time pass: traces whose time is up, then steps, corrected statistics, values without a trace."""
+        """Release everything due: overdue traces, then steps, corrected statistics, values without a trace."""
         records: list[Record] = []
         for trace, due_ns in self._open.due(now_unix_ns):
             records += self._expire(trace, due_ns)
         return records + self._release.tick(now_unix_ns)
 
     def close(self, now_unix_ns: int) -> list[Record]:
-        """Release all that waits: nothing more is expected. What comes all the same is taken as ever."""
+        """Release everything that waits, since no more data are expected; later data are processed as usual."""
         records = self.tick(now_unix_ns)
         for trace in [trace for trace in self._store.traces.values() if trace.facts is None]:
             records += self._expire(trace, now_unix_ns)
         return records + self._release.close()
 
     def waiting(self) -> tuple[int, int]:
-        """Return how many traces wait for spans, and how many rollouts for their step."""
+        """Return the number of traces that wait for spans, and of rollouts that wait for their step."""
         return len(self._open), self._release.waiting
 
     def _came(
         self, trace_id: str, origin: SpanOrigin, found: list[Span], scope_spans: ScopeSpans | None, now_unix_ns: int
     ) -> list[Record]:
-        """Take spans of one trace; *scope_spans* is the message that holds exactly these, when there is one."""
+        """Process spans of one trace; *scope_spans* is the message that holds exactly these spans, if any."""
         if self._release.other.get(trace_id) is not None:
             return []
         ended, trace = self._release.ended.get(trace_id), self._store.traces.get(trace_id)
@@ -233,7 +233,7 @@ class RolloutPipeline:
         scope_spans: ScopeSpans | None,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Add spans to a trace that waits."""
+        """Add spans to a waiting trace."""
         fresh = self._parting.fresh(trace, found)
         if not fresh:
             return []
@@ -256,7 +256,7 @@ class RolloutPipeline:
         return []
 
     def _await(self, trace: PendingTrace) -> None:
-        """Let the step of a rollout whose root has come, but not all its spans, not pass without it."""
+        """Keep the step of an incomplete rollout open, once its root has arrived."""
         if trace.facts is None and trace.rollout and trace.root_ns is not None and trace.step is not None:
             self._workers.rooted(trace.sender, trace.id, trace.step)
 
@@ -267,7 +267,7 @@ class RolloutPipeline:
         now_unix_ns: int,
         unstored: tuple[SpanOrigin, ScopeSpans] | None = None,
     ) -> list[Record]:
-        """Emit, leave out or let wait a rollout that has all its spans; *unstored*: those the state does not hold."""
+        """Emit, sample out or hold a complete rollout; *unstored*: its spans that the state does not hold."""
         if trace.further or len(trace.marks) > 1:
             parts = parted(source, further=trace.further)
             if trace.further or len(parts) > 1:
@@ -277,7 +277,7 @@ class RolloutPipeline:
         return self._release.rollout(trace, source, now_unix_ns, unstored)
 
     def _part(self, trace: PendingTrace, source: Trace, parts: list[SubTrace], now_unix_ns: int) -> list[Record]:
-        """Take each rollout of a trace as a trace of its own."""
+        """Process each rollout of a trace as a trace of its own."""
         self._late.adopt(trace.base, {span_id.hex(): part.trace.id for part in parts for span_id in part.span_ids})
         self._workers.complete(trace.sender, trace.id)
         self._open.forget(trace)
@@ -295,7 +295,7 @@ class RolloutPipeline:
         return records
 
     def _expire(self, trace: PendingTrace, now_unix_ns: int) -> list[Record]:
-        """Take a trace as it is: its time is up."""
+        """Process an overdue trace as it is."""
         if trace.contents and trace.contents == len(trace.span_ids):
             count(self._state, "event/no_span", trace.contents)
             self._open.forget(trace)
@@ -308,7 +308,7 @@ class RolloutPipeline:
         return self._release.no_rollout(trace, self._others())
 
     def _bounded(self, now_unix_ns: int) -> list[Record]:
-        """Keep the bounds: what is not a rollout goes first, then steps close early, then rollouts go as they are."""
+        """Keep the bounds: release undecided traces first, then close steps early, then release incomplete rollouts."""
         records: list[Record] = []
         most, most_bytes = self._options.max_open_traces, self._options.max_open_trace_bytes
         while True:

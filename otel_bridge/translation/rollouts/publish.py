@@ -1,7 +1,7 @@
-"""What leaves this part of translation: rollouts, statistics of steps, evaluations, and traces that are not rollouts.
+"""Publication of rollouts, statistics of steps, evaluations, and traces that are not rollouts.
 
-A rollout that has all its spans leaves at once or when its step closes. Those that the choice leaves out are not lost:
-they are counted apart, under ``left/rollout``, as are the values that came for them, under ``left/late_value``. Pure.
+A complete rollout is emitted at once or when its step closes. Rollouts that are sampled out do not count as lost: they
+are counted under ``left/rollout``, and values that arrived for them under ``left/late_value``. Pure.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ _NEVER: Final = 1 << 63
 
 
 BARE_SCOPE: Final = "bare/"
-"""Instrumentation scopes whose rollouts have no messages, to the setting that makes them record some."""
+"""Key space of the state: scopes whose rollouts have no messages, to the setting that makes them record messages."""
 _MAX_SCOPE: Final = 128
 _MAX_SCOPES: Final = 20
 
 
 class RolloutPublisher:
-    """Decides when and as what each rollout leaves, and remembers what has left.
+    """Publisher that decides when and how each rollout is emitted, and remembers emitted rollouts.
 
     Args:
         state: Key spaces ``step/``, ``trace/done/``, ``trace/other/``, ``left/``; counts in ``drop/``.
         options: Bounds, waiting times, selection.
-        store: The traces that wait; what leaves is forgotten there.
-        late: The evaluations that wait.
-        workers: How far each worker has come.
-        axes: Returns every axis known so far to its last step.
-        attempt_of: From an axis to the start that its role is in.
-        reached: Takes the axis and step of each rollout that is further than its process was.
-        admit: Registers the keys of statistics; returns the values within the limit of the run.
+        store: The waiting traces; a published trace is removed from this store.
+        late: The waiting evaluations.
+        workers: Progress of each worker.
+        axes: Callable that returns the last step of every known axis.
+        attempt_of: Callable from an axis to the current attempt of its role.
+        reached: Callable with the axis and step of each rollout that advances its process.
+        admit: Callable that registers the keys of statistics and returns the values within the limit of the run.
 
     Attributes:
         steps: Every step that is open or remembered.
-        ended: The rollouts that left or were left out.
-        other: The traces that were no rollouts.
-        waiting: How many rollouts wait for their step.
+        ended: The rollouts that were emitted or sampled out.
+        other: The traces that were not rollouts.
+        waiting: Number of rollouts that wait for their step.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class RolloutPublisher:
         now_unix_ns: int,
         unstored: tuple[SpanOrigin, ScopeSpans] | None = None,
     ) -> list[Record]:
-        """Emit, leave out or let wait a rollout that has all its spans.
+        """Emit, sample out or hold a complete rollout.
 
         Args:
-            trace: The rollout; an earlier step of its role and split closes by it.
-            source: Its spans.
+            trace: The rollout; it may close earlier steps of its role and split.
+            source: Spans of the rollout.
             now_unix_ns: Now.
-            unstored: Those of them that the store does not hold.
+            unstored: Spans of the rollout that the store does not hold.
         """
         facts = self._assembler.facts(source)
         facts = replace(facts, attempt=self.steps.attempt(trace.sender, facts.role))
@@ -126,12 +126,12 @@ class RolloutPublisher:
             else:
                 self._store.note(trace)
             self.waiting += 1
-        # Behind it: a rollout that its own step was held open for is in.
+        # Only now: the step may have been held open for this rollout.
         passed = self._advance(trace.sender, facts, now_unix_ns, done=trace.id)
         return passed + records
 
     def revise(self, trace: PendingTrace) -> None:
-        """Look again at a rollout that waits for its step: more of its spans have come. Its step stays."""
+        """Update the facts of a rollout that waits for its step, after more of its spans arrived; its step stays."""
         before = trace.facts
         if before is None:
             return
@@ -157,7 +157,7 @@ class RolloutPublisher:
         return records
 
     def value(self, evaluation: ReceivedEvaluation, now_unix_ns: int) -> list[Record]:
-        """Keep an evaluation for its rollout, or, when that has left, let it follow."""
+        """Keep an evaluation for its rollout, or emit it when the rollout was already emitted."""
         ended = self.ended.get(evaluation.trace_id)
         pending = ended is None and base_of(evaluation.trace_id) not in self._store.traces
         new = self._late.add(evaluation, now_unix_ns, pending=pending, settled=ended is not None)
@@ -173,7 +173,7 @@ class RolloutPublisher:
         return records + self._overdue(-1)
 
     def sampled_out(self, sampled_out: SampledOut, instance_id: str, now_unix_ns: int) -> list[Record]:
-        """Add the statistics that process *instance_id* sent of rollouts it left out to those of their step."""
+        """Add statistics of sampled-out rollouts, sent by process *instance_id*, to the statistics of their step."""
         attempt = self.steps.attempt(instance_id, sampled_out.role)
         new = self.steps.sampled_out(sampled_out, attempt, now_unix_ns)
         if new:
@@ -186,7 +186,7 @@ class RolloutPublisher:
     def _advance(
         self, instance_id: str, sent: SamplingFacts | SampledOut, now_unix_ns: int, *, done: str = ""
     ) -> list[Record]:
-        """Note that a process sent a rollout, and close the steps that every worker is past by it."""
+        """Note that a process sent a rollout, and close the steps that every worker has passed as a result."""
         role, split, step = sent.role, sent.split, sent.step
         awaited = self._workers.complete(instance_id, done)
         further = self._workers.sent(instance_id, role, split, step, now_unix_ns)
@@ -198,21 +198,21 @@ class RolloutPublisher:
         return []
 
     def tick(self, now_unix_ns: int) -> list[Record]:
-        """Let time pass: steps whose time is up, then corrected statistics, then values without a trace."""
+        """Release everything due: steps, then corrected statistics, then values without a trace."""
         records = self._close_steps(self.steps.due(now_unix_ns))
         for step in self.steps.corrected(now_unix_ns):
             records.append(self._row(step))
         return records + self._overdue(now_unix_ns - self._options.trace_timeout_ns)
 
     def close(self) -> list[Record]:
-        """Let everything go that `tick` would in the end."""
+        """Release everything that `tick` would eventually release."""
         records = self._close_steps(self.steps.open())
         for step in self.steps.corrected(None):
             records.append(self._row(step))
         return records + self._overdue(_NEVER)
 
     def thin(self) -> bool:
-        """Leave out some rollouts ahead of their step's close; return whether any step had more than seats."""
+        """Sample out some rollouts before their step closes; return whether any step had more rollouts than seats."""
         left = self.steps.thin(self._reward)
         for trace_id in left:
             trace = self._store.traces[trace_id]
@@ -222,11 +222,11 @@ class RolloutPublisher:
         return bool(left)
 
     def close_oldest(self) -> list[Record]:
-        """Close the oldest step that rollouts wait for, before it is due; there must be one (`waiting`)."""
+        """Close the oldest step with waiting rollouts before it is due; requires `waiting` above 0."""
         return self._close_steps([next(step for step in self.steps.open() if step.waiting)])
 
     def _close_steps(self, steps: Iterable[SampledStep]) -> list[Record]:
-        """Choose among the rollouts of each step, emit them and the statistics."""
+        """Sample the rollouts of each step; emit the kept rollouts and the statistics."""
         records: list[Record] = []
         for step in steps:
             kept, left = self.steps.close(step, self._reward)
@@ -257,7 +257,7 @@ class RolloutPublisher:
         return rollout
 
     def _note_scope(self, source: Trace) -> None:
-        """Remember which instrumentation recorded no messages, and the setting that makes it."""
+        """Remember an instrumentation that recorded no messages, and the setting that makes it record them."""
         scope = next((origin.scope for origin, span in source.spans if not origin.own and is_bare(span)), "")
         key = f"{BARE_SCOPE}{scope[:_MAX_SCOPE]}"
         if scope and self._state.get(key) is None and len([*self._state.items(BARE_SCOPE)]) < _MAX_SCOPES:
@@ -278,7 +278,7 @@ class RolloutPublisher:
             self._late.forget(forgotten)
 
     def _sampled_out_value(self, trace_id: str) -> None:
-        """Count the values that wait for a rollout that an emitter left out; none of its spans will come."""
+        """Count the values that wait for a rollout that an emitter sampled out; its spans will never arrive."""
         if values := len(self._late.drop_pending(trace_id)):
             self._left("late_value", values)
 
@@ -287,7 +287,7 @@ class RolloutPublisher:
         self._state.set(f"left/{what}", (before if isinstance(before, int) else 0) + number)
 
     def _overdue(self, before_ns: int) -> list[Record]:
-        """Send values whose trace never came: another bridge may have written it."""
+        """Return values whose trace never arrived; another bridge may have written that trace."""
         records: list[Record] = []
         for values in self._late.overdue(before_ns, self._options.max_open_traces):
             for waiting in values:

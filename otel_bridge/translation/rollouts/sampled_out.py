@@ -1,4 +1,4 @@
-"""What emitters tell of rollouts that they left out (event ``rl.rollouts``) -> counts and sums of one step. Pure."""
+"""Statistics of rollouts that emitters sampled out (event ``rl.rollouts``) -> counts and sums of a step. Pure."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from otel_bridge.translation.state import TranslationState
 
 _SAMPLED: Final = "sampled/"
 _HALF: Final = 8
-"""Bytes of a trace id that are remembered: two of a run's are equal by chance in none of its lives."""
+"""Bytes of a trace id that are remembered; a chance collision within a run is practically impossible."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledOut:
-    """Rollouts of one step that left no process.
+    """Rollouts of one step that no process sent.
 
     Attributes:
-        id: The same when it comes again.
-        rollouts: How many.
-        sums: Their statistics by group.
-        said_ns: When it was said.
-        staleness: Count, sum and maximum of step less policy version; ``None``: none names a version.
-        trace_ids: Trace ids of those that users gave an id.
+        id: Id of the event, the same at every redelivery.
+        rollouts: Number of rollouts.
+        sums: Statistics of the rollouts, by group.
+        said_ns: Time of the event.
+        staleness: Count, sum and maximum of step less policy version; ``None``: no rollout names a version.
+        trace_ids: Trace ids of the rollouts with ids given by users.
     """
 
     id: str
@@ -49,12 +49,12 @@ class SampledOut:
 def read_sampled_out(
     log_record: LogRecord, instance_id: str, role: str | None, *, run_id: str = ""
 ) -> SampledOut | None:
-    """Read an event; ``None`` when it holds no statistics, or a negative number.
+    """Read an event; return ``None`` when the event holds no statistics, or a negative number of rollouts.
 
     Args:
         log_record: The event.
-        instance_id: Process that sent it.
-        role: Role of the sender, where the event does not say whose rollouts they are.
+        instance_id: Process that sent the event.
+        role: Role of the sender, for an event that names no role.
         run_id: The run.
     """
     attributes = mapping_of(log_record.attributes)
@@ -92,11 +92,11 @@ def _trace_ids(ids: Json, run_id: str) -> tuple[str, ...]:
 
 
 class SampledOutTraces:
-    """The traces of rollouts that emitters left out, the last *limit* of those that users named. In the state.
+    """Traces of rollouts that emitters sampled out and users named, the last *limit* of them. Kept in the state.
 
     Args:
-        state: Key space ``sampled/``: an event each, as the first half of each trace id.
-        limit: Traces that are remembered; the oldest events are forgotten first, but the last stays whole.
+        state: Key space ``sampled/``: for each event, the first half of each trace id.
+        limit: Most traces that are remembered. The oldest events are forgotten first; the last event stays whole.
     """
 
     def __init__(self, state: TranslationState, limit: int) -> None:

@@ -1,9 +1,9 @@
-"""Which rollouts of a step are kept, over all workers, and the step's statistics: decided once, kept in the state.
+"""Sampling of each step's rollouts, over all workers, and the step's statistics; decided once, kept in the state.
 
-A step belongs to one role, one split and one start of the role. It closes when every living worker is past it
-(`step_workers.py`), after a time without rollouts once all have reached it, or with the run. What arrives later takes
-the seats that are left. Rollouts without a step share seats for one waiting time after the first of them
-(`TranslationOptions.step_watermark_ns`); then the next such time begins. Pure.
+A step belongs to one role, one split and one attempt of the role. A step closes in one of three cases: every living
+worker is past it (`step_workers.py`), all workers reached it and rollouts stopped for a while, or the run ends. Later
+rollouts take the remaining seats. Rollouts without a step share seats for one waiting time after the first of them
+(`TranslationOptions.step_watermark_ns`); then the next waiting time begins. Pure.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWork
 from otel_bridge.translation.state import TranslationState
 
 _DETAILED: Final = 64
-"""Closed steps of a role and split whose groups are remembered, so that late rollouts count exactly."""
+"""Number of closed steps of a role and split whose groups are remembered, so that late rollouts count exactly."""
 _NEVER: Final = 1 << 63
 _STEPLESS: Final = "stepless/last"
 """Key of the state: the highest number in the id of statistics of rollouts without a step."""
 _LOOK_NS: Final = 1_000_000_000
-"""How often open steps are looked at, since workers may start and end meanwhile."""
+"""Interval at which open steps are checked, since workers may start and end meanwhile."""
 _REMEMBERED: Final = 4_096
-"""Closed steps of a role and split whose seats are remembered; an older one would begin anew."""
+"""Number of closed steps of a role and split whose seats are remembered; an older step would begin anew."""
 _REMEMBERED_IN_ALL: Final = 16_384
-"""Closed steps of all roles and splits whose seats are remembered: the names of splits may be without end."""
+"""Number of closed steps in all whose seats are remembered, since the number of splits is unbounded."""
 
 
 def first_start(_axis: str) -> int:
-    """Return 1: no role was started again."""
+    """Return 1: every role is in its first attempt."""
     return 1
 
 
 class SamplingDecision(Enum):
-    """What becomes of a rollout that is complete."""
+    """Decision on a complete rollout."""
 
     KEEP = 1
     LEAVE_OUT = 2
@@ -51,15 +51,15 @@ class SamplingDecision(Enum):
 
 
 class StepSampler:
-    """Every step that is open or whose seats are remembered.
+    """Sampler of every step that is open or whose seats are remembered.
 
     Args:
         state: Key spaces ``step/``, ``stepless/``.
-        options: Cap, rule and waiting times.
-        axes: Returns every axis known so far to its last step.
-        waiting: Rollouts that waited for their step when the state was written, and when each came.
-        workers: How far each worker has come.
-        attempt_of: From an axis to the start that its role is in.
+        options: Number of seats, rule and waiting times.
+        axes: Callable that returns the last step of every known axis.
+        waiting: Rollouts that waited for their step when the state was written, and their times of arrival.
+        workers: Progress of each worker.
+        attempt_of: Callable from an axis to the current attempt of its role.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class StepSampler:
             step.restore(trace_id, facts, came_ns)
 
     def reconsider(self, receive_clock: ReceiveClock) -> None:
-        """Ask anew when each step is due, by *receive_clock*: since when those could be received who send rollouts."""
+        """Compute the due time of each step again, by *receive_clock*."""
         self._receive_clock, self._next_ns = receive_clock, 0
 
     def attempt(self, instance: str, role: str | None) -> int:
-        """Return which start of *role* a rollout that a process sent belongs to."""
+        """Return the attempt of *role* that a process's rollout belongs to."""
         axis = axis_of(role)
         return self._workers.attempt(instance, axis) or self._attempt_of(axis)
 
@@ -115,7 +115,7 @@ class StepSampler:
         return sorted(passed, key=lambda step: (step.attempt, step.number or 0))
 
     def take(self, trace_id: str, facts: SamplingFacts, now_unix_ns: int) -> SamplingDecision:
-        """Decide on a complete rollout, or let it wait for its step."""
+        """Decide on a complete rollout, or hold it for its step."""
         step = self._step((facts.role or "", facts.split, facts.attempt), facts.step, now_unix_ns)
         step.see(now_unix_ns, facts)
         cap = self.cap(facts.split)
@@ -127,7 +127,7 @@ class StepSampler:
         return SamplingDecision.KEEP if kept else SamplingDecision.LEAVE_OUT
 
     def sampled_out(self, sampled_out: SampledOut, attempt: int, now_unix_ns: int) -> int:
-        """Merge statistics that an emitter sent and that came *now*; return how many rollouts were new."""
+        """Merge an emitter's statistics that arrive *now*; return the number of new rollouts."""
         step = self._step((sampled_out.role or "", sampled_out.split, attempt), sampled_out.step, now_unix_ns)
         if not step.takes(sampled_out):
             return 0
@@ -144,14 +144,14 @@ class StepSampler:
     def close(
         self, step: SampledStep, reward_of: Callable[[str, SamplingFacts], float | None]
     ) -> tuple[list[str], list[str]]:
-        """Choose among the rollouts that wait for *step*.
+        """Sample the rollouts that wait for *step*, and close the step.
 
         Args:
             step: An open step.
-            reward_of: The reward of a waiting rollout, evaluations included.
+            reward_of: Callable that returns the reward of a waiting rollout, evaluations included.
 
         Returns:
-            Trace ids that are kept, by start time, and those that are left out.
+            Trace ids of the kept rollouts, by start time, and of the sampled-out rollouts.
         """
         rewards = {trace_id: reward_of(trace_id, facts) for trace_id, facts in step.waiting.items()}
         chosen = self._chosen(step, rewards, max(self.cap(step.track[1]) - step.kept, 0))
@@ -163,13 +163,13 @@ class StepSampler:
         return kept, left
 
     def thin(self, reward_of: Callable[[str, SamplingFacts], float | None]) -> list[str]:
-        """Choose ahead among the rollouts of the open step that has most beyond its seats; the step stays open.
+        """Sample early in the open step with the most rollouts beyond its seats; the step stays open.
 
         Args:
             reward_of: As of `close`.
 
         Returns:
-            Trace ids that are left out; empty when no open step has more rollouts than seats.
+            Trace ids that are sampled out; empty when no open step has more rollouts than seats.
         """
         step = max(self.open(), key=self._excess, default=None)
         if step is None or self._excess(step) <= 0:
@@ -185,7 +185,7 @@ class StepSampler:
         return len(step.waiting) - self.cap(step.track[1])
 
     def _chosen(self, step: SampledStep, rewards: Mapping[str, float | None], seats: int) -> set[str]:
-        """Return the ids of the rollouts waiting for *step* that the rule gives *seats* to."""
+        """Return the ids of at most *seats* rollouts that wait for *step*, selected by the rule."""
         order = sorted(step.waiting)
         facts = (step.waiting[trace_id] for trace_id in order)
         candidates = [
@@ -196,7 +196,7 @@ class StepSampler:
         return {order[index] for index in choose(candidates, seats, rule=self._options.selection, seed=seed)}
 
     def row(self, step: SampledStep) -> Row:
-        """Return the statistics of a closed step; a later one of the same step has an id of its own."""
+        """Return the statistics of a closed step as a row; later statistics of the same step have another id."""
         role, split, attempt = step.track
         identity = f"s:{role}:{split}:{self._stepless_number(step) if step.number is None else step.number}"
         identity += f":a{attempt}" if attempt > 1 else ""
@@ -226,7 +226,7 @@ class StepSampler:
         return row
 
     def _stepless_number(self, step: SampledStep) -> int:
-        """Return a number for rollouts without a step that none before has had: the time when the first came."""
+        """Return a new number for rollouts without a step: the arrival time of the first, made unique."""
         before = self._state.get(_STEPLESS)
         number = max(step.first_ns, before + 1) if isinstance(before, int) else step.first_ns
         self._state.set(_STEPLESS, number)
@@ -246,7 +246,7 @@ class StepSampler:
         return sorted((step for due_ns, step in dues if due_ns <= now_unix_ns), key=_age)
 
     def _due_ns(self, step: SampledStep, reach: StepProgress, now_unix_ns: int, *, is_over: bool) -> int:
-        """Return when *step* closes as things stand; *is_over*: its role has been started again since."""
+        """Return the time at which *step* closes; *is_over*: whether its role has begun a later attempt since."""
         due, options = self._receive_clock.due, self._options
         quiet_ns = due(step.first_ns if step.number is None else step.last_ns, options.step_watermark_ns)
         if step.number is None or is_over:
@@ -258,7 +258,7 @@ class StepSampler:
         return min(quiet_ns, at_most_ns, self._passed_ns(step, reach, now_unix_ns))
 
     def _passed_ns(self, step: SampledStep, reach: StepProgress, now_unix_ns: int) -> int:
-        """Return when *step* closes because every worker is past it."""
+        """Return the time at which *step* closes because every worker is past it."""
         if step.number is None or step.number >= reach.past_below or step.number in reach.under_way:
             self._note_passed(step, None)
             return _NEVER
@@ -274,7 +274,7 @@ class StepSampler:
             self._store(step)
 
     def corrected(self, now_unix_ns: int | None) -> list[SampledStep]:
-        """Return the closed steps whose statistics changed and that have been quiet since; ``None``: all changed."""
+        """Return the changed closed steps without rollouts since; with *now_unix_ns* ``None``, all changed ones."""
         wait = self._options.step_watermark_ns
         found = [
             step
@@ -288,7 +288,7 @@ class StepSampler:
         return sorted((step for steps in self._open.values() for step in steps.values()), key=_age)
 
     def cap(self, split: str) -> int:
-        """Return the seats of a step of *split*."""
+        """Return the number of seats of a step of *split*."""
         eval_cap = self._options.max_rollouts_eval
         return eval_cap if split == EVAL and eval_cap is not None else self._options.max_rollouts
 
@@ -316,7 +316,7 @@ class StepSampler:
         self._store(step)
 
     def _move(self, step: SampledStep) -> None:
-        """Make an open step a closed one, and remember less of the oldest."""
+        """Move an open step to the closed steps, and drop details of the oldest."""
         steps = self._open.get(step.track, {})
         steps.pop(step.number, None)
         if not steps:
@@ -348,7 +348,7 @@ class StepSampler:
 
 
 def _behind(closed: dict[int | None, SampledStep], back: int) -> int | None:
-    """Return the key that stands *back* places behind the newest."""
+    """Return the key *back* places behind the newest."""
     return next(islice(reversed(closed), back, None))
 
 

@@ -1,6 +1,6 @@
-"""Merged statistics of all rollouts of one step, kept or not -> metric values.
+"""Merged statistics of all rollouts of one step, kept or sampled out -> metric values.
 
-What comes in: single rewards, and sums that emitters made of the rollouts they left out. Pure.
+Inputs are single rewards, and sums that emitters made of the rollouts they sampled out. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from otel_bridge.records import Json, Value
 from otel_bridge.translation.decode.spans import as_float, as_int
 
 NO_GROUP: Final = ""
-"""Key of rollouts without a group; they make no group together."""
+"""Key of rollouts without a group; these rollouts do not form a group together."""
 _PREFIX: Final = "rollouts"
 
 
@@ -38,7 +38,7 @@ class Sums:
 
     @property
     def flat(self) -> bool:
-        """At least two rewards, and all of them equal."""
+        """Whether there are at least two rewards, all equal."""
         return self.count > 1 and self.min == self.max
 
 
@@ -51,7 +51,7 @@ class Staleness:
     max: int = 0
 
     def add(self, count: int, total: int, most: int) -> None:
-        """Add *count* rollouts, *total* steps behind together and *most* at most."""
+        """Add *count* rollouts that are *total* steps behind in sum and *most* at most."""
         self.max = max(self.max, most) if self.count else most
         self.count += count
         self.sum += total
@@ -62,10 +62,10 @@ class Statistics:
     """Statistics of one step.
 
     Attributes:
-        total: Rollouts, those without a reward included.
-        groups: Group id to its rewards.
-        flat_groups: Groups without variance among those that were folded.
-        staleness: Steps that the consuming step lies behind the policy version, of rollouts that name one.
+        total: Number of rollouts, with or without a reward.
+        groups: Group id to the sums of its rewards.
+        flat_groups: Number of groups without variance among the folded ones.
+        staleness: Step less policy version, for rollouts that name a version.
     """
 
     total: int = 0
@@ -74,7 +74,7 @@ class Statistics:
     staleness: Staleness = field(default_factory=Staleness)
 
     def add(self, group: str | None, reward: float | None, staleness: int | None = None) -> None:
-        """Count one rollout; a reward that is not a finite number counts as none."""
+        """Count one rollout; a reward that is not finite is ignored."""
         self.total += 1
         if staleness is not None:
             self.staleness.add(1, staleness, staleness)
@@ -82,7 +82,7 @@ class Statistics:
             self._merge(group or NO_GROUP, Sums(1, reward, reward * reward, reward, reward))
 
     def add_sampled_out(self, rollouts: int, body: Mapping[str, Json]) -> None:
-        """Count *rollouts* that an emitter left out; *body*: group id to count, sum, sum_squares, min, max."""
+        """Count *rollouts* that an emitter sampled out; *body*: group id to count, sum, sum_squares, min, max."""
         counted = 0
         for group, value in body.items():
             sums = _sums(value)
@@ -98,7 +98,7 @@ class Statistics:
         known.merge(sums)
 
     def fold(self) -> None:
-        """Forget which group is which; what was counted stays."""
+        """Merge all groups into one; the counts stay."""
         self.flat_groups += sum(sums.flat for group, sums in self.groups.items() if group != NO_GROUP)
         whole = self._whole()
         self.groups = {NO_GROUP: whole} if whole.count else {}
@@ -132,7 +132,7 @@ class Statistics:
         return values
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as the state keeps it."""
+        """Return the statistics as stored in the state."""
         groups: dict[str, Json] = {
             group: [sums.count, sums.sum, sums.sum_squares, sums.min, sums.max] for group, sums in self.groups.items()
         }
@@ -142,7 +142,7 @@ class Statistics:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Statistics:
-        """Return what `to_json` made."""
+        """Restore the result of `to_json`."""
         groups = cast("dict[str, tuple[int, float, float, float, float]]", value["groups"])
         return cls(
             total=cast("int", value["total"]),
@@ -153,7 +153,7 @@ class Statistics:
 
 
 def _sums(value: Json) -> Sums | None:
-    """Read what an emitter sent for one group; ``None`` when it cannot be."""
+    """Read an emitter's sums of one group; return ``None`` when they are invalid."""
     if not isinstance(value, dict):
         return None
     count = as_int(value.get("count"))

@@ -1,4 +1,4 @@
-"""One step of a role and split: its seats, its statistics and the rollouts that wait for its choice. Pure."""
+"""One step of a role and split: its seats, its statistics and the rollouts that wait for sampling. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS: Final = "step/"
 """Key space of the state."""
 
 Track: TypeAlias = tuple[str, str, int]
-"""Role (empty without one), split, and which start of the role."""
+"""Role (empty without one), split, and attempt of the role."""
 
 
 @dataclass(slots=True)
@@ -24,17 +24,17 @@ class SampledStep:
     """One step of one role and split.
 
     Attributes:
-        number: ``None``: rollouts without a step.
-        first_ns: When its first rollout came.
-        last_ns: When its last rollout came.
-        said_ns: When, by what their senders say, its last rollout ended: the time of its statistics.
-        kept: Seats taken.
-        closed: The choice is made.
-        changed_ns: When a rollout came after the statistics were sent; ``None``: none did.
-        revision: How often the statistics were sent.
-        passed_ns: When every worker was past it and only rollouts under way were still awaited.
-        events: Ids of the emitters' statistics that are in; ``None`` once they are forgotten.
-        waiting: Rollouts that wait for the choice, by trace id.
+        number: Number of the step; ``None``: rollouts without a step.
+        first_ns: Arrival time of the first rollout.
+        last_ns: Arrival time of the last rollout.
+        said_ns: End of the last rollout by the senders' clocks: the time of the statistics.
+        kept: Number of seats taken.
+        closed: Whether the step is sampled.
+        changed_ns: Arrival time of a rollout after the statistics were sent; ``None``: no such rollout.
+        revision: Number of times that the statistics were sent.
+        passed_ns: Time at which every worker was past the step and only rollouts under way were awaited.
+        events: Ids of the merged statistics of emitters; ``None`` once the ids are forgotten.
+        waiting: Rollouts that wait for sampling, by trace id.
     """
 
     track: Track
@@ -54,24 +54,24 @@ class SampledStep:
 
     @property
     def role(self) -> str | None:
-        """The role."""
+        """Role of the step."""
         return self.track[0] or None
 
     @property
     def attempt(self) -> int:
-        """Which start of its role it belongs to."""
+        """Attempt of the role that the step belongs to."""
         return self.track[2]
 
     @property
     def state_key(self) -> str:
-        """Where it lies in the state."""
+        """Key of the step in the state."""
         role, split, attempt = self.track
         number = "-" if self.number is None else self.number
         later = f"@{attempt}" if attempt > 1 else ""
         return f"{STEPS}{quote(role, safe='')}/{quote(split, safe='')}/{number}{later}"
 
     def see(self, came_ns: int, facts: SamplingFacts) -> None:
-        """Note that a rollout of the step came."""
+        """Note that a rollout of the step arrived."""
         self.first_ns, self.last_ns = min(self.first_ns, came_ns), max(self.last_ns, came_ns)
         self.said_ns = max(self.said_ns, facts.end_unix_ns)
         self.run_id = self.run_id or facts.run_id
@@ -82,23 +82,23 @@ class SampledStep:
         self.see(came_ns, facts)
 
     def revise(self, trace_id: str, facts: SamplingFacts) -> None:
-        """Replace what is known of a rollout that waits."""
+        """Replace the facts of a waiting rollout."""
         self.waiting[trace_id] = facts
         self.said_ns = max(self.said_ns, facts.end_unix_ns)
 
     def seat(self, facts: SamplingFacts, cap: int) -> bool:
-        """Count a rollout that does not wait; return whether it gets one of *cap* seats."""
+        """Count a rollout that does not wait; return whether the rollout gets one of *cap* seats."""
         self.statistics.add(facts.group, facts.reward, facts.staleness)
         kept = self.kept < cap
         self.kept += kept
         return kept
 
     def takes(self, event: SampledOut) -> bool:
-        """Return whether statistics that an emitter sent are new, as far as that is known."""
+        """Return whether an emitter's statistics are new, as far as known."""
         return self.events is not None and event.id not in self.events
 
     def merge(self, event: SampledOut, came_ns: int) -> int:
-        """Merge the statistics that an emitter sent; return how many rollouts were new."""
+        """Merge an emitter's statistics; return the number of new rollouts."""
         before = self.statistics.total
         self.events = [*(self.events or []), event.id]
         self.last_ns, self.said_ns = max(self.last_ns, came_ns), max(self.said_ns, event.said_ns)
@@ -108,32 +108,32 @@ class SampledStep:
         return self.statistics.total - before
 
     def count(self, trace_ids: Iterable[str], rewards: Mapping[str, float | None]) -> None:
-        """Move rollouts that waited into the statistics, as they are decided on."""
+        """Move waiting rollouts into the statistics, when sampling has decided on them."""
         for trace_id in trace_ids:
             facts = self.waiting.pop(trace_id)
             self.statistics.add(facts.group, rewards[trace_id], facts.staleness)
 
     def close(self, kept: int) -> None:
-        """Note that the choice is made, with *kept* seats more."""
+        """Note that the step is sampled, with *kept* more seats taken."""
         self.kept += kept
         self.closed = True
 
     def change(self, now_unix_ns: int) -> None:
-        """Note that a rollout came after the statistics were sent."""
+        """Note that a rollout arrived after the statistics were sent."""
         self.changed_ns = now_unix_ns
 
     def sent(self) -> None:
-        """Note that the statistics are sent as they are now."""
+        """Note that the current statistics are sent."""
         self.revision += 1
         self.changed_ns = None
 
     def passed_at(self, passed_ns: int | None) -> bool:
-        """Note when every worker was past the step; return whether that is new."""
+        """Note the time at which every worker was past the step; return whether this time changed."""
         new, self.passed_ns = self.passed_ns != passed_ns, passed_ns
         return new
 
     def forget_details(self) -> bool:
-        """Keep the sums of the statistics alone; return whether there was more."""
+        """Drop all details but the sums of the statistics; return whether there were details."""
         if self.events is None:
             return False
         self.statistics.fold()
@@ -141,7 +141,7 @@ class SampledStep:
         return True
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as the state keeps it, without the rollouts that wait."""
+        """Return the step as stored in the state, without the waiting rollouts."""
         return {
             "track": [*self.track],
             "number": self.number,
@@ -160,10 +160,10 @@ class SampledStep:
 
     @classmethod
     def from_json(cls, value: object) -> SampledStep:
-        """Return what `to_json` made, or an older version of it."""
+        """Restore the result of `to_json`, of this or an older version."""
         fields = cast("dict[str, Json]", value)
         role, split, *attempt = cast("list[str | int]", fields["track"])
-        if not attempt:  # as older ledgers have it
+        if not attempt:  # format of older ledgers
             attempt = [cast("int", fields.get("attempt", 1))]
         return cls(
             track=(str(role), str(split), int(attempt[0])),

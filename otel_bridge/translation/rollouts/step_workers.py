@@ -1,6 +1,6 @@
-"""How far each worker of a role has come with its rollouts, and so which steps may still get some. Pure.
+"""Progress of each worker of a role with its rollouts, which determines the steps that may still get rollouts. Pure.
 
-A worker is a process that sent rollouts of the role, or that has the role and lives. Owns ``pace/<instance>`` of the
+A worker is a process that sent rollouts of the role, or a living process with the role. Owns ``pace/<instance>`` of the
 state.
 """
 
@@ -17,20 +17,20 @@ from otel_bridge.translation.state import TranslationState
 
 _PACE: Final = "pace/"
 _MAX_TRACKS: Final = 64
-"""Roles and splits of one process whose steps are remembered."""
+"""Most roles and splits of one process whose steps are remembered."""
 _ALL: Final = 1 << 64
 _NONE: Final = -(1 << 64)
 
 
 @dataclass(slots=True)
 class WorkerProgress:
-    """The rollouts of one process.
+    """Progress of one process with its rollouts.
 
     Attributes:
-        steps: Role and split to the highest step it sent a rollout of.
-        last_ns: When its last rollout arrived.
-        rooted: Rollouts whose root arrived and that wait for spans, to their steps.
-        open: Role and split to the steps of which it has live rollouts open.
+        steps: Role and split to the highest step with a rollout.
+        last_ns: Arrival time of the last rollout.
+        rooted: Rollouts that wait for spans and whose root arrived, to their steps.
+        open: Role and split to the steps with open live rollouts.
     """
 
     steps: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
@@ -41,13 +41,13 @@ class WorkerProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """How far the workers of one role and split have come.
+    """Progress of the workers of one role and split.
 
     Attributes:
         past_below: Every worker is past each step below this number.
-        settles: Some of it came by a network, which may carry what was sent first last.
-        under_way: Steps of which some worker has live rollouts open.
-        slow: Of each worker the highest step of any split and when its last rollout arrived.
+        settles: Whether some rollouts arrived by a network, which may reorder them.
+        under_way: Steps of which some worker has open live rollouts.
+        slow: For each worker, its highest step of any split and the arrival time of its last rollout.
     """
 
     past_below: int
@@ -56,17 +56,17 @@ class StepProgress:
     under_way: frozenset[int] = frozenset()
 
     def behind_since(self, step: int) -> int | None:
-        """Return when the last rollout arrived of those workers that have not reached *step*; ``None``: all have."""
+        """Return the latest arrival from workers that have not reached *step*; ``None``: all workers reached it."""
         return max((last_ns for reached, last_ns in self.slow if reached < step), default=None)
 
 
 class StepWorkers:
-    """The workers of all roles of one run.
+    """Workers of all roles of one run.
 
     Args:
         state: Key space ``pace/``.
         options: Waiting times.
-        processes: All processes of the run, by instance, as they stand at any time. One that is not among them lives.
+        processes: Live view of all processes of the run, by instance; a missing process counts as alive.
     """
 
     def __init__(self, state: TranslationState, options: TranslationOptions, processes: Mapping[str, Process]) -> None:
@@ -75,21 +75,21 @@ class StepWorkers:
         self._changed: set[str] = set()
 
     def attempt(self, instance: str, axis: str) -> int | None:
-        """Return which start of the role of *axis* a process belongs to, ``None`` while that is unknown."""
+        """Return the attempt of the role of *axis* that a process belongs to, ``None`` while unknown."""
         process = self._processes.get(instance)
         return process.attempts.get(axis) if process is not None else None
 
     def rooted(self, instance: str, trace_id: str, step: int) -> None:
-        """Note that the root of a rollout arrived whose spans are still awaited."""
+        """Note that the root of a rollout arrived, while its other spans are still awaited."""
         self._paces.setdefault(instance, WorkerProgress()).rooted[trace_id] = step
 
     def complete(self, instance: str, trace_id: str) -> bool:
-        """Note that a rollout is awaited no more; return whether it was."""
+        """Note that a rollout is no longer awaited; return whether it was awaited."""
         pace = self._paces.get(instance)
         return pace is not None and pace.rooted.pop(trace_id, None) is not None
 
     def sent(self, instance: str, role: str | None, split: str, step: int | None, now_unix_ns: int) -> bool:
-        """Note that a process sent a rollout; return whether it is further than it was."""
+        """Note that a process sent a rollout; return whether this advances the process."""
         pace = self._paces.setdefault(instance, WorkerProgress())
         pace.last_ns = max(pace.last_ns, now_unix_ns)
         self._changed.add(instance)
@@ -102,7 +102,7 @@ class StepWorkers:
         return True
 
     def has_open(self, instance: str, role: str | None, split: str, steps: tuple[int, ...]) -> bool:
-        """Note of which *steps* a process has live rollouts open; return whether some of before are none any more."""
+        """Note the *steps* of which a process has open live rollouts; return whether an earlier one is now missing."""
         pace, track = self._paces.setdefault(instance, WorkerProgress()), (role or "", split)
         before = pace.open.get(track, ())
         if steps == before:
@@ -115,7 +115,7 @@ class StepWorkers:
         return not set(before) <= set(steps)
 
     def flush(self) -> None:
-        """Write to the state when the last rollout of each process arrived, of those that sent some since."""
+        """Write the arrival time of the last rollout to the state, for processes with new rollouts."""
         for instance in self._changed:
             if (pace := self._paces.get(instance)) is not None and pace.steps:
                 self._store(instance, pace)
@@ -132,7 +132,7 @@ class StepWorkers:
             self._state.delete(f"{_PACE}{instance}")
 
     def reach(self, role: str, split: str, now_unix_ns: int) -> StepProgress:
-        """Return how far the workers of a role and split have come."""
+        """Return the progress of the workers of a role and split."""
         below, settles, slow = _ALL, False, list[tuple[int, int]]()
         under_way = set[int]()
         for instance, pace in self._paces.items():
@@ -152,11 +152,11 @@ class StepWorkers:
                 slow.append((any_step, pace.last_ns))
         if below > _NONE and self._has_newcomer(role, now_unix_ns):
             below = _NONE
-        # Without a living worker, what arrives is late: what was sent with it follows shortly.
+        # Without a living worker, arriving rollouts are late; others sent with them follow shortly.
         return StepProgress(below, settles or below == _ALL, slow, frozenset(under_way))
 
     def _has_newcomer(self, role: str, now_unix_ns: int) -> bool:
-        """Return whether a process of *role* lives that has sent no rollout of it yet, but might."""
+        """Return whether a living process of *role* has sent no rollout of the role yet, but might."""
         return any(
             (process.role or "") == role
             and process.determines_status
@@ -171,7 +171,7 @@ class StepWorkers:
         return pace is not None and any(of == role for of, _ in pace.steps)
 
     def _ended(self, process: Process | None, now_unix_ns: int) -> bool:
-        """Return whether nothing more is expected of a process; its end may overtake its rollouts on a network."""
+        """Return whether no more data are expected of a process; its end may overtake its rollouts on a network."""
         if process is None:
             return False
         if process.status is None or not process.remote:
@@ -182,7 +182,7 @@ class StepWorkers:
 def _loaded(value: object) -> WorkerProgress:
     *steps, last_ns = cast("list[Json]", value)
     held: list[list[Json]] = []
-    if isinstance(last_ns, list):  # behind the time: of which steps live rollouts are open
+    if isinstance(last_ns, list):  # after the time: the steps with open live rollouts
         held, last_ns = cast("list[list[Json]]", last_ns), steps.pop()
     entries = cast("list[tuple[str, str, int]]", steps)
     still_open = {(str(role), str(split)): tuple(cast("list[int]", at)) for role, split, *at in held}

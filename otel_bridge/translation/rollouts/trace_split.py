@@ -1,8 +1,8 @@
-"""A trace that holds several rollouts -> one trace for each, with an id of its own.
+"""Trace with several rollouts -> one trace for each rollout, with an id of its own.
 
-A producer whose spans all stand below one span of the application has one trace id for many rollouts. Each span that
-says it is a rollout, and stands below none that does, begins one. The earliest keeps the trace's id and every span that
-belongs to none; the id of another is made of the trace's and the span's. Pure.
+A producer whose spans are all below one span of the application has one trace id for many rollouts. A span that is
+marked as a rollout begins one, unless a span above it is marked. The earliest rollout keeps the trace's id and every
+span without a rollout. The ids of other rollouts are made of the trace's id and the span's id. Pure.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from otel_bridge.translation.rollouts.trace_store import (
 from otel_bridge.translation.state import TranslationState, count
 
 _INHERITED: Final = (semconv.STEP, *semconv.FOREIGN_STEPS, semconv.SPLIT, semconv.GROUP_ID)
-"""What a rollout that does not say it takes from the nearest span above it that does."""
+"""Attributes that a rollout without them inherits from the nearest span above that has them."""
 
 
 def part_id(trace_id: str, span_id: bytes) -> str:
-    """Return the id of the rollout that *span_id* begins, unless it is the trace's first."""
+    """Return the id of the rollout that *span_id* begins, unless the rollout is the trace's first."""
     return hashlib.md5(f"{trace_id}\0{span_id.hex()}".encode(), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class SubTrace:
-    """The spans of one rollout, as a trace of its own.
+    """Spans of one rollout, as a trace of its own.
 
     Attributes:
-        trace: Its spans; those of the first keep the ids that they came with.
-        beginning: The span that begins it.
-        span_ids: Of all its spans.
+        trace: Trace with the rollout's spans; the spans of the first rollout keep their ids.
+        beginning: Id of the span that begins the rollout.
+        span_ids: Ids of all its spans.
     """
 
     trace: Trace
@@ -66,14 +66,15 @@ class SubTrace:
 
 
 def parted(trace: Trace, *, further: bool = False) -> list[SubTrace]:
-    """Part *trace* into its rollouts, the earliest first.
+    """Split *trace* into its rollouts, the earliest first.
 
     Args:
-        trace: The spans that came.
-        further: The trace's first rollout is gone already: these follow it, each with an id of its own.
+        trace: The received spans.
+        further: Whether the trace's first rollout was already published, so that each rollout here gets an id of its
+            own.
 
     Returns:
-        The parts; when *further*, spans that belong to none of them are left out.
+        The parts; when *further*, spans without a rollout are left out.
     """
     once: dict[bytes, tuple[SpanOrigin, Span]] = {}
     for pair in trace.spans:
@@ -100,7 +101,7 @@ def parted(trace: Trace, *, further: bool = False) -> list[SubTrace]:
 
 
 def _beginnings(spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
-    """Return of each span the one that begins its rollout; spans of none are left out."""
+    """Return, for each span, the span that begins its rollout; spans without a rollout are left out."""
     tops: dict[bytes, bytes | None] = {}
     for span_id in spans:
         path: list[bytes] = []
@@ -116,21 +117,21 @@ def _beginnings(spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
 
 
 def _joined(tops: dict[bytes, bytes], spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
-    """Make one of spans side by side that name one rollout, as producers do that put its id on every span."""
+    """Join sibling spans that name one rollout, since some producers put its id on every span."""
     first: dict[str, bytes] = {}
     of: dict[bytes, bytes] = {}
     for top in sorted(set(tops.values()), key=lambda span_id: (spans[span_id].start_time_unix_nano, span_id)):
-        name = None if spans[top].name == semconv.ROLLOUT_SPAN else _said(spans[top])
+        name = None if spans[top].name == semconv.ROLLOUT_SPAN else _rollout_id(spans[top])
         of[top] = top if name is None else first.setdefault(name, top)
     return {span_id: of[top] for span_id, top in tops.items()}
 
 
-def _said(span: Span) -> str | None:
+def _rollout_id(span: Span) -> str | None:
     return next((pair.value.string_value for pair in span.attributes if pair.key == semconv.ROLLOUT_ID), None)
 
 
 def _inherited(span: Span, spans: Mapping[bytes, Span]) -> Span:
-    """Return *span* with what the spans above it say of its place, where it says nothing itself."""
+    """Return *span* with the inherited attributes that it lacks, taken from the spans above."""
     known = {pair.key for pair in span.attributes}
     if known.intersection(_INHERITED[:-2]):
         known.update(_INHERITED[:-2])
@@ -145,7 +146,7 @@ def _inherited(span: Span, spans: Mapping[bytes, Span]) -> Span:
 
 
 def _moved(span: Span, beginning: bytes, given: str, trace_id: str, spans: Mapping[bytes, Span]) -> Span:
-    """Return *span* as one of the trace *given*; what begins it has no parent there, and links the one it had."""
+    """Return *span* as a span of the trace *given*; the beginning span gets a link in place of its parent."""
     copy = moved_to(given, span)
     if span.span_id == beginning:
         if not reading.is_root(span):
@@ -157,14 +158,14 @@ def _moved(span: Span, beginning: bytes, given: str, trace_id: str, spans: Mappi
 
 
 def moved_to(trace_id: str, span: Span) -> Span:
-    """Return *span* as one of the trace *trace_id*."""
+    """Return *span* as a span of the trace *trace_id*."""
     copy = Span.FromString(span.SerializeToString())
     copy.trace_id = bytes.fromhex(trace_id)
     return copy
 
 
 def _inside(span: Span, beginning: bytes, spans: Mapping[bytes, Span]) -> bool:
-    """Return whether *span* stands below *beginning* or below a span that begins the same rollout beside it."""
+    """Return whether *span* is below *beginning*, or below a sibling that begins the same rollout."""
     at, seen = span.span_id, set[bytes]()
     if reading.is_marked(span):
         while at in spans and at not in seen:
@@ -177,17 +178,17 @@ def _inside(span: Span, beginning: bytes, spans: Mapping[bytes, Span]) -> bool:
 
 
 def belongs_further(found: Sequence[Span], known: Iterable[bytes], ids: Iterable[bytes]) -> list[Span]:
-    """Return those of *found* that may be of a rollout of their own, in a trace whose first rollout is complete.
+    """Return the spans of *found* that may belong to further rollouts, in a trace whose first rollout is complete.
 
     Args:
-        found: Spans that came.
-        known: Spans whose children belong to what is complete; they themselves come again.
-        ids: Spans that wait for such a rollout.
+        found: Received spans.
+        known: Ids of spans of complete rollouts; their children belong there, and they themselves are redelivered.
+        ids: Ids of spans that wait for a further rollout.
     """
     old, waiting = set(known), set(ids)
     rest = [span for span in found if span.span_id not in old]
     moved = True
-    while moved:  # a child may stand before its parent
+    while moved:  # a child may precede its parent
         moved = False
         for span in list(rest):
             if span.parent_span_id in old and not reading.is_marked(span) and span.parent_span_id not in waiting:
@@ -197,20 +198,20 @@ def belongs_further(found: Sequence[Span], known: Iterable[bytes], ids: Iterable
     return [span for span in rest if reading.is_marked(span) or not reading.is_root(span)]
 
 
-# What comes for a trace whose rollouts are parted, or complete: whose it is. Pure.
+# Routing of data for a trace whose rollouts are split, or complete. Pure.
 
 
 class SpanRouter:
-    """Finds the rollout that spans and evaluations belong to."""
+    """Router of spans and evaluations to their rollouts."""
 
     def __init__(self, state: TranslationState, store: TraceStore, ended: CompletedTraces, late: Evaluations) -> None:
         self._state, self._store, self._ended, self._late = state, store, ended, late
 
     def further(self, trace_id: str, found: list[Span]) -> list[Span]:
-        """Return those spans of a trace with a complete rollout that may belong to further ones."""
+        """Return the spans that may belong to further rollouts of a trace with a complete rollout."""
         ended, trace = self._ended.get(trace_id), self._store.traces.get(trace_id)
         if ended is not None and not ended.known:
-            return []  # nothing is remembered by which one that comes again would be recognised
+            return []  # no ids are remembered that would reveal a redelivery
         waiting = self._store.traces.get(f"{trace_id}{FURTHER}")
         ids = waiting.span_ids if waiting is not None else set[bytes]()
         known: set[bytes] = set()
@@ -227,7 +228,7 @@ class SpanRouter:
         return belongs_further(found, known, ids)
 
     def late(self, trace_id: str, ended: CompletedTrace, found: list[Span]) -> int:
-        """Return how many spans of a finished trace are new; those of its further rollouts come again."""
+        """Return the number of new spans of a finished trace; spans of its further rollouts are redelivered."""
         return unknown(ended, [span for span in found if not self._again(trace_id, span)])
 
     def _again(self, trace_id: str, span: Span) -> bool:
@@ -236,12 +237,12 @@ class SpanRouter:
         return known or self.is_complete(part_id(trace_id, span.span_id))
 
     def is_complete(self, trace_id: str) -> bool:
-        """Return whether the rollout of this id is complete: it waits for its step, or was decided on."""
+        """Return whether the rollout of this id is complete: waiting for its step, or decided on."""
         trace = self._store.traces.get(trace_id)
         return self._ended.get(trace_id) is not None or (trace is not None and trace.facts is not None)
 
     def addressed(self, evaluation: ReceivedEvaluation) -> ReceivedEvaluation:
-        """Return a value for one span under the id of that span's rollout, or, while that is open, under the span's."""
+        """Return a value for one span under the id of the span's rollout, or, while that is open, of the span."""
         if not evaluation.span_id:
             return evaluation
         part = part_id(evaluation.trace_id, bytes.fromhex(evaluation.span_id))
@@ -256,29 +257,29 @@ class SpanRouter:
         return self._late.of_span(evaluation)
 
     def fresh(self, trace: PendingTrace, found: list[Span]) -> list[Span]:
-        """Return those spans that *trace* does not have and has room for, each once."""
+        """Return the spans that *trace* lacks and has room for, each once."""
         once = {span.span_id: span for span in reversed(found) if span.span_id not in trace.span_ids}
         fresh = list(reversed(once.values()))
         room = MAX_SPANS - len(trace.span_ids)
         if len(fresh) <= room:
             return fresh
         root = next((span for span in fresh if reading.is_root(span)), None) if trace.root_ns is None else None
-        if root is not None:  # without it nobody would know what all the others are
+        if root is not None:  # the other spans are useless without their root
             fresh = [root, *(span for span in fresh if span is not root)]
             room = max(room, 1)
         count(self._state, "span/too_many", len(fresh) - room)
         return fresh[:room]
 
     def rest(self, trace: PendingTrace, source: Trace, parts: list[SubTrace]) -> PendingTrace | None:
-        """Store anew what of *trace*, which is forgotten, belongs to none of its further rollouts: it waits on.
+        """Store again, as a waiting trace, the spans of the forgotten *trace* that belong to no further rollout.
 
         Args:
-            trace: Spans that came when the first rollout was complete.
-            source: The same with all its spans.
-            parts: The further rollouts found in it; with none of these nothing is waited for.
+            trace: Spans that arrived after the first rollout was complete.
+            source: The same trace with its span messages.
+            parts: The further rollouts found in the trace; without any, the spans count as late.
 
         Returns:
-            The trace that waits, if any does.
+            The waiting trace, if any.
         """
         first = self._store.traces.get(trace.base)
         if first is not None:
@@ -299,13 +300,13 @@ class SpanRouter:
 
 
 def revised(facts: SamplingFacts, scores: list[EvaluationScore]) -> SamplingFacts:
-    """Return *facts* with the reward that came apart from the trace, if any did."""
+    """Return *facts* with the reward that arrived apart from the trace, if any."""
     rewards = [score.value for score in scores if score.name == "reward" and score.value is not None]
     return replace(facts, reward=rewards[-1]) if rewards else facts
 
 
 def late_value(value: ReceivedEvaluation, ended: CompletedTrace) -> Evaluation:
-    """Return the record of a value whose rollout was emitted before it."""
+    """Return the record of a value whose rollout was already emitted."""
     return Evaluation(
         id=value.id,
         rollout_id=value.trace_id,

@@ -1,7 +1,7 @@
-"""Traces that wait, for spans or for their step: in the state as bytes, in memory only what finding them needs.
+"""Store of the traces that wait for spans or for their step: spans in the state as bytes, an index in memory.
 
-``trace/meta/<trace id>`` says what is known of a trace, ``trace/spans/<trace id>/<n>`` holds spans as they came with
-their producer, ``trace/done/…`` and ``trace/other/…`` remember finished traces, so that a redelivery is recognised.
+``trace/meta/<trace id>`` holds the facts of a trace, ``trace/spans/<trace id>/<n>`` its spans as received, with their
+producer. ``trace/done/…`` and ``trace/other/…`` remember finished traces, so that a redelivery is detected.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from otel_bridge.translation.rollouts.assembly import SamplingFacts, Trace
 from otel_bridge.translation.state import TranslationState
 
 MAX_SPANS: Final = 20_000
-"""Spans of one trace; more is not a rollout but an endless span source."""
+"""Most spans of one trace; a larger trace is not a rollout but an endless span source."""
 FURTHER: Final = "+"
-"""Behind the id of a trace: spans that came when its first rollout was complete, and may belong to others."""
+"""Suffix of a trace id, for spans that arrive after its first rollout was complete and may belong to others."""
 _META: Final = "trace/meta/"
 _SPANS: Final = "trace/spans/"
 _KNOWN_SPANS: Final = 256
-"""Span ids that are remembered of a finished trace; of a larger one a span that comes again counts as late."""
+"""Most span ids that are remembered of a finished trace; a redelivered span of a larger trace counts as late."""
 _KNOWN_BYTES: Final = 4
 """Bytes of a span id that distinguish the spans of one trace well enough."""
 
 
 @dataclass(slots=True)
 class PendingTrace:
-    """What is known of a trace that waits.
+    """State of a waiting trace.
 
     Attributes:
         id: 32 hex digits.
-        first_ns: When its first span came.
-        last_ns: When its last span came.
-        span_ids: Of the spans that came.
-        chunks: How many values hold its spans.
-        size: Their bytes.
-        root_ns: When its root came.
-        expected: Spans that its root says it has.
-        rollout: It is known to be a rollout.
-        facts: Set when it is complete and waits for its step.
-        complete_ns: When it began to wait for its step.
-        marks: Spans that say that they are rollouts, of `span_ids`.
-        marked_ns: When the first of them came.
-        parts: Rollouts that were parted from it.
-        sender: Process that sent its root, or the latest spans while no root has come.
-        step: Step that its root names.
-        contents: How many of `span_ids` stand for log records with messages (`content_events`).
-        bare: A model was called, and no message has come yet: log records may bring them.
+        first_ns: Arrival time of the first span.
+        last_ns: Arrival time of the last span.
+        span_ids: Ids of the received spans.
+        chunks: Number of values of the state that hold its spans.
+        size: Size of these values in bytes.
+        root_ns: Arrival time of the root.
+        expected: Number of spans that the root announces.
+        rollout: Whether the trace is known to be a rollout.
+        facts: Facts for sampling, set when the trace is complete and waits for its step.
+        complete_ns: Time at which the trace began to wait for its step.
+        marks: Ids in `span_ids` of spans marked as rollouts.
+        marked_ns: Arrival time of the first marked span.
+        parts: Ids of rollouts that were split from the trace.
+        sender: Process that sent the root, or the latest spans while the root is missing.
+        step: Step that the root names.
+        contents: Number of `span_ids` that stand for log records with messages (`content_events`).
+        bare: Whether a model was called and no message has arrived yet; log records may bring messages.
     """
 
     id: str
@@ -81,14 +81,14 @@ class PendingTrace:
     def split_off(
         self, trace_id: str, span_ids: Iterable[bytes], beginning: bytes, now_unix_ns: int, *, others: tuple[str, ...]
     ) -> PendingTrace:
-        """Return one rollout of this trace, which holds several, as a trace of its own.
+        """Return one rollout of this trace, which holds several rollouts, as a trace of its own.
 
         Args:
-            trace_id: Its id.
-            span_ids: Its spans.
-            beginning: The span that begins it.
+            trace_id: Id of the rollout.
+            span_ids: Ids of its spans.
+            beginning: Id of the span that begins the rollout.
             now_unix_ns: Now.
-            others: Ids of the other rollouts, which the one that keeps the trace's id knows.
+            others: Ids of the other rollouts, stored in the rollout that keeps the trace's id.
         """
         first = trace_id == self.id
         return PendingTrace(
@@ -108,7 +108,7 @@ class PendingTrace:
         self.parts += tuple(trace_ids)
 
     def sent_by(self, sender: str) -> None:
-        """Note which process sent the spans that came, unless it is known who sent the root."""
+        """Note the process that sent the received spans, unless the sender of the root is known."""
         if self.root_ns is None:
             self.sender = sender
 
@@ -117,22 +117,22 @@ class PendingTrace:
         self.facts, self.complete_ns = facts, now_unix_ns
 
     def revise(self, facts: SamplingFacts) -> None:
-        """Replace what sampling knows of the trace."""
+        """Replace the facts for sampling."""
         self.facts = facts
 
     @property
     def base(self) -> str:
-        """The id that its spans came with, or were given when they were parted."""
+        """Trace id of its spans, as received or as assigned by the split."""
         return self.id.removesuffix(FURTHER)
 
     @property
     def further(self) -> bool:
-        """It holds what came of a trace whose first rollout was complete already."""
+        """Whether the spans arrived after the first rollout of their trace was complete."""
         return self.id.endswith(FURTHER)
 
     @property
     def whole(self) -> bool:
-        """All spans that its root announced are there."""
+        """Whether all spans that the root announced are present."""
         return (
             self.root_ns is not None
             and self.expected is not None
@@ -140,7 +140,7 @@ class PendingTrace:
         )
 
     def add(self, spans: Sequence[Span], now_unix_ns: int) -> None:
-        """Note what new spans say of the whole."""
+        """Update the state of the trace from new spans."""
         self.last_ns = max(self.last_ns, now_unix_ns)
         for span in spans:
             self.span_ids.add(span.span_id)
@@ -173,7 +173,7 @@ def _integer(span: Span, *keys: str) -> int | None:
 
 
 class TraceStore:
-    """Every waiting trace, by id, oldest first."""
+    """Store of every waiting trace, by id, oldest first."""
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
@@ -193,7 +193,7 @@ class TraceStore:
         self.note(trace)
 
     def note(self, trace: PendingTrace) -> None:
-        """Store what is known of *trace*."""
+        """Store the state of *trace*."""
         facts = trace.facts
         self._state.set(
             f"{_META}{trace.id}",
@@ -219,7 +219,7 @@ class TraceStore:
         )
 
     def read(self, trace: PendingTrace) -> Trace:
-        """Return *trace* with its spans, in the order in which they came."""
+        """Return *trace* with its spans, in order of arrival."""
         spans: list[tuple[SpanOrigin, Span]] = []
         for number in range(trace.chunks):
             chunk = self._state.get(f"{_SPANS}{trace.id}/{number}")
@@ -230,7 +230,7 @@ class TraceStore:
         return Trace(trace.base, spans)
 
     def forget(self, trace: PendingTrace) -> None:
-        """Take *trace* out of the store."""
+        """Remove *trace* from the store."""
         if self.traces.pop(trace.id, None) is None:
             return
         self.size -= trace.size
@@ -241,13 +241,13 @@ class TraceStore:
 
 @dataclass(frozen=True, slots=True)
 class CompletedTrace:
-    """A trace that waits no more.
+    """A finished trace.
 
     Attributes:
-        kept: Its rollout was emitted; else it was left out.
-        key: Where trackers show the rollout.
-        span_ids: The end of each of its spans' ids; ``None`` when there were too many to remember.
-        marks: Then, the end of the ids of those that said that they are rollouts.
+        kept: Whether the rollout was emitted; else it was sampled out.
+        key: Key under which trackers show the rollout.
+        span_ids: Last bytes of the id of each span; ``None`` when there were too many to remember.
+        marks: In that case, last bytes of the ids of spans marked as rollouts.
     """
 
     kept: bool
@@ -259,12 +259,12 @@ class CompletedTrace:
 
     @property
     def known(self) -> frozenset[bytes]:
-        """Every id of a span that is remembered."""
+        """Every remembered span id."""
         return self.marks if self.span_ids is None else self.span_ids
 
 
 class CompletedTraces:
-    """The last *limit* finished traces, in the state below *prefix*."""
+    """Last *limit* finished traces, in the state below *prefix*."""
 
     def __init__(self, state: TranslationState, prefix: str, limit: int) -> None:
         self._state, self._prefix, self._limit = state, prefix, limit
@@ -274,11 +274,11 @@ class CompletedTraces:
         self._number = cast("int", found[-1][0][0]) if found else 0
 
     def get(self, trace_id: str) -> CompletedTrace | None:
-        """Return what became of a trace, ``None`` when it is not remembered."""
+        """Return the outcome of a trace, ``None`` when the trace is not remembered."""
         return self._ended.get(trace_id)
 
     def add(self, trace_id: str, ended: CompletedTrace) -> str | None:
-        """Remember a trace; return the id of the one that is forgotten for it."""
+        """Remember a trace; return the id of the trace that is forgotten in exchange."""
         self._number += 1
         ids = b"".join(sorted(ended.span_ids)).hex() if ended.span_ids is not None else None
         fields = [self._number, ended.kept, ended.key, ended.role, ended.step, ids, b"".join(sorted(ended.marks)).hex()]
@@ -293,7 +293,7 @@ class CompletedTraces:
 
 
 def ended_as(trace: PendingTrace, key: str, role: str | None, step: int | None, *, kept: bool) -> CompletedTrace:
-    """Return *trace* as it is remembered."""
+    """Return the remembered form of *trace*."""
     few = len(trace.span_ids) <= _KNOWN_SPANS
     return CompletedTrace(
         kept, key, role, step, _tails(trace.span_ids) if few else None, frozenset() if few else _tails(trace.marks)
@@ -301,7 +301,7 @@ def ended_as(trace: PendingTrace, key: str, role: str | None, step: int | None, 
 
 
 def tail(span_id: bytes) -> bytes:
-    """Return what is remembered of the id of a span of a finished trace."""
+    """Return the part of a span id that is remembered of a finished trace."""
     return span_id[-_KNOWN_BYTES:]
 
 
@@ -310,7 +310,7 @@ def _tails(span_ids: set[bytes]) -> frozenset[bytes]:
 
 
 def unknown(ended: CompletedTrace, spans: Sequence[Span]) -> int:
-    """Return how many of *spans* were not part of a finished trace."""
+    """Return the number of *spans* that were not part of a finished trace."""
     return len({tail(span.span_id) for span in spans} - (ended.span_ids or frozenset()))
 
 
@@ -321,7 +321,7 @@ def _split_ids(text: str, size: int) -> list[bytes]:
 
 _FIRST_FIELDS: Final = 9
 _OLDER: Final[list[Json]] = ["", None, [], "", None, 0, False, None]
-"""What stands for the last fields in older ledgers, which lack them."""
+"""Defaults of the last fields, which older ledgers lack."""
 
 
 def _open_trace(trace_id: str, value: object) -> PendingTrace:
