@@ -115,7 +115,7 @@ def test_near_the_limit_a_store_that_vouches_for_nothing_is_taken_at_its_word_wh
 
     with serving(tmp_path, options(("offline", offline), max_bytes=1 << 18)) as host:
         offline.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3000)
-        until(lambda: any("known to hold" in line for line in host.lines))  # type: ignore[attr-defined]
+        until(lambda: any("not every tracker's store confirmed" in line for line in host.lines))  # type: ignore[attr-defined]
         offline.wait_for(lambda recorder: "close" in [call.kind for call in recorder.calls])
 
     assert [call.kind for call in offline.calls][:2] == ["open", "rows"]
