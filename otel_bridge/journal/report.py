@@ -5,27 +5,21 @@ The file is replaced by rename, and read by ``init``, ``flush``, ``finish`` and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar, cast
-
-import orjson
-
-from otel_bridge.errors import JournalError
-from otel_bridge.journal.files import read_regular
-from otel_bridge.journal.folder import put_file
-from otel_bridge.text.printable import all_printable, is_printable_json
-
-if TYPE_CHECKING:
-    from otel_bridge.journal.folder import RunFolder
 import os
 import re
 import shlex
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, TypeVar, cast
 
-from otel_bridge.journal.files import Stamp, StampedCache, stamp_of
-from otel_bridge.journal.folder import RunFolder
+import orjson
+
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.files import Stamp, StampedCache, read_regular, stamp_of
+from otel_bridge.journal.folder import RunFolder, put_file
+from otel_bridge.text.printable import all_printable, is_printable_json
 
 _REPORT_BYTES: Final = 256 << 20
 

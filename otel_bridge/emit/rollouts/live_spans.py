@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextvars import Token
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from opentelemetry import context as otel_context
+from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
@@ -19,30 +25,17 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, SpanKind, Tracer
 
 from otel_bridge import semconv
+from otel_bridge.emit.content.policy import ContentFilter, dumps
 from otel_bridge.emit.content.sdk import SdkContent
 from otel_bridge.emit.current import current_run
-from otel_bridge.emit.emit_run import options_of
-from otel_bridge.errors import InvalidRecordError
-
-if TYPE_CHECKING:
-    from otel_bridge.emit.emit_run import EmitRun
-import time
-from collections.abc import Mapping
-from contextvars import Token
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from opentelemetry import context as otel_context
-from opentelemetry import trace
-
-from otel_bridge.emit.content.policy import ContentFilter, dumps
-from otel_bridge.emit.emit_run import EmitRun
+from otel_bridge.emit.emit_run import EmitRun, options_of
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import Utf8
 from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
 from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
 from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array
+from otel_bridge.errors import InvalidRecordError
 
 if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.live import LiveRollout
@@ -181,7 +174,7 @@ def tracer_of(run: EmitRun) -> LiveTracer:
 S = TypeVar("S", bound="ChildSpan")
 
 
-class ChildSpan:
+class ChildSpan(ABC):
     """A span of a rollout, used once as a context manager. Without a run or a recorded rollout it does nothing.
 
     Attributes:
@@ -209,11 +202,11 @@ class ChildSpan:
         """The OTel span, invalid when nothing is recorded."""
         return self._span or trace.INVALID_SPAN
 
-    def _title(self) -> tuple[str, trace.SpanKind]:
-        raise NotImplementedError
+    @abstractmethod
+    def _title(self) -> tuple[str, trace.SpanKind]: ...
 
-    def _pairs(self, limits: MessageLimits, cutter: ContentFilter) -> Pairs:
-        raise NotImplementedError
+    @abstractmethod
+    def _pairs(self, limits: MessageLimits, cutter: ContentFilter) -> Pairs: ...
 
     def __enter__(self: S) -> S:
         try:
