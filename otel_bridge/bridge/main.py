@@ -18,8 +18,8 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import ConfigError
-from otel_bridge.journal.bridge_log import NOT_SERVED
 from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import NOT_SERVED
 from otel_bridge.settings import environment
 
 LOG_BYTES: Final = 4 << 20

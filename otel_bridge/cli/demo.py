@@ -20,10 +20,9 @@ from otel_bridge.cli.directory import made
 from otel_bridge.cli.tables import show, warnings
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.errors import ConfigError, JournalError, MissingExtraError
-from otel_bridge.journal.bridge_log import last_line
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
-from otel_bridge.journal.report import Report, read_report
+from otel_bridge.journal.report import Report, last_line, read_report
 from otel_bridge.records import axis_of, run_id_of
 
 PROJECT: Final = "otel-bridge-demo"

@@ -9,9 +9,8 @@ from typing import Final
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.exporter import OTLP
-from otel_bridge.journal.bridge_log import reason_of_end
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, read_report
+from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, read_report, reason_of_end
 
 _POLL_S: Final = 0.02
 _NOT_WAITED_FOR: Final = frozenset({"blocked", "retrying"})

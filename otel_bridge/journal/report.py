@@ -5,11 +5,12 @@ The file is replaced by rename, and read by ``init``, ``flush``, ``finish`` and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -17,9 +18,10 @@ from typing import Final, TypeVar, cast
 import orjson
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.files import Stamp, StampedCache, read_regular, stamp_of
+from otel_bridge.journal.files import Stamp, StampedCache, open_regular, read_regular, stamp_of
 from otel_bridge.journal.folder import RunFolder, put_file
-from otel_bridge.text.printable import all_printable, is_printable_json
+from otel_bridge.journal.segment import SegmentFile
+from otel_bridge.text.printable import all_printable, is_printable_json, shown
 
 _REPORT_BYTES: Final = 256 << 20
 
@@ -307,22 +309,55 @@ def _runs(path: Path) -> bool:
 # The part of a run folder's segments that its bridge has not read yet. Read-only: a bridge may serve the run meanwhile.
 
 
-def unread_bytes(folder: RunFolder, report: Report | None) -> int:
-    """Return the bytes after the offsets that *report* names, in all segments that *folder* has now.
-
-    Bytes that were read since the report was written still count. A torn frame of a crashed process counts until its
-    segment is deleted.
+def unread_bytes(segments: Iterable[SegmentFile], report: Report | None) -> int:
+    """Return the bytes of a run's *segments* after the offsets that *report* names.
 
     Args:
-        folder: The run folder.
-        report: Its last report; ``None`` when nothing was read yet.
+        segments: All segments of the run folder.
+        report: The folder's last report; ``None`` when nothing was read yet.
     """
     processes = {} if report is None else report.processes
     total = 0
-    for file in folder.segments():
+    for file in segments:
         at = processes.get(file.instance_id)
         if at is None or file.number > at.segment:
             total += file.size_bytes
         elif file.number == at.segment:
             total += max(file.size_bytes - at.offset, 0)
     return total
+
+
+# Reads the end of a bridge's log: why a run is not delivered, in the bridge's own words.
+
+NOT_SERVED: Final = " ends, the run is not served: "
+"""Text before the reason in the last line of a bridge that could not serve its run."""
+_LOG_END_BYTES: Final = 64 << 10
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of the log at *log* with the log's path, or the reason why there is none."""
+    try:
+        return end_of_log(log) or f"{log} is empty; was its process killed?"
+    except OSError as exc:
+        return f"{log}: {exc.strerror}"
+
+
+def end_of_log(log: Path) -> str:
+    """Return the last line of the log at *log* with the log's path; empty when nothing was written.
+
+    Raises:
+        OSError: There is no log, or it cannot be read.
+    """
+    with open(open_regular(log), "rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - _LOG_END_BYTES, 0))
+        lines = file.read(_LOG_END_BYTES).decode("utf-8", "replace").strip().splitlines()
+    return f"{shown(lines[-1].strip())} (the end of {log})" if lines else ""
+
+
+def reason_of_end(log: Path) -> str:
+    """Return the reason that the bridge gave in its log at *log* for not serving its run; empty without one."""
+    with contextlib.suppress(OSError):
+        end = end_of_log(log)
+        _, found, reason = end.partition(NOT_SERVED)
+        return reason if found else ""
+    return ""

@@ -21,16 +21,16 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_without_a_report_everything_is_unread(folder: RunFolder) -> None:
-    assert unread_bytes(folder, None) == 380
+    assert unread_bytes(folder.segments(), None) == 380
 
 
 def test_what_lies_behind_the_places_of_the_report_is_unread(folder: RunFolder) -> None:
     report = Report(processes={"a": ProcessReport(segment=1, offset=120)})
 
-    assert unread_bytes(folder, report) == 80 + 50 + 30
+    assert unread_bytes(folder.segments(), report) == 80 + 50 + 30
 
 
 def test_a_segment_that_is_gone_or_was_cut_since_the_report_counts_nothing(folder: RunFolder) -> None:
     report = Report(processes={"a": ProcessReport(segment=2, offset=90), "b": ProcessReport(segment=4, offset=10)})
 
-    assert unread_bytes(folder, report) == 0
+    assert unread_bytes(folder.segments(), report) == 0

@@ -227,7 +227,7 @@ class _Service:
 
         folders = run_folders(self._base)
         reports = {folder.run_id: self._states.reports.read(folder) for folder in folders}
-        unread = {folder.run_id: unread_bytes(folder, reports[folder.run_id]) for folder in folders}
+        unread = {folder.run_id: unread_bytes(folder.segments(), reports[folder.run_id]) for folder in folders}
         shown = {name: one for name, one in reports.items() if one is not None}
         return [*of_host(self._host.state()), *of_runs(shown, time.time_ns(), unread=unread)]
 

@@ -22,7 +22,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.folder_scan import FolderScan, scan_folder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.quota import Quota, bytes_below
-from otel_bridge.journal.report import Report, ReportCache, report_from
+from otel_bridge.journal.report import Report, ReportCache, report_from, unread_bytes
 from otel_bridge.journal.segment import SegmentFile
 
 _HELD_BYTES: Final = 4 << 10
@@ -120,9 +120,9 @@ class StateReader:
         report = self.reports.read_stamped(folder, scan.report)
         held: dict[str, KeptRecords] = {}
         since_ns: int | None = None
-        unread_bytes = scan.segment_bytes if report is None else _unread_bytes(scan.segments, report)
-        refused = _refused(folder) if unread_bytes else ""
-        if report is not None and not unread_bytes and _holds_nothing(report):
+        unread = unread_bytes(scan.segments, report)
+        refused = _refused(folder) if unread else ""
+        if report is not None and not unread and _holds_nothing(report):
             held = {name: KeptRecords() for name in report.exporters}
         else:
             try:
@@ -142,7 +142,7 @@ class StateReader:
             _sizes(scan),
             held,
             since_ns,
-            unread_bytes,
+            unread,
             refused,
         )
 
@@ -191,17 +191,6 @@ def lasts_s(states: Iterable[RunState], room: DirectoryUse, now_unix_ns: int) ->
 def _sizes(scan: FolderScan) -> dict[str, int]:
     segments, ledger = scan.segment_bytes, scan.ledger_bytes
     return {"segments": segments, "ledger": ledger, "files": scan.total_bytes - segments - ledger}
-
-
-def _unread_bytes(segments: Iterable[SegmentFile], report: Report) -> int:
-    """Return the bytes of *segments* after the positions that the bridge of *report* had read."""
-    count = 0
-    for segment in segments:
-        at = report.processes.get(segment.instance_id)
-        number, offset = (at.segment, at.offset) if at is not None else (0, 0)
-        if segment.number >= number:
-            count += max(segment.size_bytes - (offset if segment.number == number else 0), 0)
-    return count
 
 
 def _refused(folder: RunFolder) -> str:

@@ -6,8 +6,8 @@ import contextlib
 import time
 from typing import Final, NamedTuple
 
-from otel_bridge.journal.bridge_log import end_of_log
 from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.report import end_of_log
 from otel_bridge.text.printable import printable
 
 _STARTING_S: Final = 10
