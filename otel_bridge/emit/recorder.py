@@ -65,6 +65,7 @@ class Recorder:
         self.folder = folder
         self.starter = starter
         self._quota = quota
+        self._spent = self._room = 0
         self._segment = ProcessSegment(folder, make_header, segment_bytes=segment_bytes)
         self._role = role
         self._last_ns = 0
@@ -91,7 +92,7 @@ class Recorder:
 
     # --- records ------------------------------------------------------------------------------------------------------
 
-    def row(  # noqa: PLR0912  # one body, in which every call counts
+    def row(  # noqa: C901, PLR0912  # one body, in which every call counts
         self,
         values: object = None,
         step: object = None,
@@ -138,7 +139,9 @@ class Recorder:
                     self._seq = seq + self._append(_METRICS, payload, now)
                 else:
                     writer.append(_METRICS, payload, now)
-                    self._appended(payload)
+                    self._spent += HEAD_BYTES + len(payload)
+                    if self._spent >= self._room:
+                        self._use_room()
             except Exception as exc:  # noqa: BLE001  # nothing of otel-bridge may end a training run
                 self._seq = seq
                 self.drops.count_failure(exc, payload)
@@ -324,24 +327,23 @@ class Recorder:
             return False
         try:
             (self._segment.writer or self._open()).append(signal, payload, now, whole=whole)
-            self._appended(payload)
+            self._spent += HEAD_BYTES + len(payload)
+            self._use_room()
         except JournalError as exc:
-            if (
-                signal == Signal.LOGS
-                and isinstance(exc, JournalFullError)
-                and self._ending
-                and self._segment.make_room()
-            ):
+            ends_full = signal == Signal.LOGS and isinstance(exc, JournalFullError) and self._ending
+            if ends_full and self._segment.make_room():
                 return self._append(signal, payload, now, whole=whole)
             if signal != Signal.CONTROL:  # a request to write now is not a record, so losing it loses nothing
                 self.drops.count_failure(exc, payload)
             return False
         return True
 
-    def _appended(self, payload: bytes) -> None:
-        """Count appended bytes; once they use up the room of the last count, count the directory again."""
-        if self._quota.took(HEAD_BYTES + len(payload)):
+    def _use_room(self, *, due: bool = False) -> None:
+        """Add appended bytes to the quota; count the directory again when *due*, or when they used up its room."""
+        used_up, self._spent = self._quota.took(self._spent), 0
+        if used_up or due:
             self._closed = self._ended or self._quota.full()
+        self._room = self._quota.room
 
     def _step_of(self, step: object, role: str | None) -> int:
         found = None if step is None else to_step(step, self.drops.count)
@@ -370,7 +372,7 @@ class Recorder:
             return
         if self._segment.is_deleted():
             self._reopen_after_delete()
-        self._closed = self._quota.full()
+        self._use_room(due=True)
         self.starter.ensure()
         if self.drops.due():
             self.drops.say()

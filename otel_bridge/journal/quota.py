@@ -67,6 +67,11 @@ class Quota:
         """Return whether the limit was reached at the last count, or by what was appended since."""
         return self._taken >= self._full_at
 
+    @property
+    def room(self) -> int:
+        """Return the bytes that the owner may still append, by the last count."""
+        return max(self._full_at - self._taken, 0)
+
     def took(self, size_bytes: int) -> bool:
         """Add *size_bytes* that the owner appended; return whether the room of the last count is used up."""
         self._taken += size_bytes
