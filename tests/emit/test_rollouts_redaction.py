@@ -11,12 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy, redact_by_setting, redact_with
+from otel_bridge.emit.content.policy import (
+    ContentFilter,
+    ContentPolicy,
+    may_hold_secret,
+    redact_by_setting,
+    redact_with,
+)
 from otel_bridge.emit.rollouts.calls import log_reward, log_rollouts, open_rollout
 from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
-from otel_bridge.text.redaction import REDACTED
+from otel_bridge.text.redaction import REDACTED, redact_assigned
 from support.trainers.emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, said
 
 KEY = "sk-" + "a1" * 12
@@ -230,3 +236,17 @@ def test_a_secret_on_the_edge_of_a_cut_is_seen_whole() -> None:
     cut = ContentFilter(ContentPolicy(), 100).text(text)
 
     assert "sk-a" not in cut
+
+
+_PIECES = [
+    *("password", "passwd", "token", "secret", "api_key", "apiKey", "PASSWORD", '"', "'", " ", "=", ":", "\n", "/"),
+    *("://", "user:pw@", "@", "lorem ipsum ", "a:b ", "c=d ", "x" * 20),
+]
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=30))
+def test_the_quick_look_finds_every_assigned_name_that_redaction_finds(pieces: list[str]) -> None:
+    text = "".join(pieces)
+
+    if redact_assigned(text) != text:
+        assert may_hold_secret(text.encode())

@@ -68,6 +68,10 @@ _ASSIGNED: Final = tuple(
     )
 )
 """Expression for `redact_assigned`, after a search for its fastest part."""
+_ASSIGNED_NAME: Final = re.compile(rb"(?:asswd|assword|oken|ecret|pi[_-]?[kK]ey|ASSW(?:OR)?D)[\"']?\s?\Z")
+_IN_URL: Final = re.compile(rb"://[^/\s@]{1,256}@")
+_NAME_BYTES: Final = 16
+"""Bytes before a ``=`` or ``:`` that hold the end of a name of `_ASSIGNED_NAME`."""
 _FEW: Final = 8
 """Number of occurrences checked one by one, which for a rare character is faster than a search."""
 
@@ -91,9 +95,24 @@ def may_have_shape(data: bytes) -> bool:
             return True
     if b"dapi" in data or b"ya29." in data:
         return True
-    if any(anchor in data and name.search(data) for anchor, name in _ASSIGNED):
+    if _may_assign(data):
         return True
     return (b"B" in data or b"b" in data) and b"earer " in data
+
+
+def _may_assign(data: bytes) -> bool:
+    """Return whether a name of a secret stands before a ``=`` or ``:``, or a password in a URL."""
+    for separator in (b"=", b":"):
+        at = data.find(separator)
+        steps = _FEW
+        while at >= 0 and steps:
+            if _ASSIGNED_NAME.search(data, max(at - _NAME_BYTES, 0), at) or _IN_URL.match(data, at):
+                return True
+            at = data.find(separator, at + 1)
+            steps -= 1
+        if at >= 0:  # code, or JSON: a search for each name is faster than a look at each separator
+            return any(anchor in data and name.search(data) for anchor, name in _ASSIGNED)
+    return False
 
 
 _NAMED_SECRET: Final = re.compile(
