@@ -78,7 +78,7 @@ def _contents(stores: Stores, run: RunInfo) -> Iterator[tuple[str, Contents]]:
 
 def _trackio(directory: Path, run: RunInfo) -> Contents:
     """Read in a process of its own: Trackio takes its folder from a constant."""
-    code = "import conformance_reading; conformance_reading.print_trackio()"
+    code = "from support.trackers import conformance_reading; conformance_reading.print_trackio()"
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=pickle.dumps(run),
