@@ -1,0 +1,78 @@
+"""Environments of ``otel-bridge run``: its own with the options in it, and that of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from otel_bridge import semconv, settings
+from otel_bridge.cli.run.receiver import LauncherReceiver
+from otel_bridge.emit.config.child_env import NO_SYSTEM_METRICS, launcher_environment
+from otel_bridge.emit.config.exporters import RequestedDestinations
+from otel_bridge.emit.config.identity import Identity, new_end, resource_attributes
+from otel_bridge.exporter import NONE, SIGNALS
+
+_BY_SIGNAL: Final = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER)
+MLFLOW_KEEPS_TRACES: Final = ("MLFLOW_TRACE_ENABLE_OTLP_DUAL_EXPORT", "true")
+"""Makes MLflow export its spans to its own store as well as to OTLP (mlflow 3.6 and later)."""
+
+
+def own_environment(*, exporters: str, new_run: bool, directory: str) -> dict[str, str]:
+    """Return this process's environment with the options in it; ``--exporters`` overrides all variables."""
+    env = settings.environment()
+    if exporters:
+        for setting in _BY_SIGNAL:
+            env.pop(setting.name, None)
+        env[settings.EXPORTERS.name] = exporters
+    if new_run:
+        env[settings.NEW_RUN.name] = "1"
+    if directory:
+        env[settings.DIR.name] = directory
+    return env
+
+
+def child_environment(
+    env: Mapping[str, str],
+    identity: Identity,
+    choice: RequestedDestinations,
+    base: Path,
+    receiver: LauncherReceiver,
+) -> dict[str, str]:
+    """Return the children's environment: launcher, run name, and this receiver instead of the user's OTLP endpoint."""
+    child = {name: value for name, value in env.items() if not name.startswith("OTEL_EXPORTER_OTLP_")}
+    for setting in (*_BY_SIGNAL, settings.EXPORTERS, settings.NEW_RUN):
+        child.pop(setting.name, None)
+    child |= {
+        settings.DIR.name: str(base),
+        settings.PROJECT.name: identity.project,
+        settings.RUN_NAME.name: identity.name,
+    }
+    if identity.id_given:
+        child[settings.RUN_ID.name] = identity.id
+    if settings.NEW_RUN.read(env):
+        child[settings.LAUNCHER_NEW.name] = identity.name[-len(new_end()) :]
+    child.setdefault(*NO_SYSTEM_METRICS)
+    if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in env):
+        # MLflow exports its own traces to an OTLP endpoint, if one is set, instead of its store: keep both.
+        child.setdefault(*MLFLOW_KEEPS_TRACES)
+    child |= launcher_environment(choice.by_signal)
+    if choice.refused and not choice.names:
+        child |= launcher_environment(dict.fromkeys(SIGNALS, (NONE,)))
+    elif not choice.names:  # each child's own choice counts
+        child[settings.LAUNCHER_EXPORTERS.name] = ""
+    attributes = {
+        **resource_attributes(env),
+        semconv.PROJECT: identity.project,
+        semconv.RUN_NAME: identity.name,
+        semconv.RUN_ID: identity.id,
+    }
+    if identity.project_generated:
+        child[settings.GENERATED_PROJECT.name] = identity.project
+        attributes[semconv.PROJECT_GENERATED] = "true"
+    if identity.name_generated:
+        child[settings.GENERATED_NAME.name] = identity.name
+        attributes[semconv.RUN_NAME_GENERATED] = "true"
+    child["OTEL_RESOURCE_ATTRIBUTES"] = ",".join(f"{key}={quote(value)}" for key, value in attributes.items())
+    return child | receiver.environment

@@ -1,0 +1,138 @@
+"""Run folders that a launcher's children open. The launcher has a segment in each, which keeps the run open."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_bridge import semconv
+from otel_bridge.emit.config.child_env import launcher_mark
+from otel_bridge.errors import OtelBridgeError
+from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.journal.frames import Signal
+from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.journal.liveness import LivenessLock
+from otel_bridge.journal.segment import SegmentWriter, read_segment
+from otel_bridge.records import Status
+
+
+class LaunchedRuns:
+    """Finds the run folders of the launcher's children. The supervisor's thread calls `folders`, the launcher's `end`.
+
+    Args:
+        base: The directory of run folders.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._since_ns = time.time_ns()
+        self._runs: dict[Path, _LauncherSegment] = {}
+        self._lock = threading.Lock()
+        self._ended: Status | None = None
+
+    def folders(self) -> list[RunFolder]:
+        """Return the folders that this launcher's children or its receiver write to."""
+        with self._lock:
+            for folder in run_folders(self._base):
+                if folder.path not in self._runs:
+                    self._join(folder)
+            return [run.folder for run in self._runs.values()]
+
+    def end(self, status: Status) -> None:
+        """Record in every run that the command has ended with *status*."""
+        with self._lock:
+            self._ended = status
+            for run in self._runs.values():
+                run.end(status)
+
+    def _join(self, folder: RunFolder) -> None:
+        """Serve *folder* if a child of this command writes to it; another job's folder is left to its own bridge."""
+        header = _own_header(folder, self._since_ns)
+        if header is None:
+            return
+        try:
+            run = _LauncherSegment(folder, header)
+        except OtelBridgeError:
+            return  # the disk is full, or the folder is gone: the next call tries again
+        self._runs[folder.path] = run
+        if self._ended is not None:
+            run.end(self._ended)
+
+
+class _LauncherSegment:
+    """Writes the launcher's own segment in one run folder."""
+
+    def __init__(self, folder: RunFolder, of: SegmentHeader) -> None:
+        self.folder = folder
+        self._instance_id = os.urandom(8).hex()
+        header = SegmentHeader.of_this_process(
+            "launcher",
+            self._instance_id,
+            run_id=of.run_id,
+            project=of.project,
+            run_name=of.run_name,
+            generated=of.generated,
+            resource=self._resource(of),
+        )
+        self._liveness = LivenessLock.hold(folder, self._instance_id)
+        self._writer = SegmentWriter(folder, header)
+        self._open = True
+
+    def end(self, status: Status) -> None:
+        """Append the end event and release the liveness lock; may be called twice."""
+        if not self._open:
+            return
+        self._open = False
+        now = time.time_ns()
+        record = LogRecord(
+            time_unix_nano=now,
+            observed_time_unix_nano=now,
+            event_name=semconv.EVENT_END,
+            attributes=[
+                KeyValue(key=semconv.RUN_STATUS, value=AnyValue(string_value=status.value)),
+                KeyValue(key=semconv.EVENT_SEQ, value=AnyValue(int_value=1)),
+            ],
+        )
+        scope = ScopeLogs(scope=InstrumentationScope(name=semconv.SCOPE_NAME), log_records=[record])
+        try:
+            self._writer.append(Signal.LOGS, scope.SerializeToString(), now)
+        finally:
+            self._writer.close()
+            self._liveness.release()
+
+    def _resource(self, of: SegmentHeader) -> bytes:
+        texts = {
+            semconv.PROJECT: of.project,
+            semconv.RUN_NAME: of.run_name,
+            semconv.RUN_ID: of.run_id,
+            semconv.INSTANCE_ID: self._instance_id,
+        }
+        attributes = [KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()]
+        flags = [semconv.LAUNCHER]
+        flags += [semconv.PROJECT_GENERATED] if "project" in of.generated else []
+        flags += [semconv.RUN_NAME_GENERATED] if "run_name" in of.generated else []
+        attributes += [KeyValue(key=key, value=AnyValue(bool_value=True)) for key in flags]
+        return Resource(attributes=attributes).SerializeToString()
+
+
+def _own_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:
+    """Return the header of a segment that a native child or this receiver began since *since_ns*."""
+    mark = launcher_mark()
+    for segment in folder.segments():
+        if segment.mtime_ns < since_ns:
+            continue
+        try:
+            header, _ = read_segment(segment.path, 0, limit_bytes=1, final=False)
+        except OtelBridgeError:
+            continue
+        if header is None or header.created_unix_ns < since_ns:
+            continue
+        if header.launcher == mark or (header.kind == "receiver" and header.pid == os.getpid()):
+            return header
+    return None
