@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from otel_bridge.capture.hook import capture
     from otel_bridge.emit.api import (
         current_run,
         env,
@@ -39,6 +40,7 @@ __all__ = [
     "Rollout",
     "Run",
     "attach_context",
+    "capture",
     "chat",
     "current_run",
     "env",
@@ -75,6 +77,8 @@ _HOMES: Final = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "capture":  # the package, which is callable
+        return import_module("otel_bridge.capture")
     value: object = getattr(import_module(_HOMES.get(name, "otel_bridge.emit.api")), name)
     globals()[name] = value
     return value

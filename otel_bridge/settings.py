@@ -93,6 +93,18 @@ BRIDGE_PYTHON = Setting(
     "Python of another environment, with otel-bridge and the trackers, in which the bridge runs; default: this Python, "
     "or that of `otel-bridge` on PATH if this environment lacks a tracker.",
 )
+CAPTURE = Setting(
+    "OTEL_BRIDGE_CAPTURE",
+    NO_NAMES,
+    names,
+    "Set by `otel-bridge run --capture` for its children: what they capture, e.g. wandb,trackio.",
+)
+CAPTURE_MODE = Setting(
+    "OTEL_BRIDGE_CAPTURE_MODE",
+    "replace",
+    one_of("replace", "tee"),
+    "replace: only otel-bridge gets what captured programs log; tee: their own tracker gets it too.",
+)
 QUIET = Setting("OTEL_BRIDGE_QUIET", False, flag, "Do not print the lines of init() and finish().")
 NO_BRIDGE = Setting("OTEL_BRIDGE_NO_BRIDGE", False, flag, "Set in the bridge itself, so that nothing in it emits.")
 LAUNCHER = Setting(

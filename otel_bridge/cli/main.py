@@ -8,7 +8,9 @@ from typing import Final
 
 import click
 
+from otel_bridge.capture.hook import release
 from otel_bridge.cli.terminal import echo
+from otel_bridge.emit.config.capture_env import set_capture_aside
 from otel_bridge.errors import OtelBridgeError
 
 _COMMANDS: Final = {
@@ -69,3 +71,6 @@ def main() -> None:
     Exit codes: 0 done, 1 something remains or failed (reported in one line), 2 the call itself is wrong.
     `run` returns the exit code of the command it ran.
     """
+    # This process writes to trackers with the real packages. Only the command of `run` inherits the capture.
+    release()
+    set_capture_aside()

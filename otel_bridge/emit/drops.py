@@ -35,6 +35,7 @@ MEANING: Mapping[str, str] = {
     "mlflow_media": "MLflow objects: MlflowClient().log_artifact(run.id_in('mlflow'), …) or its like takes them",
     "none": "values that are None",
     "not_a_mapping": "calls of log() with something else than a dict",
+    "not_captured": "calls and values of a captured tracker that have no counterpart here",
     "not_finite_in_distribution": "nan and inf within a distribution",
     "not_written": "records that could not be appended",
     "object": "values that are not numbers: log media with the tracker's own call",

@@ -18,7 +18,7 @@ from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import DeliveryLine, print_runs
 from otel_bridge.cli.directory import made
 from otel_bridge.cli.run.child import Child, NotStartedError
-from otel_bridge.cli.run.environment import child_environment, own_environment
+from otel_bridge.cli.run.environment import capture_of, child_environment, own_environment
 from otel_bridge.cli.run.launched_runs import LaunchedRuns
 from otel_bridge.cli.run.receiver import LauncherReceiver
 from otel_bridge.cli.terminal import Terminal, echo
@@ -39,17 +39,26 @@ _LAST_DATA_S: Final = 0.5
 @click.option("--new", "new_run", is_flag=True, help="Start a new run even if one of this name exists.")
 @click.option("--dir", "directory", default="", help="Where run folders are (OTEL_BRIDGE_DIR).")
 @click.option("--listen", default="", metavar="HOST:PORT", help="Receive OTLP here: gRPC on PORT, HTTP on PORT + 1.")
+@click.option(
+    "--capture",
+    "captured",
+    default="",
+    metavar="NAMES",
+    help="Record what CMD logs to these instead: wandb, trackio, tensorboard (OTEL_BRIDGE_CAPTURE_MODE).",
+)
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(exporters: str, new_run: bool, directory: str, listen: str, cmd: tuple[str, ...]) -> None:
+def command(*, exporters: str, new_run: bool, directory: str, listen: str, captured: str, cmd: tuple[str, ...]) -> None:
     """Run CMD and deliver what its processes emit to the trackers; returns CMD's exit code.
 
     Processes that use otel-bridge append to their run folders. Processes with a stock OpenTelemetry SDK send OTLP to a
-    receiver on this machine. Both belong to the same run.
+    receiver on this machine. Both belong to the same run. With --capture, Python programs that log to W&B or Trackio
+    belong to it too, unchanged.
     """
     env = own_environment(exporters=exporters, new_run=new_run, directory=directory)
     cwd = Path.cwd()
     base = base_dir(env, cwd)
     choice = choose(None, env, cwd)
+    capture = capture_of(captured, env, choice)
     identity = identify(InitArguments(), env, cwd)
     bridge_env = {**bridge_environment(env)}
     options = replace(
@@ -66,7 +75,7 @@ def command(exporters: str, new_run: bool, directory: str, listen: str, cmd: tup
     host.start()
     child_env = child_environment(env, identity, choice, base, receiver)
     try:
-        child = Child(cmd, child_env)
+        child = Child(cmd, child_env | capture)
     except NotStartedError:
         receiver.stop()
         host.stop()

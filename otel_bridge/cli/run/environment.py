@@ -8,10 +8,13 @@ from typing import Final
 from urllib.parse import quote
 
 from otel_bridge import semconv, settings
+from otel_bridge.capture.hook import KNOWN
 from otel_bridge.cli.run.receiver import LauncherReceiver
+from otel_bridge.emit.config.capture_env import capture_set_aside, capture_variables
 from otel_bridge.emit.config.child_env import NO_SYSTEM_METRICS, launcher_environment
 from otel_bridge.emit.config.exporters import RequestedDestinations
 from otel_bridge.emit.config.identity import Identity, new_end, resource_attributes
+from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import NONE, SIGNALS
 
 _BY_SIGNAL: Final = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER)
@@ -76,3 +79,31 @@ def child_environment(
         attributes[semconv.RUN_NAME_GENERATED] = "true"
     child["OTEL_RESOURCE_ATTRIBUTES"] = ",".join(f"{key}={quote(value)}" for key, value in attributes.items())
     return child | receiver.environment
+
+
+def capture_of(option: str, env: Mapping[str, str], choice: RequestedDestinations) -> dict[str, str]:
+    """Return the variables by which the command's Python programs are captured.
+
+    Args:
+        option: The names given to ``--capture``; empty for those that this process inherited.
+        env: The environment of `own_environment`.
+        choice: The exporters.
+
+    Raises:
+        ConfigError: A name is unknown, or a tracker would get everything twice.
+    """
+    inherited = capture_set_aside()
+    if not option:
+        return inherited
+    wanted = settings.names(option)
+    unknown = [name for name in wanted if name not in KNOWN]
+    if unknown or not wanted:
+        raise ConfigError(f"--capture {option}: expected some of {', '.join(KNOWN)}")
+    mode = settings.CAPTURE_MODE.read({**env, **inherited})
+    twice = [name for name in wanted if name in choice.names]
+    if mode == "tee" and twice:
+        raise ConfigError(
+            f"--capture {option} with {settings.CAPTURE_MODE.name}=tee: {twice[0]} is an exporter too, and would have "
+            "every row twice; leave it out of the exporters, or unset the mode"
+        )
+    return capture_variables(env, wanted, mode)

@@ -18,6 +18,7 @@ from typing import Final
 
 import orjson
 
+from otel_bridge.emit.config.capture_env import is_capture_folder, without_capture
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.settings import LAUNCHER, LAUNCHER_EXPORTERS, NO_BRIDGE
@@ -107,7 +108,7 @@ def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return *env* without the variables that concern only the training process."""
     kept = {
         name: value
-        for name, value in env.items()
+        for name, value in without_capture(env).items()
         if name not in _DROPPED and (name.startswith(_KEPT_PREFIXES) or not name.startswith(_DROPPED_PREFIXES))
     }
     for name in (LAUNCHER.name, LAUNCHER_EXPORTERS.name):
@@ -124,9 +125,7 @@ def bridge_path(path: Sequence[str] | None = None) -> list[str]:
     kept: list[str] = []
     for entry in sys.path if path is None else path:
         whole = os.path.abspath(entry) if entry else ""
-        if whole in left_out or whole.endswith(
-            os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
-        ):
+        if whole in left_out or whole.endswith(_AUTO_INSTRUMENTATION) or is_capture_folder(whole):
             continue
         kept.append(whole)
     own = os.fspath(Path(__file__).resolve().parents[3])

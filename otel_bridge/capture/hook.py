@@ -1,0 +1,161 @@
+"""Import hook of the capture: lets the real package load, then installs the capture in it.
+
+The module's own loader stays in its ``__spec__``. Reloads and lazy imports run the hook again. If the installation
+fails, one line on stderr names the reason and the program continues with the real package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+
+TYPE_CHECKING = False  # importing `typing` would cost every captured program some milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+MODES = ("replace", "tee")
+_TARGETS = {
+    "wandb": ("otel_bridge.capture.wandb_sdk", ("wandb",)),
+    "trackio": ("otel_bridge.capture.trackio_sdk", ("trackio",)),
+    "tensorboard": (
+        "otel_bridge.capture.tensorboard",
+        ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer"),
+    ),
+}
+"""Name to the module that installs its capture, and the modules in which it is installed."""
+KNOWN = tuple(_TARGETS)
+
+
+def capture(*names: str, mode: str | None = None) -> None:
+    """Record in otel-bridge what this program logs to other trackers, before or after it imports them.
+
+    Args:
+        names: ``wandb``, ``trackio``, ``tensorboard``; none: those of ``OTEL_BRIDGE_CAPTURE``.
+        mode: ``replace`` (the tracker itself gets nothing) or ``tee`` (both get everything); default:
+            ``OTEL_BRIDGE_CAPTURE_MODE``, else ``replace``.
+
+    Raises:
+        ConfigError: A name or the mode is unknown, or the name is captured in another mode already.
+    """
+    from otel_bridge.errors import ConfigError  # noqa: PLC0415  # see TYPE_CHECKING
+    from otel_bridge.settings import CAPTURE, CAPTURE_MODE, NO_BRIDGE  # noqa: PLC0415
+
+    chosen = CAPTURE_MODE.read() if mode is None else mode
+    wanted = names or CAPTURE.read()
+    unknown = [name for name in wanted if name not in _TARGETS]
+    if unknown or not wanted:
+        seen = ", ".join(map(repr, unknown)) or "no name"
+        raise ConfigError(f"capture({seen}): expected some of {', '.join(KNOWN)}")
+    if chosen not in MODES:
+        raise ConfigError(f"capture(mode={chosen!r}): expected one of {', '.join(MODES)}")
+    for name in wanted:
+        before = _finder.modes.get(name, chosen)
+        if before != chosen:
+            raise ConfigError(f"capture({name!r}, mode={chosen!r}): it is captured in mode {before!r} already")
+    if NO_BRIDGE.read():  # the bridge writes with the real packages
+        return
+    for name in wanted:
+        _finder.add(name, chosen)
+
+
+def find(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    """Return the spec of a captured module; ``None`` for every other module, and when nothing is captured."""
+    return _finder.find_spec(name, path, target) if _finder in sys.meta_path else None
+
+
+def release() -> None:
+    """Remove the import hooks of the capture from this process; packages that were imported before stay captured."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not getattr(finder, "otel_bridge_capture", False)]
+
+
+class _CaptureFinder:
+    """Finds the modules of captured packages with the other finders, and installs the capture after they have run."""
+
+    otel_bridge_capture = True
+
+    def __init__(self) -> None:
+        self.modes: dict[str, str] = {}
+        self._modules: dict[str, str] = {}
+        self._searching = threading.local()
+        self._lock = threading.Lock()
+
+    def add(self, name: str, mode: str) -> None:
+        """Capture *name*, also where its modules are imported already."""
+        modules = _TARGETS[name][1]
+        with self._lock:
+            new = name not in self.modes
+            self.modes[name] = mode
+            self._modules.update(dict.fromkeys(modules, name))
+            if self not in sys.meta_path:
+                sys.meta_path.insert(0, self)
+        for module in modules if new else ():
+            if module in sys.modules:
+                self._install(importlib.import_module(module), name)  # waits for another thread that imports it
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of another finder, whose loader installs the capture; ``None`` for every other module."""
+        if name not in self._modules:
+            return None
+        under_way: set[str] = self._searching.__dict__.setdefault("names", set())
+        if name in under_way:  # another hook searches with all finders
+            return None
+        under_way.add(name)
+        try:
+            spec = _search(name, path, target)
+        finally:
+            under_way.discard(name)
+        if spec is None or spec.loader is None or spec.origin is None:  # a folder named wandb is not the package
+            return None
+        self._install_after(spec.loader, name)
+        return spec
+
+    def _install_after(self, loader: Any, name: str) -> None:
+        """Let *loader* install the capture after it has executed the module *name*, once."""
+        original: Callable[[ModuleType], object] = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            if getattr(module.__spec__, "name", "") != name:  # a loader of several modules
+                original(module)
+                return
+            loader.__dict__.pop("exec_module", None)
+            original(module)
+            self._install(module, self._modules[name])
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:
+            _report(name, f"its loader is {type(loader).__name__}, which cannot be extended")
+
+    def _install(self, module: ModuleType, name: str) -> None:
+        try:
+            importlib.import_module(_TARGETS[name][0]).install(module, self.modes[name])
+        except Exception as exc:  # noqa: BLE001  # the program must go on
+            _report(name, f"{type(exc).__name__}: {exc}")
+
+
+def _search(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    for finder in list(sys.meta_path):
+        search: Any = getattr(finder, "find_spec", None)
+        if search is None or getattr(finder, "otel_bridge_capture", False):
+            continue
+        spec: ModuleSpec | None = search(name, path, target)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _report(name: str, why: str) -> None:
+    try:
+        os.write(2, f"otel-bridge: {name} is not captured and works as usual: {why}\n".encode("utf-8", "replace"))
+    except OSError:
+        return
+
+
+_finder = _CaptureFinder()

@@ -1,0 +1,64 @@
+"""Begin the capture in each Python program that `otel-bridge run --capture` starts.
+
+Loads nothing until the program imports a captured package. It runs in every Python of the command, also in old ones
+and those without otel-bridge, so that it is plain code.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_OWN = os.path.dirname(os.path.abspath(__file__))
+_PACKAGES = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+
+
+class _FirstImport:
+    """Loads the import hook when the program imports the first captured package."""
+
+    otel_bridge_capture = True
+
+    def __init__(self, names: "list[str]") -> None:
+        self._names = names
+        self._packages = {package for name in names for package in _PACKAGES.get(name, ())}
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        """Hand over to the import hook; without otel-bridge, print one line and leave the import as it is."""
+        if name.partition(".")[0] not in self._packages:
+            return None
+        try:
+            from otel_bridge.capture import hook  # noqa: PLC0415  # only programs that import a tracker pay for it
+
+            hook.capture(*self._names)
+        except Exception as exc:  # noqa: BLE001  # the program must go on
+            self._packages = set()
+            sys.stderr.write("otel-bridge: nothing is captured in this process: {}\n".format(exc))  # noqa: UP032
+            return None
+        return hook.find(name, path, target)
+
+
+def _begin() -> None:
+    # The settings are read here without otel_bridge.settings, which is not loaded before it is needed.
+    given = os.environ.get("OTEL_BRIDGE_CAPTURE", "")
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if names and not os.environ.get("OTEL_BRIDGE_NO_BRIDGE"):
+        sys.meta_path.insert(0, _FirstImport(names))
+
+
+def _run_the_users() -> None:
+    """Run the `sitecustomize` that this one hides, as Python would."""
+    own = sys.modules.pop("sitecustomize", None)
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _OWN]
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401, PLC0415  # another one, now that this folder is not in the path
+    except ImportError as exc:
+        if exc.name != "sitecustomize":
+            raise
+        if own is not None:
+            sys.modules["sitecustomize"] = own
+
+
+_begin()
+_run_the_users()

@@ -1,0 +1,130 @@
+"""Capture of TensorBoard's event writers: each scalar becomes a row too; the event files are written as before.
+
+torch's ``SummaryWriter`` writes with TensorBoard's ``EventFileWriter``, tensorboardX's with its own. Both are extended
+where one event is written, so that key, step and value are those of the event file. `wandb.init(sync_tensorboard=True)`
+uses the same.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+from otel_bridge.emit import api
+from otel_bridge.emit.run import Run
+
+_MARK: Final = "otel_bridge_capture"
+
+
+def install(module: ModuleType, mode: str) -> None:
+    """Extend the ``EventFileWriter`` of *module*; a second call changes nothing, and the mode has no effect."""
+    del mode
+    writer: Any = module.__dict__["EventFileWriter"]
+    real: Callable[[Any, Any], None] = writer.add_event
+    if getattr(real, _MARK, False):
+        return
+
+    def add_event(self: Any, event: Any) -> None:
+        """Write the event to its file, and record its scalars."""
+        real(self, event)
+        record_event(self, event)
+
+    add_event.__dict__[_MARK] = True
+    writer.add_event = add_event
+
+
+def record_event(writer: Any, event: Any) -> None:
+    """Record the scalars of *event* in the process's run, which is begun when there is none; never raises.
+
+    Args:
+        writer: The ``EventFileWriter``.
+        event: A TensorBoard ``Event``; those without a summary, such as the file's version, are ignored.
+    """
+    try:
+        summaries = list(event.summary.value)
+        if not summaries:
+            return
+        run = api.current_run() or _first_run.begin()
+        if run is None:
+            return
+        prefix = _folders.prefix(writer)
+        row: dict[str, float] = {}
+        for value in summaries:
+            number = _number(value)
+            if number is None:
+                run.count_drop("not_captured", key=f"{value.tag} ({_kind(value)})")
+            else:
+                row[prefix + value.tag] = number
+        if row:
+            run.log(row, int(event.step))
+    except Exception:  # noqa: BLE001  # the program's own writing must go on
+        _count(api.current_run())
+
+
+def _count(run: Run | None) -> None:
+    if run is not None:
+        run.count_drop("internal_error")
+
+
+def _number(value: Any) -> float | None:
+    """Return the scalar of a summary value: a ``simple_value``, or a tensor of the plugin ``scalars``."""
+    if value.HasField("simple_value"):
+        return float(value.simple_value)
+    if not value.HasField("tensor") or _plugin(value) not in {"scalars", ""}:
+        return None
+    tensor = value.tensor
+    if any(one.size != 1 for one in tensor.tensor_shape.dim):
+        return None
+    numbers = [*tensor.float_val, *tensor.double_val, *tensor.int_val, *tensor.int64_val]
+    return float(numbers[0]) if len(numbers) == 1 else None
+
+
+def _plugin(value: Any) -> str:
+    return str(value.metadata.plugin_data.plugin_name)
+
+
+def _kind(value: Any) -> str:
+    return _plugin(value) or str(value.WhichOneof("value"))
+
+
+class _WriterFolders:
+    """Gives the keys of each further folder of event files a prefix, as W&B does; the first folder has none."""
+
+    def __init__(self) -> None:
+        self._root = ""
+        self._prefixes: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+    def prefix(self, writer: Any) -> str:
+        """Return what precedes the tags of *writer*: its folder below the first one, or its folder's name."""
+        known = self._prefixes.get(writer)
+        if known is not None:
+            return known
+        folder = os.path.abspath(os.fspath(writer.get_logdir()))
+        self._root = self._root or folder
+        below = os.path.relpath(folder, self._root)
+        if below.startswith(os.pardir):
+            below = os.path.basename(folder)
+        found = "" if below == os.curdir else f"{below.replace(os.sep, '/')}/"
+        self._prefixes[writer] = found
+        return found
+
+
+class _FirstRun:
+    """Begins the process's run once; events that come after the run was finished do not begin another."""
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def begin(self) -> Run | None:
+        """Return a new run, ``None`` after the first call."""
+        if self._begun:
+            return None
+        self._begun = True
+        return api.init()
+
+
+_first_run = _FirstRun()
+_folders = _WriterFolders()

@@ -1,0 +1,69 @@
+"""Capture of TensorBoard: rows are equal to the event files that the program goes on to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from support.trainers.command_runs import environment, only_folder, otel_bridge, program, report_of, runs, values
+
+pytestmark = pytest.mark.slow
+
+TENSORBOARDX = """
+import numpy as np
+from tensorboardX import SummaryWriter
+writer = SummaryWriter("events")
+writer.add_text("config", "lr=0.1")
+for step in range(0, 300, 100):
+    writer.add_scalar("losses/value_loss", 1 / (step + 3), step)
+    writer.add_scalar("charts/SPS", step, step)
+    writer.add_histogram("weights", np.arange(10.0), step)
+writer.close()
+"""
+# torch.utils.tensorboard writes its events with this class; torch itself is not needed for it.
+TORCH = """
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+writer, other = EventFileWriter("events"), EventFileWriter("events/eval")
+for step in (5, 3, 9):
+    value = Summary.Value(tag="loss", simple_value=1 / step)
+    writer.add_event(Event(step=step, wall_time=1.0, summary=Summary(value=[value])))
+other.add_event(Event(step=9, summary=Summary(value=[Summary.Value(tag="loss", simple_value=0.5)])))
+writer.close()
+other.close()
+"""
+
+
+def captured(folder: Path, code: str) -> None:
+    command = ["run", "--exporters", "file", "--capture", "tensorboard", "--", "python", program(folder, "t.py", code)]
+    done = otel_bridge(*command, cwd=folder, env=environment(folder))
+    assert done.returncode == 0, done.stderr
+
+
+def scalars_of(events: Path) -> dict[str, list[tuple[int, float]]]:
+    """The scalars of the event files in a folder."""
+    accumulator = EventAccumulator(str(events), size_guidance={"scalars": 0}, purge_orphaned_data=False).Reload()
+    tags = accumulator.Tags()["scalars"]
+    return {tag: [(point.step, point.value) for point in accumulator.Scalars(tag)] for tag in tags}
+
+
+def test_the_scalars_of_tensorboardx_are_rows_and_the_rest_is_counted(tmp_path: Path) -> None:
+    captured(tmp_path, TENSORBOARDX)
+
+    found = values(only_folder(runs(tmp_path)))
+    report = report_of(runs(tmp_path))
+    assert found == scalars_of(tmp_path / "events")
+    assert [step for step, _ in found["charts/SPS"]] == [0, 100, 200]
+    assert (report.drops["not_captured"], report.drop_keys["not_captured"]) == (4, "config/text_summary (text)")
+
+
+def test_the_scalars_of_tensorboards_own_writer_are_rows_and_a_second_folder_is_a_prefix(tmp_path: Path) -> None:
+    captured(tmp_path, TORCH)
+
+    found = values(only_folder(runs(tmp_path)))
+    second = {f"eval/{tag}": points for tag, points in scalars_of(tmp_path / "events" / "eval").items()}
+    assert found == scalars_of(tmp_path / "events") | second
+    assert [step for step, _ in found["loss"]] == [5, 3, 9]

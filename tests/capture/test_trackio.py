@@ -1,0 +1,177 @@
+"""Capture of trackio with the real package: what a program logs to it arrives as rows, rollouts and config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_bridge.emit.config.capture_env import capture_variables
+from otel_bridge.journal.folder import run_folders
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    ended,
+    only_folder,
+    otel_bridge,
+    program,
+    records,
+    report_of,
+    runs,
+    statuses,
+    values,
+)
+from support.trainers.command_runs import environment as plain_environment
+
+pytestmark = pytest.mark.slow
+
+OFFLINE = {"HF_HUB_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "0"}
+
+EVERY_CALL = """
+import threading
+import numpy as np
+import trackio as wandb
+run = wandb.init(project="grpo", name="one", group="seeds", space_id="me/space", config={"lr": 0.1, "model": {"layers": 2}})
+assert isinstance(run, wandb.Run), type(run)
+assert wandb.context_vars.current_run.get() is run
+assert wandb.context_vars.current_project.get() == "grpo"
+assert wandb.context_vars.current_space_id.get() is None
+assert (run.project, run.name, run.group, len(run.id)) == ("grpo", "one", "seeds", 16)
+wandb.config.update({"batch": 8}, allow_val_change=True)
+wandb.config["seed"] = np.int64(3)
+assert "allow_val_change" not in wandb.config
+wandb.log({"loss": 1.0})
+wandb.log({"loss": np.float32(0.5)})
+wandb.log({"loss": 0.25, "time": {"gen": 2}}, step=7)
+run.log({"loss": 0.125})
+wandb.log({"loss": 9.0}, step=3)
+wandb.log_system({"gpu": 1})
+wandb.freeze(space_id="me/space")
+wandb.finish()
+assert wandb.context_vars.current_run.get() is None
+assert [one.name for one in threading.enumerate()] == ["MainThread"], threading.enumerate()
+print(wandb.__version__)
+"""
+
+# The calls that verl's Tracking, ValidationGenerationsLogger and rollout_trace_op make with the backend trackio.
+VERL = """
+import trackio
+from trackio import Trace
+
+def pair(prompt, answer, **metadata):
+    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+    return Trace(messages=messages, metadata=metadata)
+
+trackio.init(project="p", name="e", config={"trainer": {"n_gpus": 8}})
+trackio.log({"actor/loss": 0.5}, step=1)
+for n in range(4):
+    trackio.log({"rollout/trace": pair("q%d" % n, "a%d" % n, reward=n / 4, step=1, sample_index=n)}, step=1)
+trackio.log({"actor/loss": 0.25}, step=2)
+trackio.log({"val/generations": [pair("2+2?", "4", score=1.0)]}, step=2)
+if trackio.context_vars.current_run.get() is not None:
+    trackio.finish()
+"""
+
+
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    """An environment in which Trackio would write below *folder*, and reaches no server."""
+    return plain_environment(folder, TRACKIO_DIR=str(folder / "store"), **OFFLINE, **variables)
+
+
+def captured(folder: Path, code: str, exporters: str = "file", names: str = "trackio", **variables: str) -> str:
+    """Run *code* under ``otel-bridge run --capture``; returns what it printed on both streams."""
+    command = ["run", "--exporters", exporters, "--capture", names, "--", "python", program(folder, "train.py", code)]
+    done = otel_bridge(*command, cwd=folder, env=environment(folder, **variables))
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """The config that ``file`` wrote."""
+    found: dict[str, Any] = {}
+    for record in records(only_folder(runs(folder))):
+        found |= record.get("config", {}) if record["kind"] == "config" else {}
+    return found
+
+
+def stored(folder: Path) -> list[str]:
+    """The files of Trackio's store."""
+    return sorted(path.name for path in (folder / "store").rglob("*") if path.is_file())
+
+
+def test_every_call_arrives_with_trackios_steps_and_nothing_lands_in_its_store(tmp_path: Path) -> None:
+    output = captured(tmp_path, EVERY_CALL)
+
+    folder = only_folder(runs(tmp_path))
+    assert values(folder) == {"loss": [(0, 1.0), (1, 0.5), (7, 0.25), (8, 0.125), (3, 9.0)], "time/gen": [(7, 2)]}
+    assert {"lr": 0.1, "batch": 8, "seed": 3}.items() <= config_of(tmp_path).items()
+    assert (statuses(folder), report_of(runs(tmp_path)).name) == (["finished"], "one")
+    assert stored(tmp_path) == []
+    assert "Trackio project initialized" not in output
+
+
+def test_verls_calls_give_two_rows_and_five_rollouts(tmp_path: Path) -> None:
+    captured(tmp_path, VERL)
+
+    folder = only_folder(runs(tmp_path))
+    rollouts = [one for one in records(folder) if one["kind"] == "rollout"]
+    loss = {key: points for key, points in values(folder).items() if key == "actor/loss"}
+    assert loss == {"actor/loss": [(1, 0.5), (2, 0.25)]}
+    found = sorted((one["split"], one["step"], one["reward"]) for one in rollouts)
+    assert found == [("eval", 2, 1.0), *(("train", 1, n / 4) for n in range(4))]
+    assert stored(tmp_path) == []
+
+
+def test_the_bridges_own_writer_is_the_real_trackio(tmp_path: Path) -> None:
+    captured(tmp_path, VERL, exporters="trackio,file")
+
+    assert [name for name in stored(tmp_path) if name.endswith(".db")] != []
+    assert report_of(runs(tmp_path)).exporters["trackio"].rows >= 2
+    assert len(run_folders(runs(tmp_path))) == 1
+
+
+def test_a_bridge_that_the_captured_program_starts_is_not_captured(tmp_path: Path) -> None:
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="trackio")
+    script = program(tmp_path, "train.py", VERL)
+
+    done = call([PYTHON, script], cwd=tmp_path, env=env | capture_variables(env, ["trackio"]))
+
+    assert done.returncode == 0, done.stderr
+    assert ended(runs(tmp_path)).exporters["trackio"].rows >= 2
+    assert [name for name in stored(tmp_path) if name.endswith(".db")] != []
+
+
+def test_tee_writes_to_trackio_too(tmp_path: Path) -> None:
+    captured(tmp_path, VERL, OTEL_BRIDGE_CAPTURE_MODE="tee")
+
+    assert values(only_folder(runs(tmp_path)))["actor/loss"] == [(1, 0.5), (2, 0.25)]
+    assert [name for name in stored(tmp_path) if name.endswith(".db")] != []
+
+
+def test_tee_into_an_exporter_of_that_name_is_refused(tmp_path: Path) -> None:
+    env = environment(tmp_path, OTEL_BRIDGE_CAPTURE_MODE="tee")
+
+    done = otel_bridge("run", "--exporters", "trackio", "--capture", "trackio", "--", "true", cwd=tmp_path, env=env)
+    unknown = otel_bridge("run", "--exporters", "file", "--capture", "mlflow", "--", "true", cwd=tmp_path, env=env)
+
+    assert (done.returncode, unknown.returncode) == (1, 1)
+    assert "trackio is an exporter too, and would have every row twice" in done.stderr
+    assert "--capture mlflow: expected some of wandb, trackio, tensorboard" in unknown.stderr
+
+
+def test_a_kill_after_the_last_log_loses_nothing(tmp_path: Path) -> None:
+    code = """
+    import os, signal, trackio
+    trackio.init(project="p", name="e")
+    for step in range(5):
+        trackio.log({"loss": float(step)})
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    script = program(tmp_path, "train.py", code)
+
+    done = otel_bridge("run", "--exporters", "file", "--capture", "trackio", "--", "python", script, cwd=tmp_path,
+                       env=environment(tmp_path))  # fmt: skip
+
+    assert done.returncode == 137
+    assert values(only_folder(runs(tmp_path))) == {"loss": [(step, float(step)) for step in range(5)]}
