@@ -94,7 +94,7 @@ class _WriterFolders:
     """Gives the keys of each further folder of event files a prefix, as W&B does; the first folder has none."""
 
     def __init__(self) -> None:
-        self._root = ""
+        self._root: str = ""
         self._prefixes: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def prefix(self, writer: Any) -> str:
@@ -102,7 +102,7 @@ class _WriterFolders:
         known = self._prefixes.get(writer)
         if known is not None:
             return known
-        folder = os.path.abspath(os.fspath(writer.get_logdir()))
+        folder = os.path.abspath(str(writer.get_logdir()))
         self._root = self._root or folder
         below = os.path.relpath(folder, self._root)
         if below.startswith(os.pardir):

@@ -60,8 +60,8 @@ def _text(value: object) -> str:
 def _turns(messages: list[Any], spans: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the tokens of each assistant message, when there is one generation for each."""
     generations = [span for span in spans if span.get("kind") == "generation"]
-    answers = [one for one in messages if isinstance(one, dict) and cast("dict[str, Any]", one).get("role") == _ANSWER]
-    if not generations or len(generations) != len(answers):
+    answers = sum(cast("Mapping[str, Any]", one).get("role") == _ANSWER for one in messages if isinstance(one, Mapping))
+    if not generations or len(generations) != answers:
         return []
     return [_tokens(span.get("usage")) for span in generations]
 

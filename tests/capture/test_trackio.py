@@ -32,7 +32,8 @@ EVERY_CALL = """
 import threading
 import numpy as np
 import trackio as wandb
-run = wandb.init(project="grpo", name="one", group="seeds", space_id="me/space", config={"lr": 0.1, "model": {"layers": 2}})
+config = {"lr": 0.1, "model": {"layers": 2}}
+run = wandb.init(project="grpo", name="one", group="seeds", space_id="me/space", config=config)
 assert isinstance(run, wandb.Run), type(run)
 assert wandb.context_vars.current_run.get() is run
 assert wandb.context_vars.current_project.get() == "grpo"
