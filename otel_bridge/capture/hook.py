@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 MODES = ("replace", "tee")
 _TARGETS = {
-    "wandb": ("otel_bridge.capture.wandb_sdk", ("wandb",)),
     "trackio": ("otel_bridge.capture.trackio_sdk", ("trackio",)),
     "tensorboard": (
         "otel_bridge.capture.tensorboard",
@@ -35,7 +34,7 @@ def capture(*names: str, mode: str | None = None) -> None:
     """Record in otel-bridge what this program logs to other trackers, before or after it imports them.
 
     Args:
-        names: ``wandb``, ``trackio``, ``tensorboard``; none: those of ``OTEL_BRIDGE_CAPTURE``.
+        names: ``trackio``, ``tensorboard``; none: those of ``OTEL_BRIDGE_CAPTURE``.
         mode: ``replace`` (the tracker itself gets nothing) or ``tee`` (both get everything); default:
             ``OTEL_BRIDGE_CAPTURE_MODE``, else ``replace``.
 
@@ -111,7 +110,7 @@ class _CaptureFinder:
             spec = _search(name, path, target)
         finally:
             under_way.discard(name)
-        if spec is None or spec.loader is None or spec.origin is None:  # a folder named wandb is not the package
+        if spec is None or spec.loader is None or spec.origin is None:  # a folder named trackio is not the package
             return None
         self._install_after(spec.loader, name)
         return spec

@@ -1,8 +1,7 @@
 """Capture of TensorBoard's event writers: each scalar becomes a row too; the event files are written as before.
 
 torch's ``SummaryWriter`` writes with TensorBoard's ``EventFileWriter``, tensorboardX's with its own. Both are extended
-where one event is written, so that key, step and value are those of the event file. `wandb.init(sync_tensorboard=True)`
-uses the same.
+where one event is written, so that key, step and value are those of the event file.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def run_child(folder: Path, code: str, *options: str, **variables: str) -> list[
 
 
 def test_an_unknown_name_or_mode_names_what_is_known() -> None:
-    with pytest.raises(ConfigError, match=r"capture\('mlflow'\): expected some of wandb, trackio, tensorboard"):
+    with pytest.raises(ConfigError, match=r"capture\('mlflow'\): expected some of trackio, tensorboard"):
         otel_bridge.capture("mlflow")
     with pytest.raises(ConfigError, match=r"capture\(no name\)"):
         otel_bridge.capture()
@@ -171,7 +171,7 @@ def test_without_otel_bridge_the_program_runs_and_one_line_names_the_reason(tmp_
 def test_the_bridge_gets_neither_the_variables_nor_the_folder() -> None:
     env = {"HOME": "/h", "PYTHONPATH": "/mine"}
 
-    captured = env | capture_variables(env, ["wandb", "trackio"], "tee")
+    captured = env | capture_variables(env, ["trackio", "tensorboard"], "tee")
 
     assert captured["PYTHONPATH"] == f"{capture_folder()}:/mine"
     assert without_capture(captured) == env

@@ -44,7 +44,7 @@ _LAST_DATA_S: Final = 0.5
     "captured",
     default="",
     metavar="NAMES",
-    help="Record what CMD logs to these instead: wandb, trackio, tensorboard (OTEL_BRIDGE_CAPTURE_MODE).",
+    help="Record what CMD logs to these instead: trackio, tensorboard (OTEL_BRIDGE_CAPTURE_MODE).",
 )
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(*, exporters: str, new_run: bool, directory: str, listen: str, captured: str, cmd: tuple[str, ...]) -> None:

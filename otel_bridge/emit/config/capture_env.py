@@ -33,7 +33,7 @@ def capture_variables(env: Mapping[str, str], names: Sequence[str], mode: str = 
 
     Args:
         env: The environment, whose ``PYTHONPATH`` is kept.
-        names: What is captured, e.g. ``wandb``.
+        names: What is captured, e.g. ``trackio``.
         mode: ``replace`` or ``tee``; empty for that of *env*.
     """
     path = [entry for entry in env.get(_PATH, "").split(os.pathsep) if entry and not is_capture_folder(entry)]
