@@ -154,7 +154,7 @@ class TrackioRecording:
 
 def _traces(value: Any) -> list[Any]:
     """Return the traces of a value, which is a ``Trace`` or a list of them; else nothing."""
-    items: Any = value if isinstance(value, list) else [value]
+    items: Any = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # any list
     return items if items and all(getattr(item, "TYPE", None) == "trackio.trace" for item in items) else []
 
 
