@@ -51,8 +51,8 @@ def command(*, exporters: str, new_run: bool, directory: str, listen: str, captu
     """Run CMD and deliver what its processes emit to the trackers; returns CMD's exit code.
 
     Processes that use otel-bridge append to their run folders. Processes with a stock OpenTelemetry SDK send OTLP to a
-    receiver on this machine. Both belong to the same run. With --capture, Python programs that log to W&B or Trackio
-    belong to it too, unchanged.
+    receiver on this machine. Both belong to the same run. With --capture, unchanged Python programs that log to Trackio
+    or write TensorBoard's event files belong to it too.
     """
     env = own_environment(exporters=exporters, new_run=new_run, directory=directory)
     cwd = Path.cwd()
