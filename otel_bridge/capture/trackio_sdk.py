@@ -143,13 +143,9 @@ class TrackioRecording:
         except Exception:  # noqa: BLE001  # objects of the user's
             self.run.count_drop("internal_error")
 
-    def alert(self, title: str, text: str | None = None, level: Any = "warn") -> None:
-        """Raise an alert; counted where this version of otel-bridge has none."""
-        call: Any = getattr(self.run, "alert", None)
-        if call is None:
-            self.run.count_drop("not_captured", key="trackio.alert")
-        else:
-            call(title, text or "", str(getattr(level, "value", level)))
+    def count_alert(self) -> None:
+        """Count an alert, which has no counterpart here."""
+        self.run.count_drop("not_captured", key="trackio.alert")
 
 
 def _traces(value: Any) -> list[Any]:
@@ -168,10 +164,10 @@ def _record_too(run: Any, recorded: Run) -> None:
         recording.log(metrics, step)
         real_log(metrics, step)
 
-    def alert(title: str, text: str | None = None, level: Any = "warn", *extra: Any, **named: Any) -> None:
-        """Raise an alert in both."""
-        recording.alert(title, text, level)
-        real_alert(title, text, level, *extra, **named)
+    def alert(*given: Any, **named: Any) -> None:
+        """Raise the alert in Trackio, and count it."""
+        recording.count_alert()
+        real_alert(*given, **named)
 
     def finish() -> None:
         """Finish both."""
@@ -194,8 +190,8 @@ def _run_class(package: Any) -> Any:
     def log(self: Any, metrics: dict[str, Any], step: int | None = None) -> None:
         self.recording.log(metrics, step)
 
-    def alert(self: Any, title: str, text: str | None = None, level: Any = "warn", *_extra: Any, **_named: Any) -> None:
-        self.recording.alert(title, text, level)
+    def alert(self: Any, *_given: Any, **_named: Any) -> None:
+        self.recording.count_alert()
 
     def finish(self: Any) -> None:
         self.recording.run.finish()
