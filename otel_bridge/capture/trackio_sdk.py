@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from otel_bridge.capture.trackio_traces import rollout_of_trace
 from otel_bridge.emit import api
+from otel_bridge.emit.encode.values import to_step
+from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.run import Run
 
 _NOT_ALLOWED: Final = "allow_val_change"
@@ -124,24 +126,31 @@ class TrackioRecording:
         self.next_step = 0 if (last := run.last_step()) is None else last + 1
 
     def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Record a row and its traces; never raises."""
+        """Record a row and its traces; never raises. A trace that cannot be read is left out alone."""
         try:
-            at = self.next_step if step is None else int(step)
+            given = None if step is None else to_step(step, self.run.count_drop)
+            at = self.next_step if given is None else given
             self.next_step = max(self.next_step, at + 1)
             row: dict[str, Any] = {}
-            rollouts: list[Any] = []
+            rollouts: list[Rollout] = []
             for key, value in metrics.items():
                 traces = _traces(value)
-                if traces:
-                    rollouts += [rollout_of_trace(trace, str(key)) for trace in traces]
-                else:
+                if not traces:
                     row[key] = value
+                for trace in traces:
+                    self._take(trace, str(key), rollouts)
             if row:
                 self.run.log(row, at)
             if rollouts:
                 self.run.log_rollouts(rollouts, step=at)
         except Exception:  # noqa: BLE001  # objects of the user's
             self.run.count_drop("internal_error")
+
+    def _take(self, trace: Any, key: str, rollouts: list[Rollout]) -> None:
+        try:
+            rollouts.append(rollout_of_trace(trace, key))
+        except Exception:  # noqa: BLE001  # what the program put into the trace
+            self.run.count_drop("rollout_unreadable", key=key)
 
     def count_alert(self) -> None:
         """Count an alert, which has no counterpart here."""

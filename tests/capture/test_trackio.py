@@ -124,6 +124,28 @@ def test_verls_calls_give_two_rows_and_five_rollouts(tmp_path: Path) -> None:
     assert stored(tmp_path) == []
 
 
+def test_a_trace_or_step_that_cannot_be_read_costs_nothing_else(tmp_path: Path) -> None:
+    code = """
+    import trackio
+    bad, good = (trackio.Trace(messages=[{"role": "user", "content": "q"}], metadata={"reward": 1.0}) for _ in range(2))
+    bad.messages = None
+    trackio.init(project="p", name="e")
+    trackio.log({"loss": 0.5, "traces": [bad, good]}, step=1)
+    trackio.log({"loss": 0.25}, step="soon")
+    trackio.alert("it diverges")
+    trackio.finish()
+    """
+
+    captured(tmp_path, code)
+
+    folder = only_folder(runs(tmp_path))
+    assert values(folder)["loss"] == [(1, 0.5), (2, 0.25)]
+    assert [one["reward"] for one in records(folder) if one["kind"] == "rollout"] == [1.0]
+    found = report_of(runs(tmp_path))
+    expected = {"rollout_unreadable": "traces", "not_captured": "trackio.alert", "bad_step": ""}
+    assert {reason: found.drop_keys.get(reason, "") for reason in found.drops} == expected
+
+
 def test_the_bridges_own_writer_is_the_real_trackio(tmp_path: Path) -> None:
     captured(tmp_path, VERL, exporters="trackio,file")
 
