@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Final, cast
 
 from otel_bridge.setting_parsers import (
     NO_NAMES,
@@ -99,10 +99,11 @@ CAPTURE = Setting(
     names,
     "Set by `otel-bridge run --capture` for its children: what they capture, e.g. trackio,tensorboard.",
 )
+CAPTURE_MODES: Final = ("replace", "tee")
 CAPTURE_MODE = Setting(
     "OTEL_BRIDGE_CAPTURE_MODE",
     "replace",
-    one_of("replace", "tee"),
+    one_of(*CAPTURE_MODES),
     "replace: only otel-bridge gets what captured programs log; tee: their own tracker gets it too.",
 )
 QUIET = Setting("OTEL_BRIDGE_QUIET", False, flag, "Do not print the lines of init() and finish().")

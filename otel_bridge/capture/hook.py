@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-MODES = ("replace", "tee")
 _TARGETS = {
     "trackio": ("otel_bridge.capture.trackio_sdk", ("trackio",)),
     "tensorboard": (
@@ -42,7 +41,7 @@ def capture(*names: str, mode: str | None = None) -> None:
         ConfigError: A name or the mode is unknown, or the name is captured in another mode already.
     """
     from otel_bridge.errors import ConfigError  # noqa: PLC0415  # see TYPE_CHECKING
-    from otel_bridge.settings import CAPTURE, CAPTURE_MODE, NO_BRIDGE  # noqa: PLC0415
+    from otel_bridge.settings import CAPTURE, CAPTURE_MODE, CAPTURE_MODES, NO_BRIDGE  # noqa: PLC0415
 
     chosen = CAPTURE_MODE.read() if mode is None else mode
     wanted = names or CAPTURE.read()
@@ -50,8 +49,8 @@ def capture(*names: str, mode: str | None = None) -> None:
     if unknown or not wanted:
         seen = ", ".join(map(repr, unknown)) or "no name"
         raise ConfigError(f"capture({seen}): expected some of {', '.join(KNOWN)}")
-    if chosen not in MODES:
-        raise ConfigError(f"capture(mode={chosen!r}): expected one of {', '.join(MODES)}")
+    if chosen not in CAPTURE_MODES:
+        raise ConfigError(f"capture(mode={chosen!r}): expected one of {', '.join(CAPTURE_MODES)}")
     for name in wanted:
         before = _finder.modes.get(name, chosen)
         if before != chosen:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import signature
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from otel_bridge.capture.trackio_traces import rollout_of_trace
 from otel_bridge.emit import api
+from otel_bridge.emit.config.capture_env import refuse_twice
+from otel_bridge.emit.config.child_env import launcher_alive
+from otel_bridge.emit.config.exporters import choose
 from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.run import Run
+from otel_bridge.settings import environment
 
 _NOT_ALLOWED: Final = "allow_val_change"
 _NEUTRAL_MODULE: Final = ("save", "freeze", "sync")
@@ -39,8 +44,10 @@ def install(module: ModuleType, mode: str) -> None:
     def init(project: str, name: str | None = None, group: str | None = None, *extra: Any, **others: Any) -> Any:
         """Begin a run of otel-bridge in place of Trackio's."""
         if mode == "tee":
+            _refuse_twice()
             run = real_init(project, name, group, *extra, **others)
             _record_too(run, _begin(project, name or run.name, group, run.config))
+            package.config = run.config
             return run
         _finish_other(package, project, name)
         asked = signature(real_init).bind_partial(project, name, group, *extra, **others).arguments
@@ -60,6 +67,12 @@ def install(module: ModuleType, mode: str) -> None:
 def _begin(project: str, name: str | None, group: str | None, config: Mapping[str, Any]) -> Run:
     shown = {key: value for key, value in config.items() if not key.startswith("_")}  # Trackio's own entries
     return api.init(project, name, group=group, config=shown or None)
+
+
+def _refuse_twice() -> None:
+    env = environment()
+    choice = choose(None, env, Path.cwd(), launched=launcher_alive(env), elsewhere=True)
+    refuse_twice(("trackio",), "tee", choice.names)
 
 
 def _finish_other(package: Any, project: str, name: str | None) -> None:
@@ -112,6 +125,10 @@ class _TrackioConfig(dict[str, Any]):
         super().update(new)
         if self.run is not None:
             self.run.log_config(new)
+
+    def __ior__(self, given: Any) -> _TrackioConfig:  # type: ignore[override, misc]  # a dict's own has two forms
+        self.update(given)
+        return self
 
 
 class TrackioRecording:
@@ -184,6 +201,8 @@ def _record_too(run: Any, recorded: Run) -> None:
         real_finish()
 
     run.log, run.finish, run.alert = log, finish, alert
+    run.config = _TrackioConfig(run.config)
+    run.config.run = recorded
 
 
 def _run_class(package: Any) -> Any:

@@ -65,7 +65,8 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("otel-bridge"), prog_name="otel-bridge")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Emit OpenTelemetry once from an RL or LLM job; see one run in W&B, MLflow and Trackio.
 
     Exit codes: 0 done, 1 something remains or failed (reported in one line), 2 the call itself is wrong.
@@ -73,4 +74,4 @@ def main() -> None:
     """
     # This process writes to trackers with the real packages. Only the command of `run` inherits the capture.
     release()
-    set_capture_aside()
+    ctx.obj = set_capture_aside()

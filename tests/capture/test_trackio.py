@@ -166,8 +166,9 @@ def test_a_bridge_that_the_captured_program_starts_is_not_captured(tmp_path: Pat
 
 
 def test_tee_writes_to_trackio_too(tmp_path: Path) -> None:
-    captured(tmp_path, VERL, OTEL_BRIDGE_CAPTURE_MODE="tee")
+    captured(tmp_path, VERL.replace("for n", "trackio.config['seed'] = 3\nfor n"), OTEL_BRIDGE_CAPTURE_MODE="tee")
 
+    assert config_of(tmp_path)["seed"] == 3
     assert values(only_folder(runs(tmp_path)))["actor/loss"] == [(1, 0.5), (2, 0.25)]
     assert [name for name in stored(tmp_path) if name.endswith(".db")] != []
 
@@ -176,10 +177,16 @@ def test_tee_into_an_exporter_of_that_name_is_refused(tmp_path: Path) -> None:
     env = environment(tmp_path, OTEL_BRIDGE_CAPTURE_MODE="tee")
 
     done = otel_bridge("run", "--exporters", "trackio", "--capture", "trackio", "--", "true", cwd=tmp_path, env=env)
+    script = program(tmp_path, "train.py", "import otel_bridge; otel_bridge.capture('trackio', mode='tee')\n" + VERL)
+    in_code = call([PYTHON, script], cwd=tmp_path, env={**env, "OTEL_BRIDGE_EXPORTERS": "trackio"})
+    inherited = {**env, "OTEL_BRIDGE_CAPTURE": "trackio"}
+    by_variable = otel_bridge("run", "--exporters", "trackio", "--", "true", cwd=tmp_path, env=inherited)
     unknown = otel_bridge("run", "--exporters", "file", "--capture", "mlflow", "--", "true", cwd=tmp_path, env=env)
 
-    assert (done.returncode, unknown.returncode) == (1, 1)
-    assert "trackio is an exporter too, and would have every row twice" in done.stderr
+    refused = (done, in_code, by_variable)
+    assert [one.returncode for one in (*refused, unknown)] == [1, 1, 1, 1]
+    for one in refused:
+        assert "trackio is an exporter too, and would have every row twice" in one.stderr
     assert "--capture mlflow: expected some of trackio, tensorboard" in unknown.stderr
 
 

@@ -47,7 +47,18 @@ _LAST_DATA_S: Final = 0.5
     help="Record what CMD logs to these instead: trackio, tensorboard (OTEL_BRIDGE_CAPTURE_MODE).",
 )
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(*, exporters: str, new_run: bool, directory: str, listen: str, captured: str, cmd: tuple[str, ...]) -> None:
+@click.pass_obj
+def command(
+    inherited: dict[str, str] | None,
+    /,
+    *,
+    exporters: str,
+    new_run: bool,
+    directory: str,
+    listen: str,
+    captured: str,
+    cmd: tuple[str, ...],
+) -> None:
     """Run CMD and deliver what its processes emit to the trackers; returns CMD's exit code.
 
     Processes that use otel-bridge append to their run folders. Processes with a stock OpenTelemetry SDK send OTLP to a
@@ -58,7 +69,7 @@ def command(*, exporters: str, new_run: bool, directory: str, listen: str, captu
     cwd = Path.cwd()
     base = base_dir(env, cwd)
     choice = choose(None, env, cwd)
-    capture = capture_of(captured, env, choice)
+    capture = capture_of(captured, {**env, **(inherited or {})}, choice)
     identity = identify(InitArguments(), env, cwd)
     bridge_env = {**bridge_environment(env)}
     options = replace(

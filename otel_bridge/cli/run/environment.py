@@ -10,7 +10,7 @@ from urllib.parse import quote
 from otel_bridge import semconv, settings
 from otel_bridge.capture.hook import KNOWN
 from otel_bridge.cli.run.receiver import LauncherReceiver
-from otel_bridge.emit.config.capture_env import capture_set_aside, capture_variables
+from otel_bridge.emit.config.capture_env import capture_variables, refuse_twice
 from otel_bridge.emit.config.child_env import NO_SYSTEM_METRICS, launcher_environment
 from otel_bridge.emit.config.exporters import RequestedDestinations
 from otel_bridge.emit.config.identity import Identity, new_end, resource_attributes
@@ -85,25 +85,18 @@ def capture_of(option: str, env: Mapping[str, str], choice: RequestedDestination
     """Return the variables by which the command's Python programs are captured.
 
     Args:
-        option: The names given to ``--capture``; empty for those that this process inherited.
-        env: The environment of `own_environment`.
+        option: The names given to ``--capture``; empty for those of *env*.
+        env: The environment, with the variables of the capture that this process inherited.
         choice: The exporters.
 
     Raises:
         ConfigError: A name is unknown, or a tracker would get everything twice.
     """
-    inherited = capture_set_aside()
-    if not option:
-        return inherited
-    wanted = settings.names(option)
+    wanted = settings.names(option) if option else settings.CAPTURE.read(env)
     unknown = [name for name in wanted if name not in KNOWN]
-    if unknown or not wanted:
-        raise ConfigError(f"--capture {option}: expected some of {', '.join(KNOWN)}")
-    mode = settings.CAPTURE_MODE.read({**env, **inherited})
-    twice = [name for name in wanted if name in choice.names]
-    if mode == "tee" and twice:
-        raise ConfigError(
-            f"--capture {option} with {settings.CAPTURE_MODE.name}=tee: {twice[0]} is an exporter too, and would have "
-            "every row twice; leave it out of the exporters, or unset the mode"
-        )
-    return capture_variables(env, wanted, mode)
+    if unknown or (option and not wanted):
+        given = f"--capture {option}" if option else f"{settings.CAPTURE.name}={','.join(wanted)}"
+        raise ConfigError(f"{given}: expected some of {', '.join(KNOWN)}")
+    mode = settings.CAPTURE_MODE.read(env)
+    refuse_twice(wanted, mode, choice.names)
+    return capture_variables(env, wanted, mode) if wanted else {}

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from otel_bridge.errors import ConfigError
 from otel_bridge.settings import CAPTURE, CAPTURE_MODE
 
 _BELOW: Final = os.path.join("otel_bridge", "capture", "sitecustomize")
@@ -53,27 +54,33 @@ def without_capture(env: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
+def refuse_twice(names: Sequence[str], mode: str, exporters: Sequence[str]) -> None:
+    """Refuse a capture after which a tracker would get every row twice.
+
+    Raises:
+        ConfigError: One of *names* is captured in the mode ``tee``, and is among *exporters*.
+    """
+    twice = [name for name in names if name in exporters] if mode == "tee" else []
+    if twice:
+        raise ConfigError(
+            f"{twice[0]} is captured with {CAPTURE_MODE.name}=tee: {twice[0]} is an exporter too, and would have every "
+            "row twice; leave it out of the exporters, or use the mode replace"
+        )
+
+
 def inherited_capture(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that pass the capture of *env* to programs elsewhere; empty when nothing is captured."""
     names = CAPTURE.read(env)
     return capture_variables(env, names, env.get(CAPTURE_MODE.name, "")) if names else {}
 
 
-def set_capture_aside() -> None:
-    """Remove the capture from this process's environment; `capture_set_aside` returns what was removed."""
-    _set_aside.update({name: os.environ[name] for name in _NAMES if name in os.environ})
-    _set_aside.update(inherited_capture(os.environ))
+def set_capture_aside() -> dict[str, str]:
+    """Remove the capture from this process's environment; return the variables that only its children use."""
+    removed = {name: os.environ[name] for name in _NAMES if name in os.environ} | inherited_capture(os.environ)
     kept = without_capture(os.environ)
     for name in (*_NAMES, _PATH):
         if name in kept:
             os.environ[name] = kept[name]
         else:
             os.environ.pop(name, None)
-
-
-def capture_set_aside() -> dict[str, str]:
-    """Return the variables of the capture that this process inherited and that only its children use."""
-    return dict(_set_aside)
-
-
-_set_aside: dict[str, str] = {}
+    return removed
