@@ -13,7 +13,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_bridge.emit import api
+from otel_bridge.emit.console import say
 from otel_bridge.emit.run import Run
+from otel_bridge.errors import OtelBridgeError
 
 _MARK: Final = "otel_bridge_capture"
 
@@ -97,16 +99,14 @@ class _WriterFolders:
         self._prefixes: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def prefix(self, writer: Any) -> str:
-        """Return what precedes the tags of *writer*: its folder below the first one, or its folder's name."""
+        """Return what precedes the tags of *writer*: the part of its path that the first folder does not share."""
         known = self._prefixes.get(writer)
         if known is not None:
             return known
         folder = os.path.abspath(str(writer.get_logdir()))
         self._root = self._root or folder
-        below = os.path.relpath(folder, self._root)
-        if below.startswith(os.pardir):
-            below = os.path.basename(folder)
-        found = "" if below == os.curdir else f"{below.replace(os.sep, '/')}/"
+        parts = os.path.relpath(folder, self._root).split(os.sep)
+        found = "".join(f"{part}/" for part in parts if part not in {os.curdir, os.pardir})
         self._prefixes[writer] = found
         return found
 
@@ -118,11 +118,15 @@ class _FirstRun:
         self._begun = False
 
     def begin(self) -> Run | None:
-        """Return a new run, ``None`` after the first call."""
+        """Return a new run; ``None`` after the first call, and, with a message, where none can begin."""
         if self._begun:
             return None
         self._begun = True
-        return api.init()
+        try:
+            return api.init()
+        except OtelBridgeError as exc:
+            say(f"TensorBoard's scalars are not recorded: {exc}", always=True)
+            return None
 
 
 _first_run = _FirstRun()

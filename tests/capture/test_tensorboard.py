@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from support.trainers.command_runs import environment, only_folder, otel_bridge, program, report_of, runs, values
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    report_of,
+    runs,
+    values,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -67,3 +77,27 @@ def test_the_scalars_of_tensorboards_own_writer_are_rows_and_a_second_folder_is_
     second = {f"eval/{tag}": points for tag, points in scalars_of(tmp_path / "events" / "eval").items()}
     assert found == scalars_of(tmp_path / "events") | second
     assert [step for step, _ in found["loss"]] == [5, 3, 9]
+
+
+def test_folders_of_one_name_keep_their_scalars_apart(tmp_path: Path) -> None:
+    code = """
+    from tensorboardX import SummaryWriter
+    for number, folder in enumerate(("runs/a", "runs/b", "runs/a/eval", "runs/b/eval")):
+        with SummaryWriter(folder) as writer:
+            writer.add_scalar("loss", number, 1)
+    """
+
+    captured(tmp_path, code)
+
+    found = values(only_folder(runs(tmp_path)))
+    assert found == {"loss": [(1, 0.0)], "b/loss": [(1, 1.0)], "eval/loss": [(1, 2.0)], "b/eval/loss": [(1, 3.0)]}
+
+
+def test_a_setting_that_cannot_be_used_is_printed_once_and_the_event_files_are_written(tmp_path: Path) -> None:
+    script = program(tmp_path, "t.py", "import otel_bridge\notel_bridge.capture('tensorboard')\n" + TENSORBOARDX)
+
+    done = call([PYTHON, script], cwd=tmp_path, env={**environment(tmp_path), "OTEL_BRIDGE_EXPORTERS": "wandbb"})
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("TensorBoard's scalars are not recorded: exporter 'wandbb' is not known") == 1
+    assert len(scalars_of(tmp_path / "events")["charts/SPS"]) == 3
