@@ -23,8 +23,7 @@ from otel_bridge.emit.arguments import (
     seconds_of,
     status_of,
 )
-from otel_bridge.emit.config.capture_env import inherited_capture
-from otel_bridge.emit.config.child_env import endpoint_for_others
+from otel_bridge.emit.config.child_env import variables_for_others
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.config.snapshot import RunSettings, RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
@@ -116,8 +115,7 @@ class Run:
         """
         variables = dict(self.facts.child_environment)
         if variables:
-            variables |= endpoint_for_others(self.facts.env, self.facts.choice.names)
-            variables |= inherited_capture(self.facts.env)
+            variables |= variables_for_others(self.facts.env, self.facts.choice.names)
         named = role_of(role)
         if named is not None:
             variables["OTEL_BRIDGE_ROLE"] = named

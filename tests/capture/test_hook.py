@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
 import otel_bridge
+from otel_bridge.capture import hook
 from otel_bridge.emit.bridge_process.spawn import bridge_environment, bridge_path
 from otel_bridge.emit.config.capture_env import capture_folder, capture_variables, without_capture
 from otel_bridge.errors import ConfigError
@@ -179,3 +181,12 @@ def test_the_bridge_gets_neither_the_variables_nor_the_folder() -> None:
     assert bridge_environment(captured) == {"HOME": "/h", "OTEL_BRIDGE_NO_BRIDGE": "1"}
     assert bridge_path(["/mine", capture_folder()])[:1] == ["/mine"]
     assert capture_folder() not in bridge_path(["/mine", capture_folder()])
+
+
+def test_the_site_folder_waits_for_the_packages_of_every_name() -> None:
+    source = ast.parse((Path(capture_folder()) / "sitecustomize.py").read_text())
+    constants = [node for node in source.body if isinstance(node, ast.Assign)]
+    packages = next(ast.literal_eval(node.value) for node in constants if ast.unparse(node.targets[0]) == "_PACKAGES")
+
+    roots = {name: {module.partition(".")[0] for module in found} for name, (_, found) in hook._TARGETS.items()}
+    assert {name: set(found) for name, found in packages.items()} == roots

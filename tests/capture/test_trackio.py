@@ -47,6 +47,7 @@ wandb.log({"loss": np.float32(0.5)})
 wandb.log({"loss": 0.25, "time": {"gen": 2}}, step=7)
 run.log({"loss": 0.125})
 wandb.log({"loss": 9.0}, step=3)
+wandb.log({"loss": 10.0})
 wandb.log_system({"gpu": 1})
 wandb.freeze(space_id="me/space")
 wandb.finish()
@@ -105,7 +106,10 @@ def test_every_call_arrives_with_trackios_steps_and_nothing_lands_in_its_store(t
     output = captured(tmp_path, EVERY_CALL)
 
     folder = only_folder(runs(tmp_path))
-    assert values(folder) == {"loss": [(0, 1.0), (1, 0.5), (7, 0.25), (8, 0.125), (3, 9.0)], "time/gen": [(7, 2)]}
+    assert values(folder) == {
+        "loss": [(0, 1.0), (1, 0.5), (7, 0.25), (8, 0.125), (3, 9.0), (9, 10.0)],
+        "time/gen": [(7, 2)],
+    }
     assert {"lr": 0.1, "batch": 8, "seed": 3}.items() <= config_of(tmp_path).items()
     assert (statuses(folder), report_of(runs(tmp_path)).name) == (["finished"], "one")
     assert stored(tmp_path) == []

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from otel_bridge.emit.config.child_env import endpoint_for_others, launcher_mark
+from otel_bridge.emit.config.child_env import launcher_mark, variables_for_others
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://bridge:4317", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/ca.pem"}
 
@@ -14,11 +14,11 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://bridge:4317", "OTEL_EXPORTER_
 def test_a_process_that_forwards_reports_where_to_and_with_which_token() -> None:
     env = {**ENDPOINT, "OTEL_BRIDGE_TOKEN": "new,old", "HOME": "/root"}
 
-    assert endpoint_for_others(env, ("otlp",)) == {**ENDPOINT, "OTEL_BRIDGE_TOKEN": "new,old"}
+    assert variables_for_others(env, ("otlp",)) == {**ENDPOINT, "OTEL_BRIDGE_TOKEN": "new,old"}
 
 
 def test_a_process_that_delivers_itself_reports_of_no_endpoint() -> None:
-    assert endpoint_for_others({**ENDPOINT, "OTEL_BRIDGE_TOKEN": "t"}, ("wandb",)) == {}
+    assert variables_for_others({**ENDPOINT, "OTEL_BRIDGE_TOKEN": "t"}, ("wandb",)) == {}
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_a_launched_process_reports_of_the_launchers_receiver_where_others_reach
     address = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{host}:4318"}
     env = {**address, "OTEL_BRIDGE_TOKEN": "t", "OTEL_BRIDGE_LAUNCHER": launcher_mark(os.getpid())}
 
-    assert endpoint_for_others(env, ()) == ({} if given is None else {**address, **given})
+    assert variables_for_others(env, ()) == ({} if given is None else {**address, **given})

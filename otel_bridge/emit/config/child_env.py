@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
+from otel_bridge.emit.config.capture_env import inherited_capture
 from otel_bridge.exporter import OTLP, SIGNALS
 from otel_bridge.journal.machine import start_ticks
 from otel_bridge.settings import EXPORTERS, LAUNCHER, LAUNCHER_EXPORTERS, TOKEN
@@ -49,13 +50,23 @@ class ChildEnvironment:
         self._given.clear()
 
 
-# Environment variables that let a worker on another machine join this run: the endpoint of the job, and its token.
+# Environment variables that let a worker on another machine join this run.
 
 _PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def endpoint_for_others(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+def variables_for_others(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the variables that other machines need besides the run: the endpoint, with its token, and the capture.
+
+    Args:
+        env: This process's environment.
+        names: Exporters of this process.
+    """
+    return {**_endpoint(env, names), **inherited_capture(env)}
+
+
+def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """Return the variables of the endpoint, credentials included; empty without an endpoint for other machines.
 
     Args:
