@@ -11,48 +11,23 @@ from pathlib import Path
 import grpc
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.bridge.forwarding.client import client_for
 from otel_bridge.bridge.forwarding.endpoint import endpoint_for
 from otel_bridge.bridge.forwarding.forwarder import Forwarder
-from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies, parts_of
 from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.rows import SegmentPosition
-from otel_bridge.errors import BlockedError, ConfigError, PermanentError, RetryableError
+from otel_bridge.errors import PermanentError, RetryableError
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.frames import Frame, Signal
+from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import SegmentWriter, read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
+from support.bridge.forwarded_metrics import RESOURCE, scope, values_of
 from support.trackers.mlflow_server import FaultProxy
 from support.waiting import HANG_S
-
-RESOURCE = Resource(attributes=[KeyValue(key="rl.run.id", value=AnyValue(string_value="9f2c"))]).SerializeToString()
-
-
-def scope(*values: float) -> bytes:
-    message = ScopeMetrics()
-    for value in values:
-        message.metrics.add(name="loss").gauge.data_points.add(as_double=value)
-    return message.SerializeToString()
-
-
-def frame(payload: bytes, signal: Signal = Signal.METRICS, *, whole: bool = False) -> Frame:
-    return Frame(signal, whole, payload, 1, 0, 0)
-
-
-def values_of(bodies_: list[bytes]) -> list[float]:
-    return [
-        point.as_double
-        for body in bodies_
-        for part in ExportMetricsServiceRequest.FromString(body).resource_metrics
-        for scoped in part.scope_metrics
-        for metric in scoped.metrics
-        for point in metric.gauge.data_points
-    ]
 
 
 class Sender:
@@ -311,83 +286,6 @@ def test_over_grpc_too_it_is_tried_again_when_the_other_end_asked_for_it(tmp_pat
     assert caught.value.retry_after_s == 1.0
 
 
-def test_requests_stay_under_the_limit_and_hold_everything_in_order() -> None:
-    frames = [frame(scope(*range(n * 20_000, (n + 1) * 20_000))) for n in range(20)]
-
-    joined = list(bodies(part for one in frames for part in parts_of(one, RESOURCE)))
-
-    assert [signal for signal, _ in joined] == [Signal.METRICS] * len(joined)
-    assert max(sum(map(len, datas)) for _, datas in joined) <= REQUEST_BYTES
-    assert values_of([b"".join(datas) for _, datas in joined]) == [float(n) for n in range(400_000)]
-
-
-def test_a_frame_over_the_limit_is_cut_between_its_metrics() -> None:
-    large = frame(scope(*range(300_000)))
-
-    parts = parts_of(large, RESOURCE)
-
-    assert len(parts) > 1
-    assert max(len(part.data) for part in parts) <= REQUEST_BYTES
-    assert values_of([part.data for part in parts]) == [float(n) for n in range(300_000)]
-
-
-def test_every_request_carries_the_resource_of_its_segment() -> None:
-    ((_, datas),) = bodies(parts_of(frame(scope(1.0)), RESOURCE))
-
-    (part,) = ExportMetricsServiceRequest.FromString(b"".join(datas)).resource_metrics
-    assert part.resource.SerializeToString() == RESOURCE
-
-
-def test_the_variables_of_a_signal_go_before_those_of_all() -> None:
-    env = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "https://all:4318/base/",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_EXPORTER_OTLP_HEADERS": "a=1,authorization=Bearer%20x",
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://traces:9/own",
-        "OTEL_EXPORTER_OTLP_TIMEOUT": "3",
-    }
-
-    metrics, traces = endpoint_for("metrics", env), endpoint_for("traces", env)
-
-    assert (metrics.url, metrics.secure, metrics.timeout_s) == ("https://all:4318/base/v1/metrics", True, 3.0)
-    assert metrics.headers == {"a": "1", "authorization": "Bearer x"}
-    assert (traces.url, traces.secure) == ("http://traces:9/own", False)
-    assert endpoint_for("logs", {}).url == "http://localhost:4317"
-    with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_PROTOCOL"):
-        endpoint_for("metrics", {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})
-    with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_TIMEOUT"):
-        endpoint_for("metrics", {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"})
-
-
-@pytest.mark.parametrize(
-    ("status", "error"),
-    [(400, PermanentError), (401, BlockedError), (404, BlockedError), (413, PermanentError), (503, RetryableError)],
-)
-def test_an_answer_is_final_blocked_or_to_be_tried_again(status: int, error: type[Exception]) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def answer() -> None:
-        peer, _ = listener.accept()
-        peer.recv(65536)
-        peer.sendall(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\nRetry-After: 7\r\n\r\n".encode())
-        peer.close()
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    env = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{listener.getsockname()[1]}",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-    }
-
-    with pytest.raises(error) as caught:
-        client_for(endpoint_for("metrics", env)).send(b"", "9f2c")
-
-    thread.join()
-    listener.close()
-    if isinstance(caught.value, RetryableError):
-        assert caught.value.retry_after_s == 7.0
-
-
 def test_without_grpc_an_unset_protocol_means_http_and_that_is_said_once(
     sender: Sender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,10 +303,3 @@ def test_without_grpc_an_unset_protocol_means_http_and_that_is_said_once(
     (line,) = sender.lines
     assert line.startswith("otlp goes by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL is unset, and gRPC, the default,")
     assert line.endswith("needs pip install 'otel-bridge[collector]'")
-
-
-@pytest.mark.parametrize("space", [" ", "%20"])
-def test_a_header_may_hold_a_raw_space_or_an_escaped_one(space: str) -> None:
-    env = {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer{space}t0ken,x-team=rl"}
-
-    assert endpoint_for("traces", env).headers == {"authorization": "Bearer t0ken", "x-team": "rl"}

@@ -10,7 +10,6 @@ import pytest
 
 import otel_bridge
 from otel_bridge.emit.config.resource import source_of
-from otel_bridge.errors import ConfigError
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
@@ -211,63 +210,6 @@ def test_finish_asks_writers_that_rest_or_wait_to_write_now(tmp_path: Path) -> N
     assert [frame.signal for frame in scan.frames][-2:] == [Signal.LOGS, Signal.CONTROL]
 
 
-def test_a_second_init_of_the_same_run_returns_it(tmp_path: Path) -> None:
-    with run_in(tmp_path, role="trainer") as run:
-        assert otel_bridge.init() is run
-        assert otel_bridge.init("gsm8k", "ppo", role="trainer") is run
-        assert otel_bridge.current_run() is run
-
-
-def test_a_second_init_of_another_run_finishes_the_first(tmp_path: Path) -> None:
-    with run_in(tmp_path, role="trainer") as run:
-        other = otel_bridge.init("gsm8k", "dpo", role="trainer")
-        other.log({"a": 1.0})
-
-        first, second = seen_in(tmp_path)
-        assert first.event("rl.run.end").attributes["rl.run.status"] == "finished"
-        assert (second.header.run_name, len(second.rows)) == ("dpo", 1)
-        assert not run.recording
-
-
-def test_after_finish_an_init_without_a_name_is_a_new_run(tmp_path: Path) -> None:
-    with environment_of(held(tmp_path)):
-        first = otel_bridge.init("p")
-        same = otel_bridge.init("p")
-        otel_bridge.finish()
-        second = otel_bridge.init("p")
-
-        assert same is first
-        assert second.name != first.name
-
-
-def test_children_are_reported_the_run(tmp_path: Path) -> None:
-    script = """
-    import otel_bridge, subprocess, sys
-    run = otel_bridge.init("p", role="trainer")
-    child = "import otel_bridge; otel_bridge.init(role='judge').log({'score': 1}, step=2)"
-    subprocess.run([sys.executable, "-c", child], check=True, cwd="/")
-    """
-
-    done = run_script(script, held(tmp_path))
-
-    assert done.returncode == 0, done.stderr
-    trainer, judge = seen_in(tmp_path)
-    assert judge.header.run_id == trainer.header.run_id
-    assert (trainer.header.role, judge.header.role) == ("trainer", "judge")
-    assert judge.rows == [SeenRow(2, {"score": 1}, 1)]
-
-
-def test_env_gives_a_worker_elsewhere_all_it_needs(tmp_path: Path) -> None:
-    with run_in(tmp_path, role="trainer", exporters="console") as run:
-        assert run.env(role="explorer") == {
-            "OTEL_BRIDGE_PROJECT": "gsm8k",
-            "OTEL_BRIDGE_RUN_NAME": "ppo",
-            "OTEL_BRIDGE_DIR": str(tmp_path),
-            "OTEL_BRIDGE_EXPORTERS": "console",
-            "OTEL_BRIDGE_ROLE": "explorer",
-        }
-
-
 @pytest.mark.parametrize(("ranks", "steps"), [("0", []), ("all", [1, 2])])
 def test_rows_of_ranks_above_0_are_recorded_only_when_asked_for(tmp_path: Path, ranks: str, steps: list[int]) -> None:
     with run_in(tmp_path, {"RANK": "1", "WORLD_SIZE": "2", "OTEL_BRIDGE_RANKS": ranks}) as run:
@@ -314,47 +256,6 @@ def test_in_the_bridge_nothing_emits(tmp_path: Path) -> None:
     assert seen_in(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"exporters": "trakio"},
-        {"exporters": 3},
-        {"exporters": ["console", 3]},
-        {"role": 3},
-        {"name": "a\nb"},
-        {"id": "../../etc"},
-        {"rank": -1},
-        {"tags": 3},
-        {"dir": 3},
-    ],
-)
-def test_a_bad_argument_is_an_error_at_init(tmp_path: Path, arguments: dict[str, object]) -> None:
-    with environment_of(held(tmp_path)), pytest.raises(ConfigError):
-        otel_bridge.init(**{"project": "p", "name": "n", **arguments})  # type: ignore[arg-type]
-
-    assert seen_in(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("OTEL_BRIDGE_OFFLINE", "perhaps"),
-        ("OTEL_BRIDGE_SEGMENT_BYTES", "-3"),
-        ("OTEL_BRIDGE_MESSAGE_CONTENT", "truncate:x"),
-        ("OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP", "many"),
-        ("OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP", "-1"),
-        ("OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP_EVAL", "-16"),
-        ("OTEL_BRIDGE_EXPORTERS", "nowhere"),
-        ("OTEL_METRICS_EXPORTER", "trakio"),
-        ("RANK", "first"),
-    ],
-)
-def test_a_malformed_setting_is_an_error_at_init_that_names_it(tmp_path: Path, name: str, value: str) -> None:
-    said = value if "EXPORTER" in name else name
-    with environment_of({**held(tmp_path), name: value}), pytest.raises(ConfigError, match=said):
-        otel_bridge.init("p", "n")
-
-
 def test_no_state_of_random_numbers_is_touched(tmp_path: Path) -> None:
     random.seed(1)
     np.random.seed(1)
@@ -368,21 +269,6 @@ def test_no_state_of_random_numbers_is_touched(tmp_path: Path) -> None:
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
-@pytest.mark.parametrize(
-    ("exporters", "to", "named"), [(None, "no exporter yet", " --exporters NAME"), ("trackio", "trackio", "")]
-)
-def test_the_line_of_init_says_run_role_and_what_is_held_and_no_place_that_shows_nothing_yet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], exporters: str | None, to: str, named: str
-) -> None:
-    with run_in(tmp_path, {"OTEL_BRIDGE_QUIET": "0"}, role="trainer", exporters=exporters) as run:
-        line = capsys.readouterr().err
-
-    assert line == (
-        f"otel-bridge: gsm8k/ppo ({run.id[:8]}…) as trainer → {to}"
-        f" · held in {tmp_path}; deliver with: otel-bridge drain {tmp_path}{named}\n"
-    )
-
-
 def test_system_metrics_are_asked_for_in_the_segment_and_cost_the_process_nothing(tmp_path: Path) -> None:
     asked: list[float] = []
     for name, given in (("asked", True), ("not", False)):
@@ -392,25 +278,6 @@ def test_system_metrics_are_asked_for_in_the_segment_and_cost_the_process_nothin
             asked.append(seen.header.system_metrics_s)
 
     assert (asked, len(seen.rows)) == ([5.0, 0.0], 1)
-
-
-def test_a_second_init_of_a_run_says_which_arguments_it_does_not_take_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with run_in(tmp_path, exporters="console", group="g") as run:
-        capsys.readouterr()
-        again = otel_bridge.init("gsm8k", "ppo", exporters=["console"], group="g")
-        quiet = capsys.readouterr().err
-        other = otel_bridge.init("gsm8k", "ppo", exporters="console,file", tags=["t"], dir=tmp_path / "elsewhere")
-
-    assert again is other is run
-    assert (quiet, capsys.readouterr().err) == (
-        "",
-        (
-            "otel-bridge: init() of gsm8k/ppo, which has already begun: exporters=console,file, tags, dir ignored;"
-            " call finish() first, then init() again\n"
-        ),
-    )
 
 
 def test_steps_go_on_where_a_run_is_begun_again_in_the_same_process(tmp_path: Path) -> None:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
-from otel_bridge.emit.rollouts.calls import log_rollouts, open_rollout
-from otel_bridge.emit.rollouts.rollout import Rollout
-from otel_bridge.journal.frames import Signal
 from otel_bridge.records import Record
-from otel_bridge.translation.options import TranslationOptions
 from support.otlp.otlp_samples import (
     BRIDGE,
     LOGS,
     RUN,
     TRACES,
-    Bench,
     SegmentInfo,
     end,
     logs_request,
@@ -33,127 +21,12 @@ from support.otlp.otlp_samples import (
     who,
 )
 from support.otlp.trace_samples import left_out, rollout_spans, rollouts_in, rows_in, scope_spans, trace_id
-from support.trainers.emit_rollout_doubles import MemoryRun
-
-
-def late_by_threads(run: MemoryRun, batch: Callable[[], None]) -> None:
-    """Open a rollout of step 1 in a thread; close it when another thread has gone on to step 2."""
-    begun, gone_on = threading.Event(), threading.Event()
-
-    def slow() -> None:
-        with open_rollout(run, step=1) as rollout:
-            begun.set()
-            gone_on.wait(10)
-            rollout.reward = 9.0
-
-    thread = threading.Thread(target=slow)
-    thread.start()
-    begun.wait(10)
-    batch()
-    gone_on.set()
-    thread.join()
-
-
-def late_by_tasks(run: MemoryRun, batch: Callable[[], None]) -> None:
-    """Do as `late_by_threads` does with tasks of one thread."""
-
-    async def job() -> None:
-        begun, gone_on = asyncio.Event(), asyncio.Event()
-
-        async def slow() -> None:
-            with open_rollout(run, step=1) as rollout:
-                begun.set()
-                await gone_on.wait()
-                rollout.reward = 9.0
-
-        task = asyncio.create_task(slow())
-        await begun.wait()
-        batch()
-        gone_on.set()
-        await task
-
-    asyncio.run(job())
-
-
-def go_on(run: MemoryRun, how: str) -> None:
-    for step in (1, 2):
-        if how == "live":
-            with open_rollout(run, step=step) as rollout:
-                rollout.reward = 1.0
-        else:
-            log_rollouts(run, [Rollout([], reward=1.0) for _ in range(2 if how == "left out" else 1)], step=step)
-
-
-@pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("how", ["live", "batch", "left out"])
-@pytest.mark.parametrize("late", [late_by_threads, late_by_tasks])
-def test_a_rollout_that_is_under_way_holds_its_step_open_when_another_task_has_gone_on(
-    late: Callable[[MemoryRun, Callable[[], None]], None], how: str, restart: bool
-) -> None:
-    run = MemoryRun(role="explorer", MAX_ROLLOUTS_PER_STEP="1")
-    late(run, lambda: go_on(run, how))
-    bench = bench_of(max_rollouts=1)
-    (worker,) = explorers("a")
-    bench.open(worker)
-
-    *before, last = run.records
-    early = [one for signal, payload in before for one in frame(bench, worker, signal, payload)]
-    if restart:
-        bench.translator.flush()
-        bench.restart()
-    found = frame(bench, worker, *last)
-
-    assert early == []
-    assert points(found) == [(1, 3 if how == "left out" else 2)]
-    assert [rollout.reward for rollout in rollouts_in(found)] == [9.0]
-
-
-def test_a_live_rollout_that_never_closes_holds_its_step_open_for_the_step_wait_alone() -> None:
-    run = MemoryRun(role="explorer")
-    left = open_rollout(run, step=1)
-    left.__enter__()
-    go_on(run, "live")
-    bench = bench_of(step_watermark_ns=30 * 10**9)
-    (worker,) = explorers("a")
-    bench.open(worker)
-
-    early = [one for record in run.records for one in frame(bench, worker, *record)]
-    left.__exit__(None, None, None)
-
-    assert (early, points(bench.tick(30))[0]) == ([], (1, 1))
-
-
-def frame(bench: Bench, worker: SegmentInfo, signal: int, payload: bytes) -> list[Record]:
-    return bench.translator.frame(worker, Signal(signal), payload, False, bench.now_ns, bench.now_ns)
-
+from support.otlp.translation_bench import bench_of, explorers, points, send
 
 ALL_STATISTICS = [
     f"explorer/rollouts/{name}"
     for name in ("kept", "reward/max", "reward/mean", "reward/min", "reward/std", "total", "zero_variance_groups")
 ]
-
-
-def bench_of(**options: Any) -> Bench:
-    return Bench(TranslationOptions(run_id=RUN, **options))
-
-
-def explorers(*names: str, role: str = "explorer") -> list[SegmentInfo]:
-    return [source(name, role) for name in names]
-
-
-def send(bench: Bench, worker: SegmentInfo, step: int, *rewards: float | None) -> list[Record]:
-    """Send the rollouts of one step of a worker, a frame each."""
-    records: list[Record] = []
-    for number, reward in enumerate(rewards):
-        spans = rollout_spans(f"{worker.instance_id}-{step}-{number}", step=step, reward=reward)
-        payload = scope_spans(spans).SerializeToString()
-        records += bench.translator.frame(worker, TRACES, payload, False, bench.now_ns, bench.now_ns)
-    bench.records += records
-    return records
-
-
-def points(records: list[Record], what: str = "total") -> list[tuple[int | None, object]]:
-    return [(row.step, row.values[f"{row.role}/rollouts/{what}"]) for row in rows_in(records)]
 
 
 def request(instance: str, *spans: Span, **resource_attributes: object) -> bytes:
@@ -452,53 +325,6 @@ def test_at_the_memory_bound_rollouts_are_chosen_ahead_and_their_steps_stay_open
     assert points(closed) == [(1, 5)]
     assert points(closed, "reward/mean") == [(1, pytest.approx(0.4))]
     assert sorted(rollout.reward or 0 for rollout in rollouts_in(closed)) == [0.1, 1.0]
-
-
-# --- any pace, any kill -----------------------------------------------------------------------------------------------
-_JOBS = st.lists(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), max_size=3), min_size=4, max_size=4),
-                 min_size=2, max_size=3)  # fmt: skip
-
-
-def play(job: list[list[list[float | None]]], order: list[int], kills: set[int]) -> list[Record]:
-    """Let each worker send its steps in order, interleaved by *order*, and the bridge be killed behind some of them."""
-    bench = bench_of(max_rollouts=2)
-    workers = explorers(*(f"w{number}" for number in range(len(job))))
-    bench.open(*workers)
-    sent = [0] * len(job)
-    for turn, number in enumerate(order):
-        step, worker = sent[number], workers[number]
-        if step < len(job[number]):
-            send(bench, worker, step, *job[number][step])
-        else:
-            bench.logs(worker, end("finished", 1, time_ns=bench.now_ns))
-        sent[number] += 1
-        bench.tick(0.5)
-        if turn in kills:
-            bench.restart()
-    bench.close()
-    return bench.records
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(job=_JOBS, data=st.data())
-def test_the_same_job_keeps_the_same_rollouts_at_any_pace_and_with_kills(
-    job: list[list[list[float | None]]], data: st.DataObject
-) -> None:
-    turns = [number for number, steps in enumerate(job) for _ in range(len(steps) + 1)]
-    lockstep = [number for _ in range(len(job[0]) + 1) for number in range(len(job))]
-
-    expected = play(job, lockstep, set())
-    records = play(job, data.draw(st.permutations(turns)), data.draw(st.sets(st.integers(0, len(turns)))))
-
-    def kept(of: list[Record]) -> set[str]:
-        return {rollout.id for rollout in rollouts_in(of)}
-
-    def figures(of: list[Record]) -> dict[object, object]:
-        return {(row.id, row.step): {**row.values} for row in rows_in(of)}
-
-    assert kept(records) == kept(expected)
-    assert figures(records) == figures(expected)
-    assert len({row.step for row in rows_in(records)}) == len(rows_in(records)), "each step is counted once"
 
 
 def test_statistics_of_left_out_rollouts_say_how_far_a_worker_is_too() -> None:
