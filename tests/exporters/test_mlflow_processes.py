@@ -10,19 +10,15 @@ import pytest
 import otel_bridge_mlflow
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
-from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
+from otel_bridge.testing import deliver, samples
 from otel_bridge.testing.child import ChildJob, run_child
 from otel_bridge.testing.contract import same_scalars
 from support.trackers import mlflow_reading
+from support.trackers.mlflow_writing import opened
 from support.waiting import HANG_S
 
 exporter = otel_bridge_mlflow.exporter
 ROLES = ("trainer", "explorer", "evaluator")
-
-
-def opened(uri: str, run: RunInfo, **env: str):
-    settings = exporter.settings({"MLFLOW_TRACKING_URI": uri, **env}, run.folder)
-    return open_writer(exporter, run, settings, MemoryTable())
 
 
 def first_use(uri: str, run: RunInfo, role: str, start, results) -> None:

@@ -11,10 +11,11 @@ import otel_bridge_mlflow
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import HasBacklog, RunInfo
 from otel_bridge.records import RolloutRecord, Status
-from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
+from otel_bridge.testing import MemoryTable, deliver, samples
 from otel_bridge_mlflow.traces import assessments
 from otel_bridge_mlflow.traces.feedback import PendingFeedback, rewards_of
 from support.trackers import mlflow_reading
+from support.trackers.mlflow_writing import opened
 
 exporter = otel_bridge_mlflow.exporter
 
@@ -27,10 +28,6 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
     return samples.run_info(tmp_path, tmp_path.name, project="rewards")
-
-
-def opened(uri: str, run: RunInfo, memory: MemoryTable):
-    return open_writer(exporter, run, exporter.settings({"MLFLOW_TRACKING_URI": uri}, run.folder), memory)
 
 
 def rollouts(run: RunInfo, count: int) -> list[RolloutRecord]:

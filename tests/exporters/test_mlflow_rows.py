@@ -11,9 +11,10 @@ import otel_bridge_mlflow
 from otel_bridge.errors import PermanentError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Distribution, Row, Value
-from otel_bridge.testing import MemoryTable, open_writer, samples
+from otel_bridge.testing import MemoryTable, samples
 from otel_bridge_mlflow.metrics import Counts
 from support.trackers import mlflow_reading
+from support.trackers.mlflow_writing import opened
 
 exporter = otel_bridge_mlflow.exporter
 
@@ -26,11 +27,6 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
     return samples.run_info(tmp_path, tmp_path.name, project="rows")
-
-
-def opened(uri: str, run: RunInfo, memory: MemoryTable | None = None):
-    settings = exporter.settings({"MLFLOW_TRACKING_URI": uri}, run.folder)
-    return open_writer(exporter, run, settings, memory or MemoryTable())
 
 
 def held(uri: str, run: RunInfo) -> dict[str, list[tuple[int, float, int]]]:

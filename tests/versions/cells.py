@@ -16,7 +16,9 @@ CONTRACT: Final[Mapping[str, Sequence[str]]] = {
 MORE: Final[Mapping[str, Sequence[str]]] = {
     "trackio": tuple(f"tests/exporters/test_trackio_{name}.py" for name in ("writer", "inbox", "remote", "abilities")),
     "wandb": tuple(f"tests/exporters/test_wandb_{name}.py" for name in ("contract_online", "offline", "together")),
-    "mlflow": tuple(f"tests/exporters/test_mlflow_{name}.py" for name in ("rows", "runs", "traces", "rewards")),
+    "mlflow": tuple(
+        f"tests/exporters/test_mlflow_{name}.py" for name in ("rows", "runs", "params", "traces", "rewards")
+    ),
 }
 """Suites of each tracker that run when all cells do."""
 CONFORMANCE: Final = {"trackio": "TestTrackio", "wandb": "TestWandbOffline", "mlflow": "TestMlflow and not Server"}
