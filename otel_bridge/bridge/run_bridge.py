@@ -10,8 +10,8 @@ from typing import Final
 from otel_bridge.bridge.delivery.batch import Progress
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ingest.backpressure import READ_AT_LEAST_S, no_writer_ready, writers_saturated
+from otel_bridge.bridge.ingest.eviction import Eviction, Fullness, fullness_of
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
-from otel_bridge.bridge.ingest.retention import Fullness, Retention, fullness_of
 from otel_bridge.bridge.ingest.segment_reader import ReadBatch, SegmentReader
 from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
@@ -59,7 +59,7 @@ class RunBridge:
         self.lease, self.shutdown = FolderLease(folder, lock, say), ShutdownState(closing=options.closing)
         self.segments_read = SegmentsRead(folder, {})
         self._wake, self._say = wake, say
-        self._retention = Retention(fullness or fullness_of(folder, options))
+        self._eviction = Eviction(fullness or fullness_of(folder, options))
         self._housekept_s = self._read_s = 0.0
         self._handed_over = False
         self._requested_dead_letters: dict[str, list[int]] = {}
@@ -88,7 +88,7 @@ class RunBridge:
                 self.folder,
                 self.options,
                 shutdown=self.shutdown,
-                retention=self._retention,
+                eviction=self._eviction,
                 wake=self._wake,
                 say=self._say,
             )
@@ -285,7 +285,7 @@ class RunBridge:
     def _free(self) -> None:
         """Free space, after a report of the read positions, for processes whose segments are deleted."""
         self.write_report(now=True)
-        self.pipeline.space.free()
+        self.pipeline.retention.free()
 
     def _release_waiting(self) -> None:
         """Release waiting data, when it is due."""
@@ -364,7 +364,7 @@ class RunBridge:
                 # A request that cannot be carried out now is deleted: it would open the run again and again.
                 self._requests.delete_done(all_of=self.rest() is not Outcome.BUSY)
             if self.rest() is Outcome.DONE:
-                self.pipeline.space.free_all()
+                self.pipeline.retention.free_all()
             if not self.lease.lost:
                 with contextlib.suppress(JournalError):
                     self.ledger.give_back()  # also of an idle run: a service has thousands of them

@@ -11,10 +11,10 @@ from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.exporter_selection import ExporterSelection
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
+from otel_bridge.bridge.ingest.eviction import Eviction
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
-from otel_bridge.bridge.ingest.retention import Retention, not_forwarded
+from otel_bridge.bridge.ingest.retention import FolderRetention, not_forwarded
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
-from otel_bridge.bridge.ingest.space import FolderSpace
 from otel_bridge.bridge.ledger.ledger import open_or_rebuild
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.report.run_info import RunDescription
@@ -33,7 +33,7 @@ class RunPipeline:
         folder: The run folder, whose lease is held.
         options: Options of its bridge.
         shutdown: Shutdown requests of the run.
-        retention: Keeps the directory within its limit.
+        eviction: Keeps the directory within its limit.
         wake: Called from any thread after progress of an exporter, because the report is due.
         say: Takes one line for the log.
 
@@ -48,16 +48,16 @@ class RunPipeline:
         options: BridgeOptions,
         *,
         shutdown: ShutdownState,
-        retention: Retention,
+        eviction: Eviction,
         wake: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
         self._folder, self._options, self._wake, self._say = folder, options, wake, say
         with contextlib.ExitStack() as parts:
-            self._build(parts, shutdown, retention)
+            self._build(parts, shutdown, eviction)
             self._parts = parts.pop_all()
 
-    def _build(self, parts: contextlib.ExitStack, shutdown: ShutdownState, retention: Retention) -> None:
+    def _build(self, parts: contextlib.ExitStack, shutdown: ShutdownState, eviction: Eviction) -> None:
         folder, options, say = self._folder, self._options, self._say
         shared = options.exclusive or network_file_system(folder.path) is not None
         self.ledger, aside = open_or_rebuild(folder.ledger_path, exclusive=shared)
@@ -114,7 +114,7 @@ class RunPipeline:
             launcher=options.launcher,
         )
         parts.callback(self.report.close)
-        self.space = FolderSpace(
+        self.retention = FolderRetention(
             folder,
             options,
             ledger=self.ledger,
@@ -123,7 +123,7 @@ class RunPipeline:
             workers=self.workers,
             selection=self.selection,
             own_id=own.instance_id,
-            bound=retention,
+            eviction=eviction,
             evicted=self.report.set_due,
             say=say,
         )

@@ -1,16 +1,17 @@
-"""Deletes segments that are read and forwarded; evicts records when the directory is near its limit."""
+"""Deletes what a run folder no longer needs: segments that are read and forwarded, records that all destinations hold.
+
+Near the limit of the directory it deletes more: `otel_bridge.bridge.ingest.eviction` chooses which records.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable, Sequence
 
-from otel_bridge.bridge.delivery.requested import RequestedExporters
-from otel_bridge.bridge.delivery.worker import ExporterWorker
+from otel_bridge.bridge.delivery.exporter_set import ExporterSet
+from otel_bridge.bridge.exporter_selection import ExporterSelection
 from otel_bridge.bridge.ingest.bridge_segment import KIND
+from otel_bridge.bridge.ingest.eviction import Eviction
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
 from otel_bridge.bridge.ledger.ledger import Ledger
@@ -20,7 +21,95 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import JournalError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.quota import Quota
+
+
+class FolderRetention:
+    """Frees space of a run folder, on the thread of its bridge.
+
+    Nothing is deleted while it is unknown who needs it: an exporter that could not begin yet has no destination.
+
+    Args:
+        folder: The run folder.
+        options: Options of its bridge.
+        ledger: Its ledger.
+        view: Reads the ledger.
+        reader: Reads its segments.
+        workers: Workers of its exporters.
+        selection: The exporters that it has, and those that it owes records.
+        own_id: Instance id of the bridge's own segments.
+        eviction: Evicts records near the limit of the directory.
+        evicted: Called when records were evicted.
+        say: Takes one line for the log.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        options: BridgeOptions,
+        *,
+        ledger: Ledger,
+        view: LedgerView,
+        reader: SegmentReader,
+        workers: ExporterSet,
+        selection: ExporterSelection,
+        own_id: str,
+        eviction: Eviction,
+        evicted: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._folder, self._options = folder, options
+        self._ledger, self._view, self._reader = ledger, view, reader
+        self._workers, self._selection, self._eviction = workers, selection, eviction
+        self._own_id, self._evicted, self._say = own_id, evicted, say
+        self._undeletable = ""
+
+    def free(self) -> None:
+        """Delete segments and some records that are no longer needed.
+
+        A segment that cannot be deleted is reported once.
+
+        Raises:
+            JournalError: The ledger failed.
+        """
+        if not (self._selection.chosen and self._reader.consistent):
+            return
+        try:
+            self._delete_segments()
+        except OSError as exc:
+            if str(exc) != self._undeletable:
+                self._undeletable = str(exc)
+                self._say(f"a segment cannot be deleted: {exc}")
+        self._prune()
+
+    def free_all(self) -> None:
+        """Delete everything that is no longer needed of a delivered run, including the bridge's own segments."""
+        with contextlib.suppress(JournalError):
+            self.free()
+            while self._prune():
+                pass
+        if OTLP not in self._workers.names and not self._selection.owes_otlp:
+            forget_own(self._folder, self._ledger, self._reader, self._own_id)
+
+    def _delete_segments(self) -> None:
+        of_all = OTLP in self._workers.names
+        forwarding = self._view.sources() if of_all or self._selection.owes_otlp else None
+        delete_read_segments(self._folder, self._ledger, self._reader, forwarding, of_all=of_all)
+
+    def _prune(self) -> int:
+        """Delete some records that every destination holds durably and no exporter is owed; return their number."""
+        requested = self._selection.requested
+        discarded = [one.through for name, one in requested.given_up.items() if name in self._options.discard]
+        if self._workers.unresolved() or not (self._workers.names or discarded):
+            return 0
+        if self._eviction.near():
+            done = self._eviction.make_room(self._ledger, self._view, self._workers.by_name.values(), requested)
+            if done:
+                self._say(f"{self._folder.base} is near its limit: {done}")
+                self._evicted()
+        needed = [item.durable for item in self._view.destinations()]
+        if (keep_from := requested.keep_from()) is not None:
+            needed.append(keep_from)
+        return self._ledger.prune(min(needed or discarded or [self._ledger.position]))
 
 
 def delete_read_segments(
@@ -124,91 +213,3 @@ def _keep_from(tail: SegmentTailer, forwarded: dict[str, SegmentPosition] | None
     if (at.forwarded_number, at.forwarded_offset) >= tail.data_end:
         return keep
     return min(keep, at.forwarded_number)
-
-
-# Decides which records are evicted when a directory is near its limit, before a trainer has to drop any.
-#
-# First the records that only a destination which is no longer named has not got, then those that a tracker's store does
-# not confirm (W&B offline). Never a record that an exporter of the run has not written.
-
-NEAR: Final = 0.9
-"""Share of the limit at which records are evicted; at the whole limit trainers drop records."""
-LOOK_POLLS: Final = 100
-"""Polls between two checks of the size of the directory: five seconds."""
-
-
-class Fullness:
-    """Measures how near a directory is to its limit: rarely, and once for all of its runs. One thread.
-
-    Args:
-        base: The directory of all run folders.
-        max_bytes: Limit of its size.
-        look_s: Least seconds between two counts.
-    """
-
-    def __init__(self, base: Path, max_bytes: int, *, look_s: float) -> None:
-        self._quota, self._look_s = Quota(base, max_bytes), look_s
-        self._again_s = 0.0
-        self._counted = 0
-        self._is_near = False
-
-    def counted(self) -> int:
-        """Return the number of the newest count, 0 when the directory is not near its limit; count when it is due."""
-        now = time.monotonic()
-        if now >= self._again_s:
-            used = self._quota.used_bytes()
-            # Counting takes at most a hundredth of the time.
-            self._again_s = time.monotonic() + max(self._look_s, 100 * (time.monotonic() - now))
-            self._is_near = used >= NEAR * self._quota.limit_bytes(used)
-            self._counted += 1
-        return self._counted if self._is_near else 0
-
-
-class Retention:
-    """Keeps one run's part of a directory within the limit. One thread.
-
-    Args:
-        fullness: Measures the directory; shared by its runs.
-    """
-
-    def __init__(self, fullness: Fullness) -> None:
-        self._fullness = fullness
-        self._seen = 0
-
-    def near(self) -> bool:
-        """Return whether room is needed; at most once for each count of the directory."""
-        counted = self._fullness.counted()
-        news, self._seen = counted > self._seen, max(counted, self._seen)
-        return news
-
-    def make_room(
-        self, ledger: Ledger, view: LedgerView, workers: Iterable[ExporterWorker], requested: RequestedExporters
-    ) -> str:
-        """Evict the oldest half of the evictable records; return a line about what was done, empty when nothing was."""
-        oldest, destinations = view.oldest(), view.destinations()
-        named = [item for item in destinations if item.named]
-        written = min((item.written for item in named), default=ledger.position)
-        durable = min((item.durable for item in named), default=ledger.position)
-        keep_from = requested.keep_from()
-        pinned = [item.durable for item in destinations if not item.named]
-        pinned += [] if keep_from is None else [keep_from]
-        if (through := _half(oldest, durable)) and any(position < through for position in pinned):
-            ledger.take_from_unnamed(through)
-            requested.evict(through)
-            return f"records up to {through} are evicted, although exporters that are no longer named lack them"
-        if through := _half(oldest, written):
-            ledger.take_from_unnamed(through)
-            requested.evict(through)
-            for worker in workers:
-                worker.skip_through(through)
-            return f"records up to {through} are evicted, although not every tracker's store confirmed them"
-        return ""
-
-
-def fullness_of(folder: RunFolder, options: BridgeOptions) -> Fullness:
-    """Return the fullness of the directory of *folder*."""
-    return Fullness(folder.base, options.max_bytes, look_s=LOOK_POLLS * options.poll_s)
-
-
-def _half(oldest: int, through: int) -> int:
-    return 0 if through < oldest else oldest + (through - oldest) // 2

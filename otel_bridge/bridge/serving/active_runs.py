@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_bridge.bridge.exporters import by_exporter
-from otel_bridge.bridge.ingest.retention import Fullness, fullness_of
+from otel_bridge.bridge.ingest.eviction import Fullness, fullness_of
 from otel_bridge.bridge.ledger.database import set_aside
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import RunBridge

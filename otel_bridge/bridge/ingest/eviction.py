@@ -1,0 +1,102 @@
+"""Evicts records when a directory is near its limit, before a trainer has to drop any.
+
+First the records that only a destination which is no longer named has not got. Then those that a tracker's store does
+not confirm (W&B offline). Never a record that an exporter of the run has not written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.bridge.delivery.requested import RequestedExporters
+from otel_bridge.bridge.delivery.worker import ExporterWorker
+from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.quota import Quota
+
+NEAR: Final = 0.9
+"""Share of the limit at which records are evicted; at the whole limit trainers drop records."""
+LOOK_POLLS: Final = 100
+"""Polls between two checks of the size of the directory: five seconds."""
+
+
+class Fullness:
+    """Measures how near a directory is to its limit: rarely, and once for all of its runs. One thread.
+
+    Args:
+        base: The directory of all run folders.
+        max_bytes: Limit of its size.
+        look_s: Least seconds between two counts.
+    """
+
+    def __init__(self, base: Path, max_bytes: int, *, look_s: float) -> None:
+        self._quota, self._look_s = Quota(base, max_bytes), look_s
+        self._again_s = 0.0
+        self._counted = 0
+        self._is_near = False
+
+    def counted(self) -> int:
+        """Return the number of the newest count, 0 when the directory is not near its limit; count when it is due."""
+        now = time.monotonic()
+        if now >= self._again_s:
+            used = self._quota.used_bytes()
+            # Counting takes at most a hundredth of the time.
+            self._again_s = time.monotonic() + max(self._look_s, 100 * (time.monotonic() - now))
+            self._is_near = used >= NEAR * self._quota.limit_bytes(used)
+            self._counted += 1
+        return self._counted if self._is_near else 0
+
+
+class Eviction:
+    """Keeps one run's part of a directory within the limit. One thread.
+
+    Args:
+        fullness: Measures the directory; shared by its runs.
+    """
+
+    def __init__(self, fullness: Fullness) -> None:
+        self._fullness = fullness
+        self._seen = 0
+
+    def near(self) -> bool:
+        """Return whether room is needed; at most once for each count of the directory."""
+        counted = self._fullness.counted()
+        news, self._seen = counted > self._seen, max(counted, self._seen)
+        return news
+
+    def make_room(
+        self, ledger: Ledger, view: LedgerView, workers: Iterable[ExporterWorker], requested: RequestedExporters
+    ) -> str:
+        """Evict the oldest half of the evictable records; return a line about what was done, empty when nothing was."""
+        oldest, destinations = view.oldest(), view.destinations()
+        named = [item for item in destinations if item.named]
+        written = min((item.written for item in named), default=ledger.position)
+        durable = min((item.durable for item in named), default=ledger.position)
+        keep_from = requested.keep_from()
+        pinned = [item.durable for item in destinations if not item.named]
+        pinned += [] if keep_from is None else [keep_from]
+        if (through := _half(oldest, durable)) and any(position < through for position in pinned):
+            ledger.take_from_unnamed(through)
+            requested.evict(through)
+            return f"records up to {through} are evicted, although exporters that are no longer named lack them"
+        if through := _half(oldest, written):
+            ledger.take_from_unnamed(through)
+            requested.evict(through)
+            for worker in workers:
+                worker.skip_through(through)
+            return f"records up to {through} are evicted, although not every tracker's store confirmed them"
+        return ""
+
+
+def fullness_of(folder: RunFolder, options: BridgeOptions) -> Fullness:
+    """Return the fullness of the directory of *folder*."""
+    return Fullness(folder.base, options.max_bytes, look_s=LOOK_POLLS * options.poll_s)
+
+
+def _half(oldest: int, through: int) -> int:
+    return 0 if through < oldest else oldest + (through - oldest) // 2
