@@ -18,7 +18,7 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_pipeline import RunPipeline
 from otel_bridge.bridge.serving.control_requests import ControlRequests
 from otel_bridge.bridge.serving.lease import FolderLease
-from otel_bridge.bridge.serving.outcome import Outcome, RunStatus, SegmentsRead
+from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus, SegmentsRead
 from otel_bridge.bridge.serving.shutdown import ShutdownState
 from otel_bridge.errors import JournalError, LedgerDamagedError
 from otel_bridge.exporter import OTLP

@@ -20,7 +20,7 @@ from typing import Final
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.active_runs import CLOSE_S, ActiveRuns
 from otel_bridge.bridge.serving.heartbeat import Heartbeat
-from otel_bridge.bridge.serving.outcome import RunStatus
+from otel_bridge.bridge.serving.run_outcome import RunStatus
 from otel_bridge.bridge.serving.wakeup import Wakeup
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.records import Status

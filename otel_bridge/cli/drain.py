@@ -18,8 +18,8 @@ import click
 
 from otel_bridge import settings
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
 from otel_bridge.bridge.serving.process_limits import collect_less_often
+from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import undelivered_reason
 from otel_bridge.cli.serve.directory_lock import service_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from otel_bridge.bridge.serving.active_runs import ActiveRuns
 from otel_bridge.bridge.serving.discovery import ClosedRun
 from otel_bridge.bridge.serving.heartbeat import Heartbeat
-from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
+from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.journal.folder import RunFolder, run_folders
 from support.bridge.bridge_doubles import options
 

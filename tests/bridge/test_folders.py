@@ -15,7 +15,7 @@ import pytest
 
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving import active_runs
-from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
+from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import BlockedError, JournalFullError
 from otel_bridge.journal.control import send_control

@@ -16,7 +16,7 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.report import writer
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving.idle_runs import drained
-from otel_bridge.bridge.serving.outcome import Outcome
+from otel_bridge.bridge.serving.run_outcome import Outcome
 from otel_bridge.bridge.serving.shutdown import ShutdownState
 from otel_bridge.errors import JournalError, JournalFullError, RetryableError
 from otel_bridge.journal.control import is_asked, send_control

@@ -16,7 +16,7 @@ import pytest
 
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving import active_runs, idle_runs
-from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
+from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.errors import JournalError, RetryableError
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, RunWriter, WriterMemory
 from otel_bridge.journal.folder import RunFolder

@@ -16,7 +16,7 @@ import pytest
 
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.lease import FolderLease
-from otel_bridge.bridge.serving.outcome import SegmentsRead
+from otel_bridge.bridge.serving.run_outcome import SegmentsRead
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.journal.folder import run_folders

@@ -1,1 +1,1 @@
-"""Serves the runs of one bridge process: lease, shutdown, outcome, rotation of many runs."""
+"""Serves the runs of one bridge process: lease, shutdown, outcome of a run, rotation of many runs."""

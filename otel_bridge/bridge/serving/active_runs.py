@@ -20,10 +20,10 @@ from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving.discovery import AGAIN_S, ClosedRun, Discovery
 from otel_bridge.bridge.serving.heartbeat import Heartbeat
 from otel_bridge.bridge.serving.idle_runs import IdleRuns, drained, has_nothing_to_do
-from otel_bridge.bridge.serving.outcome import Outcome, RunStatus
 from otel_bridge.bridge.serving.process_limits import DescriptorShares, descriptor_limit, exhausted
 from otel_bridge.bridge.serving.rotation import Rotation
 from otel_bridge.bridge.serving.run_failures import RunFailures
+from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.errors import FolderLockedError, FormatVersionError, LedgerDamagedError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status

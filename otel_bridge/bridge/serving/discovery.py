@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_bridge.bridge.serving.idle_runs import IdleRuns, deleted
-from otel_bridge.bridge.serving.outcome import Outcome, RunStatus, SegmentsRead
+from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus, SegmentsRead
 from otel_bridge.journal.control import is_asked
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report

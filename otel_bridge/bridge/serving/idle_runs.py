@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving.lease import FolderLease
-from otel_bridge.bridge.serving.outcome import Outcome, SegmentsRead
+from otel_bridge.bridge.serving.run_outcome import Outcome, SegmentsRead
 from otel_bridge.journal.control import is_asked
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
