@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_bridge.bridge.delivery.batch import LastWanted, Progress
 from otel_bridge.bridge.delivery.context import DeliveryContext, Describe
-from otel_bridge.bridge.delivery.delivery import Delivery
+from otel_bridge.bridge.delivery.exporter_delivery import Delivery
 from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
 from otel_bridge.bridge.exporters import ExporterEnvironment, Names
 from otel_bridge.bridge.ledger.ledger import Ledger

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from otel_bridge.bridge.delivery.batch import LastWanted, Progress
-from otel_bridge.bridge.delivery.delivery import Delivery
+from otel_bridge.bridge.delivery.exporter_delivery import Delivery
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.records import Position
 
