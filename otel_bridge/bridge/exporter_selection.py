@@ -10,8 +10,8 @@ from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.requested import RequestedExporters
 from otel_bridge.bridge.exporters import Names, chosen, other_traces, places_named, together
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
-from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, SIGNALS
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.translation.options import OtherTraces

@@ -13,7 +13,7 @@ from otel_bridge.bridge.ingest.backpressure import READ_AT_LEAST_S, no_writer_re
 from otel_bridge.bridge.ingest.eviction import Eviction, Fullness, fullness_of
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.segment_reader import ReadBatch, SegmentReader
-from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_pipeline import RunPipeline
 from otel_bridge.bridge.serving.control_requests import ControlRequests

@@ -15,7 +15,7 @@ from otel_bridge.bridge.ingest.eviction import Eviction
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.retention import FolderRetention, not_forwarded
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
-from otel_bridge.bridge.ledger.ledger import open_or_rebuild
+from otel_bridge.bridge.ledger.run_ledger import open_or_rebuild
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.bridge.report.writer import ReportWriter

@@ -13,8 +13,8 @@ import pytest
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.exporters import ExporterEnvironment
-from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import Exporter, RunInfo
 from otel_bridge.records import Position
 from otel_bridge.testing.memory import RecordingTracker

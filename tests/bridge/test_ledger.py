@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_bridge.bridge.ledger.database import open_for_reading
-from otel_bridge.bridge.ledger.ledger import DeadLetter, Ledger
 from otel_bridge.bridge.ledger.rows import SegmentPosition
+from otel_bridge.bridge.ledger.run_ledger import DeadLetter, Ledger
 from otel_bridge.bridge.ledger.translation_state import LedgerState
 from otel_bridge.errors import FormatVersionError, JournalFullError
 from otel_bridge.records import Config, Row

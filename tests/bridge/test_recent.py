@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_bridge.bridge.ledger.codec import CONFIG, ROW
-from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.recent_cache import CacheBudget, RecentRecords
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.records import Config, Distribution, Record, Row
 
 

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from otel_bridge.bridge.forwarding.client import Reply
 from otel_bridge.bridge.forwarding.forwarder import Forwarder
 from otel_bridge.bridge.ingest import segment_tailer
-from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo
 from otel_bridge.otlp.content import Limit
 from otel_bridge.records import Position

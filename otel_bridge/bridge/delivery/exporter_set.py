@@ -11,7 +11,7 @@ from otel_bridge.bridge.delivery.context import DeliveryContext, Describe
 from otel_bridge.bridge.delivery.exporter_delivery import Delivery
 from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
 from otel_bridge.bridge.exporters import ExporterEnvironment, Names
-from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, RunInfo
 from otel_bridge.otlp.content import Limit
 from otel_bridge.records import Position

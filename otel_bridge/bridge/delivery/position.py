@@ -13,8 +13,8 @@ from collections import Counter
 
 from otel_bridge.bridge.delivery.batch import Batch, Progress
 from otel_bridge.bridge.delivery.context import DeliveryContext
-from otel_bridge.bridge.ledger.ledger import DeadLetter
 from otel_bridge.bridge.ledger.rows import Destination
+from otel_bridge.bridge.ledger.run_ledger import DeadLetter
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import ExporterSettings, destination_of
 from otel_bridge.records import Position

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from otel_bridge.bridge.exporters import Names
-from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import Destination
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, SIGNALS
 from otel_bridge.records import Position
 

@@ -19,7 +19,7 @@ from otel_bridge.bridge.forwarding.endpoint import endpoint_for, unset_without_g
 from otel_bridge.bridge.forwarding.request_split import halves
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies
 from otel_bridge.bridge.ingest.segment_tailer import ForwardedSegments, FramesToForward
-from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.errors import (
     BlockedError,
     ConfigError,

@@ -13,8 +13,8 @@ from typing import Final
 
 from otel_bridge.bridge.delivery.requested import RequestedExporters
 from otel_bridge.bridge.delivery.worker import ExporterWorker
-from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.quota import Quota

@@ -14,9 +14,9 @@ from otel_bridge.bridge.ingest.bridge_segment import KIND
 from otel_bridge.bridge.ingest.eviction import Eviction
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
-from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import SegmentPosition
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import JournalError
 from otel_bridge.exporter import OTLP

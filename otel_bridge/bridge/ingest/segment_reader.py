@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
-from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.ledger.translation_state import LedgerState
 from otel_bridge.errors import FormatVersionError, JournalError
 from otel_bridge.journal.folder import RunFolder

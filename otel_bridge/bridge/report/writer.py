@@ -14,8 +14,8 @@ from otel_bridge.bridge.delivery.requested import DiscardedExporter
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.ingest.bridge_segment import KIND
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
-from otel_bridge.bridge.ledger.ledger import Ledger
 from otel_bridge.bridge.ledger.rows import Destination
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.errors import JournalError
 from otel_bridge.exporter import RunInfo

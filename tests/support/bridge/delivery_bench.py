@@ -9,7 +9,7 @@ from pathlib import Path
 
 from otel_bridge.bridge.delivery.context import DeliveryContext
 from otel_bridge.bridge.delivery.exporter_delivery import Delivery
-from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.exporter import Exporter, RunInfo, WriterMemory
 from otel_bridge.journal.folder import RunFolder

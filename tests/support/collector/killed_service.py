@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from otel_bridge.bridge.ledger.ledger import Ledger
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.translation.translator import Translator
