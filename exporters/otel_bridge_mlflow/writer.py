@@ -19,7 +19,7 @@ from otel_bridge_mlflow.runs import OpenMlflowRun, open_run, require_active
 from otel_bridge_mlflow.settings import mlflow_settings
 from otel_bridge_mlflow.tags import Roles
 from otel_bridge_mlflow.traces.assessments import AssessmentWriter
-from otel_bridge_mlflow.traces.traces import TraceWriter
+from otel_bridge_mlflow.traces.trace_writer import TraceWriter
 
 _STATUS = {Status.FINISHED: "FINISHED", Status.FAILED: "FAILED", Status.KILLED: "KILLED"}
 _DELETED = "'active' state"
