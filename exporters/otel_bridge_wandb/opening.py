@@ -21,10 +21,10 @@ from otel_bridge_wandb.axes import SharedAxes, WandbAxes
 from otel_bridge_wandb.bulk import BulkLogger
 from otel_bridge_wandb.definitions import ONE_BY_ONE, Definitions
 from otel_bridge_wandb.errors import as_bridge_errors
-from otel_bridge_wandb.offline.offline import OfflineStore
+from otel_bridge_wandb.offline.store import OfflineStore
 from otel_bridge_wandb.online.line_ledger import LineLedger, held_before
-from otel_bridge_wandb.online.online import OnlineStore
 from otel_bridge_wandb.online.ownership import RunOwnership
+from otel_bridge_wandb.online.store import OnlineStore
 from otel_bridge_wandb.online.upload_timeouts import UploadTimeouts
 from otel_bridge_wandb.online.uploads import Server, Stored, Uploads
 from otel_bridge_wandb.sdk import leave_open

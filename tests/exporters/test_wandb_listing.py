@@ -11,7 +11,7 @@ from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter
 from otel_bridge.records import Status
 from otel_bridge.testing import MemoryTable, deliver, samples
-from otel_bridge_wandb.online import online as online_module
+from otel_bridge_wandb.online import store as online_store
 from otel_bridge_wandb.online.line_ledger import MAX_UNSEEN, LineLedger
 from support.bridge.bridge_doubles import until
 from support.trackers import wandb_online_runs as online
@@ -22,7 +22,7 @@ server, run, memory, opened = online.server, online.run, online.memory, online.o
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
-    monkeypatch.setattr(online_module, "_END_S", 0.2)
+    monkeypatch.setattr(online_store, "_END_S", 0.2)
     return {"STALL_S": "1"}
 
 

@@ -17,8 +17,8 @@ from otel_bridge.testing.child import ChildJob, run_child
 from otel_bridge.testing.samples import run_info
 from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
 from otel_bridge_wandb import exporter
-from otel_bridge_wandb.offline import offline
-from otel_bridge_wandb.offline.offline import OfflineStore
+from otel_bridge_wandb.offline import store
+from otel_bridge_wandb.offline.store import OfflineStore
 from otel_bridge_wandb.settings import WandbSettings
 
 OFFLINE = {"WANDB_MODE": "offline"}
@@ -143,7 +143,7 @@ def test_a_directory_that_cannot_be_deleted_is_said_once(
         raise PermissionError(13, "Permission denied", str(path))
 
     memory = MemoryTable()
-    monkeypatch.setattr(offline.shutil, "rmtree", refused)
+    monkeypatch.setattr(store.shutil, "rmtree", refused)
     for _ in range(3):
         writer = open_writer(exporter, run, settings, memory)
         deliver(writer, rows(1))

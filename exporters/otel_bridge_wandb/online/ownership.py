@@ -12,7 +12,7 @@ from typing import Final
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import NEW_RUN_HINT, WriterMemory
 from otel_bridge_wandb.online.line_ledger import announced_before
-from otel_bridge_wandb.online.online import OTHER_RUN_HELP, other_writers
+from otel_bridge_wandb.online.store import OTHER_RUN_HELP, other_writers
 from otel_bridge_wandb.online.uploads import ServerRun
 
 _OPENED: Final = "online/opened"
