@@ -37,9 +37,9 @@ from otel_bridge_wandb.settings import (
     resume_of,
     run_id_of,
 )
-from otel_bridge_wandb.shared.mode import Sharing, part_of_id
-from otel_bridge_wandb.shared.run import SharedRun, definitions_count, marker_of, table_suffix_of
-from otel_bridge_wandb.shared.writer import PrefixedMemory, SharedWriter, became_primary
+from otel_bridge_wandb.shared_mode.run import SharedRun, definitions_count, marker_of, table_suffix_of
+from otel_bridge_wandb.shared_mode.settings import Sharing, part_of_id
+from otel_bridge_wandb.shared_mode.writer import PrefixedMemory, SharedWriter, became_primary
 from otel_bridge_wandb.table import Tables
 from otel_bridge_wandb.versions import require_safe_sharing
 from otel_bridge_wandb.writer import OpenRun, RunStore, WandbRunWriter

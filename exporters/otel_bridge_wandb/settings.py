@@ -20,8 +20,8 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.settings import Setting, one_of, positive_int, positive_seconds, seconds
 from otel_bridge.text.addresses import without_credentials
-from otel_bridge_wandb.shared import mode
-from otel_bridge_wandb.shared.mode import Sharing
+from otel_bridge_wandb.shared_mode import settings as shared_mode
+from otel_bridge_wandb.shared_mode.settings import Sharing
 
 _log: Final = logging.getLogger("otel_bridge.wandb")
 _MODES: Final = {"": "online", "online": "online", "run": "online", "offline": "offline", "dryrun": "offline"}
@@ -53,7 +53,7 @@ CELL_CHARS = Setting(
     "OTEL_BRIDGE_WANDB_CELL_CHARS", 20_000, positive_int, "Longest text in one cell of the table of rollouts."
 )
 SETTINGS: Final = (
-    INIT_TIMEOUT_S, FINISH_TIMEOUT_S, STALL_S, POLL_S, TRANSMIT_S, MAX_LINES, CELL_CHARS, *mode.SETTINGS,
+    INIT_TIMEOUT_S, FINISH_TIMEOUT_S, STALL_S, POLL_S, TRANSMIT_S, MAX_LINES, CELL_CHARS, *shared_mode.SETTINGS,
 )  # fmt: skip
 """Settings of this exporter, for ``otel-bridge doctor``."""
 
@@ -135,7 +135,7 @@ class WandbSettings:
             "WANDB_BASE_URL": "" if self.offline else self.base_url,
             "WANDB_DIR": str(self.directory or "") if self.offline else "",
             "WANDB_ENTITY": self.entity,
-            mode.SHARED.name: "1" if self.sharing or self.unshared else "",
+            shared_mode.SHARED.name: "1" if self.sharing or self.unshared else "",
         }
         return {name: value for name, value in named.items() if value}
 
@@ -165,7 +165,7 @@ def _mode(env: Mapping[str, str]) -> str:
     if raw == "shared":
         raise ConfigError(
             "WANDB_MODE=shared: the bridge is the one writer of its run; expected online or offline. "
-            f"Machines without a common bridge share a run with {mode.SHARED.name}=1"
+            f"Machines without a common bridge share a run with {shared_mode.SHARED.name}=1"
         )
     if raw not in _MODES:
         raise ConfigError(f"WANDB_MODE={raw!r}: expected online or offline; unset it to use the default, 'online'")

@@ -9,8 +9,8 @@ import pytest
 from otel_bridge.errors import BlockedError, ConfigError
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb.settings import WandbSettings, group_of, is_other_node, run_id_of
-from otel_bridge_wandb.shared.mode import Sharing, part_of_id
-from otel_bridge_wandb.shared.run import definitions_in
+from otel_bridge_wandb.shared_mode.run import definitions_in
+from otel_bridge_wandb.shared_mode.settings import Sharing, part_of_id
 from otel_bridge_wandb.versions import require_safe_sharing
 
 ON = {"OTEL_BRIDGE_WANDB_SHARED": "1", "OTEL_BRIDGE_ROLES": "trainer,explorer"}

@@ -17,7 +17,7 @@ from otel_bridge.records import axis_of
 from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.online.uploads import Stored
 
-_LABEL: Final = "shared/label"
+_LABEL: Final = "shared_mode/label"
 _MARKERS: Final = "otel_bridge/"
 _MAX_REPAIRS: Final = 3
 """Most repeated sends of replaced entries in a row, since two machines with one role may disagree for good."""

@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
-from otel_bridge_wandb.shared.mode import ROLES, Sharing
+from otel_bridge_wandb.shared_mode.settings import ROLES, Sharing
 from otel_bridge_wandb.writer import WandbRunWriter
 
-_UNLISTED: Final = "shared/unlisted"
-_PRIMARY: Final = "shared/primary"
+_UNLISTED: Final = "shared_mode/unlisted"
+_PRIMARY: Final = "shared_mode/primary"
 _log: Final = logging.getLogger("otel_bridge.wandb")
 R = TypeVar("R", Row, RolloutRecord, Evaluation)
 
