@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.content.policy import ContentPolicy
 from otel_bridge.records import Json
-from otel_bridge.text.redaction import may_name_secret, redact_named, redact_text, scrubbed, secret_by_name
+from otel_bridge.text.secret_patterns import may_name_secret, redact_named, redact_text, scrubbed, secret_by_name
 
 KEY = "hf_" + "b" * 34
 

@@ -13,7 +13,7 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.journal.report import Report, places, sampled_out_lines
 from otel_bridge.settings import QUIET, environment
 from otel_bridge.text.printable import printable, shown
-from otel_bridge.text.redaction import redact_text
+from otel_bridge.text.secret_patterns import redact_text
 
 NOTHING_CHOSEN = 'no exporter chosen, nothing is recorded; pass exporters="trackio" or set OTEL_BRIDGE_EXPORTERS'
 _MAX_KEY_CHARS: Final = 100

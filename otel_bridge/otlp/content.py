@@ -1,7 +1,8 @@
 """Redaction of secrets in spans and log records, in place, on OTLP messages. `otlp.limits` truncates texts.
 
 Used before the segment, where a process appends records of its SDK, and at translation, for producers that apply no
-policy themselves. Pure, except for `ContentRules.said`, which may be the user's function.
+policy themselves. What counts as a secret is in `otel_bridge.text.secret_patterns`. Pure, except for
+`ContentRules.said`, which may be the user's function.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from otel_bridge.conventions import is_content
 from otel_bridge.conventions.registry import FREE_PREFIXES
 from otel_bridge.otlp.json_text import as_text, parsed_json
 from otel_bridge.records import Json
-from otel_bridge.text.redaction import (
+from otel_bridge.text.secret_patterns import (
     REDACTED,
     SECRETS_ONLY,
     Redaction,

@@ -9,7 +9,7 @@ import re
 from typing import Final
 from urllib.parse import unquote_plus
 
-from otel_bridge.text.redaction import may_be_secret
+from otel_bridge.text.secret_patterns import may_be_secret
 
 _USER: Final = re.compile(r"[^/?#]*@")
 _UNQUOTED_USER: Final = re.compile(r"[^/?#:@\s\[]*:(?!\d{1,5}(?:[/?#]|\Z))\S*@")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar, cast
 
-from otel_bridge.text.redaction import redact_text
+from otel_bridge.text.secret_patterns import redact_text
 
 _T = TypeVar("_T")
 

@@ -14,7 +14,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
 from otel_bridge.records import Json, Record, Status
-from otel_bridge.text.redaction import scrubbed
+from otel_bridge.text.secret_patterns import scrubbed
 from otel_bridge.translation.decode import content_events
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.decode.resources import Producer

@@ -29,7 +29,7 @@ from otel_bridge.emit.rollouts.calls import open_rollout
 from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.emit.sdk.connect import AppendingLogProcessor, AppendingSpanProcessor
 from otel_bridge.otlp.content import ContentRules, redact_span
-from otel_bridge.text.redaction import REDACTED, Redaction
+from otel_bridge.text.secret_patterns import REDACTED, Redaction
 from support.trainers.emit_otel_programs import run_program, written
 from support.trainers.emit_rollout_doubles import MemoryRun, attributes, plain
 

@@ -22,7 +22,7 @@ from otel_bridge.emit.rollouts.calls import log_reward, log_rollouts, open_rollo
 from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
-from otel_bridge.text.redaction import REDACTED, redact_assigned
+from otel_bridge.text.secret_patterns import REDACTED, redact_assigned
 from support.trainers.emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, said
 
 KEY = "sk-" + "a1" * 12

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from otel_bridge.errors import BlockedError, RetryableError
-from otel_bridge.text.redaction import redact_text
+from otel_bridge.text.secret_patterns import redact_text
 from otel_bridge_mlflow import errors
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, outcome, outcome_of_status
 

@@ -7,7 +7,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.otlp.content import limit_of
 from otel_bridge.otlp.limits import cut
-from otel_bridge.text.redaction import Redaction
+from otel_bridge.text.secret_patterns import Redaction
 from otel_bridge.translation.content.limits import limited, redacted, shrunk
 from otel_bridge.translation.decode.spans import read_span
 from support.otlp import trace_samples as sample

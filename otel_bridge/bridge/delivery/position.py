@@ -19,7 +19,7 @@ from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import ExporterSettings, destination_of
 from otel_bridge.records import Position
 from otel_bridge.text.printable import shown
-from otel_bridge.text.redaction import redact_text
+from otel_bridge.text.secret_patterns import redact_text
 
 
 class DeliveryPosition:

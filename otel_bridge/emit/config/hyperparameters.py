@@ -22,7 +22,7 @@ from typing import Final, TypeGuard, cast
 
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.records import Json
-from otel_bridge.text.redaction import redact_text, scrubbed
+from otel_bridge.text.secret_patterns import redact_text, scrubbed
 
 MAX_DEPTH: Final = 16
 MAX_ENTRIES: Final = 10_000

@@ -1,5 +1,6 @@
 """Message content -> content that may leave the process: truncated, redacted or left out, before the segment.
 
+What counts as a secret is in `otel_bridge.text.secret_patterns`; this module applies that to messages and errors.
 A cut falls inside a text, never inside JSON. Pure, except for the user's hook.
 """
 
@@ -20,7 +21,7 @@ from otel_bridge.emit.config.hyperparameters import Unreadable, entries_of, is_l
 from otel_bridge.emit.encode.protobuf import utf8
 from otel_bridge.errors import ConfigError
 from otel_bridge.records import Json
-from otel_bridge.text.redaction import (
+from otel_bridge.text.secret_patterns import (
     REDACTED,
     may_be_secret,
     may_name_secret,

@@ -26,7 +26,7 @@ from otel_bridge.otlp.content import (
     redact_span,
 )
 from otel_bridge.otlp.limits import limit_log, limit_metric, limit_resource, limit_span
-from otel_bridge.text.redaction import Redaction, may_be_secret, redact_text
+from otel_bridge.text.secret_patterns import Redaction, may_be_secret, redact_text
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import ReadableLogRecord

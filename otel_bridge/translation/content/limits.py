@@ -10,7 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.otlp.content import ContentRules, Limit, redact_log, redact_span
 from otel_bridge.otlp.limits import limit_log, limit_span
-from otel_bridge.text.redaction import Redaction
+from otel_bridge.text.secret_patterns import Redaction
 
 _SIZES: Final = (1 << 16, 1 << 14, 1 << 12, 1 << 10, 256, 64)
 

@@ -17,7 +17,7 @@ from otel_bridge.conventions import GENERATION, is_content
 from otel_bridge.otlp.content import Limit
 from otel_bridge.otlp.json_text import as_text
 from otel_bridge.records import Json, Message, PlainTrace, RolloutRecord, axis_of, key_of
-from otel_bridge.text.redaction import SECRETS_ONLY, Redaction
+from otel_bridge.text.secret_patterns import SECRETS_ONLY, Redaction
 from otel_bridge.translation.content.limits import limited, redacted, shrunk
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import mapping_of, value_of

@@ -17,7 +17,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
 from otel_bridge.records import Json
-from otel_bridge.text.redaction import SECRETS_ONLY, Redaction
+from otel_bridge.text.secret_patterns import SECRETS_ONLY, Redaction
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import mapping_of
 from otel_bridge.translation.rollouts.assembly import EvaluationScore

@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from otel_bridge import semconv
 from otel_bridge.otlp.content import limit_of
 from otel_bridge.records import Record
-from otel_bridge.text.redaction import Redaction
+from otel_bridge.text.secret_patterns import Redaction
 from otel_bridge.translation.content.limits import clean_log
 from otel_bridge.translation.decode.content_events import content_span
 from otel_bridge.translation.decode.resources import SpanOrigin, origin_of, role_of

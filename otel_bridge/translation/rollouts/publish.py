@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from otel_bridge.conventions import switch_of
 from otel_bridge.otlp.content import limit_of
 from otel_bridge.records import Record, axis_of
-from otel_bridge.text.redaction import Redaction
+from otel_bridge.text.secret_patterns import Redaction
 from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.decode.spans import is_bare
 from otel_bridge.translation.metrics.keys import Admit

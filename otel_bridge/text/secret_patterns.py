@@ -1,6 +1,7 @@
-"""Redaction of secrets, which are detected by the name of their key and by their shape.
+"""Finds secrets by the name of their key and by their shape, and replaces them.
 
-Used before the segment of a native process, and at translation for third-party producers. Shapes follow the issuers'
+Which texts are searched is decided elsewhere: in the training process by `otel_bridge.emit.content.policy`, before the
+segment; for third-party producers by `otel_bridge.otlp.content`, at translation. Shapes follow the issuers'
 documentation (Hugging Face, OpenAI, GitHub, GitLab, AWS, Azure, Google, Slack, Databricks, NVIDIA, W&B, JWT, PEM).
 E-mail addresses are redacted on request. Pure.
 """
