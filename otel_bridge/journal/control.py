@@ -1,4 +1,4 @@
-"""Sends and receives control requests: files in ``ask/`` by which commands and `init` control a running bridge."""
+"""Sends and receives control requests: files in ``control/`` by which commands and `init` control a running bridge."""
 
 from __future__ import annotations
 

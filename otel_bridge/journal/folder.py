@@ -5,7 +5,7 @@
     folder.json     format and run id            report.json     what the bridge has read and written
     segments/       frames, by process           ledger.sqlite   the bridge's ledger
     processes/      one life file per process    bridge.lock     held by the bridge, names its process
-    ask/            control requests             bridge.log      the bridge's stdout and stderr
+    control/        control requests             bridge.log      the bridge's stdout and stderr
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class RunFolder:
     @property
     def control_dir(self) -> Path:
         """Return the path of the folder of control requests."""
-        return self.path / "ask"
+        return self.path / "control"
 
     @property
     def report_path(self) -> Path:

@@ -18,7 +18,7 @@ from support.otlp.otlp_samples import RUN
 
 EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
 PLACES = [
-    "ask/0.json", "segments/i0001-000007.seg", "segments/x-000000.seg", "report.json", "folder.json", "bridge.log",
+    "control/0.json", "segments/i0001-000007.seg", "segments/x-000000.seg", "report.json", "folder.json", "bridge.log",
     "processes/i0001.life", "ledger.sqlite",
 ]  # fmt: skip
 

@@ -127,7 +127,7 @@ def test_each_reading_lists_each_folder_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "scandir", counted)
     _overview(tmp_path, StateReader())
 
-    inside = [f"{folder.path}{end}" for folder in folders for end in ("", "/segments", "/processes", "/ask")]
+    inside = [f"{folder.path}{end}" for folder in folders for end in ("", "/segments", "/processes", "/control")]
     assert listed == Counter([str(tmp_path), *inside])
 
 

@@ -23,7 +23,7 @@ def test_a_run_folder_has_its_parts_and_its_base_ignores_itself(tmp_path: Path) 
     folder.create()
 
     parts = sorted(str(path.relative_to(folder.base)) for path in folder.base.rglob("*"))
-    assert parts == [".gitignore", "r1", "r1/ask", "r1/folder.json", "r1/processes", "r1/segments"]
+    assert parts == [".gitignore", "r1", "r1/control", "r1/folder.json", "r1/processes", "r1/segments"]
     assert (folder.base / ".gitignore").read_text() == "*\n"
     assert stat.S_IMODE(folder.base.stat().st_mode) == 0o700
     assert folder.exists()

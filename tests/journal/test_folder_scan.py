@@ -54,7 +54,7 @@ def test_each_directory_is_listed_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "scandir", counted)
     scan_folder(folder)
 
-    directories = (".", "segments", "segments/deeper", "processes", "ask", "wandb", "wandb/run")
+    directories = (".", "segments", "segments/deeper", "processes", "control", "wandb", "wandb/run")
     assert listed == Counter(dict.fromkeys(directories, 1))
 
 
