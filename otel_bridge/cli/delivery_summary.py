@@ -9,7 +9,7 @@ from typing import Final
 from rich.status import Status as Spinner
 
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
-from otel_bridge.cli.tables import missed_line, owed_line, show
+from otel_bridge.cli.status.view import missed_line, owed_line, show
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from otel_bridge import exporter, settings
 from otel_bridge.cli.directory import made
-from otel_bridge.cli.tables import show, warnings
+from otel_bridge.cli.status.view import show, warnings
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.errors import ConfigError, JournalError, MissingExtraError
 from otel_bridge.journal.folder import RunFolder

@@ -24,7 +24,7 @@ from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import undelivered_reason
 from otel_bridge.cli.serve.directory_lock import service_of
 from otel_bridge.cli.status.source import folders_of, no_run_folder, runs_below
-from otel_bridge.cli.tables import show
+from otel_bridge.cli.status.view import show
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.emit.config.exporters import choose

@@ -18,9 +18,8 @@ from unittest.mock import ANY
 import pytest
 from rich.console import Console
 
-from otel_bridge.cli.status.command import _commands
 from otel_bridge.cli.status.run_state import RunState
-from otel_bridge.cli.tables import show, warnings
+from otel_bridge.cli.status.view import next_commands, show, warnings
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report
 from support.bridge.gated_tracker import install
@@ -336,7 +335,7 @@ def test_a_run_that_has_not_ended_and_has_no_bridge_names_the_command_that_deliv
     gave_up = RunState("r", "/runs/r", report=report)
     ended = replace(gave_up, report=replace(report, ended=True))
 
-    shown = [_commands(state, here=True) for state in (gave_up, replace(gave_up, bridge_alive=True), ended)]
+    shown = [next_commands(state, here=True) for state in (gave_up, replace(gave_up, bridge_alive=True), ended)]
 
     assert shown == [["  otel-bridge drain /runs/r"], [], []]
 

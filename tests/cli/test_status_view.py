@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from otel_bridge.cli.tables import show
+from otel_bridge.cli.status.view import show
 from otel_bridge.journal.report import ProcessReport, Report
 
 

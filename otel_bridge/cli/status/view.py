@@ -1,23 +1,30 @@
-"""Shows a run on the terminal: its roles with their last step, and its trackers with what they hold."""
+"""Makes what ``otel-bridge status`` prints: tables of a run's roles and trackers, warnings, next commands, disk space.
+
+`drain`, `run` and `demo` show a run by the same tables when they end.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from otel_bridge.cli.status.run_state import KeptRecords, RunState
+from otel_bridge.cli.status.run_state import KeptRecords, RunState, lasts_s
+from otel_bridge.cli.status.source import Overview
+from otel_bridge.cli.status.unread import Unread, unread
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.emit.console import first_key, without_messages
 from otel_bridge.emit.drops import MEANING
 from otel_bridge.exporter import OTLP
+from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, Report, places, sampled_out_lines
 from otel_bridge.records import AXIS, axis_of
-from otel_bridge.text.printable import printable
+from otel_bridge.text.printable import printable, shown
 
 _OLD_NS: Final = 10_000_000_000
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
@@ -119,6 +126,90 @@ def show(console: Terminal, run_id: str, report: Report, *, live: bool = False) 
     console.print(run_table(run_id, report, live=live))
     for line in place_commands(report):
         console.print_line(f"  {line}")
+
+
+def overview_view(found: Overview) -> RenderableType:
+    """Return all runs and what uses the disk space, for a terminal that is watched."""
+    parts = [run_view(state, found) for state in found.runs]
+    space = space_line(found)
+    return Group(*parts, *([Text(shown(space), style="dim")] if space else []))
+
+
+def run_view(state: RunState, found: Overview) -> RenderableType:
+    """Return one run: its tables, or one line when no bridge has read it."""
+    if state.report is None:
+        refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
+        return Text(shown(_unread(state, here=found.here).message + refused))
+    return run_table(state.run_id, state.report, live=state.bridge_alive, state=state, now_unix_ns=found.time_unix_ns)
+
+
+def next_commands(state: RunState, *, here: bool) -> list[str]:
+    """Return the commands that are useful next for a run."""
+    report = state.report
+    if report is None:
+        return [] if state.refused else [f"  {_unread(state, here=here).command}"]
+    lines = [f"  {line}" for line in place_commands(report)]
+    # No bridge delivers: it gave up, was killed, or ended before more was appended.
+    if not state.bridge_alive and not state.refused and (state.unread_bytes or not report.ended):
+        lines.append(f"  otel-bridge drain {state.folder}")
+    if any(one.dead_letters for one in report.exporters.values()):
+        lines.append(f"  otel-bridge dead-letters list {state.folder}")
+    return lines
+
+
+def space_line(found: Overview) -> str:
+    """Return in one line what uses the space of the directory, and how long the rest lasts."""
+    if found.room is None or not found.runs:
+        return ""
+    used, limit = found.room.used_bytes, found.room.limit_bytes
+    limit_note = ", half of the free disk," if found.room.of_disk else ""
+    line = f"space: {size(used)} of {size(limit)}{limit_note} in {found.where}"
+    biggest = max(found.runs, key=lambda state: state.total_bytes)
+    holder = max(biggest.held, key=lambda name: biggest.held[name].bytes, default="")
+    if len(found.runs) > 1 and biggest.total_bytes:
+        line += f"; most in {biggest.run_id}, {size(biggest.total_bytes)}"
+    if holder and biggest.held[holder].bytes:
+        line += f", held by {holder}"
+    line += _of_ended(found.runs, used) if 2 * used >= limit else ""
+    left_s = lasts_s(found.runs, found.room, found.time_unix_ns)
+    return line if left_s is None else f"{line}; full in {age(left_s)} at this pace, if nothing is delivered"
+
+
+def state_line(state: RunState, *, here: bool) -> str:
+    """Return one run in one line, for a pipe that is watched."""
+    report = state.report
+    if report is None:
+        return _unread(state, here=here).message
+    steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
+    trackers = "; ".join(
+        f"{name} {one.state}, {max(report.position - one.written, 0)} waiting"
+        + f", {one.backlog} rewards later" * bool(one.backlog)
+        + f", {one.reason}" * bool(one.reason)
+        for name, one in report.exporters.items()
+    )
+    refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
+    unread_bytes = 0 if state.bridge_alive else state.unread_bytes
+    waits = f"; {size(unread_bytes)} that no bridge has read" if unread_bytes else ""
+    return f"{report.project}/{report.name} ({state.run_id}) {report.status} {steps}; {trackers}{waits}{refused}"
+
+
+def _unread(state: RunState, *, here: bool) -> Unread:
+    folder, waiting_bytes = RunFolder.at(Path(state.folder)), state.bytes.get("segments", 0)
+    return unread(state.run_id, folder, waiting_bytes, served=state.bridge_alive, here=here)
+
+
+def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
+    """Return a note when files of ended runs use most of the space, because only a person deletes those."""
+    ended = [state for state in states if state.report is not None and state.report.ended]
+    kept = [state for state in ended if state.bytes.get("files", 0) > state.total_bytes // 2]
+    count = sum(state.bytes["files"] for state in kept)
+    if not kept or 2 * count <= used_bytes:
+        return ""
+    reports = [state.report for state in kept if state.report is not None]
+    by_file = any("file" in report.former or "file" in report.exporters for report in reports)
+    runs = "1 ended run" if len(kept) == 1 else f"{len(kept)} ended runs"
+    holder = "file" if by_file else "files"
+    return f"; {size(count)} of {runs} held by {holder}: delete their folders when you no longer need them"
 
 
 def _status(report: Report, *, live: bool) -> Text:
