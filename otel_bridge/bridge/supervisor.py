@@ -2,7 +2,7 @@
 
 The plain bridge uses it for one folder, ``run``, ``serve`` and ``drain`` for many. A folder with nothing left to do
 releases its writers, threads and ledger, and is opened again when something arrives. An exception of a round does not
-end the thread: it is counted and reported once, and the next round follows after a pause.
+end the thread. It is counted and reported once, and the next round follows after a pause.
 """
 
 from __future__ import annotations

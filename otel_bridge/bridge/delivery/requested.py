@@ -2,8 +2,8 @@
 
 A process requests exporters by the header of its segments. The request holds until the exporter has its
 records, a person discards them, or they are evicted. Exporters given to a bridge, `drain`, `run` or `serve` do not
-change that. An exporter has a record once its tracker confirmed the record or ended the run after it: a record that is
-only written may be lost.
+change that. An exporter has a record once its tracker confirmed the record, or ended the run after it. A record that
+is only written may be lost.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class RequestedExporters:
 
         Args:
             named: Exporter to signals. When empty, no process requests any, and earlier requests hold.
-            all_read: Whether the segments of earlier processes are fully read, so that an exporter that *named* lacks
-                is owed no more than the ledger holds.
+            all_read: Whether the segments of earlier processes are fully read. Then an exporter that *named* lacks is
+                owed no more than the ledger holds.
             by: Exporter to the instance id of the process that requested it last.
         """
         if not named:

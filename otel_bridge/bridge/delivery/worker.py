@@ -1,4 +1,4 @@
-"""Runs the delivery of one exporter of one run on a thread of its own, so that its waits delay no other exporter."""
+"""Runs the delivery of one exporter of one run on its own thread, so that its waits delay no other exporter."""
 
 from __future__ import annotations
 
@@ -194,8 +194,8 @@ class DeliveryThread:
     """Runs *step* until it is stopped. If a step hangs in a tracker, the thread ends with the process.
 
     Args:
-        step: Makes one step on the thread. Returns the seconds until the next one is due (0 for at once, ``None`` until
-            something new arrives), and whether new records shorten that wait.
+        step: Makes one step on the thread. Returns the seconds until the next one, and whether new records shorten that
+            wait. 0 is at once, ``None`` until something new arrives.
         failed: Called on the thread with the exception of *step*; returns the seconds until the next step. No exception
             of a step ends the thread, not even `SystemExit` or a cancellation: trackers raise both.
         ended: Called on the thread when it was stopped.

@@ -1,4 +1,6 @@
-"""Holds the writer of one exporter from its open to its close: gives it configs and records, and asks what is durable.
+"""Holds the writer of one exporter from its open to its close.
+
+The session gives the writer configs and records, and asks the writer what is durable.
 
 The result of each call is one of three: written, refused for good, or to be retried. When a call fails, its written
 records count and the others stay in the batch. For the exporter's own thread.
@@ -227,7 +229,7 @@ class WriterSession:
 class Throttle:
     """Decides how long a writer pauses between two batches, so that records collect. One thread.
 
-    A row costs a tracker less the more rows one call has: on MLflow's SQLite a row of ten keys takes 9 ms alone, 2.5 ms
+    A row costs a tracker less the more rows one call has. A row of ten keys takes MLflow's SQLite 9 ms alone, 2.5 ms
     among ten and 1.3 ms among a hundred. The bridge must leave as much of the machine as it can to the trainer.
     """
 

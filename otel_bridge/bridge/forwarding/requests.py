@@ -1,7 +1,7 @@
 """Turns frames of segments into OTLP requests by joining bytes; only data too large for one request is decoded.
 
 In protobuf, concatenated messages merge, and a repeated field is the sum of its parts. So a request is the
-concatenation of the requests of its frames, and a frame without a resource gets its segment's in front.
+concatenation of the requests of its frames. A frame without a resource gets its segment's in front.
 Source: protobuf.dev, "Encoding", "Last One Wins" and "Repeated"; opentelemetry-proto, ``Resource{Metrics,Spans,Logs}``.
 """
 
@@ -42,7 +42,7 @@ def parts_of(frame: Frame, resource: bytes) -> list[RequestPart]:
 def bodies(parts: Iterable[RequestPart]) -> Iterator[tuple[Signal, Sequence[bytes]]]:
     """Join *parts* to requests under `REQUEST_BYTES`: rows first, then rollouts and events in their order.
 
-    An event may be the statistics of a step, which rollouts of the next step would close, or the end of the process.
+    An event may be the end of the process. It may be the statistics of a step, which rollouts of the next would close.
     """
     given = list(parts)
     ordered = [part for part in given if part.signal is Signal.METRICS]

@@ -1,8 +1,8 @@
 """Reads the segments of one run folder through translation into the ledger.
 
-`SegmentReader.collect` translates frames of all segments in the order of their append time, so that a folder read late
-gives the same result as one read live. `SegmentReader.commit` commits the result (records, changes of state, offsets)
-in one transaction, as a whole or not at all. One thread.
+`SegmentReader.collect` translates frames of all segments in the order of their append time. So a folder that is read
+late gives the same result as one that is read live. `SegmentReader.commit` commits the result (records, changes of
+state, offsets) in one transaction, as a whole or not at all. One thread.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class ReadBatch:
     """Holds what one poll of the reader collected, to be committed.
 
     Attributes:
-        headers: Headers of the processes whose first segment was found. A batch with headers has no frames, so that the
-            requests of a process are known before any of its records is committed.
+        headers: Headers of the processes whose first segment was found. A batch with headers has no frames: the
+            requests of a process are stored before its records.
         records: Records that the frames were translated to.
         frames: Number of frames used.
         more: Whether there is more to read at once.

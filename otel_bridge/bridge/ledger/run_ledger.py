@@ -247,7 +247,7 @@ class Ledger:
     def prune(self, through: Position) -> int:
         """Delete records up to *through*, at most some thousands in a call; return how many were deleted.
 
-        Some of the freed pages are kept for the next records, and the others return to the disk: returning pages costs
+        Some of the freed pages are kept for the next records, and the others return to the disk. Returning pages costs
         more than deleting records.
         """
         with self.database.transaction() as sql:

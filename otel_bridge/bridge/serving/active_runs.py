@@ -1,6 +1,6 @@
 """Opens, polls, puts to sleep and closes the runs of a host. For the host's thread.
 
-No run can end that thread: an exception of a run is that run's failure, retried with backoff while the others continue.
+No run can end that thread. An exception of a run is that run's failure, retried with backoff while others continue.
 """
 
 from __future__ import annotations

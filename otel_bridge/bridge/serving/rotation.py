@@ -1,8 +1,8 @@
 """Decides which runs are active when there are more than allowed: the idlest sleep, and none waits forever.
 
 Waiting runs form a queue, first come, first served. While a run waits, an active run with nothing to do goes to sleep
-at once. A run without progress (its tracker fails, or a timeout is pending) sleeps after a moment, and any other after
-its stint. A run with something left to do goes to the end of the queue. For the host's thread.
+at once. A run without progress sleeps after a moment: its tracker fails, or a timeout is pending. Any other run sleeps
+after its stint. A run with something left to do goes to the end of the queue. For the host's thread.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Rotation:
         return [run for number, (rank, _, run) in enumerate(ranked[:wanted]) if rank == 1 or number < busy]
 
     def _rank(self, run: RunBridge) -> int:
-        """Return 1 for a run with nothing to do, 2 for a stuck run, 3 after the end of its stint, else 0."""
+        """Return a run's rank: 1 with nothing to do, 2 when stuck, 3 after its stint, else 0."""
         now_s = time.monotonic()
         turn = self._stints.setdefault(run.folder.path, _Stint(now_s, now_s))
         position = (run.reader.known(), run.ledger.position, [one.written for one in run.progress().values()])

@@ -1,7 +1,7 @@
 """Wakes a sleeping thread, from any thread and from a signal handler that interrupts that very thread.
 
-``threading.Event`` would block forever: a handler that sets an event while its own thread is inside ``wait`` needs a
-lock that this thread holds. ``SimpleQueue.put`` is reentrant (Python documentation, ``queue``).
+``threading.Event`` would block forever. A handler that sets it while its own thread is inside ``wait`` needs a lock
+that this thread holds. ``SimpleQueue.put`` is reentrant (Python documentation, ``queue``).
 """
 
 from __future__ import annotations
