@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextvars import Token
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
@@ -25,7 +26,6 @@ from otel_bridge.emit.rollouts.live_spans import (
     ChatSpan,
     ExtraAttributes,
     LiveTracer,
-    OpenSpan,
     ToolSpan,
     random_span_id,
     tracer_of,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
 
-class LiveRollout(OpenSpan, Rollout):
+class LiveRollout(Rollout):
     """A rollout in progress: every field of `Rollout` may be set until the rollout closes.
 
     Use it once as a context manager. The rollout is always a trace of its own that links the caller's span. Inside,
@@ -136,7 +136,16 @@ class LiveRollout(OpenSpan, Rollout):
         """Return *base* with this rollout as the current rollout."""
         return with_rollout(self, trace.set_span_in_context(self._span, base))
 
-    def _end(self) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            otel_context.detach(self._token)
+            self._token = None
+        if error is not None:
+            self.error = error
+        if os.getpid() != self._pid:  # forked inside: the rollout belongs to the parent
+            return
         forget(self)
         if not closed(self._number):  # the run ended meanwhile, and counted the rollout
             return

@@ -174,34 +174,7 @@ def tracer_of(run: EmitRun) -> LiveTracer:
 S = TypeVar("S", bound="ChildSpan")
 
 
-class OpenSpan(ABC):
-    """A rollout or a span inside; both close in the same way at the end of their ``with`` block.
-
-    Attributes:
-        error: Error of the call; an exception sets this field.
-    """
-
-    error: str | BaseException | None
-    _token: Token[Context] | None
-    _pid: int
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._token is not None:
-            otel_context.detach(self._token)
-            self._token = None
-        if error is not None:
-            self.error = error
-        if os.getpid() == self._pid:  # forked inside: the span belongs to the parent
-            self._end()
-
-    @abstractmethod
-    def _end(self) -> None:
-        """Append the span; nothing may be raised."""
-
-
-class ChildSpan(OpenSpan):
+class ChildSpan(ABC):
     """A span of a rollout, used once as a context manager. Without a run or a recorded rollout it does nothing.
 
     Attributes:
@@ -259,8 +232,15 @@ class ChildSpan(OpenSpan):
         if self._span is not None:
             self._token = otel_context.attach(with_rollout(rollout, trace.set_span_in_context(self._span, here)))
 
-    def _end(self) -> None:
-        if self._span is None or self._run is None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            otel_context.detach(self._token)
+            self._token = None
+        if error is not None:
+            self.error = error
+        if self._span is None or self._run is None or os.getpid() != self._pid:
             return
         try:
             self._close(self._span, self._run)
