@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 SHARED_VENV := .venv-wandb-shared
 BIN := $(VENV)/bin
+INSTALL := PYTHON=$(PYTHON) .ci/install
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 # Most tests wait for processes and trackers: twice as many workers as cores. Tests that share a server stay in one worker.
@@ -21,20 +22,16 @@ help: ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(VENV)/.users: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[all]'
+	$(INSTALL) $(VENV) -e '.[all]'
 	@touch $@
 
 $(VENV)/.developers: $(VENV)/.users
-	$(BIN)/python -m pip install --quiet --group dev
+	$(INSTALL) $(VENV) --group dev
 	@touch $@
 
 # W&B's shared mode is refused in the newest wandb: its tests run child processes with one in which it is safe.
 $(SHARED_VENV)/.made: pyproject.toml
-	@test -x $(SHARED_VENV)/bin/python || $(PYTHON) -m venv $(SHARED_VENV)
-	$(SHARED_VENV)/bin/python -m pip install --quiet --upgrade pip
-	$(SHARED_VENV)/bin/python -m pip install --quiet -e . 'wandb==0.30.0'
+	$(INSTALL) $(SHARED_VENV) -e . 'wandb==0.30.0'
 	@touch $@
 
 demo: $(VENV)/.users ## Run a small real RL job into W&B (offline), MLflow and Trackio
@@ -78,9 +75,7 @@ test-versions: $(VENV)/.developers ## Test other versions of the trackers, each 
 # Real GenAI packages do not fit beside everything: they have an environment of their own.
 GENAI_VENV := .venv-genai
 $(GENAI_VENV)/.made: tests/genai/requirements.txt
-	@test -x $(GENAI_VENV)/bin/python || $(PYTHON) -m venv $(GENAI_VENV)
-	$(GENAI_VENV)/bin/python -m pip install --quiet --upgrade pip
-	$(GENAI_VENV)/bin/python -m pip install --quiet -r tests/genai/requirements.txt
+	$(INSTALL) $(GENAI_VENV) -r tests/genai/requirements.txt
 	@touch $@
 
 test-genai: $(VENV)/.developers $(GENAI_VENV)/.made ## Run real GenAI instrumentations against a local model
@@ -100,7 +95,7 @@ docs: $(VENV)/.developers ## Write the pages that are made of the code and of th
 	PYTHONPATH=. $(BIN)/python docs_site/semconv_page.py
 
 $(VENV)/.site: $(VENV)/.developers
-	$(BIN)/python -m pip install --quiet --group site
+	$(INSTALL) $(VENV) --group site
 	@touch $@
 
 docs-site: $(VENV)/.site ## Build the documentation site into build/site; a broken link fails
