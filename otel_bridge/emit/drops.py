@@ -12,6 +12,9 @@ from otel_bridge.journal.frames import MAX_RECORD_BYTES
 _SAY_EVERY_S = 60.0
 
 MEANING: Mapping[str, str] = {
+    "bad_histogram": (
+        "histograms that cannot be used: n counts, not negative, and n + 1 finite edges, not decreasing (n up to 4,096)"
+    ),
     "bad_key": "keys whose str() raised",
     "bad_step": "steps that are not numbers: the row got the next step",
     "complex": "complex numbers",
@@ -62,15 +65,13 @@ MEANING: Mapping[str, str] = {
     "too_large_int": "integers beyond a double",
     "too_many_numbers": "distributions of more than 4,000,000 numbers",
     "trackio_media": (
-        "Trackio objects: trackio.init(project=…, name=…) and trackio.log(…) take them in a run beside this one;"
-        " of a histogram give the numbers"
+        "Trackio objects: trackio.init(project=…, name=…) and trackio.log(…) take them in a run beside this one"
     ),
     "unknown_argument": "arguments that an otel-bridge call does not know",
     "unknown_text": "texts of attributes that no convention names: with less than full content they do not leave whole",
     "unreadable_value": "values that raised when they were read",
     "wandb_media": (
-        "wandb objects: wandb.init(id=…, group=…).log(…) takes them in a run beside this one, never on this one's id;"
-        " of a histogram give the numbers"
+        "wandb objects: wandb.init(id=…, group=…).log(…) takes them in a run beside this one, never on this one's id"
     ),
 }
 """Reason to its explanation for the user."""

@@ -13,6 +13,8 @@ from opentelemetry.sdk.metrics.export import (
     ExponentialHistogram,
     ExponentialHistogramDataPoint,
     Gauge,
+    Histogram,
+    HistogramDataPoint,
     Metric,
     MetricsData,
     NumberDataPoint,
@@ -22,6 +24,7 @@ from opentelemetry.sdk.metrics.export import ScopeMetrics as SdkScopeMetrics
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import HistogramPoint, distribution_of
 from otel_bridge.emit.encode.row import RowEncoder
 from otel_bridge.emit.encode.values import Value
@@ -29,6 +32,9 @@ from otel_bridge.emit.encode.values import Value
 _KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 _NUMBERS = st.floats() | st.integers(-(1 << 63), (1 << 63) - 1) | st.booleans()
 _DISTRIBUTIONS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=20).map(distribution_of)
+_BUCKETS = st.lists(st.integers(0, 1 << 40), min_size=1, max_size=9).map(
+    lambda counts: point_of_buckets([1, *counts], range(-1, len(counts) + 1), lambda *_: None)
+)
 _STEPS = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 300)
 _ROLES = st.none() | st.sampled_from(["explorer", "prüfer"])
 _T = 1_754_000_000_000_000_000
@@ -44,6 +50,19 @@ def by_the_public_encoder(values: dict[str, Value], time_ns: int, step: int, rol
 
 
 def _metric(key: str, value: Value, attributes: dict[str, str | int], time_ns: int) -> Metric:
+    if isinstance(value, BucketPoint):
+        buckets = HistogramDataPoint(
+            attributes=attributes,
+            start_time_unix_nano=0,
+            time_unix_nano=time_ns,
+            count=value.count,
+            sum=value.sum,
+            bucket_counts=value.counts,
+            explicit_bounds=value.bounds,
+            min=value.min,
+            max=value.max,
+        )
+        return Metric(key, "", "", Histogram([buckets], AggregationTemporality.DELTA))
     if not isinstance(value, HistogramPoint):
         number = int(value) if isinstance(value, bool) else value  # protobuf takes no boolean for an integer
         point = NumberDataPoint(attributes, start_time_unix_nano=0, time_unix_nano=time_ns, value=number)
@@ -74,7 +93,7 @@ def _buckets(buckets: object) -> object:
 
 
 @settings(deadline=None)
-@given(st.dictionaries(_KEYS, _NUMBERS | _DISTRIBUTIONS, min_size=1, max_size=6), _STEPS, _ROLES)
+@given(st.dictionaries(_KEYS, _NUMBERS | _DISTRIBUTIONS | _BUCKETS, min_size=1, max_size=6), _STEPS, _ROLES)
 def test_a_row_has_the_bytes_that_the_public_encoder_gives_it(
     values: dict[str, Value], step: int, role: str | None
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import itertools
 import threading
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -9,8 +10,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import trackio
+import wandb
 
 from otel_bridge.emit.drops import MEANING
+from otel_bridge.emit.encode.buckets import BucketPoint
 from otel_bridge.emit.encode.histogram import Histogram, distribution_of
 from otel_bridge.emit.encode.values import flatten, to_step
 
@@ -101,6 +105,66 @@ def test_arrays_and_lists_of_numbers_are_distributions(values: object) -> None:
 
     expected = [1.0, -3.0] if isinstance(values, np.ndarray) and values.ndim == 2 else [1.0, 2.5, -3.0]
     assert flat == {"advantage": distribution_of(expected)}
+
+
+@pytest.mark.parametrize(
+    "histogram",
+    [
+        Histogram(counts=[1, 0, 2], edges=[-1.0, 0.0, 0.5, 2.0]),
+        Histogram(counts=np.array([1, 0, 2]), edges=np.array([-1, 0, 0.5, 2], dtype=np.float32)),
+        Histogram(counts=(1.0, 0, np.int64(2)), edges=iter([-1, 0, 0.5, 2])),
+        Histogram(np_histogram=np.histogram([-1, 0.5, 2], bins=[-1, 0, 0.5, 2])),
+        trackio.Histogram(np_histogram=(np.array([1, 0, 2]), np.array([-1, 0, 0.5, 2]))),
+        wandb.Histogram(np_histogram=([1, 0, 2], [-1, 0, 0.5, 2])),
+    ],
+    ids=["lists", "arrays", "tuples", "numpy", "trackio", "wandb"],
+)
+def test_counts_and_edges_are_a_distribution_of_these_buckets(histogram: object) -> None:
+    drops = Drops()
+
+    flat = flatten({"advantage": histogram}, drops)
+
+    assert flat == {"advantage": BucketPoint(3, 2.0, -1.0, 2.0, (0.0, 0.5), (1, 0, 2))}
+    assert dict(drops) == {}
+
+
+def test_a_bucket_without_width_gives_its_numbers_to_its_neighbour() -> None:
+    flat = flatten({"a": Histogram(counts=[5, 1, 2, 3], edges=[0, 0, 1, 1, 2])}, Drops())
+
+    assert flat == {"a": BucketPoint(11, 3 * 1.5 + 8 * 0.5, 0.0, 2.0, (1.0,), (8, 3))}
+
+
+@pytest.mark.parametrize(
+    ("histogram", "reason"),
+    [
+        (Histogram(counts=[1, 2], edges=[0.0, 1.0]), "bad_histogram"),
+        (Histogram(counts=[1], edges=[1.0, 0.0]), "bad_histogram"),
+        (Histogram(counts=[1], edges=[1.0, 1.0]), "bad_histogram"),
+        (Histogram(counts=[-1, 2], edges=[0.0, 1.0, 2.0]), "bad_histogram"),
+        (Histogram(counts=[0.5], edges=[0.0, 1.0]), "bad_histogram"),
+        (Histogram(counts=[float("nan")], edges=[0.0, 1.0]), "bad_histogram"),
+        (Histogram(counts=[float("inf")], edges=[0.0, 1.0]), "bad_histogram"),
+        (Histogram(counts=[1], edges=[0.0, float("inf")]), "bad_histogram"),
+        (Histogram(counts=["1"], edges=[0.0, 1.0]), "bad_histogram"),
+        (Histogram(counts=[1 << 62, 1 << 62], edges=[0.0, 1.0, 2.0]), "bad_histogram"),
+        (Histogram(counts=np.ones((2, 2)), edges=[0.0, 1.0, 2.0]), "bad_histogram"),
+        (Histogram(counts=itertools.repeat(1), edges=[0.0, 1.0]), "bad_histogram"),
+        (Histogram(counts=[1] * 4097, edges=range(4098)), "bad_histogram"),
+        (Histogram(counts=[1]), "bad_histogram"),
+        (Histogram([1.0], counts=[1], edges=[0.0, 1.0]), "bad_histogram"),
+        (Histogram(np_histogram=([1], [0.0, 1.0], 3)), "bad_histogram"),  # type: ignore[arg-type]  # a user's mistake
+        (Histogram(), "bad_histogram"),
+        (Histogram(counts=[0, 0], edges=[0.0, 1.0, 2.0]), "empty_distribution"),
+        (trackio.Histogram([float("nan")]), "empty_distribution"),
+    ],
+)
+def test_a_histogram_that_cannot_be_used_is_left_out_alone(histogram: object, reason: str) -> None:
+    drops = Drops()
+
+    flat = flatten({"loss": 0.5, "a": histogram}, drops)
+
+    assert (flat, dict(drops)) == ({"loss": 0.5}, {reason: 1})
+    assert reason in MEANING
 
 
 def test_numbers_that_no_bucket_holds_leave_a_distribution() -> None:

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
+from otel_bridge.emit.encode.buckets import encode_buckets, point_of_buckets
 from otel_bridge.emit.encode.histogram import distribution_of
 from otel_bridge.records import Distribution
 from otel_bridge.translation.decode.histograms import explicit, exponential
@@ -20,6 +21,21 @@ def test_the_open_buckets_of_a_histogram_are_closed_by_its_smallest_and_largest_
     )
 
     assert explicit(point) == Distribution(6, 21.0, -2.0, 40.0, (-2.0, 0.0, 5.0, 10.0, 40.0), (1, 2, 0, 3))
+
+
+@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=70).filter(any))
+def test_a_histogram_that_is_logged_counted_has_its_buckets_again(counts: list[int]) -> None:
+    point = point_of_buckets(counts, [number / 4 - 3 for number in range(len(counts) + 1)], lambda *_: None)
+    assert point is not None
+
+    metric = pb.Metric.FromString(encode_buckets(point, 7, b""))
+
+    found = explicit(metric.histogram.data_points[0])
+    used = [index for index, count in enumerate(counts) if count]
+    first, last = used[0], used[-1] + 1
+    assert found.edges == tuple(number / 4 - 3 for number in range(first, last + 1))
+    assert found.counts == tuple(counts[first:last])
+    assert (found.count, found.min, found.max) == (sum(counts), found.edges[0], found.edges[-1])
 
 
 def test_empty_buckets_at_the_ends_are_left_out() -> None:

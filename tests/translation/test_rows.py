@@ -96,6 +96,22 @@ def test_a_distribution_is_a_value_of_its_row() -> None:
     assert bench.records == [trainer_row(1, {"ratio": ratio, "loss": 0.5})]  # type: ignore[dict-item]
 
 
+def test_a_distribution_with_buckets_of_its_own_is_a_value_of_its_row() -> None:
+    scope = row(1, {"loss": 0.5})
+    point = pb.HistogramDataPoint(
+        attributes=pairs({"rl.step": 1}), time_unix_nano=T0 + 1, count=3, sum=2.0, min=-1.0, max=2.0,
+        explicit_bounds=[0.0, 0.5], bucket_counts=[1, 0, 2],
+    )  # fmt: skip
+    scope.metrics.insert(0, pb.Metric(name="ratio", histogram=pb.Histogram(data_points=[point])))
+    scope.metrics[-1].gauge.data_points[0].as_int = 2
+    bench = Bench()
+
+    bench.metrics(source(), scope)
+
+    ratio = Distribution(3, 2.0, -1.0, 2.0, (-1.0, 0.0, 0.5, 2.0), (1, 0, 2))
+    assert bench.records == [trainer_row(1, {"ratio": ratio, "loss": 0.5})]  # type: ignore[dict-item]
+
+
 def test_a_row_that_comes_again_is_passed_over_and_counted() -> None:
     bench = Bench()
 

@@ -11,7 +11,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_bridge.emit.encode.protobuf import double, fixed64, message, varint, zigzag
@@ -27,11 +27,19 @@ MAX_BUCKETS: Final = 160
 class Histogram:
     """Numbers to be logged as a distribution: ``run.log({"advantage": Histogram(values)})``.
 
+    Give the numbers, or a histogram of them that is already counted. What cannot be used is counted when it is logged.
+
     Attributes:
         values: An array or any iterable of numbers; read once, when the histogram is logged.
+        counts: Numbers in each bucket, shape (n,), n up to 4,096.
+        edges: Edges of the buckets, shape (n + 1,), finite, not decreasing.
+        np_histogram: Counts and edges together, as ``numpy.histogram`` returns them.
     """
 
-    values: Iterable[object]
+    values: Iterable[object] | None = None
+    counts: Iterable[object] | None = field(default=None, kw_only=True)
+    edges: Iterable[object] | None = field(default=None, kw_only=True)
+    np_histogram: tuple[Iterable[object], Iterable[object]] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from operator import itemgetter
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
+from otel_bridge.emit.encode.buckets import BucketPoint, encode_buckets
 from otel_bridge.emit.encode.histogram import HistogramPoint, encode_point
 from otel_bridge.emit.encode.protobuf import (
     MASK_64,
@@ -261,8 +262,11 @@ class RowEncoder:
                 continue
             floats_only = False
             if isinstance(value, HistogramPoint):
-                point_attributes = _histogram_attributes(step, role)
+                point_attributes = _histogram_attributes(1, step, role)
                 parts.append(message(2, text(1, name) + encode_point(value, time_unix_ns, point_attributes)))
+            elif isinstance(value, BucketPoint):
+                point_attributes = _histogram_attributes(9, step, role)
+                parts.append(message(2, text(1, name) + encode_buckets(value, time_unix_ns, point_attributes)))
             elif isinstance(value, int):
                 prefix = prefixes.get(name) or self._learn(name, len(suffix))
                 parts += (prefix, timed_int, pack_int64(value), suffix)
@@ -317,7 +321,7 @@ class RowEncoder:
         self._templates[names] = _Template(names)
 
 
-def _histogram_attributes(step: int, role: str | None) -> bytes:
+def _histogram_attributes(field: int, step: int, role: str | None) -> bytes:
     signed = ((step + (1 << 63)) & MASK_64) - (1 << 63)
-    point_attributes = message(1, key_value(STEP, signed))
-    return point_attributes if role is None else point_attributes + attributes(1, ((ROLE, role),))
+    point_attributes = message(field, key_value(STEP, signed))
+    return point_attributes if role is None else point_attributes + attributes(field, ((ROLE, role),))

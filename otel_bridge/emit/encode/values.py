@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard, cast
 
 from otel_bridge.emit.config.hyperparameters import Unreadable, entries_of, is_list_like
+from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import Histogram, HistogramPoint, distribution_of, distribution_of_array
 from otel_bridge.records import axis_of, key_of
 from otel_bridge.semconv import ROW
@@ -31,6 +32,7 @@ _MEDIA: Final = {
     "PIL": "figure", "matplotlib": "figure", "plotly": "figure", "bokeh": "figure",
 }  # fmt: skip
 """Package of an object that is not a number, to the reason whose message names the right call."""
+_WITH_HISTOGRAMS: Final = frozenset({"wandb", "trackio"})
 _FLAT: Final = frozenset({int, float, bool, str, list, tuple, type(None)})
 """Common types that are not mappings; an ABC check costs more than everything else."""
 
@@ -164,7 +166,7 @@ def _integer(value: int, drop: CountDrop) -> int | float | None:
 
 def _other(value: object, drop: CountDrop) -> Value | None:
     if isinstance(value, Histogram):
-        return distribution(value.values, to_value, drop)
+        return _counted(value, drop)
     if is_array(value):
         if tuple(value.shape):
             return distribution(value, to_value, drop)
@@ -178,8 +180,28 @@ def _other(value: object, drop: CountDrop) -> Value | None:
         return distribution(value, to_value, drop)
     if hasattr(type(value), "__float__") and not is_array(value):
         return float(cast("float", value))
+    return _of_tracker(value, drop)
+
+
+def _of_tracker(value: object, drop: CountDrop) -> Value | None:
+    """Return the distribution of a tracker's own histogram; any other object is left out and counted."""
+    if type(value).__name__ == "Histogram" and _package_of(value) in _WITH_HISTOGRAMS:
+        return point_of_buckets(getattr(value, "histogram", None), getattr(value, "bins", None), drop)
     drop(_reason(value), 1)
     return None
+
+
+def _counted(given: Histogram, drop: CountDrop) -> Value | None:
+    """Return the distribution of a `Histogram`, of numbers or of counts and edges."""
+    counts, edges, both = given.counts, given.edges, given.np_histogram
+    ways = (given.values is not None) + (counts is not None or edges is not None) + (both is not None)
+    if ways != 1 or (both is not None and len(both) != 2):  # pyright: ignore[reportUnnecessaryComparison]  # a user's
+        drop("bad_histogram", 1)
+        return None
+    if given.values is not None:
+        return distribution(given.values, to_value, drop)
+    counts, edges = both or (counts, edges)
+    return point_of_buckets(counts, edges, drop)
 
 
 def _reason(value: object) -> str:
@@ -212,7 +234,7 @@ def to_step(step: object, drop: CountDrop) -> int | None:
 #
 # Uses the common interface of numpy, torch and jax (``shape``, ``item``, ``tolist``) and imports none of them.
 
-Value: TypeAlias = "int | float | HistogramPoint"
+Value: TypeAlias = "int | float | HistogramPoint | BucketPoint"
 CountDrop: TypeAlias = Callable[[str, int], None]
 """Callable with a reason and the number of dropped values."""
 
@@ -339,7 +361,7 @@ def _collect(
                 return False
         else:
             number = convert(value, drop)
-            if isinstance(number, HistogramPoint):
+            if isinstance(number, (HistogramPoint, BucketPoint)):
                 drop("object", 1)
             elif number is not None:
                 numbers.append(float(number))

@@ -1,6 +1,6 @@
 """Native row frames -> rows as received, read in the slow, exact way or in the learned, fast way. Pure.
 
-One frame is a ``ScopeMetrics`` with one gauge (or exponential histogram) point per value. Its gauge ``rl.row`` holds
+One frame is a ``ScopeMetrics`` with one gauge (or histogram) point per value. Its gauge ``rl.row`` holds
 the number of values. A Collector may cut rows anywhere and put many into one message. Points of one row share their
 time.
 """
@@ -15,7 +15,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
 from otel_bridge import semconv
 from otel_bridge.records import Value, axis_of, key_of
-from otel_bridge.translation.decode.histograms import exponential
+from otel_bridge.translation.decode.histograms import explicit, exponential
 from otel_bridge.translation.decode.row_template import Read, RowTemplate, learn
 
 _PREFIX_BYTES = 25
@@ -26,7 +26,7 @@ _LEARN_COST, _CREDIT_START, _CREDIT_MAX = 20, 4_000, 20_000
 """Budget for learning, in fast reads. It stops endless learning of shapes that never recur."""
 
 
-_Point: TypeAlias = pb.NumberDataPoint | pb.ExponentialHistogramDataPoint
+_Point: TypeAlias = pb.NumberDataPoint | pb.ExponentialHistogramDataPoint | pb.HistogramDataPoint
 
 
 def full_key(role: str | None, key: str, *, rank: int = 0, suffix: str = "") -> str:
@@ -93,6 +93,8 @@ def _points(metric: pb.Metric) -> Sequence[_Point]:
     kind = metric.WhichOneof("data")
     if kind == "gauge":
         return metric.gauge.data_points
+    if kind == "histogram":
+        return metric.histogram.data_points
     return metric.exponential_histogram.data_points if kind == "exponential_histogram" else ()
 
 
@@ -121,8 +123,10 @@ def _take(
     piece = pieces.get((time_ns, role))
     if piece is None:
         piece = pieces[time_ns, role] = RowFragment(role, step, time_ns)
-    if not isinstance(point, pb.NumberDataPoint):
+    if isinstance(point, pb.ExponentialHistogramDataPoint):
         piece.add(full_key(role, name, rank=rank), exponential(point))
+    elif isinstance(point, pb.HistogramDataPoint):
+        piece.add(full_key(role, name, rank=rank), explicit(point))
     elif name == semconv.ROW:
         piece.seq, piece.want = seq, point.as_int
     else:

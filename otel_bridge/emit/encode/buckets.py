@@ -1,0 +1,140 @@
+"""Counts and edges of a histogram that is already counted -> one explicit-bucket histogram point. Pure.
+
+``numpy.histogram``, ``wandb.Histogram`` and ``trackio.Histogram`` have one more edge than counts. In OTLP the outer
+buckets are open: the outer edges travel as minimum and maximum, from which the reader closes these buckets again.
+Source: opentelemetry-proto, metrics.proto, ``HistogramDataPoint``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, cast
+
+from otel_bridge.emit.encode.protobuf import double, fixed64, message, pack_double, pack_fixed64
+
+MAX_EDGES: Final = 4_097
+"""Most edges; the bridge shows no buckets of a point that has more than 4,096."""
+_MAX_COUNT: Final = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPoint:
+    """Fields of an explicit-bucket histogram point.
+
+    Attributes:
+        count: Sum of the counts.
+        sum: Estimate: each number counts as the middle of its bucket.
+        min: Lower edge of the first bucket that is not empty.
+        max: Upper edge of the last bucket that is not empty.
+        bounds: Inner edges, shape (n - 1,), increasing.
+        counts: Numbers in each bucket, shape (n,).
+    """
+
+    count: int
+    sum: float
+    min: float
+    max: float
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+def point_of_buckets(counts: object, edges: object, drop: Callable[[str, int], None]) -> BucketPoint | None:
+    """Return the point of *counts* and *edges*; ``None``, counted, when they are not a histogram.
+
+    Args:
+        counts: Numbers in each bucket, shape (n,): integers, not negative.
+        edges: Bucket edges, shape (n + 1,): finite, not decreasing. A bucket of no width is joined to a neighbour.
+        drop: Callable that counts a histogram that is left out, by reason.
+    """
+    try:
+        numbers, ends = [_whole(count) for count in _listed(counts)], [_finite(edge) for edge in _listed(edges)]
+    except (TypeError, ValueError, OverflowError):
+        drop("bad_histogram", 1)
+        return None
+    if not any(numbers) and len(ends) in {0, len(numbers) + 1}:
+        drop("empty_distribution", 1)
+        return None
+    fits = len(ends) == len(numbers) + 1 and sum(numbers) < _MAX_COUNT
+    if not fits or any(low > high for low, high in pairwise(ends)) or ends[0] == ends[-1]:
+        drop("bad_histogram", 1)
+        return None
+    return _point(*_joined(numbers, ends))
+
+
+def _listed(values: object) -> list[object]:
+    shape = getattr(values, "shape", None)
+    if shape is not None and len(shape) != 1:
+        raise ValueError
+    as_list = getattr(values, "tolist", None)
+    listed: list[object] = []
+    for value in cast("Iterable[object]", values if as_list is None else as_list()):
+        listed.append(value)
+        if len(listed) > MAX_EDGES:
+            raise ValueError
+    return listed
+
+
+def _whole(value: object) -> int:
+    number = float(cast("float", value)) if not isinstance(value, int) else value
+    if isinstance(value, str) or number < 0 or int(number) != number:
+        raise ValueError
+    return int(number)
+
+
+def _finite(value: object) -> float:
+    number = float(cast("float", value))
+    if isinstance(value, str) or not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _joined(counts: list[int], edges: list[float]) -> tuple[list[int], list[float]]:
+    """Return counts and increasing edges: numbers of a bucket without width go to its neighbour."""
+    kept_edges, kept, pending = [edges[0]], list[int](), 0
+    for edge, count in zip(edges[1:], counts, strict=True):
+        if edge > kept_edges[-1]:
+            kept_edges.append(edge)
+            kept.append(count + pending)
+            pending = 0
+        elif kept:
+            kept[-1] += count
+        else:
+            pending += count
+    return kept, kept_edges
+
+
+def _point(counts: list[int], edges: list[float]) -> BucketPoint:
+    used = [index for index, count in enumerate(counts) if count]
+    middles = [low / 2 + high / 2 for low, high in pairwise(edges)]
+    return BucketPoint(
+        count=sum(counts),
+        sum=sum(middle * count for middle, count in zip(middles, counts, strict=True)),
+        min=edges[used[0]],
+        max=edges[used[-1] + 1],
+        bounds=tuple(edges[1:-1]),
+        counts=tuple(counts),
+    )
+
+
+def encode_buckets(point: BucketPoint, time_unix_ns: int, attributes: bytes) -> bytes:
+    """Encode the data part of a ``Metric``: field 9, ``Histogram``, delta, one point.
+
+    Args:
+        point: The point.
+        time_unix_ns: Time of the point.
+        attributes: Attributes of the point, already encoded as field 9.
+    """
+    fields = (
+        fixed64(3, time_unix_ns),
+        fixed64(4, point.count),
+        double(5, point.sum),
+        message(6, b"".join(map(pack_fixed64, point.counts))),
+        message(7, b"".join(map(pack_double, point.bounds))) if point.bounds else b"",
+        attributes,
+        double(11, point.min),
+        double(12, point.max),
+    )
+    return message(9, message(1, b"".join(fields)) + b"\x10\x01")
