@@ -91,16 +91,18 @@ def may_have_shape(data: bytes) -> bool:
 
 def _may_assign(data: bytes) -> bool:
     """Return whether a name of a secret stands before a ``=`` or ``:``, or a password in a URL."""
-    # JSON has a separator for each key: a look at the end of each part takes a tenth of a search for the names.
-    parts = data.split(b":")
-    for part in parts[:-1]:
-        if part[-_NAME_BYTES:].rstrip(b" \t\n\r\f\v\"'").endswith(_NAME_ENDS) and _ASSIGNED_NAME.search(
-            part[-_NAME_BYTES:]
-        ):
-            return True
-    if b"=" in data and any(_ASSIGNED_NAME.search(part[-_NAME_BYTES:]) for part in data.split(b"=")[:-1]):
-        return True
-    return any(part.startswith(b"//") for part in parts[1:]) and _PASSWORD_IN_URL.search(data) is not None
+    # JSON has a separator for each key: a look at what stands before each takes a tenth of a search for the names, and
+    # find() of one byte a tenth of split() or of a search for "://".
+    url = False
+    for separator in (b":", b"="):
+        at = data.find(separator)
+        while at >= 0:
+            name = data[max(at - _NAME_BYTES, 0) : at]
+            if name.rstrip(b" \t\n\r\f\v\"'").endswith(_NAME_ENDS) and _ASSIGNED_NAME.search(name):
+                return True
+            url = url or data.startswith(b"//", at + 1)
+            at = data.find(separator, at + 1)
+    return url and _PASSWORD_IN_URL.search(data) is not None
 
 
 _NAMED_SECRET: Final = re.compile(
