@@ -14,7 +14,10 @@ CONTRACT: Final[Mapping[str, Sequence[str]]] = {
     "mlflow": ("tests/exporters/test_mlflow_contract.py",),
 }
 MORE: Final[Mapping[str, Sequence[str]]] = {
-    "trackio": tuple(f"tests/exporters/test_trackio_{name}.py" for name in ("writer", "inbox", "remote", "abilities")),
+    "trackio": (
+        *(f"tests/exporters/test_trackio_{name}.py" for name in ("writer", "inbox", "remote", "abilities")),
+        "tests/capture/test_trackio.py",
+    ),
     "wandb": tuple(f"tests/exporters/test_wandb_{name}.py" for name in ("contract_online", "offline", "together")),
     "mlflow": tuple(
         f"tests/exporters/test_mlflow_{name}.py" for name in ("rows", "runs", "params", "traces", "rewards")
