@@ -15,7 +15,7 @@ CELLS ?= all
 STORM_MINUTES ?= 15
 PYTHON_ROOTS := otel_bridge exporters collector examples tests benchmarks
 
-.PHONY: help demo otelcol test test-fast test-long test-genai test-versions check format fuzz soak storm bench docs docs-site clean
+.PHONY: help demo otelcol test test-fast test-long test-genai test-frameworks test-versions check format fuzz soak storm bench docs docs-site clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -80,6 +80,16 @@ $(GENAI_VENV)/.made: tests/genai/requirements.txt
 
 test-genai: $(VENV)/.developers $(GENAI_VENV)/.made ## Run real GenAI instrumentations against a local model
 	GENAI_PYTHON=$(abspath $(GENAI_VENV))/bin/python $(BIN)/python -m pytest tests/genai $(PYTEST_ARGS)
+
+# Training frameworks, with otel-bridge beside them; some pin what others exclude and are installed without dependencies.
+FRAMEWORKS_VENV := .venv-frameworks
+$(FRAMEWORKS_VENV)/.made: tests/frameworks/requirements.txt tests/frameworks/requirements-alone.txt pyproject.toml
+	$(INSTALL) $(FRAMEWORKS_VENV) -e . -r tests/frameworks/requirements.txt
+	$(INSTALL) $(FRAMEWORKS_VENV) --no-deps -r tests/frameworks/requirements-alone.txt
+	@touch $@
+
+test-frameworks: $(VENV)/.developers $(FRAMEWORKS_VENV)/.made ## Run the adapters in real training frameworks, on the CPU (6 GB, 10 minutes)
+	FRAMEWORKS_PYTHON=$(abspath $(FRAMEWORKS_VENV))/bin/python $(BIN)/python -m pytest tests/frameworks $(PYTEST_ARGS)
 
 soak: $(VENV)/.developers ## Let a service run under outages and kills, SOAK_MINUTES (10); everything bounded, every row arrives
 	$(BIN)/python -m benchmarks.soak --minutes $(SOAK_MINUTES)

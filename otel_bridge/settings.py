@@ -106,6 +106,9 @@ CAPTURE_MODE = Setting(
     one_of(*CAPTURE_MODES),
     "replace: only otel-bridge gets what captured programs log; tee: their own tracker gets it too.",
 )
+LIGHTNING = Setting(
+    "OTEL_BRIDGE_LIGHTNING", False, flag, "Add an otel-bridge logger to every trainer of Lightning and to Fabric."
+)
 QUIET = Setting("OTEL_BRIDGE_QUIET", False, flag, "Do not print the lines of init() and finish().")
 NO_BRIDGE = Setting("OTEL_BRIDGE_NO_BRIDGE", False, flag, "Set in the bridge itself, so that nothing in it emits.")
 LAUNCHER = Setting(

@@ -15,6 +15,7 @@ MEANING: Mapping[str, str] = {
     "bad_histogram": (
         "histograms that cannot be used: n counts, not negative, and n + 1 finite edges, not decreasing (n up to 4,096)"
     ),
+    "adapter_failed": "calls of a framework that its adapter failed on; please report it",
     "bad_key": "keys whose str() raised",
     "bad_step": "steps that are not numbers: the row got the next step",
     "complex": "complex numbers",

@@ -1,0 +1,94 @@
+"""Adapter of Hugging Face Accelerate: a tracker, given as an object or by the name ``otel_bridge``.
+
+.. code-block:: python
+
+    accelerator = Accelerator(log_with=OtelBridgeTracker("project", name="run"))
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from otel_bridge.adapters.framework_import import framework_class
+from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_bridge.emit.run import Run
+
+    class GeneralTracker:
+        """What is used of ``accelerate.tracking.GeneralTracker``."""
+
+        def __init__(self) -> None: ...
+
+    def on_main_process(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Let *function* run in the main process only."""
+        return function
+
+else:
+    GeneralTracker = framework_class("accelerate.tracking:GeneralTracker", "accelerate>=0.20")
+    on_main_process = framework_class("accelerate.tracking:on_main_process", "accelerate>=0.20")
+
+
+class OtelBridgeTracker(GeneralTracker):
+    """Records what an ``Accelerator`` logs; the main process only, as Accelerate decides.
+
+    Args:
+        project: Project; by name, that of ``init_trackers()``.
+        name: Name of the run.
+        role: Role of this process.
+        arguments: Further arguments of ``otel_bridge.init()``, e.g. ``group`` or ``tags``.
+
+    Raises:
+        ConfigError: ``otel_bridge.init()`` does not have an argument.
+    """
+
+    name = "otel_bridge"
+    requires_logging_directory = False
+    main_process_only = True
+
+    def __init__(
+        self, project: str | None = None, name: str | None = None, role: str | None = None, **arguments: Any
+    ) -> None:
+        super().__init__()
+        # Accelerate builds an object before it knows its processes: nothing begins here.
+        self._recording = FrameworkRun("accelerate", RunNames(project, name, role, None, checked_arguments(arguments)))
+
+    @property
+    def tracker(self) -> Run | None:
+        """Return the run, which ``get_tracker("otel_bridge", unwrap=True)`` hands out."""
+        return self._recording.begin()
+
+    @on_main_process
+    def start(self) -> None:
+        """Begin the run."""
+        self._recording.begin()
+
+    @on_main_process
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """Record hyperparameters."""
+        self._recording.log_config(values)
+
+    @on_main_process
+    @guarded
+    def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        """Record one row; *kwargs* are those of `otel_bridge.Run.log`, from ``log_kwargs``."""
+        self._recording.log(values, step, **kwargs)
+
+    @on_main_process
+    def finish(self) -> None:
+        """End the run, as failed while an exception passes: ``end_training()`` often stands in a ``finally``."""
+        self._recording.finish("finished" if sys.exc_info()[0] is None else "failed")
+
+
+def register() -> None:
+    """Make ``log_with="otel_bridge"`` known to Accelerate.
+
+    Raises:
+        MissingExtraError: Accelerate is older than 1.15, which has no registry; give `OtelBridgeTracker` as an object.
+    """
+    known: dict[str, Any] = framework_class("accelerate.tracking:LOGGER_TYPE_TO_CLASS", "accelerate>=1.15")
+    if known.get(OtelBridgeTracker.name) is not OtelBridgeTracker:
+        framework_class("accelerate.tracking:register_tracker_class", "accelerate>=1.15")(OtelBridgeTracker)

@@ -1,0 +1,262 @@
+"""The run of a framework's logger: begun when it is first used, and never an exception in the framework.
+
+A framework builds its loggers early, calls them in every process, and ends them after each phase. So a run begins with
+its first record, and a record after the end of the run begins it again. A run that the program has begun itself, with
+``otel_bridge.init()``, is used as it is, and the program ends it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from otel_bridge.errors import ConfigError, OtelBridgeError
+from otel_bridge.settings import GENERATED_NAME, GENERATED_PROJECT, OFFLINE, PROJECT, ROLE, RUN_NAME, environment
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.config.child_env import ChildEnvironment
+    from otel_bridge.emit.run import Run
+
+P = ParamSpec("P")
+T = TypeVar("T")
+FLUSH_S: Final = 2.0
+"""Longest wait for delivery at the end of a framework's phase; the records are appended anyway."""
+_TRACKERS_PROJECTS: Final = (PROJECT.name, "WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME")
+_OWN_ARGUMENTS: Final = frozenset({"project", "name", "role", "config"})
+
+
+@dataclass(frozen=True, slots=True)
+class RunNames:
+    """Names that a framework gives its run. Variables of otel-bridge win over them.
+
+    Attributes:
+        project: Project.
+        name: Name of the run.
+        role: Role of this process.
+        default_project: Project that the framework uses when its user names none; trackers' variables win over it.
+        arguments: Further arguments of ``otel_bridge.init()``.
+    """
+
+    project: str | None = None
+    name: str | None = None
+    role: str | None = None
+    default_project: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class FrameworkRun:
+    """Records what one logger of a framework is given. Thread-safe; no method raises.
+
+    Args:
+        framework: Name of the framework, for messages.
+        names: Names of the run.
+        config: Hyperparameters, recorded each time the run begins.
+    """
+
+    def __init__(self, framework: str, names: RunNames, config: object = None) -> None:
+        self.framework, self.names = framework, names
+        self._config = config
+        self._lock = threading.RLock()
+        self._run: Run | None = None
+        self._own, self._stopped = False, False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs: the run begins there by itself."""
+        return {"framework": self.framework, "names": self.names, "config": self._config}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["framework"], state["names"], state["config"])  # type: ignore[misc]
+
+    def begin(self) -> Run | None:
+        """Return the run, which begins now if it has not yet; ``None`` when it cannot begin, which is printed once."""
+        from otel_bridge.emit import api  # noqa: PLC0415  # only programs that record pay for it
+
+        with self._lock:
+            current, before = api.current_run(), self._run
+            if self._stopped:
+                return None
+            if current is not None and current is not before and current is not _begun.run:
+                return self._take(current, own=False)  # the program's own
+            if before is not None and (current is before or not self._own):
+                return before  # after its end by the program, records are counted as late
+            try:
+                if before is not None and current is not None:
+                    shown = f"{current.project}/{current.name}"
+                    raise ConfigError(f"{before.project}/{before.name} ended when {shown} began in this process")
+                return self._take(_begin(self._arguments()), own=True)
+            except Exception as exc:  # noqa: BLE001  # the framework must go on
+                self._stop(str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}")
+                return None
+
+    def log(self, values: Mapping[str, object] | None, step: int | None = None, **named: Any) -> None:
+        """Record one row."""
+        if (run := self.begin()) is not None:
+            run.log(values, step, **named)
+
+    def log_config(self, config: object) -> None:
+        """Record hyperparameters."""
+        if (run := self.begin()) is not None:
+            run.log_config(config)
+
+    def log_rollouts(self, rollouts: Iterable[Any], *, step: int | None, split: str | None = None) -> None:
+        """Record finished rollouts."""
+        if (run := self.begin()) is not None:
+            run.log_rollouts(rollouts, step=step, split=split)
+
+    def log_generations(self, **columns: Any) -> None:
+        """Record finished rollouts from parallel lists."""
+        if (run := self.begin()) is not None:
+            run.log_generations(**columns)
+
+    def flush(self) -> None:
+        """Let what is recorded reach the trackers, at the end of a phase. The run stays open."""
+        with self._lock:
+            run = self._run
+        if run is not None:
+            run.flush(FLUSH_S)
+
+    def finish(self, status: str | int | None = None) -> None:
+        """End the run if this logger's framework began it; a later record begins it again."""
+        with self._lock:
+            run, own = self._run, self._own
+        if run is not None and own:
+            run.finish(status)
+        elif run is not None:
+            run.flush(FLUSH_S)
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the arguments of ``init()``: a name is left out where a variable gives it."""
+        env, names = _begun.environment_before(), self.names
+        project = names.project
+        if project is None and not any(env.get(variable) for variable in _TRACKERS_PROJECTS):
+            project = names.default_project
+        named = {
+            "project": None if _is_given(PROJECT.read(env), GENERATED_PROJECT.read(env)) else project,
+            "name": None if _is_given(RUN_NAME.read(env), GENERATED_NAME.read(env)) else names.name,
+            "role": None if ROLE.read(env) else names.role,
+        }
+        return {**names.arguments, **{key: value or None for key, value in named.items()}}
+
+    def _take(self, run: Run, *, own: bool) -> Run:
+        self._run, self._own = run, own
+        if self._config is not None:
+            run.log_config(self._config)
+        return run
+
+    def _stop(self, reason: str) -> None:
+        from otel_bridge.emit.console import say  # noqa: PLC0415
+
+        self._stopped = True
+        say(f"{self.framework} goes on, and nothing more of it is recorded: {reason}", always=True)
+
+
+class _Begun:
+    """The run that an adapter has begun in this process, and the environment before it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.run: Run | None = None
+        self.environment: dict[str, str] | None = None
+        self.offline: ChildEnvironment | None = None
+
+    def environment_before(self) -> dict[str, str]:
+        """Return the variables of the user: those that the present run set for its children are not among them."""
+        return environment() if self.environment is None else self.environment
+
+    def forget(self, run: Run) -> None:
+        """Release *run*, which has ended."""
+        with self.lock:
+            if self.run is run:
+                self.run = self.environment = None
+                if self.offline is not None:
+                    self.offline.take_back()
+                    self.offline = None
+
+
+_begun = _Begun()
+
+
+def _begin(arguments: Mapping[str, Any]) -> Run:
+    """Begin a run; without an exporter its records stay in its folder until ``otel-bridge drain``."""
+    from otel_bridge.emit import api  # noqa: PLC0415
+    from otel_bridge.emit.config.child_env import ChildEnvironment  # noqa: PLC0415
+
+    with _begun.lock:
+        if _begun.run is None:
+            before, offline = environment(), None
+            if _has_no_destination(before, arguments.get("exporters")):
+                offline = ChildEnvironment()
+                offline.hand_over({OFFLINE.name: "1"})
+            try:
+                run = api.init(**arguments)
+            except BaseException:
+                if offline is not None:
+                    offline.take_back()
+                raise
+        else:  # another logger of the same run, or another run that replaces it
+            before, offline = _begun.environment_before(), _begun.offline
+            run = api.init(**arguments)
+        if run is not _begun.run:
+            _begun.run, _begun.environment, _begun.offline = run, before, offline
+            run.call_before_end(_begun.forget)
+        return run
+
+
+def _has_no_destination(env: Mapping[str, str], exporters: object) -> bool:
+    from otel_bridge.emit.config.child_env import launcher_alive  # noqa: PLC0415
+    from otel_bridge.emit.config.exporters import choose  # noqa: PLC0415
+
+    if launcher_alive(env) or OFFLINE.read(env):
+        return False
+    choice = choose(exporters, env, Path.cwd(), elsewhere=True)
+    return not choice.names and not choice.refused
+
+
+def _is_given(value: str, generated: str) -> bool:
+    return bool(value) and value != generated
+
+
+def checked_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return further arguments of ``init()`` that a user gave an adapter.
+
+    Raises:
+        ConfigError: ``init()`` does not have one of them.
+    """
+    from otel_bridge.emit.api import init  # noqa: PLC0415
+
+    known = sorted(inspect.signature(init).parameters.keys() - _OWN_ARGUMENTS)
+    unknown = next((name for name in arguments if name not in known), None)
+    if unknown is not None:
+        raise ConfigError(f"{unknown}= is not an argument of otel_bridge.init(); expected some of {', '.join(known)}")
+    return arguments
+
+
+def guarded(call: Callable[P, T]) -> Callable[P, T | None]:
+    """Return *call* such that an exception in it is counted as a drop and does not reach the framework."""
+
+    @functools.wraps(call)
+    def guarding(*given: P.args, **named: P.kwargs) -> T | None:
+        try:
+            return call(*given, **named)
+        except Exception as exc:  # noqa: BLE001  # a framework's objects may be anything
+            count_failure(call.__qualname__, exc)
+            return None
+
+    return guarding
+
+
+def count_failure(what: str, exc: Exception) -> None:
+    """Count that an adapter failed in *what*."""
+    from otel_bridge.emit import api  # noqa: PLC0415
+    from otel_bridge.emit.console import say  # noqa: PLC0415
+
+    run = api.current_run()
+    if run is not None and run.recording:
+        run.count_drop("adapter_failed", key=f"{what}: {type(exc).__name__}: {exc}")
+    else:
+        say(f"{what} failed: {type(exc).__name__}: {exc}", always=True)

@@ -1,0 +1,203 @@
+"""Adapter of Lightning: a logger for ``lightning``, ``pytorch_lightning`` and Fabric, and their entry points.
+
+.. code-block:: python
+
+    trainer = Trainer(logger=OtelBridgeLogger("project", "run"))
+
+Every Lightning program loads this module through the entry points, so it imports next to nothing by itself. The entry
+points add the logger when ``OTEL_BRIDGE_LIGHTNING=1``.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_bridge.errors import MissingExtraError, OtelBridgeError
+from otel_bridge.settings import LIGHTNING
+
+if TYPE_CHECKING:
+    from otel_bridge.adapters.framework_run import FrameworkRun
+    from otel_bridge.emit.run import Run
+
+_PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric")
+"""Packages with a base class ``Logger`` in their module ``loggers``."""
+
+
+class LightningLogger:
+    """Records what Lightning's loops log, on rank 0. `OtelBridgeLogger` adds the base class of the installed package.
+
+    Args:
+        project: Project; default: as in ``otel_bridge.init()``.
+        name: Name of the run; default: as in ``otel_bridge.init()``.
+        role: Role of this process.
+        save_dir: Folder below which Lightning saves checkpoints; default: the trainer's ``default_root_dir``.
+        attached: Whether an entry point adds the logger: then checkpoints are saved where they are without it.
+        arguments: Further arguments of ``otel_bridge.init()``, e.g. ``group`` or ``tags``.
+
+    Raises:
+        ConfigError: ``otel_bridge.init()`` does not have an argument.
+    """
+
+    def __init__(
+        self,
+        project: str | None = None,
+        name: str | None = None,
+        role: str | None = None,
+        *,
+        save_dir: str | None = None,
+        attached: bool = False,
+        **arguments: Any,
+    ) -> None:
+        from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, checked_arguments  # noqa: PLC0415
+
+        super().__init__()
+        self._save_dir, self._attached = save_dir, attached
+        names = RunNames(project, name, role, None, checked_arguments(arguments))
+        self._recording: FrameworkRun = FrameworkRun("Lightning", names)
+
+    @property
+    def name(self) -> str:
+        """Return the project, which Lightning puts into the path of checkpoints."""
+        return "" if self._attached else self._path_part("project")
+
+    @property
+    def version(self) -> str:
+        """Return the run's name, which Lightning puts into the path of checkpoints."""
+        return "" if self._attached else self._path_part("name")
+
+    @property
+    def save_dir(self) -> str | None:
+        """Return the folder below which Lightning saves checkpoints."""
+        return self._save_dir
+
+    @property
+    def experiment(self) -> Run:
+        """Return the run; on ranks above 0 one that records nothing."""
+        run = self._recording.begin() if _is_rank_zero() else None
+        return _no_run() if run is None else run
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Record one row."""
+        if _is_rank_zero():
+            self._recording.log(metrics, step)
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        """Record hyperparameters: a mapping or a namespace. Other loggers' arguments have no meaning here."""
+        if _is_rank_zero() and params:
+            self._recording.log_config(params)
+
+    def save(self) -> None:
+        """Do nothing: a row is appended when it is logged."""
+
+    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
+        """Do nothing: checkpoints are not recorded."""
+
+    def finalize(self, status: str) -> None:
+        """End the run only after a failure: Lightning calls this after each ``fit``, ``validate`` and ``test``."""
+        if not _is_rank_zero():
+            return
+        if status in {"failed", "aborted"}:
+            self._recording.finish("failed")
+        else:
+            self._recording.flush()
+
+    def _path_part(self, which: str) -> str:
+        # Lightning broadcasts the path of rank 0, so that only rank 0 needs the run.
+        found: object = getattr(self.experiment if _is_rank_zero() else self._recording.names, which)
+        return str(found or "otel_bridge").replace("/", "_")
+
+
+class LightningAttachment:
+    """Callback that adds a logger when a trainer, or Fabric, is set up."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Add a logger to *trainer*, if it has none of this kind."""
+        _attach(trainer.loggers, trainer.default_root_dir)
+
+    def on_after_setup(self, fabric: Any, module: Any) -> None:  # noqa: ARG002  # Fabric's signature
+        """Add a logger to *fabric*, if it has none of this kind."""
+        _attach(fabric.loggers, None)
+
+
+def lightning_callbacks() -> list[Any]:
+    """Return the callbacks that ``lightning.pytorch`` adds to each trainer."""
+    return _callbacks("lightning.pytorch")
+
+
+def pytorch_lightning_callbacks() -> list[Any]:
+    """Return the callbacks that ``pytorch_lightning`` adds to each trainer."""
+    return _callbacks("pytorch_lightning")
+
+
+def fabric_callbacks() -> list[Any]:
+    """Return the callbacks that Fabric adds."""
+    return _callbacks(None)
+
+
+def _callbacks(package: str | None) -> list[Any]:
+    """Return nothing unless ``OTEL_BRIDGE_LIGHTNING`` asks for it; never raise into ``Trainer()``."""
+    try:
+        if not LIGHTNING.read():
+            return []
+        if package is None:
+            return [LightningAttachment()]
+        base: Any = sys.modules[package].Callback  # pyright: ignore[reportUnknownMemberType]
+        return [type("OtelBridgeCallback", (LightningAttachment, base), {})()]
+    except (OtelBridgeError, AttributeError, KeyError) as exc:
+        from otel_bridge.emit.console import say  # noqa: PLC0415
+
+        say(f"Lightning goes on without otel-bridge: {exc}", always=True)
+        return []
+
+
+def _attach(loggers: list[Any], save_dir: str | None) -> None:
+    if not any(isinstance(one, LightningLogger) for one in loggers):
+        loggers.append(_logger_class()(save_dir=save_dir, attached=True))
+
+
+def __getattr__(name: str) -> Any:
+    if name != "OtelBridgeLogger":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _logger_class()
+
+
+def _logger_class() -> Any:
+    """Return the class of loggers, made once of the base classes of all packages that are loaded.
+
+    Raises:
+        MissingExtraError: No package of Lightning is installed.
+    """
+    if (known := globals().get("OtelBridgeLogger")) is not None:
+        return known
+    from importlib import import_module  # noqa: PLC0415
+
+    loaded = [name for name in _PACKAGES if name in sys.modules]
+    if not loaded:
+        loaded = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None][:1]
+    if not loaded:
+        raise MissingExtraError(
+            "Lightning is not installed; this adapter needs lightning>=2; run: pip install 'lightning>=2'"
+        )
+    found: list[type] = [import_module(f"{name}.loggers").Logger for name in loaded]
+    bases = [one for one in found if not any(other is not one and issubclass(other, one) for other in found)]
+    body = {"__module__": __name__, "__doc__": LightningLogger.__doc__}
+    made = type("OtelBridgeLogger", (LightningLogger, *dict.fromkeys(bases)), body)
+    globals()["OtelBridgeLogger"] = made
+    return made
+
+
+def _is_rank_zero() -> bool:
+    """Return whether this process is rank 0, as Lightning sees it."""
+    module = sys.modules.get("lightning_utilities.core.rank_zero")
+    only: Any = getattr(module, "rank_zero_only", None)
+    return not getattr(only, "rank", 0)
+
+
+def _no_run() -> Run:
+    from pathlib import Path  # noqa: PLC0415
+
+    from otel_bridge.emit.startup import nothing_recorded  # noqa: PLC0415
+
+    return nothing_recorded({}, Path())

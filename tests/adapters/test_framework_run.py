@@ -1,0 +1,173 @@
+"""The run of a framework: which names it has, when it begins and ends, and that no failure reaches the framework."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+import otel_bridge
+from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
+from support.trainers.emit_samples import environment_of, held, run_in, seen_in
+
+
+def names_of(base: Path) -> list[tuple[str, str, str | None]]:
+    return [(seen.header.project, seen.header.run_name, seen.header.role) for seen in seen_in(base)]
+
+
+def log_one(names: RunNames) -> None:
+    FrameworkRun("fake", names).log({"loss": 1.0}, 1)
+
+
+def test_nothing_begins_before_the_first_record(tmp_path: Path) -> None:
+    with environment_of(held(tmp_path)):
+        recording = FrameworkRun("fake", RunNames("p", "a"), config={"lr": 0.1})
+        recording.flush()
+        recording.finish()
+        before = seen_in(tmp_path)
+        recording.log({"loss": 1.0}, 1)
+
+        (seen,) = seen_in(tmp_path)
+        assert (before, seen.steps, seen.event("rl.run.config").body is not None) == ([], [1], True)
+
+
+@pytest.mark.parametrize(
+    ("names", "variables", "expected"),
+    [
+        (RunNames("p", "a", "trainer"), {}, ("p", "a", "trainer")),
+        (RunNames("p", "a", "trainer"), {"WANDB_PROJECT": "w", "WANDB_NAME": "n"}, ("p", "a", "trainer")),
+        (
+            RunNames("p", "a", "trainer"),
+            {"OTEL_BRIDGE_PROJECT": "q", "OTEL_BRIDGE_RUN_NAME": "b", "OTEL_BRIDGE_ROLE": "r"},
+            ("q", "b", "r"),
+        ),
+        (RunNames(None, "a", None, "huggingface"), {}, ("huggingface", "a", None)),
+        (RunNames(None, "a", None, "huggingface"), {"WANDB_PROJECT": "w"}, ("w", "a", None)),
+        (RunNames(None, "a", None, "huggingface"), {"MLFLOW_EXPERIMENT_NAME": "m"}, ("m", "a", None)),
+        (
+            RunNames("p", "a"),
+            {
+                "OTEL_BRIDGE_PROJECT": "made", "OTEL_BRIDGE_GENERATED_PROJECT": "made",
+                "OTEL_BRIDGE_RUN_NAME": "up", "OTEL_BRIDGE_GENERATED_NAME": "up",
+            },
+            ("p", "a", None),
+        ),
+    ],
+)  # fmt: skip
+def test_variables_of_otel_bridge_win_and_those_of_trackers_win_over_a_default(
+    tmp_path: Path, names: RunNames, variables: dict[str, str], expected: tuple[str, str, str | None]
+) -> None:
+    with environment_of({**held(tmp_path), **variables}):
+        log_one(names)
+
+        assert names_of(tmp_path) == [expected]
+
+
+def test_loggers_with_the_same_names_share_the_run_and_another_name_begins_another(tmp_path: Path) -> None:
+    with environment_of(held(tmp_path)):
+        first = FrameworkRun("fake", RunNames("p", "a"))
+        first.log({"loss": 1.0}, 1)
+        log_one(RunNames("p", "a"))
+        log_one(RunNames("p", "b"))
+
+        one, two = seen_in(tmp_path)
+        assert [(one.header.run_name, one.steps), (two.header.run_name, two.steps)] == [("a", [1, 1]), ("b", [1])]
+
+
+def test_a_logger_whose_run_another_has_replaced_stops_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with environment_of(held(tmp_path)):
+        first = FrameworkRun("fake", RunNames("p", "a"))
+        first.log({"loss": 1.0}, 1)
+        log_one(RunNames("p", "b"))
+        first.log({"loss": 2.0}, 2)
+        first.log({"loss": 2.0}, 3)
+
+        assert [seen.steps for seen in seen_in(tmp_path)] == [[1], [1]]
+        line = "fake goes on, and nothing more of it is recorded: p/a ended when p/b began in this process"
+        assert capsys.readouterr().err.count(line) == 1
+
+
+def test_a_record_after_finish_begins_the_run_again_where_it_was(tmp_path: Path) -> None:
+    with environment_of(held(tmp_path)):
+        recording = FrameworkRun("fake", RunNames("p", "a"))
+        recording.log({"loss": 1.0}, 4)
+        recording.finish()
+        recording.log({"loss": 2.0})
+
+        first, second = seen_in(tmp_path)
+        assert (first.header.run_id, first.steps, second.steps) == (second.header.run_id, [4], [5])
+
+
+def test_a_run_of_the_program_is_used_as_it_is_and_not_ended(tmp_path: Path) -> None:
+    with run_in(tmp_path, project="mine", name="own") as run:
+        recording = FrameworkRun("fake", RunNames("p", "a"))
+        recording.log({"loss": 1.0}, 1)
+        recording.finish("failed")
+        still = run.recording
+        run.finish()
+        recording.log({"loss": 1.0}, 2)
+
+        (seen,) = seen_in(tmp_path)
+        assert (still, seen.header.run_name, seen.steps) == (True, "own", [1])
+
+
+def test_a_setting_that_cannot_be_used_is_one_line_and_the_framework_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with environment_of(held(tmp_path, OTEL_BRIDGE_EXPORTERS="wadnb")):
+        recording = FrameworkRun("fake", RunNames("p", "a"))
+        recording.log({"loss": 1.0}, 1)
+        recording.log({"loss": 1.0}, 2)
+        recording.finish()
+
+        err = capsys.readouterr().err
+        assert (err.count("otel-bridge: fake goes on"), "wadnb" in err) == (1, True)
+
+
+def test_without_an_exporter_the_run_is_held_and_its_children_too(tmp_path: Path) -> None:
+    with environment_of({**held(tmp_path), "OTEL_BRIDGE_OFFLINE": ""}):
+        recording = FrameworkRun("fake", RunNames("p", "a"))
+        recording.log({"loss": 1.0}, 1)
+        inside = os.environ.get("OTEL_BRIDGE_OFFLINE")
+        recording.finish()
+
+        (seen,) = seen_in(tmp_path)
+        assert (seen.steps, seen.header.hold, inside, os.environ.get("OTEL_BRIDGE_OFFLINE")) == ([1], True, "1", "")
+
+
+def test_exporters_none_records_nothing(tmp_path: Path) -> None:
+    with environment_of({**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_EXPORTERS": "none"}):
+        recording = FrameworkRun("fake", RunNames("p", "a"))
+        recording.log({"loss": 1.0}, 1)
+        recording.log({"loss": 1.0}, 2)
+
+        assert seen_in(tmp_path) == []
+
+
+def test_a_copy_in_another_process_begins_the_run_by_itself(tmp_path: Path) -> None:
+    with environment_of(held(tmp_path)):
+        recording = FrameworkRun("fake", RunNames("p", "a", "trainer"), config={"lr": 0.1})
+        recording.log({"loss": 1.0}, 1)
+        copy: FrameworkRun = pickle.loads(pickle.dumps(recording))
+
+        assert (copy.names, copy.begin()) == (recording.names, otel_bridge.current_run())
+
+
+def test_a_failure_of_an_adapter_is_counted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @guarded
+    def on_log() -> int:
+        raise KeyError("loss")
+
+    with run_in(tmp_path) as run:
+        assert on_log() is None
+        run.finish()
+        counted = capsys.readouterr().err
+    on_log()
+
+    assert "1 calls of a framework that its adapter failed on; please report it [adapter_failed], first" in counted
+    assert "on_log: KeyError: 'loss'" in counted
+    assert "on_log failed: KeyError: 'loss'" in capsys.readouterr().err

@@ -1,0 +1,122 @@
+"""Lightning's logger and entry points, with a fake of the package: the end of a phase is not the end of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.trainers.command_runs import PYTHON, call, environment, program, report_of, runs
+from support.trainers.framework_runs import config_in, ends_of, recorded, rows_of, run_program
+
+PHASES = """
+import pickle
+from lightning.pytorch import Trainer, loggers
+from otel_bridge.adapters.lightning import OtelBridgeLogger
+
+logger = OtelBridgeLogger("sft", "one", tags=["a"])
+assert isinstance(logger, loggers.Logger)
+trainer = Trainer(logger=logger)
+trainer.run("fit", (1, {"loss": 0.5, "epoch": 0}), (2, {"loss": 0.25, "epoch": 0}))
+trainer.run("validate", (2, {"val": 2.0}))
+trainer.run("test", (0, {"loss": 3.0}))
+assert (logger.name, logger.version, logger.experiment.name) == ("sft", "one", "one")
+copy = pickle.loads(pickle.dumps(logger))
+copy.log_metrics(metrics={"loss": 4.0}, step=5)
+"""
+FAILS = """
+from lightning.pytorch import Trainer
+from otel_bridge.adapters.lightning import OtelBridgeLogger
+
+trainer = Trainer(logger=OtelBridgeLogger("sft", "one"))
+try:
+    trainer.run("fit", (1, {"loss": 0.5}), error=RuntimeError("out of memory"))
+except RuntimeError:
+    pass
+"""
+ENTRY_POINT = """
+import sys
+from lightning.pytorch import Trainer
+
+trainer = Trainer(logger=False)
+trainer.run("fit", (1, {"loss": 0.5}))
+trainer.run("validate", (1, {"val": 2.0}))
+print(len(trainer.loggers), [(one.name, one.version, one.save_dir) for one in trainer.loggers])
+print([name for name in sys.modules if name.startswith(("otel_bridge.emit", "opentelemetry"))][:1])
+"""
+FABRIC = """
+from lightning.fabric import Fabric
+
+fabric = Fabric()
+for _ in range(2):
+    fabric.setup(object())
+for step in range(3):
+    fabric.log_dict({"loss": step / 2}, step=step)
+"""
+
+
+@pytest.mark.slow
+def test_rows_after_the_end_of_a_phase_are_recorded_and_the_run_ends_once(tmp_path: Path) -> None:
+    run_program(tmp_path, PHASES)
+
+    found = recorded(tmp_path)
+    assert rows_of(found, "loss") == [(1, 0.5), (2, 0.25), (0, 3.0), (5, 4.0)]
+    assert (rows_of(found, "val"), ends_of(found)) == ([(2, 2.0)], ["finished"])
+    assert config_in(found)["lr"] == 0.1
+
+
+@pytest.mark.slow
+def test_a_phase_that_failed_ends_the_run_as_failed(tmp_path: Path) -> None:
+    run_program(tmp_path, FAILS)
+
+    found = recorded(tmp_path)
+    assert (rows_of(found, "loss"), ends_of(found)) == ([(1, 0.5)], ["failed"])
+
+
+@pytest.mark.slow
+def test_the_entry_point_adds_one_logger_that_moves_no_checkpoint(tmp_path: Path) -> None:
+    done = run_program(tmp_path, ENTRY_POINT, OTEL_BRIDGE_LIGHTNING="1", OTEL_BRIDGE_PROJECT="sft")
+
+    found = recorded(tmp_path)
+    assert (rows_of(found, "loss"), rows_of(found, "val")) == ([(1, 0.5)], [(1, 2.0)])
+    assert (done.stdout.splitlines()[0], report_of(runs(tmp_path)).project) == ("1 [('', '', '.')]", "sft")
+
+
+def test_without_its_variable_the_entry_point_adds_nothing_and_imports_nothing(tmp_path: Path) -> None:
+    done = run_program(tmp_path, ENTRY_POINT)
+    misspelt = run_program(tmp_path, ENTRY_POINT, OTEL_BRIDGE_LIGHTNING="maybe")
+
+    assert (done.stdout, done.stderr, runs(tmp_path).exists()) == ("0 []\n[]\n", "", False)
+    assert misspelt.stdout.startswith("0 []\n")
+    assert "Lightning goes on without otel-bridge: OTEL_BRIDGE_LIGHTNING='maybe': expected 1 or 0" in misspelt.stderr
+
+
+@pytest.mark.slow
+def test_fabric_gets_the_logger_once_when_it_sets_up_a_module(tmp_path: Path) -> None:
+    run_program(tmp_path, FABRIC, OTEL_BRIDGE_LIGHTNING="1")
+
+    assert rows_of(recorded(tmp_path), "loss") == [(0, 0.0), (1, 0.5), (2, 1.0)]
+
+
+def test_ranks_above_zero_record_nothing(tmp_path: Path) -> None:
+    code = """
+    import lightning_utilities.core.rank_zero
+    from otel_bridge.adapters.lightning import OtelBridgeLogger
+    logger = OtelBridgeLogger("sft", "one")
+    logger.experiment.log({"loss": 1.0})
+    logger.log_metrics(metrics={"loss": 1.0}, step=1)
+    logger.finalize("success")
+    print(logger.name, logger.version)
+    """
+
+    done = run_program(tmp_path, code, RANK="1")
+
+    assert (done.stdout, runs(tmp_path).exists()) == ("sft one\n", False)
+
+
+def test_without_lightning_the_error_names_what_to_install(tmp_path: Path) -> None:
+    code = "from otel_bridge.adapters.lightning import OtelBridgeLogger"
+
+    done = call([PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path))
+
+    assert "MissingExtraError: Lightning is not installed; this adapter needs lightning>=2; run:" in done.stderr

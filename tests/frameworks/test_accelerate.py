@@ -1,0 +1,50 @@
+"""Accelerate itself: the object, the registered name, and two processes with one writer."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from support.trainers.command_runs import call, program, report_of, runs
+from support.trainers.framework_programs import ACCELERATE_NAME, ACCELERATE_OBJECT
+from support.trainers.framework_runs import (
+    NEEDS_REAL,
+    REAL,
+    config_in,
+    ends_of,
+    framework_environment,
+    recorded,
+    rows_of,
+    run_program,
+)
+
+pytestmark = NEEDS_REAL
+LOSS = [(0, 0.0), (1, 0.5), (2, 1.0)]
+
+
+def test_the_object_records_rows_and_config_and_ends_the_run(tmp_path: Path) -> None:
+    run_program(tmp_path, ACCELERATE_OBJECT, real=True)
+
+    found = recorded(tmp_path)
+    assert (rows_of(found, "loss"), ends_of(found)) == (LOSS, ["finished"])
+    assert {"lr": 0.1, "model": "tiny"}.items() <= config_in(found).items()
+    assert report_of(runs(tmp_path)).name == "one"
+
+
+def test_the_registered_name_records_too_and_an_exception_makes_the_end_failed(tmp_path: Path) -> None:
+    run_program(tmp_path, ACCELERATE_NAME, real=True, fails=True)
+
+    found = recorded(tmp_path)
+    assert (rows_of(found, "loss"), ends_of(found)) == (LOSS, ["failed"])
+
+
+def test_of_two_processes_one_writes(tmp_path: Path) -> None:
+    script = program(tmp_path, "train.py", textwrap.dedent(ACCELERATE_OBJECT))
+    env = framework_environment(tmp_path, real=True)
+
+    done = call([REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script], cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stderr
+    found = recorded(tmp_path)
+    assert (rows_of(found, "loss"), ends_of(found)) == (LOSS, ["finished"])
+    assert done.stderr.count("otel-bridge: grpo/one (") == 1

@@ -1,0 +1,59 @@
+"""Lightning itself, by both names of the package, and Fabric: phases, a failure, the entry points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.trainers.command_runs import runs
+from support.trainers.framework_programs import (
+    LIGHTNING_ENTRY_POINT,
+    LIGHTNING_FABRIC,
+    LIGHTNING_FAILS,
+    LIGHTNING_PHASES,
+)
+from support.trainers.framework_runs import NEEDS_REAL, config_in, ends_of, recorded, rows_of, run_program
+
+pytestmark = NEEDS_REAL
+BOTH = pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
+
+
+@BOTH
+def test_rows_of_validate_and_test_after_fit_are_recorded_and_the_run_ends_once(tmp_path: Path, package: str) -> None:
+    run_program(tmp_path, LIGHTNING_PHASES, package, real=True)
+
+    found = recorded(tmp_path)
+    assert [step for step, _ in rows_of(found, "loss")] == [1, 3]
+    assert [value for _, value in rows_of(found, "val")][-1:] == [2.0]
+    assert [value for _, value in rows_of(found, "test")] == [3.0]
+    assert (ends_of(found), config_in(found)["fails"]) == (["finished"], False)
+
+
+def test_an_exception_inside_ends_the_run_as_failed_although_the_program_catches_it(tmp_path: Path) -> None:
+    run_program(tmp_path, LIGHTNING_FAILS, "lightning", real=True)
+
+    found = recorded(tmp_path)
+    assert ([step for step, _ in rows_of(found, "loss")], ends_of(found)) == ([1], ["failed"])
+
+
+@BOTH
+def test_the_entry_point_adds_the_logger_and_moves_no_checkpoint(tmp_path: Path, package: str) -> None:
+    variables = {"OTEL_BRIDGE_LIGHTNING": "1", "OTEL_BRIDGE_PROJECT": "sft"}
+    run_program(tmp_path / "with", LIGHTNING_ENTRY_POINT, package, "checkpoints", real=True, **variables)
+    without = run_program(tmp_path / "without", LIGHTNING_ENTRY_POINT, package, "checkpoints", real=True)
+
+    found = recorded(tmp_path / "with")
+    assert [step for step, _ in rows_of(found, "loss")] == [1, 3]
+    assert checkpoints(tmp_path / "with") == checkpoints(tmp_path / "without") != []
+    assert (without.stdout.splitlines()[-1], runs(tmp_path / "without").exists()) == ("nothing", False)
+
+
+def test_fabric_records_what_is_logged_after_a_module_is_set_up(tmp_path: Path) -> None:
+    run_program(tmp_path, LIGHTNING_FABRIC, real=True, OTEL_BRIDGE_LIGHTNING="1")
+
+    assert rows_of(recorded(tmp_path), "loss") == [(0, 0.0), (1, 0.5), (2, 1.0)]
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.ckpt"))

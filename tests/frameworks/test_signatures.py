@@ -1,0 +1,57 @@
+"""Fakes of frameworks have the signatures of the real ones: a release that changes one fails here, not at a user."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.trainers.command_runs import PYTHON, call
+from support.trainers.framework_runs import NEEDS_REAL, REAL, framework_environment
+
+pytestmark = NEEDS_REAL
+
+SCRIPT = str(Path(__file__).with_name("signatures.py"))
+PLACES = {
+    "accelerate": [
+        "accelerate:Accelerator.end_training",
+        "accelerate.tracking:GeneralTracker.__init__",
+        "accelerate.tracking:GeneralTracker.finish",
+        "accelerate.tracking:GeneralTracker.log",
+        "accelerate.tracking:GeneralTracker.start",
+        "accelerate.tracking:GeneralTracker.store_init_configuration",
+        "accelerate.tracking:LOGGER_TYPE_TO_CLASS",
+        "accelerate.tracking:on_main_process",
+        "accelerate.tracking:register_tracker_class",
+    ],
+    "lightning": [
+        "lightning.fabric:Fabric.call",
+        "lightning.fabric:Fabric.log_dict",
+        "lightning.fabric.loggers:Logger.finalize",
+        "lightning.fabric.loggers:Logger.log_hyperparams",
+        "lightning.fabric.loggers:Logger.log_metrics",
+        "lightning.fabric.loggers:Logger.name",
+        "lightning.fabric.loggers:Logger.save",
+        "lightning.fabric.loggers:Logger.version",
+        "lightning.pytorch:Callback.setup",
+        "lightning.pytorch.loggers:Logger.after_save_checkpoint",
+        "lightning.pytorch.loggers:Logger.save_dir",
+    ],
+}
+
+
+@pytest.mark.parametrize("framework", PLACES)
+def test_the_fake_has_the_signatures_of_the_real_package(tmp_path: Path, framework: str) -> None:
+    fake, real = (signatures(tmp_path, framework, real=real) for real in (False, True))
+
+    assert fake == real
+
+
+def signatures(folder: Path, framework: str, *, real: bool) -> dict[str, object]:
+    env = framework_environment(folder, real=real)
+    done = call([REAL if real else PYTHON, SCRIPT, *PLACES[framework]], cwd=folder, env=env)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("signatures ")]
+    found: dict[str, object] = json.loads(line.removeprefix("signatures "))
+    return found

@@ -1,0 +1,71 @@
+"""Run a program of a framework: with the fakes of tests/support/frameworks, or in the environment of the real ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.trainers.command_runs import PYTHON, call, ended, environment, only_folder, program, records, runs
+
+FAKES = Path(__file__).parents[1] / "frameworks"
+REAL = os.environ.get("FRAMEWORKS_PYTHON", "")
+NEEDS_REAL = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not REAL, reason="FRAMEWORKS_PYTHON names no environment with the frameworks"),
+]
+_SILENT = {
+    "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error", "OMP_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "ignore", "WANDB_BASE_URL": "http://127.0.0.1:9", "RAY_USAGE_STATS_ENABLED": "0",
+}  # fmt: skip
+
+
+def framework_environment(folder: Path, *, real: bool, **variables: str) -> dict[str, str]:
+    """The environment of a program that delivers to files."""
+    path = {} if real else {"PYTHONPATH": str(FAKES)}
+    return environment(folder, **{"OTEL_BRIDGE_EXPORTERS": "file", **_SILENT, **path, **variables})
+
+
+def run_program(
+    folder: Path, code: str, *arguments: str, real: bool = False, fails: bool = False, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run *code* to its end, which must be good unless it *fails*."""
+    folder.mkdir(exist_ok=True)
+    env = framework_environment(folder, real=real, **variables)
+    done = call([REAL if real else PYTHON, program(folder, "train.py", code), *arguments], cwd=folder, env=env)
+    assert (done.returncode != 0) is fails, done.stderr
+    return done
+
+
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    """What the one run of *folder* delivered, after its end."""
+    ended(runs(folder))
+    return records(only_folder(runs(folder)))
+
+
+def rows_of(found: list[dict[str, Any]], *keys: str) -> list[tuple[Any, ...]]:
+    """Step and values of the rows that have all of *keys*."""
+    rows = [one for one in found if one["kind"] == "row" and all(key in one["values"] for key in keys)]
+    return [(one["step"], *(one["values"][key] for key in keys)) for one in rows]
+
+
+def config_in(found: list[dict[str, Any]]) -> Mapping[str, Any]:
+    """The config of the run."""
+    config: dict[str, Any] = {}
+    for one in found:
+        config |= one.get("config", {}) if one["kind"] == "config" else {}
+    return config
+
+
+def ends_of(found: list[dict[str, Any]]) -> list[str]:
+    """Every end of the run."""
+    return [one["status"] for one in found if one["kind"] == "end"]
+
+
+def rollouts_in(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rollouts of the run."""
+    return [one for one in found if one["kind"] == "rollout"]
