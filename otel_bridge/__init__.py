@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         log_rewards,
         log_rollouts,
         rollout,
+        summary,
     )
     from otel_bridge.emit.content.policy import redact_with
     from otel_bridge.emit.encode.histogram import Histogram
@@ -56,6 +57,7 @@ __all__ = [
     "log_rollouts",
     "redact_with",
     "rollout",
+    "summary",
     "tool",
 ]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from otel_bridge.errors import ConfigError, MissingExtraError
-from otel_bridge.records import Evaluation, Json, PlainTrace, Position, RolloutRecord, Row, Status
+from otel_bridge.records import Evaluation, Json, PlainTrace, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge.settings import Setting
 from otel_bridge.text.addresses import without_credentials
 
@@ -39,6 +39,7 @@ class RunInfo:
             and facts about the first process: ``host.name``, ``process.command``, ``vcs.ref.head.revision`` ….
         keys: Every key seen so far to its axis key; axes must be defined before the first record is written.
         configs: The merged config of each role, as passed to `RunWriter.write_config` right after open.
+        summaries: The last values of each role, as passed to `WritesSummary.write_summary` right after open.
         reopened: Whether data arrived after an end had been written.
         node_rank: Number of this machine in the job.
         local: Whether no endpoint collects the job's data, so that another machine may have a bridge of this run too.
@@ -63,6 +64,7 @@ class RunInfo:
     local: bool = True
     oldest: Position = 1
     name_generated: bool = False
+    summaries: Mapping[str | None, Mapping[str, Scalar]] = field(default_factory=dict[str | None, Mapping[str, Scalar]])
 
 
 class WriterMemory(Protocol):
@@ -166,6 +168,19 @@ class WritesPlainTraces(Protocol):
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
         """Write traces that are not rollouts, in their order."""
+        ...
+
+
+@runtime_checkable
+class WritesSummary(Protocol):
+    """Extends a `RunWriter` that shows last values of keys."""
+
+    def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
+        """Show *values*, full key to value, as the last ones of these keys; other keys keep theirs.
+
+        Also called for each role right after open with all that is known, so that it must be safe to repeat. A value
+        stays until the next one of its key, also when rows with that key follow.
+        """
         ...
 
 

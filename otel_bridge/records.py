@@ -1,4 +1,4 @@
-"""Defines the records that the bridge delivers: rows, rollouts, evaluations, configs and ends.
+"""Defines the records that the bridge delivers: rows, rollouts, evaluations, configs, summaries and ends.
 
 Translation produces each record once, the ledger stores them in one order, and every writer gets them in this form.
 Times are Unix nanoseconds unless a name states another unit. Pure data: no I/O.
@@ -252,6 +252,24 @@ class Config:
     position: Position = 0
 
 
+Scalar: TypeAlias = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Holds last values of keys, which trackers show beside the run's curves; later records replace single keys.
+
+    Attributes:
+        values: Full key (``<role>/<key>``) to value; only what changed at this position.
+    """
+
+    id: str
+    role: str | None
+    values: Mapping[str, Scalar]
+    time_unix_ns: int
+    position: Position = 0
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """Marks the end of the run; it takes effect only while it is the last record of the ledger."""
@@ -262,7 +280,7 @@ class End:
     position: Position = 0
 
 
-Record: TypeAlias = Row | RolloutRecord | PlainTrace | Evaluation | Config | End
+Record: TypeAlias = Row | RolloutRecord | PlainTrace | Evaluation | Config | Summary | End
 
 AXIS: Final = "step"
 

@@ -115,6 +115,7 @@ TURN_LAST: Final = "rl.turn.last"
 # --- events (log records) ---------------------------------------------------------------------------------------------
 EVENT_NAME: Final = "event.name"
 EVENT_CONFIG: Final = "rl.run.config"
+EVENT_SUMMARY: Final = "rl.run.summary"
 EVENT_ROLLOUTS: Final = "rl.rollouts"
 ROLLOUTS_COUNT: Final = "rl.rollouts.count"
 """Int, on `EVENT_ROLLOUTS`: left-out rollouts, those without a reward included."""

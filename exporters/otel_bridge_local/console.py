@@ -18,7 +18,18 @@ from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.machine import this_host
-from otel_bridge.records import Distribution, Evaluation, Json, PlainTrace, Position, RolloutRecord, Row, Status, Value
+from otel_bridge.records import (
+    Distribution,
+    Evaluation,
+    Json,
+    PlainTrace,
+    Position,
+    RolloutRecord,
+    Row,
+    Scalar,
+    Status,
+    Value,
+)
 from otel_bridge.settings import LAUNCHER
 from otel_bridge.text.printable import printable
 
@@ -116,6 +127,12 @@ class ConsoleRunWriter:
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Print the number of config entries, without their values."""
         self._print(None, None, "", f"config of {role or 'the run'}: {len(config)} entries")
+
+    def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
+        """Print *values*."""
+        del role
+        shown = " ".join(f"{key}={value if isinstance(value, str) else _shown(value)}" for key, value in values.items())
+        self._print(None, None, "", f"summary: {_clipped(shown)}")
 
     def durable(self) -> Position | None:
         """Return ``None``, so that what was printed counts as durable."""

@@ -19,7 +19,7 @@ from otel_bridge import settings as core
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts, WriterMemory
 from otel_bridge.journal.files import open_regular, read_regular
-from otel_bridge.records import Evaluation, Json, PlainTrace, Position, RolloutRecord, Row, Status
+from otel_bridge.records import Evaluation, Json, PlainTrace, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_local.payload import (
     Payload,
     config_payload,
@@ -28,6 +28,7 @@ from otel_bridge_local.payload import (
     late_payload,
     rollout_payload,
     row_payload,
+    summary_payload,
     trace_payload,
 )
 
@@ -118,6 +119,10 @@ class FileRunWriter:
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Append the config; the last line of a role is valid."""
         self._put(json_line(config_payload(role, config)), self._last)
+
+    def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
+        """Append the values; the last one of a key is valid."""
+        self._put(json_line(summary_payload(role, values)), self._last)
 
     def durable(self) -> Position | None:
         """Return the position of the last whole line."""

@@ -11,7 +11,18 @@ from typing import TypeAlias
 
 import orjson
 
-from otel_bridge.records import Distribution, Evaluation, Json, PlainTrace, RolloutRecord, Row, Span, Status, Value
+from otel_bridge.records import (
+    Distribution,
+    Evaluation,
+    Json,
+    PlainTrace,
+    RolloutRecord,
+    Row,
+    Scalar,
+    Span,
+    Status,
+    Value,
+)
 
 Payload: TypeAlias = dict[str, Json]
 
@@ -99,6 +110,11 @@ def late_payload(late: Evaluation) -> Payload:
 def config_payload(role: str | None, config: Mapping[str, Json]) -> Payload:
     """Return the payload of the whole config of *role*."""
     return {"kind": "config", "role": role, "config": plain({**config})}
+
+
+def summary_payload(role: str | None, values: Mapping[str, Scalar]) -> Payload:
+    """Return the payload of last values of keys."""
+    return {"kind": "summary", "role": role, "summary": plain({**values})}
 
 
 def end_payload(status: Status) -> Payload:

@@ -1,4 +1,6 @@
-"""Sets the tags of an MLflow run: the run of otel-bridge, its program, and the roles that wrote to it.
+"""Sets the tags of an MLflow run: the run of otel-bridge, its program, its roles, and its summary.
+
+Numbers of a summary are metrics, because MLflow sorts and compares runs by metrics; texts and bools are tags.
 
 Names of MLflow's own tags: mlflow/utils/mlflow_tags.py. Tags that a person may change in the UI (the note) and tags
 that another bridge of the run has set (host, commit) are never overwritten.
@@ -6,17 +8,21 @@ that another bridge of the run has set (host, commit) are never overwritten.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Final, cast
 
 from otel_bridge import semconv
 from otel_bridge.errors import ExporterError
 from otel_bridge.exporter import RunInfo
-from otel_bridge.records import RolloutRecord, Row
+from otel_bridge.records import RolloutRecord, Row, Scalar
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import as_bridge_errors
+from otel_bridge_mlflow.keys import Names
+from otel_bridge_mlflow.metrics import MetricWriter
 
+_SUMMARY: Final = "summary/"
 _SOURCE: Final = {
     "mlflow.source.name": semconv.PROCESS_COMMAND,
     "mlflow.source.git.commit": semconv.VCS_REVISION,
@@ -86,6 +92,59 @@ class Roles:
             if not self._mine <= held:
                 limit = self._connection.rules.tag_length
                 client.set_tag(self._run_id, semconv.ROLES, ",".join(sorted(held | self._mine))[:limit])
+
+
+class SummaryWriter:
+    """Shows the summary of one MLflow run under ``summary/<key>``.
+
+    Args:
+        connection: The store.
+        run_id: MLflow's run id.
+        metrics: Writer of the run's metrics.
+        names: Names of the tags.
+    """
+
+    def __init__(self, connection: Connection, run_id: str, metrics: MetricWriter, names: Names) -> None:
+        self._connection, self._run_id, self._metrics, self._names = connection, run_id, metrics, names
+        self._numbers: dict[str, float] | None = None
+        self._tags: dict[str, str] = {}
+
+    def write(self, values: Mapping[str, Scalar]) -> None:
+        """Write what differs from what the run shows.
+
+        Raises:
+            RetryableError: As `Connection.request`.
+            BlockedError: As `Connection.request`.
+        """
+        client, doing = self._connection.client, f"writing the summary of MLflow run {self._run_id}"
+        if self._numbers is None:
+            with as_bridge_errors(doing):
+                data = client.get_run(self._run_id).data
+                self._numbers, self._tags = dict(data.metrics), dict(data.tags)
+        numbers = {f"{_SUMMARY}{key}": value for key, value in values.items() if type(value) in {int, float}}
+        self._write_numbers(cast("dict[str, float]", numbers))
+        texts = {f"{_SUMMARY}{key}": str(value) for key, value in values.items() if type(value) in {bool, str}}
+        self._names.learn(texts)
+        self._names.store()
+        with as_bridge_errors(doing):
+            for key, text in texts.items():
+                self._set_tag(self._names.name(key), text)
+            for key in numbers.keys() & self._tags.keys():  # it was a text before
+                client.delete_tag(self._run_id, key)
+                del self._tags[key]
+
+    def _set_tag(self, name: str, text: str) -> None:
+        shown = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()[: self._connection.rules.tag_length]
+        if self._tags.get(name) != shown:
+            self._connection.client.set_tag(self._run_id, name, shown)
+            self._tags[name] = shown
+
+    def _write_numbers(self, numbers: Mapping[str, float]) -> None:
+        shown = cast("dict[str, float]", self._numbers)
+        new = {key: value for key, value in numbers.items() if repr(shown.get(key)) != repr(float(value))}
+        if new:
+            self._metrics.write([Row(_SUMMARY, None, 0, None, time.time_ns(), new)])
+            shown.update({key: float(value) for key, value in new.items()})
 
 
 def _listed(tags: Mapping[str, str]) -> set[str]:

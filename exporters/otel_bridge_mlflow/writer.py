@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
-from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
+from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_mlflow import connection as connections
 from otel_bridge_mlflow.connection import Connection, connect
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
@@ -17,7 +17,7 @@ from otel_bridge_mlflow.metrics import MetricWriter
 from otel_bridge_mlflow.params import ParamWriter
 from otel_bridge_mlflow.runs import OpenMlflowRun, open_run, require_active
 from otel_bridge_mlflow.settings import mlflow_settings
-from otel_bridge_mlflow.tags import Roles
+from otel_bridge_mlflow.tags import Roles, SummaryWriter
 from otel_bridge_mlflow.traces.assessments import AssessmentWriter
 from otel_bridge_mlflow.traces.trace_writer import TraceWriter
 
@@ -43,6 +43,8 @@ class MlflowRunWriter:
         self._assessments = AssessmentWriter(connection, memory)
         self._params = ParamWriter(connection, opened, Names("param", connection.rules, memory))
         self._roles = Roles(connection, opened.id)
+        tags = Names("summary", connection.rules, memory)
+        self._summary = SummaryWriter(connection, opened.id, self._metrics, tags)
         self.tracker_run_id = opened.id
         self.found = opened.found
         self.degraded = connection.abilities.degraded
@@ -95,6 +97,12 @@ class MlflowRunWriter:
         """Log the changes of the config of *role* as params."""
         with self._outcomes():
             self._params.write(role, config)
+
+    def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
+        """Show numbers as metrics and the rest as tags, ``summary/<key>``."""
+        del role
+        with self._outcomes():
+            self._summary.write(values)
 
     def durable(self) -> Position | None:
         """Return ``None``: when a call returns, its data is in MLflow or in the destination's memory."""

@@ -11,20 +11,29 @@ import json
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from otel_bridge.records import Json
+from otel_bridge.records import Json, Scalar
 from otel_bridge_trackio.payload import Payload, encodable
 
 _Path: TypeAlias = "tuple[str | None, ...]"
 """A role and the keys below it."""
 _HASH_DIGITS: Final = 8
+_SUMMARY: Final = "summary"
+_NO_SUMMARY: Final[Mapping[str, Scalar]] = {}
 
 
-def config_payload(configs: Mapping[str | None, Mapping[str, Json]]) -> Payload:
-    """Return all configs as one flat config, ``<role>/<key>``; a hash distinguishes keys that become equal."""
+def config_payload(
+    configs: Mapping[str | None, Mapping[str, Json]], summary: Mapping[str, Scalar] = _NO_SUMMARY
+) -> Payload:
+    """Return all configs as one flat config, ``<role>/<key>``, with *summary* as ``summary/<key>``.
+
+    A hash distinguishes keys that become equal.
+    """
     found: dict[str, list[tuple[_Path, Json]]] = {}
     for role in sorted(configs, key=lambda name: name or ""):
         for path, value in _leaves(configs[role], (role,)):
             found.setdefault(_name(path), []).append((path, value))
+    for key, value in summary.items():
+        found.setdefault(_name((_SUMMARY, key)), []).append(((_SUMMARY, key), value))
     flat: Payload = {name: entries[0][1] for name, entries in found.items()}
     for name, entries in found.items():
         for path, value in entries[1:]:

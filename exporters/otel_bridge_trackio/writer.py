@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_bridge.errors import ExporterError
 from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, RunInfo, TrackerCounts, WriterMemory
-from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
+from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_trackio.config import beside, config_payload
 from otel_bridge_trackio.names import name_of
 from otel_bridge_trackio.payload import late_trace, rollout_trace, row_metrics, timestamp
@@ -70,6 +70,7 @@ class TrackioRunWriter:
         self.found = _found(self._store, project_of(run)) if memory.get(_LAST) is None else ""
         self._group = run.group
         self._configs: dict[str | None, Mapping[str, Json]] = {}
+        self._summary: dict[str, Scalar] = {}
         self._config_due = False
         self._counts: dict[str, int] = {key.removeprefix(_COUNT): int(value) for key, value in memory.items(_COUNT)}
 
@@ -122,6 +123,15 @@ class TrackioRunWriter:
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Store the config; before the run's first record, keep it to be stored with that record."""
         self._configs[role] = config
+        self._store_config()
+
+    def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
+        """Store *values* as entries ``summary/<key>`` of the config, which is what Trackio has for facts of a run."""
+        del role
+        self._summary |= values
+        self._store_config()
+
+    def _store_config(self) -> None:
         self._config_due = True
         last = self._memory.get(_LAST)
         if last is not None:
@@ -150,7 +160,9 @@ class TrackioRunWriter:
         if self._config_due:
             first = self._memory.get(_CREATED)
             created = entries[0].timestamp if first is None else first.decode()
-            config = beside(self._store.config(), config_payload(self._configs), group=self._group, created=created)
+            config = beside(
+                self._store.config(), config_payload(self._configs, self._summary), group=self._group, created=created
+            )
         try:
             self._store.write(entries, config)
         except ExporterError as exc:

@@ -11,11 +11,11 @@ from itertools import groupby
 from typing import Any, Final, Protocol, TypeVar
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
-from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
+from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.bulk import AT_ONCE
 from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
-from otel_bridge_wandb.payload import Histogram, payload_of
+from otel_bridge_wandb.payload import Histogram, payload_of, shown_key
 from otel_bridge_wandb.sdk import call_within
 from otel_bridge_wandb.table import Increment, Tables
 
@@ -139,6 +139,7 @@ class WandbRunWriter:
         self._durable: Position | None = opened.store.durable()
         self._ended = False
         self._configs: dict[str, dict[str, object]] = {}
+        self._summary: dict[str, object] = {}
 
     @property
     def url(self) -> str | None:
@@ -159,6 +160,8 @@ class WandbRunWriter:
             if line is not None:
                 lines.append((row, line))
         _log_rows(opened, lines)
+        if self._summary:
+            self._keep_summary(opened, lines)
         if bad is not None:
             opened.store.passed(bad.position or 0)
             raise bad
@@ -195,6 +198,27 @@ class WandbRunWriter:
             if opened.shared is not None:
                 opened.shared.gather(entries)
             opened.run.config.update(entries, allow_val_change=True)
+
+    def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
+        """Set entries of the run's summary, under the keys that rows have; a role of its own is part of each key."""
+        del role
+        opened = self._open()
+        entries = {_clean_text(shown_key(key, None)): _clean(value) for key, value in values.items()}
+        with as_bridge_errors("writing the summary"):
+            if opened.shared is not None:  # W&B then derives the summary from rows alone
+                in_config = {f"summary/{key}": value for key, value in entries.items()}
+                opened.shared.gather(in_config)
+                opened.run.config.update(in_config, allow_val_change=True)
+                return
+            self._summary |= entries
+            opened.run.summary.update(entries)
+
+    def _keep_summary(self, opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -> None:
+        """Set entries again that rows replaced: W&B makes each row's values the summary's."""
+        replaced = {key: self._summary[key] for _, line in lines for key in line.keys() & self._summary.keys()}
+        if replaced:
+            with as_bridge_errors("writing the summary"):
+                opened.run.summary.update(replaced)
 
     def passed(self, position: Position) -> None:
         """Note that records up to *position* that this writer did not get belong to another writer."""

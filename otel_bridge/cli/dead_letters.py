@@ -39,6 +39,7 @@ _KINDS: Final = {
     codec.CONFIG: "config",
     codec.END: "end",
     codec.OTHER: "trace",
+    codec.SUMMARY: "summary",
 }
 _CLIP: Final = 2_000
 _WAIT_S: Final = 30.0

@@ -142,6 +142,13 @@ def log_config(config: object = None, *extra: object, **named: object) -> None:
     (_process.run or _missing("log_config")).log_config(config, *extra, **named)
 
 
+def summary(
+    values: Mapping[str, object] | None = None, *extra: object, role: str | None = None, **named: object
+) -> None:
+    """Record last values in the process's run; see `Run.summary`."""
+    (_process.run or _missing("summary")).summary(values, *extra, role=role, **named)
+
+
 def rollout(*extra: object, **fields: object) -> AbstractContextManager[LiveRollout]:
     """Open a live rollout in the process's run; see `Run.rollout`."""
     return (_process.run or _missing("rollout")).rollout(*extra, **fields)

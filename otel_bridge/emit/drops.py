@@ -60,6 +60,8 @@ MEANING: Mapping[str, str] = {
     "rollout_unreadable": "rollouts that raised when they were read",
     "rollout_unfinished": "live rollouts that had not closed",
     "same_key": "values whose flattened key came twice: the last one holds",
+    "summary_clipped": "entries of summary() beyond 10,000 in one call",
+    "summary_value": "values of summary() that are neither a number nor a text nor a bool",
     "text": "texts: put them into log_config(), or messages into a rollout",
     "too_deep": "values nested deeper than 32",
     "too_large": "records above 64 MiB",

@@ -23,9 +23,9 @@ from otel_bridge.emit.arguments import (
     seconds_of,
     status_of,
 )
-from otel_bridge.emit.config.child_env import variables_for_others
 from otel_bridge.emit.config.hyperparameters import config_of
-from otel_bridge.emit.config.snapshot import RunSettings, RunStart
+from otel_bridge.emit.config.named_run import NamedRun
+from otel_bridge.emit.config.snapshot import RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
 from otel_bridge.emit.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.process_segment import Checkpoint
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _TIMEOUTS: Final = ("timeout", "timeout_seconds")
 
 
-class Run:
+class Run(NamedRun):
     """Records this process's part of a training job. Thread-safe; a forked child may continue to use it.
 
     Args:
@@ -49,7 +49,7 @@ class Run:
     """
 
     def __init__(self, facts: RunStart, recorder: Recorder | None) -> None:
-        self.facts = facts
+        super().__init__(facts)
         self._recorder, self._ended = recorder, False
         self._before_end: list[Callable[[Run], None]] = []
         # Rows of rank 0 only, unless all are requested: a mean over one rank must not look like one over all.
@@ -58,35 +58,7 @@ class Run:
             # Saves one call per row. The method `log` below is used by runs that record nothing, and documents it.
             self.log = recorder.row if all_ranks else recorder.track_step_only  # type: ignore[assignment, method-assign]
 
-    def __repr__(self) -> str:
-        return f"<otel_bridge.Run {self.project}/{self.name} id={self.id} role={self.role}>"
-
     # --- which run ----------------------------------------------------------------------------------------------------
-
-    @property
-    def id(self) -> str:
-        """Return the run id, the same in every process and after a restart."""
-        return self.facts.identity.id
-
-    @property
-    def name(self) -> str:
-        """Return the display name."""
-        return self.facts.identity.name
-
-    @property
-    def project(self) -> str:
-        """Return the project (MLflow: experiment)."""
-        return self.facts.identity.project
-
-    @property
-    def role(self) -> str | None:
-        """Return the role of this process."""
-        return self.facts.identity.role
-
-    @property
-    def settings(self) -> RunSettings:
-        """Return every setting as it was at ``init()``."""
-        return self.facts.settings
 
     @property
     def recording(self) -> bool:
@@ -107,19 +79,6 @@ class Run:
         """
         identity = self.facts.identity
         return tracker_run_id(exporter, self.id, self.facts.env, self._report(), node_rank=identity.node_rank)
-
-    def env(self, role: str | None = None) -> dict[str, str]:
-        """Return the environment variables that let a worker on another machine join this run.
-
-        Pass them e.g. to Ray's ``runtime_env``. With an endpoint they contain its address and token: do not print them.
-        """
-        variables = dict(self.facts.child_environment)
-        if variables:
-            variables |= variables_for_others(self.facts.env, self.facts.choice.names)
-        named = role_of(role)
-        if named is not None:
-            variables["OTEL_BRIDGE_ROLE"] = named
-        return variables
 
     # --- rows and config ----------------------------------------------------------------------------------------------
 
@@ -166,6 +125,39 @@ class Run:
             return
         if body:
             self._recorder.event(semconv.EVENT_CONFIG, {}, body)
+
+    def summary(
+        self,
+        values: Mapping[str, object] | None = None,
+        *extra: object,
+        role: str | None = None,
+        **named: object,
+    ) -> None:
+        """Record last values, which trackers show beside the curves: a best score, a total, a verdict.
+
+        Keywords are entries: ``summary(best=0.9)``. The latest value of a key holds. Only rank 0 records them.
+
+        Args:
+            values: Numbers, texts and bools by key; nested mappings are flattened with ``/``. Secrets are redacted.
+            extra: Any further positional argument is counted as a drop.
+            role: Another role than the run's own.
+            named: Further entries.
+        """
+        from otel_bridge.emit.encode.summary import summary_of  # noqa: PLC0415  # only programs that call it pay for it
+
+        if self._recorder is None or self.facts.identity.rank:
+            return
+        ExtraArguments(extra, {}, self.count_drop).count_rest()
+        try:
+            body = {} if values is None else summary_of(values, self.count_drop)
+            body |= summary_of(named, self.count_drop) if named else {}
+        except Exception:  # noqa: BLE001  # code of the user's own objects
+            self.count_drop("internal_error")
+            return
+        other = role_of(role)
+        if body:
+            pairs = {semconv.ROLE: other} if other is not None and other != self.role else {}
+            self._recorder.event(semconv.EVENT_SUMMARY, pairs, body)
 
     # --- rollouts -----------------------------------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ class Contents:
         scalars: In the tracker's own order of each key (by step where it orders by step, else by time).
         late: Evaluations, ``(rollout id, name, value)``.
         config: As `flat_config` makes it, e.g. ``{"trainer/actor/lr": "0.1"}``.
+        summary: Last values of keys beside the rows, as `scalar_text` makes them; a tracker may add others.
         status: How the run ended; ``None`` while it is running, or when the tracker keeps no status.
     """
 
@@ -85,6 +86,7 @@ class Contents:
     late: list[tuple[str, str, float]] = field(default_factory=list[tuple[str, str, float]])
     config: dict[str, str] = field(default_factory=dict[str, str])
     status: Status | None = None
+    summary: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def value_text(value: float) -> str:
@@ -94,6 +96,13 @@ def value_text(value: float) -> str:
     if abs(value) >= INFINITE:
         return "inf" if value > 0 else "-inf"
     return repr(float(value))
+
+
+def scalar_text(value: Json) -> str:
+    """Return a value of a summary as text; of numbers as `value_text` makes it."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value_text(value)
+    return str(value)
 
 
 def flat_config(config: Mapping[str, Json], prefix: str = "") -> dict[str, str]:

@@ -21,8 +21,9 @@ from otel_bridge.exporter import (
     RunWriter,
     WriterMemory,
     WritesPlainTraces,
+    WritesSummary,
 )
-from otel_bridge.records import Config, End, Evaluation, PlainTrace, Record, RolloutRecord, Row
+from otel_bridge.records import Config, End, Evaluation, PlainTrace, Record, RolloutRecord, Row, Summary
 
 CALL_RECORDS = 1000
 """Most records of one call."""
@@ -47,6 +48,8 @@ def open_writer(exporter: Exporter, run: RunInfo, settings: ExporterSettings, me
 def _opened(writer: RunWriter, run: RunInfo) -> RunWriter:
     for role, config in run.configs.items():
         writer.write_config(role, config)
+    for role, values in run.summaries.items() if isinstance(writer, WritesSummary) else ():
+        cast("WritesSummary", writer).write_summary(role, values)
     return writer
 
 
@@ -132,5 +135,8 @@ def write(writer: RunWriter, batch: Sequence[Record]) -> None:
         case Config():
             for config in cast("Sequence[Config]", batch):
                 writer.write_config(config.role, config.config)
+        case Summary():
+            for summary in cast("Sequence[Summary]", batch) if isinstance(writer, WritesSummary) else ():
+                cast("WritesSummary", writer).write_summary(summary.role, summary.values)
         case End(status=status):
             writer.end(status)

@@ -22,8 +22,8 @@ from typing import TypeVar
 
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
-from otel_bridge.records import Distribution, Evaluation, Json, Position, RolloutRecord, Row, Status
-from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
+from otel_bridge.records import Distribution, Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs, scalar_text
 
 WAIT_S = 30.0
 _R = TypeVar("_R", Row, RolloutRecord, Evaluation)
@@ -61,9 +61,9 @@ class RecordedCall:
     """One call of a writer.
 
     Attributes:
-        kind: ``open``, ``rows``, ``rollouts``, ``late``, ``config``, ``end`` or ``close``.
+        kind: ``open``, ``rows``, ``rollouts``, ``late``, ``config``, ``summary``, ``end`` or ``close``.
         positions: Of the records it was given.
-        role: Of a config call.
+        role: Of a config or summary call.
         status: Of an end call.
         error: What it raised, ``None`` when it returned.
     """
@@ -85,6 +85,7 @@ class RecordedRun:
     rollouts: dict[str, RolloutRecord] = field(default_factory=dict[str, RolloutRecord])
     late: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
     configs: dict[str | None, Mapping[str, Json]] = field(default_factory=dict[str | None, Mapping[str, Json]])
+    summary: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
     status: Status | None = None
     repeated: int = 0
     """Records that came again after they had been written."""
@@ -250,6 +251,11 @@ class RecordingWriter:
             RecordedCall(self._run_id, "config", role=role), lambda _: held.configs.update({role: config})
         )
 
+    def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
+        """Replace the values of these keys."""
+        held = self._recorder.run(self._run_id)
+        self._recorder.enter(RecordedCall(self._run_id, "summary", role=role), lambda _: held.summary.update(values))
+
     def durable(self) -> Position | None:
         """Return the last position less the lag, ``None`` where the recorder does not tell."""
         if not self._recorder.reports_durable:
@@ -315,7 +321,11 @@ def _copy(error: ExporterError, position: Position | None) -> ExporterError:
 
 
 def _contents(held: RecordedRun) -> Contents:
-    contents = Contents(config=flat_configs(held.configs.items()), status=held.status)
+    contents = Contents(
+        config=flat_configs(held.configs.items()),
+        status=held.status,
+        summary={key: scalar_text(value) for key, value in held.summary.items()},
+    )
     for row in sorted(held.rows.values(), key=lambda row: (row.time_unix_ns, row.position)):
         for key, value in row.values.items():
             if isinstance(value, Distribution):

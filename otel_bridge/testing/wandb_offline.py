@@ -35,6 +35,7 @@ class OfflineRun:
         rows: One dict a history line, in order, ``_step`` and ``_runtime`` included.
         tables: Key to the rows of its incremental table, each a dict by column, in order.
         config: The run's config, without wandb's own ``_wandb``.
+        summary: The last value of each key: of its rows, or set as the summary's.
         metrics: Name to its definition, the last one of each.
         exit_code: ``None``: the run was not finished, or left open (`left_open`).
         left_open: It was closed, but not marked complete.
@@ -52,6 +53,7 @@ class OfflineRun:
     rows: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
     tables: dict[str, list[dict[str, Json]]] = field(default_factory=dict[str, list[dict[str, Json]]])
     config: dict[str, Json] = field(default_factory=dict[str, Json])
+    summary: dict[str, Json] = field(default_factory=dict[str, Json])
     metrics: dict[str, MetricDefinition] = field(default_factory=dict[str, MetricDefinition])
     exit_code: int | None = None
     left_open: bool = False
@@ -90,6 +92,7 @@ class _Reading:
         self._run: dict[str, Any] = {}
         self._rows: list[dict[str, Json]] = []
         self._config: dict[str, Json] = {}
+        self._summary: dict[str, Json] = {}
         self._metrics: dict[str, MetricDefinition] = {}
         self._exit: tuple[int | None, bool] = (None, False)
 
@@ -101,6 +104,10 @@ class _Reading:
                 self._take_run(record.run)
             case "history":
                 self._rows.append(_row(record.history))
+                self._summary |= self._rows[-1]
+            case "summary":
+                for item in record.summary.update:
+                    _put(self._summary, list(item.nested_key) or [item.key], json.loads(item.value_json))
             case "config":
                 self._take_config(record.config)
             case "metric":
@@ -119,6 +126,7 @@ class _Reading:
             rows=self._rows,
             tables=self._tables(),
             config=self._config,
+            summary=self._summary,
             metrics=self._metrics,
             exit_code=exit_code,
             left_open=left_open,

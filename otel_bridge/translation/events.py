@@ -1,4 +1,4 @@
-"""Log events of otel-bridge and of the GenAI conventions -> configs, ends, heartbeats, evaluations. Pure.
+"""Log events of otel-bridge and of the GenAI conventions -> configs, summaries, ends, heartbeats, evaluations. Pure.
 
 An event of otel-bridge is identified by (instance, ``rl.event.seq``) and has effect once. An event without a number is
 identified by its content.
@@ -20,6 +20,7 @@ from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_i
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.metrics.configs import ConfigEvent, Configs
 from otel_bridge.translation.metrics.dedup import Deduplicator, identity
+from otel_bridge.translation.metrics.summaries import Summaries, SummaryEvent
 from otel_bridge.translation.processes.lifecycle import EndEvent, RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count, name_first
@@ -79,7 +80,7 @@ class Events:
         self, state: TranslationState, lifecycle: RunLifecycle, seen: Deduplicator, rollouts: RolloutEvents
     ) -> None:
         self._state, self._lifecycle, self._seen, self._rollouts = state, lifecycle, seen, rollouts
-        self._configs = Configs(state)
+        self._configs, self._summaries = Configs(state), Summaries(state)
         self.redelivered = 0
 
     def take(self, producer: Producer, process: Process, record: LogRecord, now_unix_ns: int) -> list[Record]:
@@ -110,6 +111,8 @@ class Events:
             self._lifecycle.data(event.process, now_unix_ns, event=event.seq)
             if name == semconv.EVENT_CONFIG:
                 return self._config(event)
+            if name == semconv.EVENT_SUMMARY:
+                return self._summary(event)
             take = self._rollouts.evaluation if name == semconv.EVENT_EVALUATION else self._rollouts.sampled_out
             return take(event.producer.attributes, event.process.instance, event.record, now_unix_ns)
         if name == semconv.EVENT_END:
@@ -164,8 +167,15 @@ class Events:
         role = text_in(event.attributes, semconv.ROLE) or event.process.role
         return [*self._configs.merge(ConfigEvent(event.process.instance, role, event.seq, event.time_unix_ns, config))]
 
+    def _summary(self, event: _Event) -> list[Record]:
+        values = cast("dict[str, Json]", scrubbed(mapping_of(event.record.body.kvlist_value.values)))
+        role = text_in(event.attributes, semconv.ROLE) or event.process.role
+        return [
+            *self._summaries.merge(SummaryEvent(event.process.instance, role, event.seq, event.time_unix_ns, values))
+        ]
+
 
 _STATUSES = frozenset(status.value for status in Status)
-_DATA = frozenset({semconv.EVENT_CONFIG, semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION})
+_DATA = frozenset({semconv.EVENT_CONFIG, semconv.EVENT_SUMMARY, semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION})
 """Events that become records; all other events are about the process itself."""
 _NAMES = _DATA | {semconv.EVENT_END, semconv.EVENT_ALIVE, semconv.EVENT_DROPPED}

@@ -22,6 +22,7 @@ from otel_bridge.records import (
     Row,
     Span,
     Status,
+    Summary,
 )
 
 NUMBERS = st.one_of(st.floats(), st.integers(-(2**70), 2**70))
@@ -63,10 +64,14 @@ LATE = st.builds(
 CONFIGS = st.builds(
     Config, TEXTS, st.none() | TEXTS, st.dictionaries(TEXTS, JSON, max_size=3), st.integers(0, 9), st.just(7)
 )
+SUMMARIES = st.builds(
+    Summary, TEXTS, st.none() | TEXTS, st.dictionaries(TEXTS, st.booleans() | NUMBERS | TEXTS, max_size=3),
+    st.integers(0, 9), st.just(7),
+)  # fmt: skip
 ENDS = st.builds(End, TEXTS, st.sampled_from(Status), st.integers(0, 9), st.just(7))
 
 
-@given(st.one_of(ROWS, ROLLOUTS, OTHERS, LATE, CONFIGS, ENDS))
+@given(st.one_of(ROWS, ROLLOUTS, OTHERS, LATE, CONFIGS, SUMMARIES, ENDS))
 def test_every_record_comes_back_as_it_was(record: Record) -> None:
     kind, data = codec.encode(record)
 

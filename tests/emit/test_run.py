@@ -164,6 +164,30 @@ def test_the_config_is_an_event_without_secrets(tmp_path: Path) -> None:
         ]
 
 
+def test_the_summary_is_an_event_of_numbers_texts_and_bools(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        run.summary({"best": np.float32(0.5), "eval": {"ok": np.bool_(True), "n": 3}, "note": "fine"}, steps=7)
+        run.summary({"best": 1.0}, role="judge")
+        run.summary({"list": [1], "none": None, "": 1, "api_key": "0123456789abcdef"})
+        run.summary(7)  # type: ignore[arg-type]  # a user's mistake
+        run.summary({})
+        assert run.recording
+
+        (seen,) = seen_in(tmp_path)
+        assert seen.events == [
+            SeenEvent(
+                "rl.run.summary", {"rl.event.seq": 1},
+                {"best": 0.5, "eval/ok": True, "eval/n": 3, "note": "fine", "steps": 7},
+            ),
+            SeenEvent("rl.run.summary", {"rl.role": "judge", "rl.event.seq": 2}, {"best": 1.0}),
+            SeenEvent("rl.run.summary", {"rl.event.seq": 3}, {"api_key": "[redacted]"}),
+        ]  # fmt: skip
+        run.finish()
+
+    (seen,) = seen_in(tmp_path)
+    assert seen.events[3].body == {"summary_value": 2, "empty_key": 1, "not_a_mapping": 1}
+
+
 def test_finish_says_the_end_once(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         run.log({"a": 1.0, "b": "x"})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import resource
 import subprocess
@@ -17,7 +18,7 @@ from otel_bridge.exporter import Exporter, RunInfo, RunWriter, WritesPlainTraces
 from otel_bridge.records import PlainTrace, Span, Status
 from otel_bridge.testing import MemoryTable, samples
 from otel_bridge.testing.child import FileMemory
-from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
+from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs, scalar_text
 from otel_bridge.testing.contract import ReadBack, WriterContract
 from otel_bridge_local import console
 from otel_bridge_local import file as file_exporter
@@ -46,7 +47,7 @@ def lines(run: RunInfo) -> list[dict[str, object]]:
 
 
 def held(run: RunInfo) -> Contents:
-    scalars, distributions, rollouts, late, configs, status = [], [], [], [], {}, None
+    scalars, distributions, rollouts, late, configs, summary, status = [], [], [], [], {}, {}, None
     for line in lines(run):
         status = None
         if line["kind"] == "row":
@@ -63,9 +64,13 @@ def held(run: RunInfo) -> Contents:
             late.append((line["rollout_id"], line["name"], line["value"]))
         elif line["kind"] == "config":
             configs[line["role"]] = line["config"]
+        elif line["kind"] == "summary":
+            summary |= {
+                key: scalar_text(math.nan if value == "NaN" else value) for key, value in line["summary"].items()
+            }
         elif line["kind"] == "end":
             status = Status(line["status"])
-    return Contents(scalars, distributions, rollouts, late, flat_configs(configs.items()), status)
+    return Contents(scalars, distributions, rollouts, late, flat_configs(configs.items()), status, summary)
 
 
 def opened(run: RunInfo, tmp_path: Path, **env: str) -> RunWriter:

@@ -12,6 +12,7 @@ import pytest
 from otel_bridge.exporter import Exporter, RunInfo, RunWriter, degraded_of
 from otel_bridge.records import Row, run_id_of
 from otel_bridge.testing import Contents, samples
+from otel_bridge.testing.contents import scalar_text
 from otel_bridge.testing.contract import WriterContract
 from otel_bridge.testing.contract.fixtures import ReadBack
 from otel_bridge_wandb import exporter as wandb_exporter
@@ -66,6 +67,8 @@ class TestOnlineWandb(WriterContract):
             }
             axes = {name: metric.axis for name, metric in held.metrics.items()}
             status = None if held.exit_code is None else STATUSES[held.exit_code]
-            return contents_of(held.history, axes, tables, held.config, status)
+            contents = contents_of(held.history, axes, tables, held.config, status)
+            contents.summary.update({key: scalar_text(value) for key, value in held.summary.items()})
+            return contents
 
         return read

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from otel_bridge.records import Config
+import pytest
+
+from otel_bridge.records import Config, Summary
+from otel_bridge.translation.metrics import summaries
 from support.otlp.otlp_samples import LOGS, T0, Bench, event, logs_request, source, who
 
 
@@ -45,6 +48,45 @@ def test_roles_have_configs_of_their_own() -> None:
     assert [(r.role, r.config) for r in bench.records if isinstance(r, Config)] == [
         ("trainer", {"lr": 1.0}), (None, {"seed": 1}), ("explorer", {"k": 8}),
     ]  # fmt: skip
+
+
+def test_a_summary_holds_what_changed_under_full_keys() -> None:
+    bench = Bench()
+
+    first = bench.logs(source(), event("rl.run.summary", 1, {"best": 0.5, "eval": {"ok": True, "word": "yes"}}))
+    second = bench.logs(source(), event("rl.run.summary", 2, {"best": 0.75, "eval": {"ok": True}}, T0 + 1))
+    other = bench.logs(source(), event("rl.run.summary", 3, {"best": 1}, T0 + 2, rl_role="judge"))
+
+    values = {"trainer/best": 0.5, "trainer/eval/ok": True, "trainer/eval/word": "yes"}
+    assert first == [Summary("s:i1:1", "trainer", values, T0)]
+    assert second == [Summary("s:i1:2", "trainer", {"trainer/best": 0.75}, T0 + 1)]
+    assert other == [Summary("s:i1:3", "judge", {"judge/best": 1}, T0 + 2)]
+
+
+def test_the_latest_value_of_a_summary_holds_in_whatever_order_they_come() -> None:
+    bench = Bench()
+
+    bench.request(logs_request((who(), [event("rl.run.summary", 2, {"best": 2.0})])), LOGS)
+    late = bench.request(logs_request((who(), [event("rl.run.summary", 1, {"best": 1.0, "a": 1}, T0 + 9)])), LOGS)
+    earlier = bench.logs(source("i2"), event("rl.run.summary", 1, {"best": 3.0}, T0 - 1))
+    later = bench.logs(source("i2"), event("rl.run.summary", 2, {"best": 4.0}, T0 + 10))
+
+    assert late == [Summary("s:i1:1", "trainer", {"trainer/a": 1}, T0 + 9)]
+    assert earlier == []
+    assert later == [Summary("s:i2:2", "trainer", {"trainer/best": 4.0}, T0 + 10)]
+
+
+def test_a_summary_is_bounded_and_its_secrets_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summaries, "_MAX_KEYS", 2)
+    bench = Bench()
+
+    given = {"api_key": "0123456789abcdef", "list": [1], "none": None, "b": 1, "c": 2}
+    first = bench.logs(source(), event("rl.run.summary", 1, given))
+    known = bench.logs(source(), event("rl.run.summary", 2, {"b": 2}))
+
+    assert [record.values for record in first] == [{"trainer/api_key": "[redacted]", "trainer/b": 1}]
+    assert [record.values for record in known] == [{"trainer/b": 2}]
+    assert bench.counts() == {"summary/value": 2, "summary/too_many_keys": 1}
 
 
 def test_a_config_that_changes_nothing_or_comes_again_makes_no_record() -> None:

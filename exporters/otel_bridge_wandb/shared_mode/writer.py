@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import WriterMemory
-from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
+from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_wandb.shared_mode.settings import ROLES, Sharing
 from otel_bridge_wandb.writer import WandbRunWriter
 
@@ -78,6 +78,10 @@ class SharedWriter:
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Set the config of *role* in the run that has its rows; a config without a role is the shared run's."""
         (self._main if role is None else self._writer(role)).write_config(role, config)
+
+    def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
+        """Set entries of the summary in the run that has the role's rows."""
+        (self._main if role is None else self._writer(role)).write_summary(role, values)
 
     def durable(self) -> Position | None:
         """Return the last position up to which every run holds its records."""

@@ -11,8 +11,27 @@ from typing import Final, cast
 from otel_bridge.bridge.ledger import codec
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import Destination
-from otel_bridge.exporter import ExporterSettings, HasBacklog, RunWriter, WritesPlainTraces, left_out_of
-from otel_bridge.records import Config, End, Evaluation, PlainTrace, Position, Record, RolloutRecord, Row, Status
+from otel_bridge.exporter import (
+    ExporterSettings,
+    HasBacklog,
+    RunWriter,
+    WritesPlainTraces,
+    WritesSummary,
+    left_out_of,
+)
+from otel_bridge.records import (
+    Config,
+    End,
+    Evaluation,
+    PlainTrace,
+    Position,
+    Record,
+    RolloutRecord,
+    Row,
+    Scalar,
+    Status,
+    Summary,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +201,10 @@ def counted(view: LedgerView, kinds: Sequence[int], at: Destination, through: Po
 
 # Turns records into calls of a writer: one kind in each call, in the ledger's order or sorted by kind. Pure.
 
-_ORDER: Final[Mapping[type, int]] = {Config: 0, Row: 1, RolloutRecord: 2, PlainTrace: 2, Evaluation: 3}
-"""In a batch that is sorted by kind, evaluations follow the rollouts that they belong to."""
+_ORDER: Final[Mapping[type, int]] = {Config: 0, Row: 1, RolloutRecord: 2, PlainTrace: 2, Evaluation: 3, Summary: 4}
+"""In a batch that is sorted by kind, evaluations follow the rollouts that they belong to, and summaries the rows."""
 _SIGNAL_KINDS: Final = {"metrics": (codec.ROW,), "traces": (codec.ROLLOUT,), "logs": ()}
-_ALWAYS: Final = (codec.LATE, codec.CONFIG, codec.END)
+_ALWAYS: Final = (codec.LATE, codec.CONFIG, codec.SUMMARY, codec.END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +237,23 @@ class WriterCall:
                 writer.write_evaluations(cast("Sequence[Evaluation]", self.records))
             case Config(role=role, config=config):
                 writer.write_config(role, config)
+            case Summary():
+                if isinstance(writer, WritesSummary):
+                    for role, values in last_values(cast("Sequence[Summary]", self.records)).items():
+                        writer.write_summary(role, values)
             case PlainTrace():
                 if isinstance(writer, WritesPlainTraces):
                     writer.write_traces(cast("Sequence[PlainTrace]", self.records))
             case End():
                 raise AssertionError("an end is not delivered among other records")
+
+
+def last_values(summaries: Sequence[Summary]) -> dict[str | None, dict[str, Scalar]]:
+    """Return the last value of each key in *summaries*, by role."""
+    found: dict[str | None, dict[str, Scalar]] = {}
+    for summary in summaries:
+        found.setdefault(summary.role, {}).update(summary.values)
+    return found
 
 
 def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
@@ -239,7 +270,7 @@ def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
 
 
 def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int, ...]:
-    """Return the kinds of records for an exporter of *signals*; evaluations, configs and ends are always included.
+    """Return the kinds of records for an exporter of *signals*; evaluations, configs, summaries and ends always.
 
     Args:
         signals: Signals that the exporter is named for.
@@ -253,7 +284,7 @@ def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int
 def needs_writer(at: Destination, records: Sequence[Record], end: End | None) -> bool:
     """Return whether these records need an open run in the tracker; a config alone does not."""
     kinds = {type(record) for record in records}
-    if kinds & {Row, RolloutRecord, PlainTrace}:
+    if kinds & {Row, RolloutRecord, PlainTrace, Summary}:
         return True
     if not at.opened:
         return False

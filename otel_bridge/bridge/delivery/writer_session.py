@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, cast
 
 from otel_bridge.bridge.delivery.batch import Batch, OpenWriter, WriterCall, counted
 from otel_bridge.bridge.delivery.context import DeliveryContext
@@ -27,12 +28,13 @@ from otel_bridge.exporter import (
     ExporterSettings,
     RunInfo,
     RunWriter,
+    WritesSummary,
     backlog_of,
     degraded_of,
     found_of,
     tracker_run_id_of,
 )
-from otel_bridge.records import Config, Json, Position
+from otel_bridge.records import Config, Position, Summary
 from otel_bridge.text.addresses import without_credentials
 
 PAUSE_FACTOR: Final = 20.0
@@ -79,7 +81,10 @@ class WriterSession:
         try:
             held = writer.durable()
             for role, config in run.configs.items():
-                self._give_config(writer, role, config)
+                self._give(f"the config of role {role!r}", partial(writer.write_config, role, config))
+            for role, values in run.summaries.items() if isinstance(writer, WritesSummary) else ():
+                summarise = cast("WritesSummary", writer).write_summary
+                self._give(f"the summary of role {role!r}", partial(summarise, role, values))
             moved = False
             if held is not None:
                 opened.begin_reporting()
@@ -117,11 +122,11 @@ class WriterSession:
                 self._say(f"{self._name}: {sentence}")
         return degraded
 
-    def _give_config(self, writer: RunWriter, role: str | None, config: Mapping[str, Json]) -> None:
+    def _give(self, what: str, call: Callable[[], None]) -> None:
         try:
-            writer.write_config(role, config)
+            call()
         except PermanentError as exc:
-            self._say(f"{self._name}: the config of role {role!r} is refused for good: {exc}")
+            self._say(f"{self._name}: {what} is refused for good: {exc}")
 
     def write(self, opened: OpenWriter, batch: Batch, *, ordered: bool) -> None:
         """Make the next call of *batch*.
@@ -146,8 +151,8 @@ class WriterSession:
         self._refused(opened, batch, error, ordered=ordered)
 
     def _made(self, opened: OpenWriter, call: WriterCall) -> Exception | None:
-        first = call.records[0]
-        if isinstance(first, Config) and first.position <= opened.given:  # this config or a newer one was given at open
+        last = call.records[-1]
+        if isinstance(last, (Config, Summary)) and last.position <= opened.given:  # it or a newer one was given at open
             return None
         began = time.monotonic()
         try:
@@ -184,7 +189,7 @@ class WriterSession:
         counted, newly_left_out = self._position.now.counted, opened.newly_left_out()
         for record in () if call is None else call.records:
             position = record.position
-            if not isinstance(record, Config):
+            if not isinstance(record, (Config, Summary)):
                 opened.wrote(position)
         if position > counted:  # a repeated call was counted before
             written = () if call is None else call.records

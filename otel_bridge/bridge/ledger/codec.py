@@ -28,6 +28,7 @@ from otel_bridge.records import (
     Row,
     Span,
     Status,
+    Summary,
     Value,
 )
 
@@ -37,6 +38,7 @@ LATE: Final = 2
 CONFIG: Final = 3
 END: Final = 4
 OTHER: Final = 5
+SUMMARY: Final = 7
 
 _STDLIB: Final = b"J"
 _BYTES: Final = b"B"
@@ -73,8 +75,9 @@ def encode(record: Record) -> tuple[int, bytes]:
         return LATE, _dump(_late_fields(record))
     if isinstance(record, PlainTrace):
         return OTHER, _encode_other(record)
-    if isinstance(record, Config):
-        return CONFIG, _dump([record.id, record.role, record.config, record.time_unix_ns])
+    if isinstance(record, (Config, Summary)):
+        kind, entries = (CONFIG, record.config) if isinstance(record, Config) else (SUMMARY, record.values)
+        return kind, _dump([record.id, record.role, entries, record.time_unix_ns])
     return END, _dump([record.id, record.status.value, record.time_unix_ns])
 
 
@@ -94,9 +97,9 @@ def decode(kind: int, data: bytes, position: Position) -> Record:
         if kind == LATE:
             late: list[Any] = [*_load(data), position]
             return Evaluation(*late)
-        if kind == CONFIG:
-            name, role, config, time_unix_ns = cast("list[Any]", _load(data))
-            return Config(name, role, config, time_unix_ns, position)
+        if kind in {CONFIG, SUMMARY}:
+            name, role, entries, time_unix_ns = cast("list[Any]", _load(data))
+            return (Config if kind == CONFIG else Summary)(name, role, entries, time_unix_ns, position)
         name, status, time_unix_ns = cast("list[Any]", _load(data))
         return End(name, Status(status), time_unix_ns, position)
     except (ValueError, TypeError, LookupError, struct.error) as exc:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from otel_bridge import semconv
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.records import Json, Position
+from otel_bridge.records import Json, Position, Scalar
+from otel_bridge.translation.metrics.summaries import PREFIX as SUMMARIES
 from otel_bridge.translation.processes.run_metadata import GENERATED
 
 _CONFIG = "config/"
@@ -30,8 +31,8 @@ class RunDescription:
         self._folder, self._local = folder, local
 
     def __call__(self, view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
-        """Return the run, and the position up to which its configs are complete."""
-        position, state = view.state(_RUN, _KEY, _CONFIG)
+        """Return the run, and the position up to which its configs and summaries are complete."""
+        position, state = view.state(_RUN, _KEY, _CONFIG, SUMMARIES)
         configs = {
             key.removeprefix(_CONFIG) or None: cast("Mapping[str, Json]", value)
             for key, value in state.items()
@@ -39,7 +40,9 @@ class RunDescription:
         }
         keys = {key.removeprefix(_KEY): str(axis) for key, axis in state.items() if key.startswith(_KEY) and axis}
         run = self.brief(state.get(_RUN))
-        return position, replace(run, keys=keys, configs=configs, reopened=reopened, oldest=view.oldest())
+        return position, replace(
+            run, keys=keys, configs=configs, summaries=_summaries(state), reopened=reopened, oldest=view.oldest()
+        )
 
     def brief(self, facts: object) -> RunInfo:
         """Return the run without keys and configs, from the state's ``run``."""
@@ -66,6 +69,15 @@ class RunDescription:
         """Return which of ``project`` and ``name`` were generated, separated by commas, from the state's ``run``."""
         known = cast("Mapping[str, object]", facts or {})
         return ",".join(what for what in ("project", "name") if _is_generated(known, what))
+
+
+def _summaries(state: Mapping[str, object]) -> dict[str | None, dict[str, Scalar]]:
+    found: dict[str | None, dict[str, Scalar]] = {}
+    for key, stored in state.items():
+        if key.startswith(SUMMARIES):
+            value, role, *_ = cast("list[Any]", stored)
+            found.setdefault(role, {})[key.removeprefix(SUMMARIES)] = value
+    return found
 
 
 def _is_generated(known: Mapping[str, object], what: str) -> bool:

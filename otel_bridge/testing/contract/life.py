@@ -15,14 +15,15 @@ from otel_bridge.exporter import (
     Exporter,
     ExporterSettings,
     RunInfo,
+    WritesSummary,
     degraded_of,
     found_of,
     left_out_of,
     tracker_run_id_of,
 )
-from otel_bridge.records import Json, Status
+from otel_bridge.records import Json, Scalar, Status
 from otel_bridge.testing import samples
-from otel_bridge.testing.contents import flat_configs
+from otel_bridge.testing.contents import flat_configs, scalar_text
 from otel_bridge.testing.contract.compare import same, same_scalars, written
 from otel_bridge.testing.contract.fixtures import ContractFixtures, Open, ReadBack
 from otel_bridge.testing.delivery import deliver
@@ -58,6 +59,51 @@ class LifeContract(ContractFixtures):
         written(opened(configs=grown), [])
 
         same(read_back(run).config, flat_configs(grown.items()), "config")
+
+    def test_the_last_value_of_a_summary_is_shown_also_when_rows_have_its_key(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
+        rows = samples.placed([samples.row(n, {"loss": float(n), "acc": n / 10}) for n in range(1, 5)])
+        known: dict[str | None, Mapping[str, Scalar]] = {"trainer": {"trainer/loss": 0.25, "trainer/best": "step 2"}}
+        writer = opened(summaries=known)
+        if not isinstance(writer, WritesSummary):
+            writer.close()
+            pytest.skip("the writer shows no summary")
+
+        deliver(writer, rows[:2])
+        writer.write_summary("trainer", {"trainer/acc": 0.75, "trainer/steps": 10, "trainer/nan": float("nan")})
+        writer.write_summary("trainer", {"trainer/best": "step 3", "trainer/steps": 20, "trainer/ok": True})
+        deliver(writer, rows[2:])
+        writer.end(Status.FINISHED)
+        writer.close()
+
+        held = read_back(run).summary
+        wanted: dict[str, Scalar] = {
+            "trainer/loss": 0.25, "trainer/acc": 0.75, "trainer/steps": 20, "trainer/best": "step 3",
+            "trainer/ok": True, "trainer/nan": float("nan"),
+        }  # fmt: skip
+        same(
+            {key: held.get(key) for key in wanted}, {key: scalar_text(value) for key, value in wanted.items()},
+            "summary",
+        )  # fmt: skip
+
+    def test_a_summary_that_comes_again_at_open_changes_nothing(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
+        known: dict[str | None, Mapping[str, Scalar]] = {None: {"best": 0.5, "word": "yes"}}
+        first = opened()
+        if not isinstance(first, WritesSummary):
+            first.close()
+            pytest.skip("the writer shows no summary")
+
+        deliver(first, samples.placed([samples.row(1)]))
+        first.write_summary(None, {"best": 0.5, "word": "no"})
+        first.close()
+        written(opened(summaries=known), samples.placed([samples.row(1), samples.row(2)]))
+
+        contents = read_back(run)
+        same((contents.summary.get("best"), contents.summary.get("word")), ("0.5", "yes"), "summary")
+        same_scalars(contents, samples.placed([samples.row(1), samples.row(2)]))
 
     def test_the_trackers_own_id_of_the_run_stays_the_same(self, opened: Open) -> None:
         first = opened()

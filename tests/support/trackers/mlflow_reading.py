@@ -10,6 +10,7 @@ from pathlib import Path
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status
 from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar
+from otel_bridge.testing.contents import scalar_text
 from otel_bridge_mlflow.metrics import PARTS
 
 
@@ -70,13 +71,19 @@ def contents(uri: str, run: RunInfo, *, traces: bool = True, skip: str | None = 
         return Contents()
     assert len(found) == 1, [each.info.run_id for each in found]
     held, api = found[0], client(uri)
-    keys = [key for key in held.data.metrics if skip is None or not key.startswith(skip)]
+    summary = {
+        key.removeprefix("summary/"): scalar_text(value)
+        for key, value in {**held.data.metrics, **held.data.tags}.items()
+        if key.startswith("summary/")
+    }
+    keys = [key for key in held.data.metrics if not key.startswith(("summary/", *([] if skip is None else [skip])))]
     history = {key: api.get_metric_history(held.info.run_id, key) for key in keys}
     bases = {key[: -len("/max")] for key in history if key.endswith("/max")}
     distributions = {base for base in bases if f"{base}/p50" in history or base in WITHOUT_BUCKETS}
     result = Contents(
         config=dict(held.data.params),
         status=None if held.info.status == "RUNNING" else Status(held.info.status.lower()),
+        summary=summary,
     )
     for key, metrics in history.items():
         base, _, part = key.rpartition("/")

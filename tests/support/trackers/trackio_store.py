@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_bridge.exporter import RunInfo
-from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar
+from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, scalar_text
 
 DIRECTORY = Path(os.environ.get("TRACKIO_TEST_DIR") or tempfile.mkdtemp(prefix="trackio-"))
 ENVIRONMENT = {"TRACKIO_DIR": str(DIRECTORY)}
@@ -87,7 +87,14 @@ def held(run: RunInfo) -> Contents:
         messages, spans, parts = len(trace["messages"]), len(spans_of(trace)), metadata.get("rewards") or {}
         contents.rollouts.append(HeldRollout(metadata["trace_id"], reward, messages, spans, parts))
     config = SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id) or {}
-    contents.config.update({key: str(value) for key, value in config.items() if not key.startswith("_")})
+    contents.config.update({key: str(value) for key, value in config.items() if not key.startswith(("_", "summary/"))})
+    contents.summary.update(
+        {
+            key.removeprefix("summary/"): scalar_text(value)
+            for key, value in config.items()
+            if key.startswith("summary/")
+        }
+    )
     return contents
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from otel_bridge.records import Json, Status
 from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_config
+from otel_bridge.testing.contents import scalar_text
 from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
 
 STATUSES = {0: Status.FINISHED, 1: Status.FAILED, 255: Status.KILLED}
@@ -28,7 +29,9 @@ def offline_contents(root: Path, run_id: str) -> Contents:
             tables.setdefault(key, []).extend(rows)
     last = runs[-1]
     status = None if last.exit_code is None else STATUSES[last.exit_code]
-    return contents_of([row for run in runs for row in run.rows], axes, tables, last.config, status)
+    contents = contents_of([row for run in runs for row in run.rows], axes, tables, last.config, status)
+    contents.summary.update({key: scalar_text(value) for key, value in last.summary.items()})
+    return contents
 
 
 def contents_of(

@@ -1,0 +1,59 @@
+"""What identifies a run: the part of `Run` that needs only how the run was begun."""
+
+from __future__ import annotations
+
+from otel_bridge.emit.arguments import role_of
+from otel_bridge.emit.config.child_env import variables_for_others
+from otel_bridge.emit.config.snapshot import RunSettings, RunStart
+
+
+class NamedRun:
+    """Names of a run, and the environment variables that join it.
+
+    Args:
+        facts: How the run was begun.
+    """
+
+    def __init__(self, facts: RunStart) -> None:
+        self.facts = facts
+
+    def __repr__(self) -> str:
+        return f"<otel_bridge.Run {self.project}/{self.name} id={self.id} role={self.role}>"
+
+    @property
+    def id(self) -> str:
+        """Return the run id, the same in every process and after a restart."""
+        return self.facts.identity.id
+
+    @property
+    def name(self) -> str:
+        """Return the display name."""
+        return self.facts.identity.name
+
+    @property
+    def project(self) -> str:
+        """Return the project (MLflow: experiment)."""
+        return self.facts.identity.project
+
+    @property
+    def role(self) -> str | None:
+        """Return the role of this process."""
+        return self.facts.identity.role
+
+    @property
+    def settings(self) -> RunSettings:
+        """Return every setting as it was at ``init()``."""
+        return self.facts.settings
+
+    def env(self, role: str | None = None) -> dict[str, str]:
+        """Return the environment variables that let a worker on another machine join this run.
+
+        Pass them e.g. to Ray's ``runtime_env``. With an endpoint they contain its address and token: do not print them.
+        """
+        variables = dict(self.facts.child_environment)
+        if variables:
+            variables |= variables_for_others(self.facts.env, self.facts.choice.names)
+        named = role_of(role)
+        if named is not None:
+            variables["OTEL_BRIDGE_ROLE"] = named
+        return variables
