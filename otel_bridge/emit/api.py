@@ -110,7 +110,8 @@ def init(
         if current is not None:
             _leave(current)
         run = begin(asked, exporters, with_dir(environment(), dir), _working_folder(), _process.handover)
-        run.go_on_from(_process.steps.get(_place(run), {}))
+        if run.recorder is not None:
+            run.recorder.go_on_from(_process.steps.get(_place(run), {}))
         _register()
         run.call_before_end(_forget)
         _process.set_run(run)
@@ -253,7 +254,7 @@ def _forget(run: Run) -> None:
     """Release *run*, which has ended, so that the next ``init()`` begins another run."""
     if _process.run is run:
         _process.steps.pop(_place(run), None)  # inserted again below, so that the latest run is evicted last
-        _process.steps[_place(run)] = run.last_steps()
+        _process.steps[_place(run)] = {} if run.recorder is None else run.recorder.last_steps()
         if len(_process.steps) > _REMEMBERED_RUNS:
             del _process.steps[next(iter(_process.steps))]
         _process.set_run(None)

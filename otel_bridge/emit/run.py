@@ -269,6 +269,11 @@ class Run(NamedRun):
         if self._recorder is not None:
             self._recorder.append(signal, payload, time_unix_ns, whole=whole)
 
+    @property
+    def recorder(self) -> Recorder | None:
+        """Return what appends the run's records; ``None`` when nothing is recorded."""
+        return self._recorder
+
     def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
         """Count *n* drops by *reason*, of which *key* is the first; drops are printed at most once a minute."""
         if self._recorder is not None:
@@ -281,15 +286,6 @@ class Run(NamedRun):
     def last_step(self, role: str | None = None) -> int | None:
         """Return the last step of *role* (default: the run's own) in this process."""
         return None if self._recorder is None else self._recorder.last_step(role or self.role)
-
-    def last_steps(self) -> dict[str | None, int]:
-        """Return the last step of every role in this process."""
-        return {} if self._recorder is None else self._recorder.last_steps()
-
-    def go_on_from(self, steps: Mapping[str | None, int]) -> None:
-        """Set the last steps to *steps*, because this process has been in the run before."""
-        if self._recorder is not None:
-            self._recorder.go_on_from(steps)
 
     def after_fork(self) -> None:
         """Begin the child's own part of the run in a forked child."""

@@ -27,6 +27,7 @@ from otel_bridge.emit.config.snapshot import RunSettings, RunStart
 from otel_bridge.emit.config.tracker_ids import named_elsewhere
 from otel_bridge.emit.content.policy import redact_by_setting
 from otel_bridge.emit.encode.known_names import with_known_names
+from otel_bridge.emit.open_row import OpenRowRecorder
 from otel_bridge.emit.process_segment import MakeHeader
 from otel_bridge.emit.recorder import Recorder
 from otel_bridge.emit.run import Run
@@ -126,7 +127,7 @@ def _open(facts: RunStart, place: _FoundFolder) -> Recorder:
         place.folder, facts.env, hold=place.hold, python=None if place.other is None else place.other.path
     )
     try:
-        recorder = Recorder(
+        recorder = OpenRowRecorder(
             place.folder,
             _header_maker(facts, place),
             starter,

@@ -11,6 +11,7 @@ from support.otlp.otlp_samples import (
     SCOPE,
     T0,
     Bench,
+    end,
     gauge,
     metrics_request,
     pairs,
@@ -309,3 +310,42 @@ def test_two_values_with_one_full_key_of_a_row_that_was_cut_and_came_twice_are_c
         {"trainer/loss": 2.0, "trainer/lr": 3.0}
     ]
     assert bench.counts() == {"same_key": 1}
+
+
+def part(row_: pb.ScopeMetrics, step: int, *names: str) -> pb.ScopeMetrics:
+    """These metrics of a row, at another step: what one call adds to a row that several calls fill."""
+    found = only(row_, *names)
+    for metric in found.metrics:
+        for point in metric.gauge.data_points:
+            next(pair for pair in point.attributes if pair.key == "rl.step").value.int_value = step
+    return found
+
+
+def test_a_row_in_parts_waits_for_its_number_however_long_and_has_its_last_values_and_step() -> None:
+    bench = Bench()
+    first, later = row(2, {"loss": 1.0, "lr": 0.1}), row(2, {"loss": 0.5, "acc": 0.9})
+
+    bench.metrics(source(), part(first, 0, "loss", "lr"))
+    bench.metrics(source(), row(1, {"between": 1.0}))
+    bench.restart()
+    bench.tick(3_600)
+    before = list(bench.records)
+    bench.metrics(source(), part(later, 0, "loss", "acc"), part(row(2, {"a": 1, "b": 2, "c": 3}), 7, "rl.row"))
+
+    assert [dict(one.values) for one in before if isinstance(one, Row)] == [{"trainer/between": 1.0}]
+    values = {"trainer/loss": 0.5, "trainer/lr": 0.1, "trainer/acc": 0.9}
+    assert bench.records[len(before) :] == [
+        Row("m:i1:2", "trainer", 7, "trainer/step", T0 + 2, values, {"trainer/step": 7})
+    ]
+
+
+def test_a_row_in_parts_of_a_killed_process_is_written_at_its_end_without_a_count_of_losses() -> None:
+    bench = Bench()
+
+    bench.metrics(source(), row(1, {"loss": 1.0}), only(row(2, {"loss": 0.5}), "loss"))
+    bench.logs(source(), end("killed", 0))
+    bench.tick()
+
+    found = [(one.step, dict(one.values)) for one in bench.records if isinstance(one, Row)]
+    assert found == [(1, {"trainer/loss": 1.0}), (2, {"trainer/loss": 0.5})]
+    assert bench.counts() == {}

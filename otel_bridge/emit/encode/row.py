@@ -252,9 +252,26 @@ class RowEncoder:
         if known is not None:
             return known
         suffix = self._suffix(step, role)
+        points, floats_only = self._points(values, time_unix_ns, step, role, suffix)
+        if floats_only:
+            self._consider(tuple(values))
+        return b"".join((SCOPE, *points, self._row_point(len(values), time_unix_ns, suffix, seq)))
+
+    def encode_part(self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None) -> bytes:
+        """Encode some values of a row whose number follows with `encode_number`, at the same time."""
+        return b"".join((SCOPE, *self._points(values, time_unix_ns, step, role, self._suffix(step, role))[0]))
+
+    def encode_number(self, count: int, time_unix_ns: int, step: int, role: str | None, seq: int) -> bytes:
+        """Encode the number of a row of *count* values, whose parts were encoded before."""
+        return SCOPE + self._row_point(count, time_unix_ns, self._suffix(step, role), seq)
+
+    def _points(
+        self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None, suffix: bytes
+    ) -> tuple[list[bytes], bool]:
+        """Return the points of *values*, and whether all of them are floats."""
         timed_double, timed_int = _timed(time_unix_ns, _AS_DOUBLE), _timed(time_unix_ns, _AS_INT)
         prefixes = self._prefixes.setdefault(len(suffix), {})
-        parts, floats_only = [SCOPE], True
+        parts, floats_only = list[bytes](), True
         for name, value in values.items():
             if type(value) is float:
                 prefix = prefixes.get(name) or self._learn(name, len(suffix))
@@ -270,10 +287,7 @@ class RowEncoder:
             elif isinstance(value, int):
                 prefix = prefixes.get(name) or self._learn(name, len(suffix))
                 parts += (prefix, timed_int, pack_int64(value), suffix)
-        if floats_only:
-            self._consider(tuple(values))
-        parts.append(self._row_point(len(values), time_unix_ns, suffix, seq))
-        return b"".join(parts)
+        return parts, floats_only
 
     def _suffix(self, step: int, role: str | None) -> bytes:
         suffix = self._steps.encode(step)

@@ -2,7 +2,8 @@
 
 From a local segment rows arrive whole and in order. From a receiver rows may arrive cut, doubled and reordered. A row
 waits until it is whole, and a whole row until the rows before it have arrived, both at most ``row_wait_ns``. Waiting
-rows are stored under ``row/<instance>/<time>`` of the state.
+rows are stored under ``row/<instance>/<time>`` of the state. A row without a number that comes from a local segment is
+*open*: its process adds to it, so that the row waits for its number or for the end of its process.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class RowAssembler:
                 self.redelivered += 1
                 return []
             row = self._wait(process, piece, now_unix_ns)
-        if not self._fill(row, piece):
+        if not self._fill(row, piece, open_=not process.remote and row.seq == 0):
             self.redelivered += 1
             return []
         self._changed.add((process, piece.time_ns))
@@ -114,6 +115,8 @@ class RowAssembler:
     def _due(self, process: Process, now_unix_ns: int) -> list[int]:
         """Return the times of the rows of *process* that have waited long enough, in order."""
         waiting = process.waiting.values()
+        if not process.remote:  # an open row is not due before those that began to wait after it
+            return sorted(row.time_ns for row in waiting if self._due_ns(process, row) <= now_unix_ns)
         return sorted(
             row.time_ns for row in itertools.takewhile(lambda row: self._due_ns(process, row) <= now_unix_ns, waiting)
         )
@@ -147,6 +150,8 @@ class RowAssembler:
     def _due_ns(self, process: Process, row: PendingRow) -> int:
         if process.remote:
             return self._receive_clock.due(row.since_ns, self._options.row_wait_ns)
+        if row.seq == 0:
+            return _FOREVER if process.status is None else 0
         return row.since_ns + self._options.row_wait_ns
 
     # --- one row ------------------------------------------------------------------------------------------------------
@@ -156,12 +161,17 @@ class RowAssembler:
         self._holding[process] = None
         return row
 
-    def _fill(self, row: PendingRow, piece: RowFragment) -> bool:
-        """Add the content of *piece* to *row*; return whether any of it is new."""
-        new = {key: value for key, value in piece.values.items() if key not in row.values}
+    def _fill(self, row: PendingRow, piece: RowFragment, *, open_: bool = False) -> bool:
+        """Add the content of *piece* to *row*; return whether any of it is new.
+
+        A later value of an *open_* row replaces an earlier one, and its step is the last one.
+        """
+        new = {key: value for key, value in piece.values.items() if open_ or key not in row.values}
         numbered = piece.seq > 0 and row.seq == 0
         if not (new or numbered):
             return False
+        if open_:
+            row.step = piece.step
         if numbered:
             row.number(piece.seq, piece.want)
         if piece.same:
@@ -204,7 +214,8 @@ class RowAssembler:
             oldest = next(iter(process.written))
             del process.written[oldest]
             self._changed.add((process, oldest))
-        count(self._state, INCOMPLETE)
+        if row.seq or process.remote:
+            count(self._state, INCOMPLETE)
         return self._record(process, row, row.base_id, dict(row.values), late=late)
 
     def _further(self, process: Process, piece: RowFragment) -> list[Row]:

@@ -1,0 +1,108 @@
+"""Step metrics of W&B's ``define_metric()``: which values of a row belong together, their step and their role."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+_MAX_KEYS = 10_000
+"""Most keys whose group is remembered."""
+
+
+class Group(NamedTuple):
+    """Values of a row that share a step.
+
+    Attributes:
+        role: Role of the values: the prefix that a glob and its step metric share.
+        metric: Key whose value is the step; empty: the step of W&B's counter.
+    """
+
+    role: str | None = None
+    metric: str = ""
+
+
+COUNTER = Group()
+"""Group of the keys without a step metric."""
+
+
+class MetricAxes:
+    """Definitions of one run, and the latest value of each step metric."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, str] = {}
+        self._globs: dict[str, str] = {}
+        self._groups: dict[str, Group] = {}
+        self._latest: dict[str, int | None] = {}
+
+    @property
+    def defined(self) -> bool:
+        """Whether any metric has a step metric."""
+        return bool(self._latest)
+
+    def define(self, name: str, step_metric: str | None) -> None:
+        """Note one definition; *name* may end with ``*``. A later definition of a name replaces an earlier one."""
+        self._groups.clear()
+        if step_metric:
+            self._latest.setdefault(step_metric, None)
+        if name.endswith("*"):
+            self._globs[name[:-1]] = step_metric or ""
+        else:
+            self._exact[name] = step_metric or ""
+
+    def group_of(self, key: str) -> Group:
+        """Return the group of *key*: an exact definition counts before the longest glob."""
+        found = self._groups.get(key)
+        if found is None:
+            if len(self._groups) >= _MAX_KEYS:
+                self._groups.clear()
+            found = self._groups[key] = self._find(key)
+        return found
+
+    def _find(self, key: str) -> Group:
+        if key in self._latest:  # a step metric goes with the values whose step it is
+            return Group(self._role(key.rpartition("/")[0] + "/", key), key)
+        exact = self._exact.get(key)
+        prefix = max((one for one in self._globs if key.startswith(one)), key=len, default=None)
+        if exact or prefix is None:
+            return Group(None, exact or "")
+        metric = self._globs[prefix]
+        return Group(self._role(prefix, metric), metric)
+
+    def _role(self, prefix: str, metric: str) -> str | None:
+        """Return the role of the keys below *prefix*: only where the step metric is directly below it too.
+
+        ``*`` over ``train/global_step`` makes no role, because it also covers the keys of an evaluation.
+        """
+        role = prefix.removesuffix("/")
+        shared = prefix.endswith("/") and metric.rpartition("/")[0] == role and self._globs.get(prefix) == metric
+        return role if shared and role and "/" not in role else None
+
+    def note(self, values: Mapping[str, Any]) -> None:
+        """Remember the values of step metrics in *values*."""
+        for metric in self._latest.keys() & values.keys():
+            self._latest[metric] = whole(values[metric])
+
+    def step_of(self, group: Group, counter: int) -> int:
+        """Return the step of a group: the latest value of its step metric, else *counter*."""
+        latest = self._latest.get(group.metric)
+        return counter if latest is None else latest
+
+    def split(self, values: Mapping[str, Any]) -> Iterable[tuple[Group, dict[str, Any]]]:
+        """Return *values* by group. A step metric that is the axis of its role is left out: it is the row's step."""
+        parts: dict[Group, dict[str, Any]] = {}
+        for key, value in values.items():
+            group = self.group_of(key)
+            part = parts.setdefault(group, {})
+            if not (group.role and key == group.metric == f"{group.role}/step"):
+                part[key] = value
+        return parts.items()
+
+
+def whole(value: Any) -> int | None:
+    """Return *value* as a step; ``None`` when it is not a whole number, e.g. a part of an epoch."""
+    try:
+        number = float(value)
+        return int(value) if math.isfinite(number) and number.is_integer() else None
+    except Exception:  # noqa: BLE001  # an object of the user's
+        return None

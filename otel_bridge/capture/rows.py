@@ -1,0 +1,167 @@
+"""Rows by W&B's rules: ``log(step=)`` and ``commit=`` merge several calls into one row.
+
+Each call is appended before it returns, so that a kill loses nothing. The row is completed by a commit, by a call for
+another step, or by the end of the run. A step lower than the counter, which W&B drops, is a row of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from otel_bridge.capture.metric_axes import COUNTER, Group, MetricAxes
+from otel_bridge.emit.encode.values import to_step
+from otel_bridge.emit.open_row import OpenRow, OpenRowRecorder
+from otel_bridge.emit.run import Run
+
+
+class _PendingStep:
+    """Open rows of one step, one for each group of values."""
+
+    def __init__(self, recorder: OpenRowRecorder, axes: MetricAxes, counter: int) -> None:
+        self.counter = counter
+        self._recorder, self._axes = recorder, axes
+        self._rows: dict[Group, OpenRow] = {}
+
+    def add(self, group: Group, values: Mapping[str, Any]) -> None:
+        """Append values of one group."""
+        row = self._rows.get(group)
+        if row is None:
+            row = self._rows[group] = OpenRow(group.role)
+        self._recorder.add_part(row, values, self._axes.step_of(group, self.counter))
+
+    def end(self) -> None:
+        """Complete the rows; the last value of a step metric is their step."""
+        for group, row in self._rows.items():
+            self._recorder.end_row(row, self._axes.step_of(group, self.counter))
+        self._rows = {}
+
+
+class MergedRows:
+    """Rows of one run. Thread-safe; a forked child begins with no pending row.
+
+    Args:
+        run: The run of otel-bridge.
+        counter: First step of the counter.
+
+    Attributes:
+        axes: Definitions of step metrics.
+    """
+
+    def __init__(self, run: Run, counter: int = 0) -> None:
+        self.axes = MetricAxes()
+        self._run = run
+        self._lock = threading.RLock()
+        self._counter = counter
+        self._pending: _PendingStep | None = None
+        self._lower: _PendingStep | None = None
+        self._recorder = run.recorder if isinstance(run.recorder, OpenRowRecorder) else None
+        _all.add(self)
+
+    @property
+    def step(self) -> int:
+        """Return W&B's counter: the step of the next row without a step."""
+        return self._counter
+
+    def step_of(self, key: str, step: Any = None) -> tuple[str | None, int]:
+        """Return role and step that a value of *key* would have now."""
+        group = self.axes.group_of(key) if self.axes.defined else COUNTER
+        given = None if step is None else to_step(step, _ignore)
+        return group.role, self.axes.step_of(group, self._counter if given is None else given)
+
+    def log(self, values: Mapping[str, Any], step: Any = None, commit: Any = None) -> None:
+        """Record one ``log()`` call."""
+        given = None if step is None else to_step(step, self._run.count_drop)
+        commits = given is None if commit is None else bool(commit)
+        with self._lock:
+            if self._recorder is None:
+                self._counter = max(self._counter, given or 0) + commits
+                return
+            if self.axes.defined:
+                self.axes.note(values)
+            if given is not None and given < self._counter:
+                self._log_lower(values, given, commits=commits)
+                return
+            self._end_lower()
+            if given is not None and given > self._counter:
+                self._end_pending()
+                self._counter = given
+            self._add(values, commits=commits)
+            if commits:
+                self._counter += 1
+
+    def end(self) -> None:
+        """Complete the pending rows."""
+        with self._lock:
+            self._end_lower()
+            self._end_pending()
+
+    def _add(self, values: Mapping[str, Any], *, commits: bool) -> None:
+        if commits and self._pending is None:
+            self._write(values, self._counter)
+            return
+        if self._pending is None:
+            self._pending = self._begin(self._counter)
+        self._add_to(self._pending, values)
+        if commits:
+            self._end_pending()
+
+    def _log_lower(self, values: Mapping[str, Any], step: int, *, commits: bool) -> None:
+        """Record values of a step before the counter, without touching the pending row."""
+        if self._lower is not None and self._lower.counter != step:
+            self._end_lower()
+        if self._lower is None:
+            self._lower = self._begin(step)
+        self._add_to(self._lower, values)
+        if commits:
+            self._end_lower()
+
+    def _begin(self, counter: int) -> _PendingStep | None:
+        return None if self._recorder is None else _PendingStep(self._recorder, self.axes, counter)
+
+    def _write(self, values: Mapping[str, Any], counter: int) -> None:
+        if not self.axes.defined:
+            if values:
+                self._run.log(values, counter)
+            return
+        for group, part in self.axes.split(values):
+            if part:
+                self._run.log(part, self.axes.step_of(group, counter), role=group.role)
+
+    def _add_to(self, pending: _PendingStep | None, values: Mapping[str, Any]) -> None:
+        if pending is None or not values:
+            return
+        for group, part in self.axes.split(values) if self.axes.defined else ((COUNTER, values),):
+            if part:
+                pending.add(group, part)
+
+    def _end_pending(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.end()
+
+    def _end_lower(self) -> None:
+        lower, self._lower = self._lower, None
+        if lower is not None:
+            lower.end()
+
+    def begin_in_child(self) -> None:
+        """Forget the pending rows of the parent process, which completes them."""
+        self._lock = threading.RLock()
+        self._pending = self._lower = None
+
+
+def _after_fork() -> None:
+    for rows in list(_all):
+        rows.begin_in_child()
+
+
+_all: weakref.WeakSet[MergedRows] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _ignore(_reason: str, _count: int) -> None:
+    return

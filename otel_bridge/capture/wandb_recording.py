@@ -1,0 +1,155 @@
+"""What one captured W&B run is given -> rows, rollouts, config and status of an otel-bridge run.
+
+Shared by the capture of the real ``wandb`` and by `otel_bridge.compat.wandb`. Nothing raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+from otel_bridge.capture.rows import MergedRows
+from otel_bridge.capture.tables import SeenTables, has_step, rollouts_of, split_of
+from otel_bridge.emit.run import Run
+
+_PLAIN: Final = frozenset({int, float, bool, str, dict, type(None)})
+_OWN: Final = ("wandb.", "otel_bridge.compat.")
+"""Packages whose objects are W&B's media and tables."""
+_MAX_TYPES: Final = 256
+_CONFIG_OF_WANDB: Final = "_wandb"
+
+
+class WandbRecording:
+    """Records one W&B run.
+
+    Args:
+        run: The run of otel-bridge.
+        counter: First step of W&B's counter.
+
+    Attributes:
+        run: The run of otel-bridge.
+        rows: Its rows.
+    """
+
+    def __init__(self, run: Run, counter: int | None = None) -> None:
+        self.run = run
+        last = run.last_step()
+        self.rows = MergedRows(run, counter or (0 if last is None else last + 1))
+        self._tables = SeenTables()
+        self._special: dict[type, bool] = {}
+        run.call_before_end(lambda _run: self.rows.end())
+
+    def log(self, data: Any, step: Any = None, commit: Any = None) -> None:
+        """Record one ``log()`` call; tables become rollouts, and other media are counted."""
+        try:
+            if not isinstance(data, Mapping):
+                self.run.log(data)
+                return
+            given = cast("Mapping[str, Any]", data)
+            values = given
+            special = [key for key, value in values.items() if type(value) not in _PLAIN and self._is_special(value)]
+            if special:
+                values = {key: value for key, value in given.items() if key not in special}
+                self.rows.axes.note(values)
+                for key in special:
+                    self._take(str(key), given[key], step)
+            self.rows.log(values, step, commit)
+        except Exception:  # noqa: BLE001  # objects of the user's
+            self.run.count_drop("internal_error")
+
+    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+        """Note the step metric of a key or glob."""
+        self.rows.axes.define(name, step_metric)
+
+    def config(self, changed: Mapping[str, Any]) -> None:
+        """Record entries of the config."""
+        shown = {key: value for key, value in changed.items() if key != _CONFIG_OF_WANDB}
+        if shown:
+            self.run.log_config(shown)
+
+    def config_callback(self, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None) -> None:
+        """Record a change of a ``wandb.Config``: one entry, or several."""
+        self.config({str(key): val} if data is None else data)
+
+    def summary(self, changed: Mapping[str, Any]) -> None:
+        """Record entries of the summary that the program sets itself."""
+        self.run.count_drop("not_captured", len(changed), key="wandb.summary")
+
+    def not_captured(self, call: str) -> None:
+        """Count a call that has no counterpart."""
+        self.run.count_drop("not_captured", key=call)
+
+    def finish(self, exit_code: Any = None) -> None:
+        """End the run; an exit code other than 0 means failed."""
+        self.run.finish("failed" if exit_code else "finished")
+
+    def _is_special(self, value: Any) -> bool:
+        kind: type = type(value)
+        if kind in {list, tuple}:
+            return bool(value) and self._is_special(value[0])
+        known = self._special.get(kind)
+        if known is None:
+            known = f"{kind.__module__}.".startswith(_OWN) and kind.__name__ != "Histogram"
+            if len(self._special) < _MAX_TYPES:
+                self._special[kind] = known
+        return known
+
+    def _take(self, key: str, value: Any, step: Any) -> None:
+        one: Any = value[0] if type(value) in {list, tuple} else value
+        kind: type = type(one)
+        try:
+            taken = any(base.__name__ == "Table" for base in kind.__mro__) and self._take_table(key, one, step)
+        except Exception:  # noqa: BLE001  # what the program put into the table
+            self.run.count_drop("rollout_unreadable", key=key)
+            return
+        if not taken:
+            self.run.count_drop("not_captured", key=f"{key} (wandb.{kind.__name__})")
+
+    def _take_table(self, key: str, table: Any, step: Any) -> bool:
+        """Record the new rows of a table as rollouts; return whether its columns are those of rollouts."""
+        columns, rows = list(table.columns), [list(row) for row in table.data]
+        role, at = self.rows.step_of(key, step)
+        if rollouts_of(columns, rows) is None:
+            return False
+        new = self._tables.new_rows(key, rows, at, own_step=has_step(columns))
+        for found in rollouts_of(columns, new) or ():
+            own = at if found.step is None else found.step
+            self.run.log_generations(**found.columns, step=own, split=split_of(key), role=role)
+        return True
+
+
+class RecordedSummary(dict[str, Any]):
+    """The summary of a captured run: the last value of each key, and what the program sets itself."""
+
+    __slots__ = ("record",)
+    record: Callable[[Mapping[str, Any]], None]
+
+    def __init__(self, record: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__()
+        object.__setattr__(self, "record", record)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.record({key: value})
+
+    def __getattr__(self, key: str) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            raise AttributeError(key) from None
+
+    __setattr__ = __setitem__
+
+    def __delattr__(self, key: str) -> None:
+        self.pop(key, None)
+
+    def update(self, *given: Any, **named: Any) -> None:
+        """Set and record entries."""
+        new: dict[str, Any] = dict(*given, **named)
+        self.note(new)
+        self.record(new)
+
+    def note(self, row: Any) -> None:
+        """Set the last values of a row, which are recorded as such."""
+        if isinstance(row, Mapping):
+            super().update(cast("Mapping[str, Any]", row))

@@ -1,0 +1,193 @@
+"""The run object that a captured ``wandb.init()`` returns: a ``wandb.Run`` that only records."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+from otel_bridge.capture.wandb_recording import RecordedSummary, WandbRecording
+
+_NEUTRAL: Final = {
+    "alert": None, "display": False, "finish_artifact": None, "link_artifact": None, "link_model": None,
+    "log_code": None, "log_model": None, "mark_preempting": None, "pin_config_keys": None, "restore": None,
+    "save": False, "status": None, "to_html": "", "unwatch": None, "upsert_artifact": None, "use_model": None,
+    "watch": None, "write_logs": None,
+}  # fmt: skip
+"""Methods without a counterpart, and what they return."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the program asked for, and sees as attributes of its run.
+
+    Attributes:
+        id: The id under which other processes join: as given, else that of otel-bridge.
+        resumed: Whether the run existed before and is resumed.
+    """
+
+    id: str
+    name: str
+    project: str
+    entity: str
+    group: str
+    job_type: str
+    notes: str | None
+    tags: tuple[str, ...]
+    resumed: bool = False
+
+
+class NoArtifact:
+    """Stands for an artifact that is not logged: every attribute and call is itself."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_given: Any, **_named: Any) -> Any:
+        """Return itself, so that calls can be chained."""
+        return self
+
+
+def run_class(package: Any) -> Any:
+    """Return a subclass of ``wandb.Run`` whose runs only record.
+
+    Args:
+        package: The package ``wandb``.
+    """
+
+    def begin(self: Any, recording: WandbRecording, facts: RunFacts, settings: Any, config: Any) -> None:
+        package.Run.__init__(self, settings=settings)
+        self.recording, self.facts = recording, facts
+        self.summary = RecordedSummary(recording.summary)
+        self._config, self._start_time, self._starting_step = config, time.time(), recording.rows.step
+        self._interface = self._backend = self._attach_id = self._folder = None
+        self._is_finished = self._is_attached = False
+        self._shown = {"name": facts.name, "notes": facts.notes, "tags": facts.tags}
+        config._set_callback(recording.config_callback)
+
+    body: dict[str, Any] = {"__init__": begin, "__exit__": _leave, **_recorded(package), **_shown_facts()}
+    for name, result in _NEUTRAL.items():
+        if hasattr(package.Run, name):
+            body[name] = _neutral(name, result)
+    return type("CapturedWandbRun", (package.Run,), body)
+
+
+def _recorded(package: Any) -> dict[str, Any]:
+    """Return the methods that record."""
+
+    def log(self: Any, data: Any = None, step: Any = None, commit: Any = None, sync: Any = None) -> None:
+        """Record a row, by W&B's rules for *step* and *commit*."""
+        del sync
+        self.recording.log(data, step, commit)
+        self.summary.note(data)
+
+    def finish(self: Any, exit_code: Any = None, *_given: Any, **_named: Any) -> None:
+        """End the run."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self.recording.finish(exit_code)
+        if package.run is self:
+            package.sdk.lib.module.unset_globals()
+
+    def note_metric(self: Any, record: Any) -> None:
+        """Note the definition that ``define_metric()`` has checked."""
+        self.recording.define_metric(record.glob_name or record.name, record.step_metric or None)
+        if record.HasField("summary"):
+            self.recording.not_captured("define_metric(summary=)")
+
+    def use_artifact(self: Any, artifact_or_name: Any, type: Any = None, **_named: Any) -> Any:  # noqa: A002
+        """Return the artifact, read by W&B's own public API; that the run used it is not recorded."""
+        self.recording.not_captured("wandb.run.use_artifact")
+        if isinstance(artifact_or_name, str):
+            return package.Api().artifact(artifact_or_name, type=type)
+        return artifact_or_name
+
+    def log_artifact(self: Any, *_given: Any, **_named: Any) -> Any:
+        """Do nothing: the call has no counterpart, and is counted."""
+        self.recording.not_captured("wandb.run.log_artifact")
+        return NoArtifact()
+
+    def reduce(self: Any) -> Any:
+        """Let another process that unpickles the run join it."""
+        return _join, (self.facts.project, self.facts.name, self.facts.id)
+
+    return {
+        "log": log, "finish": finish, "join": finish, "_finish": finish, "_metric_callback": note_metric,
+        "use_artifact": use_artifact, "log_artifact": log_artifact, "__reduce__": reduce,
+    }  # fmt: skip
+
+
+def _shown_facts() -> dict[str, Any]:
+    """Return the properties by which the program sees its run."""
+
+    def folder(self: Any) -> str:
+        """Return a folder of this process, which is not recorded."""
+        if self._folder is None:
+            self.recording.not_captured("wandb.run.dir")
+            self._folder = tempfile.mkdtemp(prefix="otel-bridge-wandb-")
+        return str(self._folder)
+
+    def url(self: Any) -> str | None:
+        urls: Mapping[str, str] = self.recording.run.urls
+        return urls.get("wandb") or next(iter(urls.values()), None)
+
+    def path(self: Any) -> str:
+        return "/".join(filter(None, (self.facts.entity, self.facts.project, self.facts.id)))
+
+    read: dict[str, Callable[[Any], Any]] = {
+        "url": url, "dir": folder, "path": path,
+        "config": lambda self: self._config,
+        "step": lambda self: self.recording.rows.step,
+        "starting_step": lambda self: self._starting_step,
+        "start_time": lambda self: self._start_time,
+        "offline": lambda _self: False,
+        "disabled": lambda _self: False,
+        "project_url": lambda _self: None,
+        "sweep_url": lambda _self: None,
+        "sync_dir": folder,
+    }  # fmt: skip
+    facts = {name: property(_fact(name)) for name in ("id", "project", "entity", "group", "job_type", "resumed")}
+    settable = {name: _settable(name) for name in ("name", "notes", "tags")}
+    return {name: property(get) for name, get in read.items()} | facts | settable
+
+
+def _fact(name: str) -> Callable[[Any], Any]:
+    return lambda self: getattr(self.facts, name)
+
+
+def _settable(name: str) -> property:
+    """Return a property that the program may change; the run keeps what it was begun with."""
+
+    def change(self: Any, value: Any) -> None:
+        self.recording.not_captured(f"wandb.run.{name} =")
+        self._shown[name] = tuple(value) if name == "tags" else value
+
+    return property(lambda self: self._shown[name], change)
+
+
+def _neutral(name: str, result: object) -> Callable[..., object]:
+    def neutral(self: Any, *_given: object, **_named: object) -> object:
+        """Do nothing: the call has no counterpart, and is counted."""
+        self.recording.not_captured(f"wandb.run.{name}")
+        return result
+
+    return neutral
+
+
+def _leave(self: Any, kind: Any, error: Any, trace: Any) -> None:
+    """Print an exception as W&B does, and end the run."""
+    if kind is not None:
+        traceback.print_exception(kind, error, trace)
+    self.finish(exit_code=int(kind is not None))
+
+
+def _join(project: str, name: str, run_id: str) -> Any:
+    """Return the run in another process."""
+    return import_module("wandb").init(project=project, name=name, id=run_id)
