@@ -97,7 +97,7 @@ CAPTURE = Setting(
     "OTEL_BRIDGE_CAPTURE",
     NO_NAMES,
     names,
-    "Set by `otel-bridge run --capture` for its children: what they capture, e.g. trackio,tensorboard.",
+    "Set by `otel-bridge run --capture` for its children: what they capture, e.g. wandb,tensorboard.",
 )
 CAPTURE_MODES: Final = ("replace", "tee")
 CAPTURE_MODE = Setting(

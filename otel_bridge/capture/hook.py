@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _TARGETS = {
+    "wandb": ("otel_bridge.capture.wandb_sdk", ("wandb",)),
     "trackio": ("otel_bridge.capture.trackio_sdk", ("trackio",)),
     "tensorboard": (
         "otel_bridge.capture.tensorboard",
@@ -33,7 +34,7 @@ def capture(*names: str, mode: str | None = None) -> None:
     """Record in otel-bridge what this program logs to other trackers, before or after it imports them.
 
     Args:
-        names: ``trackio``, ``tensorboard``; none: those of ``OTEL_BRIDGE_CAPTURE``.
+        names: ``wandb``, ``trackio``, ``tensorboard``; none: those of ``OTEL_BRIDGE_CAPTURE``.
         mode: ``replace`` (the tracker itself gets nothing) or ``tee`` (both get everything); default:
             ``OTEL_BRIDGE_CAPTURE_MODE``, else ``replace``.
 

@@ -166,8 +166,8 @@ def _wide_roles(names: Sequence[str]) -> list[_Roles | None]:
 
 
 def _numbers(rows: Sequence[Sequence[Any]], index: int) -> bool:
-    cells = [row[index] for row in rows if row[index] is not None]
-    return bool(cells) and all(hasattr(type(cell), "__float__") for cell in cells)
+    cells: list[Any] = [row[index] for row in rows if row[index] is not None]
+    return bool(cells) and all(hasattr(cell, "__float__") for cell in cells)
 
 
 def _add(columns: dict[str, Any], roles: _Roles, row: Sequence[Any], names: Sequence[str], *, is_wide: bool) -> None:

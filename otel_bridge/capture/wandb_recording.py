@@ -73,7 +73,7 @@ class WandbRecording:
 
     def summary(self, changed: Mapping[str, Any]) -> None:
         """Record entries of the summary that the program sets itself."""
-        self.run.count_drop("not_captured", len(changed), key="wandb.summary")
+        self.run.summary(changed)
 
     def not_captured(self, call: str) -> None:
         """Count a call that has no counterpart."""
@@ -84,7 +84,7 @@ class WandbRecording:
         self.run.finish("failed" if exit_code else "finished")
 
     def _is_special(self, value: Any) -> bool:
-        kind: type = type(value)
+        kind = cast("type[object]", type(value))
         if kind in {list, tuple}:
             return bool(value) and self._is_special(value[0])
         known = self._special.get(kind)
@@ -96,7 +96,7 @@ class WandbRecording:
 
     def _take(self, key: str, value: Any, step: Any) -> None:
         one: Any = value[0] if type(value) in {list, tuple} else value
-        kind: type = type(one)
+        kind = cast("type[object]", type(one))
         try:
             taken = any(base.__name__ == "Table" for base in kind.__mro__) and self._take_table(key, one, step)
         except Exception:  # noqa: BLE001  # what the program put into the table

@@ -26,7 +26,7 @@ def run_child(folder: Path, code: str, *options: str, **variables: str) -> list[
 
 
 def test_an_unknown_name_or_mode_names_what_is_known() -> None:
-    with pytest.raises(ConfigError, match=r"capture\('mlflow'\): expected some of trackio, tensorboard"):
+    with pytest.raises(ConfigError, match=r"capture\('mlflow'\): expected some of wandb, trackio, tensorboard"):
         otel_bridge.capture("mlflow")
     with pytest.raises(ConfigError, match=r"capture\(no name\)"):
         otel_bridge.capture()

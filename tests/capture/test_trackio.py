@@ -191,7 +191,7 @@ def test_tee_into_an_exporter_of_that_name_is_refused(tmp_path: Path) -> None:
     assert [one.returncode for one in (*refused, unknown)] == [1, 1, 1, 1]
     for one in refused:
         assert "trackio is an exporter too, and would have every row twice" in one.stderr
-    assert "--capture mlflow: expected some of trackio, tensorboard" in unknown.stderr
+    assert "--capture mlflow: expected some of wandb, trackio, tensorboard" in unknown.stderr
 
 
 def test_a_kill_after_the_last_log_loses_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from support.trainers.captured_wandb import (
     captured,
     captured_config,
     captured_points,
+    captured_summary,
     comparable,
     offline,
     points_of,
@@ -73,6 +74,7 @@ wandb.log({"train/loss": 0.5, "train/step": 100})
 wandb.log({"train/loss": 0.25}, commit=False)
 wandb.log({"train/step": 101, "eval/acc": 0.5, "other": 1})
 wandb.log({"eval/acc": 0.75})
+wandb.log({"hist": wandb.Histogram(np_histogram=([1, 2], [0, 1, 2]))})
 wandb.log({"image": wandb.Image(np.zeros((2, 2, 3), dtype=np.uint8))})
 for n in range(1, 4):
     rows = [[i, f"q{i}", f"a{i}", i / 2] for i in range(n)]
@@ -103,7 +105,15 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
     truth = offline(folders[1], EVERY_CALL)
     captured(folders[0], EVERY_CALL)
 
-    expected, found = comparable(points_of(truth)), comparable(captured_points(folders[0]))
+    points = captured_points(folders[0])
+    ((step, histogram),) = points.pop("hist")
+    ((true_step, true_histogram),) = [(row["_step"], row["hist"]) for row in truth.rows if "hist" in row]
+    assert (step, histogram["edges"], histogram["counts"]) == (
+        true_step,
+        true_histogram["bins"],
+        true_histogram["values"],
+    )
+    expected, found = comparable(points_of(truth)), comparable(points)
     assert expected.pop("train/step")  # the axis of the role `train`, not a value of its rows
     assert found.pop("lower") == "[[4, 1.0]]"  # W&B drops it
     assert found == expected
@@ -114,6 +124,7 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
         (0, "eval", 0.0), (1, "eval", 0.5), (2, "eval", 1.0)
     ]  # fmt: skip
     assert report.steps["train/step"] == 101
+    assert captured_summary(folders[0]) == {"best": 0.75, "total": 3}
 
 
 def test_a_kill_after_the_last_log_loses_nothing(tmp_path: Path) -> None:

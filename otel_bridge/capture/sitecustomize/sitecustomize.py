@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
-_PACKAGES = {"trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+_PACKAGES = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
 
 
 class _FirstImport:

@@ -44,7 +44,7 @@ _LAST_DATA_S: Final = 0.5
     "captured",
     default="",
     metavar="NAMES",
-    help="Record what CMD logs to these instead: trackio, tensorboard (OTEL_BRIDGE_CAPTURE_MODE).",
+    help="Record what CMD logs to these instead: wandb, trackio, tensorboard (OTEL_BRIDGE_CAPTURE_MODE).",
 )
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
@@ -62,8 +62,8 @@ def command(
     """Run CMD and deliver what its processes emit to the trackers; returns CMD's exit code.
 
     Processes that use otel-bridge append to their run folders. Processes with a stock OpenTelemetry SDK send OTLP to a
-    receiver on this machine. Both belong to the same run. With --capture, unchanged Python programs that log to Trackio
-    or write TensorBoard's event files belong to it too.
+    receiver on this machine. Both belong to the same run. With --capture, unchanged Python programs that log to W&B or
+    Trackio, or write TensorBoard's event files, belong to it too.
     """
     env = own_environment(exporters=exporters, new_run=new_run, directory=directory)
     cwd = Path.cwd()

@@ -86,6 +86,14 @@ def captured_config(folder: Path) -> dict[str, Any]:
     return found
 
 
+def captured_summary(folder: Path) -> dict[str, Any]:
+    """The last values that ``file`` wrote."""
+    found: dict[str, Any] = {}
+    for record in records(only_folder(runs(folder))):
+        found |= record["summary"] if record["kind"] == "summary" else {}
+    return found
+
+
 def rollouts(folder: Path) -> list[Mapping[str, Any]]:
     """The rollouts that ``file`` wrote."""
     return [record for record in records(only_folder(runs(folder))) if record["kind"] == "rollout"]
