@@ -38,6 +38,22 @@ PLACES = {
         "lightning.pytorch.loggers:Logger.after_save_checkpoint",
         "lightning.pytorch.loggers:Logger.save_dir",
     ],
+    "transformers": [
+        "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK",
+        "transformers.trainer_callback:ExportableState.state",
+        *(
+            f"transformers.trainer_callback:TrainerCallback.{name}"
+            for name in (
+                "on_init_end",
+                "on_log",
+                "on_prediction_step",
+                "on_step_end",
+                "on_substep_end",
+                "on_train_begin",
+                "on_train_end",
+            )
+        ),
+    ],
 }
 
 

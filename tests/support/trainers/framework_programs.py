@@ -98,3 +98,92 @@ model = fabric.setup(torch.nn.Linear(2, 1))
 for step in range(3):
     fabric.log_dict({"loss": step / 2}, step=step)
 """
+GRPO = """
+import json, os, sys
+import torch
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
+from tokenizers import Tokenizer, models, pre_tokenizers, decoders
+from trl import GRPOConfig, GRPOTrainer
+
+def tokenizer():
+    vocabulary = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocabulary |= {"<pad>": len(vocabulary), "<eos>": len(vocabulary) + 1}
+    made = Tokenizer(models.BPE(vocabulary, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<eos>")
+
+def length(completions, **others):
+    return [len(set(one)) / 10 for one in completions]
+
+def vowels(completions, log_extra=None, **others):
+    if log_extra is not None:
+        log_extra("letters", [len(one) for one in completions])
+    return [None if index % 4 == 3 else float(sum(letter in "aeiou" for letter in one))
+            for index, one in enumerate(completions)]
+
+def trainer(out, callbacks=None, evaluated=None, **more):
+    set_seed(7)
+    prompts = Dataset.from_dict({"prompt": ["two and two", "a colour", "the sea", "a name"] * 4})
+    made = tokenizer()
+    config = Qwen2Config(vocab_size=len(made), hidden_size=16, intermediate_size=16, num_hidden_layers=2,
+                         num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=128)
+    arguments = dict(output_dir=out, max_steps=4, per_device_train_batch_size=4, num_generations=2, logging_steps=1,
+                     max_completion_length=6, learning_rate=0.01, report_to="none", use_cpu=True, save_strategy="no",
+                     reward_weights=[1.0, 0.5], disable_tqdm=True, bf16=False, seed=7)
+    return GRPOTrainer(model=Qwen2ForCausalLM(config), reward_funcs=[length, vowels], processing_class=made,
+                       args=GRPOConfig(**{**arguments, **more}), callbacks=callbacks,
+                       train_dataset=prompts, eval_dataset=prompts.select(range(evaluated)) if evaluated else None)
+
+def losses(trained):
+    keys = ("loss", "reward", "grad_norm", "rewards/length/mean", "train_loss", "completions/mean_length")
+    print("losses", json.dumps([[one.get(key) for key in keys] for one in trained.state.log_history]))
+    print("logs", len(trained.state.log_history), flush=True)
+"""
+GRPO_PLAIN = (
+    GRPO
+    + """
+trained = trainer("out")
+trained.train()
+losses(trained)
+"""
+)
+GRPO_CALLBACK = (
+    GRPO
+    + """
+from otel_bridge.adapters.transformers import OtelBridgeCallback
+trained = trainer("out", [OtelBridgeCallback()], run_name="tiny")
+trained.train()
+losses(trained)
+"""
+)
+GRPO_REPORT_TO = (
+    GRPO
+    + """
+from otel_bridge.adapters import transformers as adapter
+adapter.register()
+trained = trainer("out", [adapter.OtelBridgeCallback()] if "twice" in sys.argv else None, 2, report_to="otel_bridge",
+                  run_name="tiny", logging_steps=2, max_steps=5, eval_strategy="steps", eval_steps=5,
+                  gradient_accumulation_steps=2, steps_per_generation=1, num_generations_eval=2, eval_on_start=False)
+trained.train()
+losses(trained)
+"""
+)
+GRPO_RESUMED = (
+    GRPO
+    + """
+import signal
+from transformers import TrainerCallback
+from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+class Kill(TrainerCallback):
+    def on_step_begin(self, args, state, control, **others):
+        if state.global_step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+resumes = "resume" in sys.argv
+trained = trainer("out", None if resumes else [Kill()], save_strategy="steps", save_steps=2, max_steps=4)
+trained.add_callback(OtelBridgeCallback(trained))
+trained.train(resume_from_checkpoint=resumes)
+"""
+)

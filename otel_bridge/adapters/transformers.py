@@ -1,0 +1,187 @@
+"""Adapter of transformers and TRL: a callback that records rows, and the completions of GRPO and RLOO as rollouts.
+
+.. code-block:: python
+
+    trainer = GRPOTrainer(…, callbacks=[OtelBridgeCallback()])
+
+After `register`, ``report_to="otel_bridge"`` does the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_bridge.adapters.framework_import import framework_class
+from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+from otel_bridge.adapters.trl_completions import CompletionReader
+
+if TYPE_CHECKING:
+
+    class TrainerCallback:
+        """What is used of ``transformers.TrainerCallback``."""
+
+    class ExportableState:
+        """What is used of ``transformers.trainer_callback.ExportableState``."""
+
+else:
+    TrainerCallback = framework_class("transformers:TrainerCallback", "transformers>=4.45")
+    ExportableState = framework_class("transformers.trainer_callback:ExportableState", "transformers>=4.45")
+
+DEFAULT_PROJECT: Final = "huggingface"
+"""Project of ``TrainingArguments`` when its user names none."""
+_PREFIXES: Final = (("eval_", "eval/"), ("test_", "test/"))
+_SEARCHED_FRAMES: Final = 12
+
+
+class OtelBridgeCallback(TrainerCallback, ExportableState):
+    """Records what a ``Trainer`` logs, on the main process.
+
+    Args:
+        trainer: The trainer, for a callback that is added after the trainer was made; else the callback finds it.
+        project: Project; default: ``TrainingArguments.project``.
+        name: Name of the run; default: ``TrainingArguments.run_name``, and on resume that of the checkpoint.
+        arguments: Further arguments of ``otel_bridge.init()``, e.g. ``group`` or ``tags``.
+
+    Raises:
+        ConfigError: ``otel_bridge.init()`` does not have an argument.
+    """
+
+    def __init__(
+        self, trainer: object = None, project: str | None = None, name: str | None = None, **arguments: Any
+    ) -> None:
+        super().__init__()
+        self._trainer, self._project, self._name = trainer, project, name
+        self._arguments = checked_arguments(arguments)
+        self._recording: FrameworkRun | None = None
+        self._completions = CompletionReader()
+
+    # --- where the callback belongs -----------------------------------------------------------------------------------
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Find the trainer, which calls this from its constructor."""
+        self._find_trainer()
+
+    def state(self) -> dict[str, Any]:
+        """Return the run's name for the checkpoint, so that a resumed training joins the run."""
+        run = None if self._recording is None else self._recording.begin()
+        names = {} if run is None else {"project": run.project, "name": run.name}
+        return {"args": {}, "attributes": {"resumed_names": names}}
+
+    # --- what is logged -----------------------------------------------------------------------------------------------
+
+    @guarded
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
+        """Begin the run with its config."""
+        self._find_trainer()
+        self._begin(args, state, model)
+
+    @guarded
+    def on_log(
+        self, args: Any, state: Any, control: Any, model: Any = None, logs: Any = None, **kwargs: Any  # noqa: ARG002
+    ) -> None:  # fmt: skip
+        """Record one row."""
+        if (recording := self._begin(args, state, model)) is not None and logs:
+            recording.log(renamed(logs), state.global_step)
+
+    @guarded
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Record completions that were generated for the step under way."""
+        self._record_completions(args, state, state.global_step + 1, "train")
+
+    @guarded
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Record completions that were generated for the step that has ended."""
+        self._record_completions(args, state, state.global_step, "train")
+
+    @guarded
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Record completions of an evaluation."""
+        self._record_completions(args, state, state.global_step, "eval")
+
+    @guarded
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Let the records reach the trackers. The run goes on: ``train()`` may be called again, and ``evaluate()``."""
+        if self._recording is not None:
+            self._recording.flush()
+
+    def _record_completions(self, args: Any, state: Any, step: int, split: str) -> None:
+        if self._trainer is None or not state.is_world_process_zero:
+            return
+        rollouts = self._completions.new(self._trainer, step, split)
+        if rollouts and (recording := self._begin(args, state, None)) is not None:
+            recording.log_rollouts(rollouts, step=step, split=split)
+
+    def _begin(self, args: Any, state: Any, model: Any) -> FrameworkRun | None:
+        """Return the run's recording on the main process; ``None`` on others, and in a second callback."""
+        if not state.is_world_process_zero or not self._is_first():
+            return None
+        if self._recording is None:
+            self._recording = FrameworkRun("transformers", self._names(args, state), config=config_of(args, model))
+            self._recording.begin()
+        return self._recording
+
+    def _names(self, args: Any, state: Any) -> RunNames:
+        before = resumed_names(state)
+        asked = getattr(args, "project", None)
+        project = self._project or (asked if asked != DEFAULT_PROJECT else None)
+        name: str | None = self._name or getattr(args, "run_name", None)
+        if name == getattr(args, "output_dir", None):  # the default of transformers 4
+            name = None
+        default = before.get("project") or DEFAULT_PROJECT
+        return RunNames(project, name or before.get("name"), None, default, self._arguments)
+
+    def _find_trainer(self) -> None:
+        """Take the trainer from the frames that call this: transformers does not pass it to its callbacks."""
+        frame = inspect.currentframe()
+        for _ in range(_SEARCHED_FRAMES):
+            if self._trainer is not None or frame is None:
+                return
+            found = frame.f_locals.get("self")
+            if hasattr(found, "callback_handler") and hasattr(found, "state"):
+                self._trainer = found
+            frame = frame.f_back
+
+    def _is_first(self) -> bool:
+        """Return whether no other callback of this kind is before this one, e.g. one by ``report_to``."""
+        handler = getattr(self._trainer, "callback_handler", None)
+        same = [one for one in getattr(handler, "callbacks", ()) if isinstance(one, OtelBridgeCallback)]
+        return not same or same[0] is self
+
+
+def register() -> None:
+    """Make ``report_to="otel_bridge"`` known to transformers, and so to TRL."""
+    known: dict[str, Any] = framework_class(
+        "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK", "transformers>=4.45"
+    )
+    known["otel_bridge"] = OtelBridgeCallback
+
+
+def renamed(logs: dict[str, Any]) -> dict[str, Any]:
+    """Return *logs* with the keys that transformers gives every tracker, without values that are ``None``."""
+    row: dict[str, Any] = {}
+    for key, value in logs.items():
+        if value is not None:  # TRL: no sample had a valid value
+            prefix, shown = next((pair for pair in _PREFIXES if key.startswith(pair[0])), ("", "train/"))
+            row[shown + key.removeprefix(prefix)] = value
+    return row
+
+
+def config_of(args: Any, model: Any) -> dict[str, Any]:
+    """Return the training arguments, with the model's config below ``model``."""
+    config: dict[str, Any] = {**args.to_dict()}
+    found = getattr(model, "config", None)
+    if found is not None:
+        config["model"] = found if isinstance(found, dict) else found.to_dict()
+        if callable(count := getattr(model, "num_parameters", None)):
+            config["model"] = {**config["model"], "num_parameters": count()}
+    return config
+
+
+def resumed_names(state: Any) -> dict[str, str]:
+    """Return project and name of the run that wrote the checkpoint; empty without a checkpoint of this callback."""
+    stored: dict[str, Any] = getattr(state, "stateful_callbacks", None) or {}
+    saved: Any = stored.get(OtelBridgeCallback.__name__) or {}
+    saved = saved[0] if isinstance(saved, list) else saved  # several callbacks of one class
+    attributes: dict[str, dict[str, str]] = saved.get("attributes", {})
+    return attributes.get("resumed_names", {})

@@ -1,0 +1,117 @@
+"""Completions of a TRL trainer -> rollouts, each once.
+
+TRL keeps the last generation batch in ``trainer._logs``, gathered from all ranks on the main process, and leaves it
+there until the next one. A batch that is already recorded is recognised by the identity of its entries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from otel_bridge.emit.rollouts.rollout import Rollout
+
+
+class CompletionReader:
+    """Remembers the last batch of one trainer. For the thread that trains."""
+
+    def __init__(self) -> None:
+        self._before: list[object] = []  # kept, so that no new entry can have the identity of one of these
+        self._blocks: tuple[int, str] = (-1, "")
+        self._groups = 0
+
+    def new(self, trainer: Any, step: int, split: str) -> list[Rollout]:
+        """Return the rollouts that are new since the last call.
+
+        Args:
+            trainer: A trainer of TRL; of any other the result is empty.
+            step: Step that consumes the completions.
+            split: ``train`` or ``eval``.
+        """
+        logs = _logs_of(trainer)
+        prompts, completions = _column(logs, "prompt"), _column(logs, "completion")
+        advantages = _column(logs, "advantages")
+        # Advantages are new objects in every batch; equal texts may be one object.
+        entries: list[object] = advantages if len(advantages) == len(completions) else completions
+        known = {id(one) for one in self._before}
+        self._before = entries
+        new = [place for place, one in enumerate(entries) if id(one) not in known]
+        if not new:
+            return []
+        groups = self._group_names(len(new), _generations(trainer, split), step, split)
+        columns, extra = _columns(logs, "rewards"), _columns(logs, "extra")
+        weights = dict(zip(columns, _weights(trainer, len(columns)), strict=True))
+        rollouts: list[Rollout] = []
+        for number, place in enumerate(new):
+            rewards = {name: value for name, values in columns.items() if (value := _finite(values, place)) is not None}
+            group, sample = groups[number]
+            rollouts.append(
+                Rollout(
+                    messages=_conversation(prompts[place], completions[place]),
+                    reward=_total(rewards, weights),
+                    rewards=rewards,
+                    advantage=_finite(advantages, place),
+                    group=group,
+                    sample=sample,
+                    metadata={name: values[place] for name, values in extra.items() if place < len(values)},
+                )
+            )
+        return rollouts
+
+    def _group_names(self, number: int, size: int, step: int, split: str) -> list[tuple[str, int]]:
+        """Return group and place in it: TRL repeats each prompt *size* times in a row. Parts of a step count on."""
+        if (step, split) != self._blocks:
+            self._blocks, self._groups = (step, split), 0
+        missing = -number % size  # a long evaluation batch may have lost its head
+        places = [(self._groups + (missing + one) // size, (missing + one) % size) for one in range(number)]
+        self._groups = places[-1][0] + 1
+        return [(f"{split}-{step}-{group}", sample) for group, sample in places]
+
+
+def _logs_of(trainer: Any) -> Mapping[str, Any]:
+    logs: object = getattr(trainer, "_logs", None)
+    return cast("Mapping[str, Any]", logs) if isinstance(logs, Mapping) else {}
+
+
+def _column(logs: Mapping[str, Any], name: str) -> list[Any]:
+    return list(logs.get(name, ()))
+
+
+def _columns(logs: Mapping[str, Any], name: str) -> dict[str, list[Any]]:
+    found: Mapping[str, Any] = logs.get(name, {})
+    return {key: list(values) for key, values in found.items()}
+
+
+def _generations(trainer: Any, split: str) -> int:
+    train = getattr(trainer, "num_generations", None)
+    found = getattr(trainer, "num_generations_eval", None) if split == "eval" else None
+    size = found or train or 1
+    return size if isinstance(size, int) and size > 0 else 1
+
+
+def _weights(trainer: Any, number: int) -> list[float]:
+    """Return the weight of each reward function; TRL holds them as a tensor."""
+    found: Any = getattr(trainer, "reward_weights", None)
+    listed: list[float] = found.tolist() if hasattr(found, "tolist") else list(found or ())
+    return listed if len(listed) == number else [1.0] * number
+
+
+def _total(rewards: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
+    """Return the weighted sum of the functions that applied, as TRL computes the reward."""
+    return sum(value * weights[name] for name, value in rewards.items()) if rewards else None
+
+
+def _finite(values: Sequence[Any], place: int) -> float | None:
+    """Return a number; ``None`` for the NaN of a reward function that did not apply."""
+    value: Any = values[place] if place < len(values) else None
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def _conversation(prompt: Any, completion: Any) -> list[Any]:
+    """Return the messages of a prompt and its completion, each of which is a text or messages."""
+    before: list[Any] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    after: list[Any] = (
+        [{"role": "assistant", "content": completion}] if isinstance(completion, str) else list(completion)
+    )
+    return before + after

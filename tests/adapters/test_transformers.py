@@ -1,0 +1,123 @@
+"""The callback of transformers and TRL, with a fake of both: each completion once, rows as transformers names them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from support.trainers.command_runs import report_of, runs
+from support.trainers.framework_runs import config_in, ends_of, recorded, rollouts_in, rows_of, run_program
+
+pytestmark = pytest.mark.slow
+
+TRAIN = """
+from transformers import GRPOTrainer
+from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+trainer = GRPOTrainer([OtelBridgeCallback(tags=["a"])], run_name="one", learning_rate=0.1)
+trainer.event("on_train_begin")
+trainer.step(["2+2", "3+3"], log={"loss": 0.5, "reward": None})
+trainer.step(log={"loss": 0.25})
+trainer.step(["2+2", "3+3"], ["4+4", "2+2"])
+trainer.evaluate(["5+5"], ["6+6"])
+trainer.step(["7+7", "8+8"], log={"loss": 0.125})
+trainer.event("on_log", logs={"train_runtime": 2.0})
+trainer.event("on_train_end")
+trainer.event("on_log", logs={"eval_reward": 1.0})
+"""
+
+
+def test_each_completion_is_a_rollout_once_with_its_group_and_each_reward(tmp_path: Path) -> None:
+    run_program(tmp_path, TRAIN)
+
+    rollouts = rollouts_in(recorded(tmp_path))
+    assert Counter((one["split"], one["step"]) for one in rollouts) == {
+        ("train", 1): 4, ("train", 3): 8, ("eval", 3): 4, ("train", 4): 4,
+    }  # fmt: skip
+    assert {one["group"]: one["messages"][0]["content"] for one in rollouts if one["step"] == 3} == {
+        "train-3-0": "2+2", "train-3-1": "3+3", "train-3-2": "4+4", "train-3-3": "2+2",
+        "eval-3-0": "5+5", "eval-3-1": "6+6",
+    }  # fmt: skip
+    first, second = (one for one in rollouts if one["group"] == "train-1-0")
+    assert (first["sample"], first["reward"], first["rewards"]) == (0, 1.5, {"length": 1.0, "vowels": 1.0})
+    assert (second["sample"], second["reward"], second["rewards"]) == (1, 0.0, {"length": 0.0})
+    assert (first["advantage"], second["advantage"], first["metadata"]["letters"]) == (0.5, -0.5, 3)
+
+
+def test_rows_have_the_names_of_transformers_and_the_end_of_a_training_is_not_that_of_the_run(tmp_path: Path) -> None:
+    run_program(tmp_path, TRAIN)
+
+    found = recorded(tmp_path)
+    assert rows_of(found, "train/loss") == [(1, 0.5), (2, 0.25), (4, 0.125)]
+    assert rows_of(found, "eval/reward") == [(3, 0.5), (4, 1.0)]
+    assert (rows_of(found, "train/train_runtime"), rows_of(found, "train/reward")) == ([(4, 2.0)], [])
+    config = config_in(found)
+    assert (config["learning_rate"], config["model"]) == (0.1, {"hidden_size": 16, "num_parameters": 7})
+    report = report_of(runs(tmp_path))
+    assert (ends_of(found), report.project, report.name) == (["finished"], "huggingface", "one")
+    assert report.drops == {}
+
+
+def test_a_callback_by_name_and_one_that_is_added_later_record_once_together(tmp_path: Path) -> None:
+    code = """
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback, register
+
+    register()
+    trainer = GRPOTrainer(report_to="otel_bridge", project="mine", output_dir="out", run_name="out")
+    trainer.add_callback(OtelBridgeCallback(trainer))
+    trainer.event("on_train_begin")
+    trainer.step(["2+2", "3+3"], log={"loss": 0.5})
+    other = GRPOTrainer([OtelBridgeCallback()], main=False)
+    other.event("on_train_begin")
+    other.step(["2+2", "3+3"], log={"loss": 0.5})
+    """
+
+    run_program(tmp_path, code)
+
+    found = recorded(tmp_path)
+    assert (rows_of(found, "train/loss"), len(rollouts_in(found))) == ([(1, 0.5)], 4)
+    report = report_of(runs(tmp_path))
+    assert (report.project, report.name != "out") == ("mine", True)
+
+
+def test_a_checkpoint_carries_the_runs_name_which_a_resumed_training_takes(tmp_path: Path) -> None:
+    code = """
+    import sys
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    saved = {"OtelBridgeCallback": [{"args": {}, "attributes": {"resumed_names": {"project": "p", "name": "first"}}}]}
+    callback = OtelBridgeCallback()
+    assert callback.state() == {"args": {}, "attributes": {"resumed_names": {}}}
+    trainer = GRPOTrainer([callback], stateful_callbacks=saved)
+    trainer.event("on_train_begin")
+    trainer.step(log={"loss": 0.5})
+    assert callback.state()["attributes"]["resumed_names"] == {"project": "p", "name": "first"}
+    """
+
+    run_program(tmp_path, code)
+
+    assert rows_of(recorded(tmp_path), "train/loss") == [(1, 0.5)]
+    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("p", "first")
+
+
+def test_a_trainer_with_other_logs_or_a_broken_one_costs_no_row(tmp_path: Path) -> None:
+    code = """
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    trainer = GRPOTrainer([OtelBridgeCallback()], run_name="one")
+    trainer._logs["prompt"] = None
+    trainer.step(log={"loss": 0.5})
+    del trainer._logs
+    trainer.generate = lambda: None
+    trainer.step(log={"loss": 0.25})
+    """
+
+    done = run_program(tmp_path, code)
+
+    assert rows_of(recorded(tmp_path), "train/loss") == [(1, 0.5), (2, 0.25)]
+    assert "OtelBridgeCallback.on_step_end failed: TypeError" in done.stderr

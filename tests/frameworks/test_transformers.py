@@ -1,0 +1,108 @@
+"""TRL itself, a tiny GRPO job: losses stay the same, and each completion arrives once with its rewards."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.trainers.command_runs import call, program, report_of, runs
+from support.trainers.framework_programs import GRPO_CALLBACK, GRPO_PLAIN, GRPO_REPORT_TO, GRPO_RESUMED
+from support.trainers.framework_runs import (
+    NEEDS_REAL,
+    REAL,
+    config_in,
+    ends_of,
+    framework_environment,
+    recorded,
+    rollouts_in,
+    rows_of,
+    run_program,
+)
+
+pytestmark = NEEDS_REAL
+
+
+def losses(done: subprocess.CompletedProcess[str]) -> list[list[float | None]]:
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("losses ")]
+    found: list[list[float | None]] = json.loads(line.removeprefix("losses "))
+    return found
+
+
+def groups_of(rollouts: list[dict[str, Any]]) -> list[int]:
+    """The sizes of the groups, whose advantages cancel each other."""
+    for name in {one["group"] for one in rollouts}:
+        group = [one for one in rollouts if one["group"] == name]
+        assert sum(one["advantage"] for one in group) == pytest.approx(0, abs=1e-3)
+        assert {one["sample"] for one in group} == set(range(len(group)))
+        assert len({one["messages"][0]["content"] for one in group}) == 1
+    return sorted(Counter(one["group"] for one in rollouts).values())
+
+
+def test_a_seeded_run_has_the_same_losses_and_each_completion_arrives_once(tmp_path: Path) -> None:
+    plain = run_program(tmp_path / "plain", GRPO_PLAIN, real=True)
+    watched = run_program(tmp_path / "watched", GRPO_CALLBACK, real=True)
+
+    assert losses(watched) == losses(plain)
+    found = recorded(tmp_path / "watched")
+    logged = losses(watched)[:-1]
+    assert rows_of(found, "train/loss", "train/reward", "train/grad_norm") == [
+        (step, *values[:3]) for step, values in enumerate(logged, 1)
+    ]
+    assert len(rows_of(found, "train/train_runtime")) == 1
+    rollouts = rollouts_in(found)
+    assert (len(rollouts), groups_of(rollouts)) == (16, [2] * 8)
+    for step, values in enumerate(logged, 1):
+        rewards = [one["reward"] for one in rollouts if one["step"] == step]
+        assert sum(rewards) / 4 == pytest.approx(values[1])
+        assert all(
+            one["reward"] == pytest.approx(one["rewards"]["length"] + 0.5 * one["rewards"].get("vowels", 0))
+            for one in rollouts
+        )
+    assert sum("vowels" not in one["rewards"] for one in rollouts) == 4
+    assert all(isinstance(one["metadata"]["letters"], int) for one in rollouts)
+    assert {"max_steps": 4, "learning_rate": 0.01}.items() <= config_in(found).items()
+    assert config_in(found)["model"]["hidden_size"] == 16
+    assert (ends_of(found), report_of(runs(tmp_path / "watched")).name) == (["finished"], "tiny")
+
+
+def test_report_to_with_several_batches_a_step_and_evaluation_records_each_completion_once(tmp_path: Path) -> None:
+    done = run_program(tmp_path, GRPO_REPORT_TO, "twice", real=True, WANDB_PROJECT="mine")
+
+    found = recorded(tmp_path)
+    assert f"logs {len(rows_of(found, 'train/loss')) + 2}" in done.stdout  # the evaluation, and the end
+    assert [step for step, _ in rows_of(found, "train/loss")] == [2, 4]
+    assert [step for step, _ in rows_of(found, "eval/reward")] == [5]
+    train = [one for one in rollouts_in(found) if one["split"] == "train"]
+    assert (Counter(one["step"] for one in train), groups_of(train)) == (dict.fromkeys(range(1, 6), 8), [2] * 20)
+    evaluated = [one for one in rollouts_in(found) if one["split"] == "eval"]
+    assert ({one["step"] for one in evaluated}, groups_of(evaluated)) == ({5}, [2, 2])
+    assert report_of(runs(tmp_path)).project == "mine"
+
+
+def test_of_two_ranks_one_writes_and_the_completions_of_both_arrive_once(tmp_path: Path) -> None:
+    env = framework_environment(tmp_path, real=True)
+    script = program(tmp_path, "train.py", GRPO_CALLBACK)
+
+    done = call([REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script], cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stderr
+    found = recorded(tmp_path)
+    rollouts = rollouts_in(found)
+    assert (Counter(one["step"] for one in rollouts), groups_of(rollouts)) == (dict.fromkeys(range(1, 5), 8), [2] * 16)
+    assert len(rows_of(found, "train/loss")) == 4
+    assert done.stderr.count("otel-bridge: huggingface/tiny (") == 1
+
+
+def test_a_resumed_training_after_a_kill_joins_the_run_of_its_checkpoint_as_a_second_attempt(tmp_path: Path) -> None:
+    run_program(tmp_path, GRPO_RESUMED, real=True, fails=True)
+    run_program(tmp_path, GRPO_RESUMED, "resume", real=True)
+
+    found = recorded(tmp_path)
+    rows = [(one["step"], one["attempt"]) for one in found if "train/loss" in one.get("values", {})]
+    assert rows == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 2)]
+    assert ends_of(found)[-1] == "finished"

@@ -1,0 +1,3 @@
+"""Fake of ``transformers.integrations.integration_utils``."""
+
+INTEGRATION_TO_CALLBACK: dict = {}
