@@ -14,7 +14,8 @@ from otel_bridge.emit.arguments import DEFAULT_FINISH_S, DEFAULT_FLUSH_S, EndSta
 from otel_bridge.emit.config.child_env import ChildEnvironment
 from otel_bridge.emit.config.identity import InitArguments, tags_of
 from otel_bridge.emit.console import say
-from otel_bridge.emit.current import set_current_run
+from otel_bridge.emit.emit_run import set_current_run
+from otel_bridge.emit.handles import Handles, end_at_exit, environment_of_handle
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.startup import begin, not_taken_up, nothing_recorded, with_dir
 from otel_bridge.errors import ConfigError
@@ -39,6 +40,7 @@ class _CurrentRun:
         self.connected: Run | None = None
         self.steps: dict[tuple[str, str], dict[str | None, int]] = {}
         self.handover = ChildEnvironment()
+        self.handles = Handles()
         self.registered = False
 
     def set_run(self, run: Run | None) -> None:
@@ -67,6 +69,7 @@ def init(
     dir: str | os.PathLike[str] | None = None,  # noqa: A002
     otel: bool = False,
     system_metrics: bool = False,
+    handle: bool = False,
 ) -> Run:
     """Begin this process's part of a run, or return the run that it has already begun.
 
@@ -89,6 +92,9 @@ def init(
         otel: Also record the metrics and spans of this process's stock OpenTelemetry instruments.
         system_metrics: Let the bridge measure this machine and its processes of the run every 15 s
             (``OTEL_BRIDGE_SYSTEM_METRICS_S``), as long as this process runs.
+        handle: Return a further run, which is not the process's own: `current_run` and the functions of the package
+            stay with that one, children do not join this one, and variables that name a run do not apply to it. Call
+            its own methods, also `Run.finish`. A process may have 256 open handles.
 
     Raises:
         ConfigError: A setting or an argument cannot be used.
@@ -97,6 +103,8 @@ def init(
     asked = InitArguments(
         project, name, role, id, group, tags_of(tags), notes, entity, job_type, rank, bool(system_metrics)
     )
+    if handle:
+        return _handle(asked, exporters, dir, config=config, otel=otel)
     with _process.lock:
         current = _process.run
         if current is not None and _same(current, asked, exporters):
@@ -110,13 +118,28 @@ def init(
         if current is not None:
             _leave(current)
         run = begin(asked, exporters, with_dir(environment(), dir), _working_folder(), _process.handover)
-        if run.recorder is not None:
-            run.recorder.go_on_from(_process.steps.get(_place(run), {}))
+        _go_on(run)
         _register()
         run.call_before_end(_forget)
         _process.set_run(run)
     if otel and run.recording:
         _connect(run)
+    if config is not None:
+        run.log_config(config)
+    return run
+
+
+def _handle(asked: InitArguments, exporters: Any, folder: object, *, config: object, otel: bool) -> Run:
+    if otel:
+        raise ConfigError("init(handle=True, otel=True): a handle takes no spans or metrics of the process; drop otel")
+    with _process.lock:
+        _process.handles.require_room()
+        env = environment_of_handle(_process.handover.before(environment()))
+        run = begin(asked, exporters, with_dir(env, folder), _working_folder(), None)
+        _go_on(run)
+        _register()
+        run.call_before_end(_remember_steps)
+        _process.handles.add(run)
     if config is not None:
         run.log_config(config)
     return run
@@ -253,12 +276,23 @@ def _leave(current: Run) -> None:
 def _forget(run: Run) -> None:
     """Release *run*, which has ended, so that the next ``init()`` begins another run."""
     if _process.run is run:
+        _remember_steps(run)
+        _process.set_run(None)
+        _process.handover.take_back()
+
+
+def _remember_steps(run: Run) -> None:
+    with _process.lock:
         _process.steps.pop(_place(run), None)  # inserted again below, so that the latest run is evicted last
         _process.steps[_place(run)] = {} if run.recorder is None else run.recorder.last_steps()
         if len(_process.steps) > _REMEMBERED_RUNS:
             del _process.steps[next(iter(_process.steps))]
-        _process.set_run(None)
-        _process.handover.take_back()
+
+
+def _go_on(run: Run) -> None:
+    """Continue the steps of *run*, if this process was in it before."""
+    if run.recorder is not None:
+        run.recorder.go_on_from(_process.steps.get(_place(run), {}))
 
 
 def _place(run: Run) -> tuple[str, str]:
@@ -288,12 +322,11 @@ def _register() -> None:
 
 
 def _at_exit() -> None:
-    run = _process.run
-    if run is not None:
-        try:
-            run.finish_at_exit()
-        except KeyboardInterrupt:
-            say("interrupted; records that are not written yet are kept", always=True)
+    own = _process.run
+    try:
+        end_at_exit([*_process.handles.all(), *([] if own is None else [own])])
+    except KeyboardInterrupt:
+        say("interrupted; records that are not written yet are kept", always=True)
 
 
 def _after_fork() -> None:
@@ -301,3 +334,4 @@ def _after_fork() -> None:
     _process.handover.keep_for_children()
     if _process.run is not None:
         _process.run.after_fork()
+    _process.handles.after_fork()

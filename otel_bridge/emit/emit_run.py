@@ -1,4 +1,4 @@
-"""Interface of a run for its rollouts, and the options of their recording."""
+"""Interface of a run for its rollouts, the options of their recording, and the process's current run."""
 
 from __future__ import annotations
 
@@ -56,3 +56,20 @@ def options_of(run: EmitRun) -> RolloutOptions:
         with contextlib.suppress(AttributeError):
             run._rollout_options = known  # type: ignore[attr-defined]
     return known
+
+
+# The run begun by ``init()``, looked up by spans that belong to no rollout.
+
+
+class _Current:
+    run: EmitRun | None = None
+
+
+def current_run() -> EmitRun | None:
+    """Return the process's run; ``None`` before ``init()`` and after the run's end."""
+    return _Current.run
+
+
+def set_current_run(run: EmitRun | None) -> None:
+    """Make *run* the process's run."""
+    _Current.run = run

@@ -17,8 +17,8 @@ UNFINISHED: Final = "rollout_unfinished"
 _MAX_UNCLOSED: Final = 100_000
 _MAX_STEPS: Final = 64
 """Most steps of one role and split that are reported as open, the highest first."""
-Track: TypeAlias = tuple[str, str]
-"""Role (empty without one) and split (empty when none is named)."""
+Track: TypeAlias = tuple[str, str, str]
+"""Run id, role (empty without one) and split (empty when none is named)."""
 
 
 class _Unclosed(NamedTuple):
@@ -84,10 +84,11 @@ def _pop(number: int) -> _Unclosed | None:
     return found
 
 
-def count_unclosed() -> None:
-    """Count the rollouts that have not closed when their run ends; they are not recorded."""
-    for number in list(_unclosed):
-        _count(number)
+def count_unclosed(run_id: str) -> None:
+    """Count the rollouts that have not closed when the run *run_id* ends; they are not recorded."""
+    for number, one in list(_unclosed.items()):
+        if one.track[0] == run_id:
+            _count(number)
 
 
 def forget_unclosed() -> None:

@@ -216,7 +216,7 @@ class Recorder:
             if self._busy:  # from a signal handler inside a call: queued records and the end go before the outer record
                 self._busy, self._encoder = False, RowEncoder(role=self._role)
             self._drain_queue()
-            count_unclosed()
+            count_unclosed(self.folder.run_id)
             self._ending = True
             self._do(self._write_end_event, status)
             self._ended = self._closed = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -330,24 +331,27 @@ class Run(NamedRun):
         named_s = given.named(_TIMEOUTS)
         timeout_s = seconds_of(timeout_s if named_s is None else named_s, DEFAULT_FINISH_S)
         given.count_rest()
-        self._finish(end, timeout_s)
+        if (wait := self.end_part(end)) is not None:
+            wait(timeout_s)
 
     def call_before_end(self, call: Callable[[Run], None]) -> None:
         """Call *call* before this process's part ends; the one added last is called first."""
         self._before_end.append(call)
 
-    def _finish(self, status: EndStatus, timeout_s: float) -> None:
+    def end_part(self, status: EndStatus) -> Callable[[float], None] | None:
+        """Record the end of this process's part; return what waits for its delivery at most some seconds, if needed."""
         recorder = self._recorder
         if self._ended:
-            return
+            return None
         self._ended = True
         for call in reversed(self._before_end):
             call(self)
-        if recorder is None:
-            return
-        mark = recorder.end(status)
-        if mark is None or recorder.forked:
-            return
+        mark = None if recorder is None else recorder.end(status)
+        if recorder is None or mark is None or recorder.forked:
+            return None
+        return partial(self._report_end, recorder, mark, status)
+
+    def _report_end(self, recorder: Recorder, mark: Checkpoint, status: EndStatus, timeout_s: float) -> None:
         outcome = self._wait(recorder, mark, timeout_s, end=True)
         remains = (*outcome.remains, *self._what_next(recorder, outcome))
         console.say(console.ended(self.facts.identity, status, mark.rows, outcome.report, remains))
@@ -372,16 +376,20 @@ class Run(NamedRun):
         self.finish("finished" if good else "failed")
 
     def finish_at_exit(self) -> None:
-        """End the run when the interpreter exits: ``failed`` after an uncaught exception, else ``finished``."""
-        interactive = hasattr(sys, "ps1")
-        failed = getattr(sys, "last_value", None) is not None and not interactive
-        self.finish("failed" if failed else "finished")
+        """End the run when the interpreter exits."""
+        self.finish(status_at_exit())
 
     def _report(self) -> Report | None:
         return None if self._recorder is None else read_report(self._recorder.folder)
 
     def _wait(self, recorder: Recorder, mark: Checkpoint, timeout_s: float, *, end: bool) -> FlushOutcome:
         return DeliveryWaiter(recorder.folder, recorder.starter, self.facts.choice.names, mark, end=end).wait(timeout_s)
+
+
+def status_at_exit() -> EndStatus:
+    """Return the status of a run that ends with the interpreter: ``failed`` after an uncaught exception."""
+    interactive = hasattr(sys, "ps1")
+    return "failed" if getattr(sys, "last_value", None) is not None and not interactive else "finished"
 
 
 def _holds_entries(value: object) -> bool:

@@ -70,7 +70,7 @@ class _FoundFolder:
 
 
 def begin(
-    asked: InitArguments, exporters: object, env: Mapping[str, str], cwd: Path, handover: ChildEnvironment
+    asked: InitArguments, exporters: object, env: Mapping[str, str], cwd: Path, handover: ChildEnvironment | None
 ) -> Run:
     """Begin the run of this process.
 
@@ -79,7 +79,7 @@ def begin(
         exporters: ``init(exporters=)``.
         env: The environment, with ``init(dir=)``.
         cwd: The working folder.
-        handover: Environment variables for children.
+        handover: Environment variables for children; ``None``: children do not join this run.
 
     Raises:
         ConfigError: A setting or an argument cannot be used, or the folder cannot be written.
@@ -105,7 +105,8 @@ def begin(
     folder = RunFolder(base.path, identity.id)
     place = _FoundFolder(base, folder, read_report(folder), launched, hold, other)
     recorder = _open(facts, place)
-    handover.hand_over({**variables, NEW_RUN.name: None})
+    if handover is not None:
+        handover.hand_over({**variables, NEW_RUN.name: None})
     to = ", ".join(_shown(name, choice) for name in choice.names or _before(place)) or "no exporter yet"
     console.say(console.begun(identity, to, _notes(facts, place)))
     return Run(facts, recorder)

@@ -77,13 +77,25 @@ def test_every_block_of_every_page_is_run_by_a_test() -> None:
             found[page, language] = found.get((page, language), 0) + 1
 
     here = {("README.md", "python"): 2, ("docs/emitting.md", "python"): 6, ("docs/rollouts.md", "python"): 2}
-    assert found == {**ELSEWHERE, **here}
+    assert found == {**ELSEWHERE, **here, ("docs/emitting-reference.md", "python"): 1}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_python_block_is_python(page: str) -> None:
     for block in blocks(page, "python"):
         ast.parse(textwrap.dedent(block))
+
+
+def test_the_trials_of_the_reference_are_two_runs(tmp_path: Path) -> None:
+    (trials,) = blocks("docs/emitting-reference.md", "python")
+    (tmp_path / "program.py").write_text(GIVEN + trials, "utf-8")
+
+    done = call([sys.executable, "program.py"], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"))
+
+    assert done.returncode == 0, done.stderr
+    found = [records(folder) for folder in run_folders(tmp_path / ".otel-bridge")]
+    rates = [line["config"]["lr"] for lines in found for line in lines if line["kind"] == "config"]
+    assert sorted(set(rates)) == [1e-4, 1e-3]
 
 
 def test_the_role_of_the_readme_has_its_rollout_and_its_row(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_threads_join_by_the_rollout_itself_or_by_attaching_it() -> None:
 _WORKER = """
 import json, sys
 from support.trainers.emit_rollout_doubles import MemoryRun
-from otel_bridge.emit.current import set_current_run
+from otel_bridge.emit.emit_run import set_current_run
 from otel_bridge.emit.rollouts import live
 from otel_bridge.emit.rollouts.context import attach_context
 run = MemoryRun(role="tools")

@@ -32,6 +32,12 @@ class ChildEnvironment:
             else:
                 os.environ[name] = self._given[name] = value.replace("\0", "")
 
+    def before(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return *env* without what `hand_over` set in it."""
+        ours = {name: before for name, before in self._before.items() if env.get(name) == self._given.get(name)}
+        kept = {name: value for name, value in env.items() if name not in ours}
+        return kept | {name: before for name, before in ours.items() if before is not None}
+
     def keep_for_children(self) -> None:
         """Keep the variables for good, because this process is itself a (forked) child with its parent's variables."""
         self._before.clear()

@@ -157,8 +157,8 @@ def place_of(run: EmitRun, step: object, split: object, role: object) -> Rollout
 
 
 def track_of(run: EmitRun, place: RolloutDefaults) -> Track:
-    """Return the role and split under which this process's open live rollouts are registered."""
-    return place.role or run.role or "", place.split or ""
+    """Return the run, role and split under which this process's open live rollouts are registered."""
+    return run.id, place.role or run.role or "", place.split or ""
 
 
 def _columns(run: EmitRun, given_columns: _SampledOutColumns, indices: list[int]) -> SampledColumns:

@@ -27,8 +27,7 @@ from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, S
 from otel_bridge import semconv
 from otel_bridge.emit.content.policy import ContentFilter, dumps
 from otel_bridge.emit.content.sdk import SdkContent
-from otel_bridge.emit.current import current_run
-from otel_bridge.emit.emit_run import EmitRun, options_of
+from otel_bridge.emit.emit_run import EmitRun, current_run, options_of
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import Utf8
