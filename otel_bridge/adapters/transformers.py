@@ -181,7 +181,7 @@ def config_of(args: Any, model: Any) -> dict[str, Any]:
 def resumed_names(state: Any) -> dict[str, str]:
     """Return project and name of the run that wrote the checkpoint; empty without a checkpoint of this callback."""
     stored: dict[str, Any] = getattr(state, "stateful_callbacks", None) or {}
-    saved: Any = stored.get(OtelBridgeCallback.__name__) or {}
-    saved = saved[0] if isinstance(saved, list) else saved  # several callbacks of one class
-    attributes: dict[str, dict[str, str]] = saved.get("attributes", {})
+    found: Any = stored.get(OtelBridgeCallback.__name__) or {}
+    first: Any = found if hasattr(found, "get") else found[0]  # several callbacks of one class are a list
+    attributes: dict[str, dict[str, str]] = first.get("attributes", {})
     return attributes.get("resumed_names", {})
