@@ -11,6 +11,7 @@ from benchmarks.results import show
 NAMES = (
     "bridge_cpu",
     "caller",
+    "captured_wandb",
     "rollouts",
     "live_rollouts",
     "training",
