@@ -109,6 +109,12 @@ CAPTURE_MODE = Setting(
 LIGHTNING = Setting(
     "OTEL_BRIDGE_LIGHTNING", False, flag, "Add an otel-bridge logger to every trainer of Lightning and to Fabric."
 )
+CAPTURE_COUNTS = Setting(
+    "OTEL_BRIDGE_CAPTURE_COUNTS",
+    "",
+    text,
+    "Set by `otel-bridge run --capture` for its children: folder of the counts for the table at its end.",
+)
 QUIET = Setting("OTEL_BRIDGE_QUIET", False, flag, "Do not print the lines of init() and finish().")
 NO_BRIDGE = Setting("OTEL_BRIDGE_NO_BRIDGE", False, flag, "Set in the bridge itself, so that nothing in it emits.")
 LAUNCHER = Setting(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
+from otel_bridge.capture.counts import counts
 from otel_bridge.emit import api
 from otel_bridge.emit.console import say
 from otel_bridge.emit.run import Run
@@ -56,10 +57,12 @@ def record_event(writer: Any, event: Any) -> None:
         for value in summaries:
             number = _number(value)
             if number is None:
+                counts.not_captured(f"tensorboard {_kind(value)}")
                 run.count_drop("not_captured", key=f"{value.tag} ({_kind(value)})")
             else:
                 row[prefix + value.tag] = number
         if row:
+            counts.captured("tensorboard scalar", len(row))
             run.log(row, int(event.step))
     except Exception:  # noqa: BLE001  # the program's own writing must go on
         _count(api.current_run())

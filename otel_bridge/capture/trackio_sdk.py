@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from otel_bridge.capture.counts import counts
 from otel_bridge.capture.trackio_traces import rollout_of_trace
 from otel_bridge.emit import api
 from otel_bridge.emit.config.capture_env import refuse_twice
@@ -96,6 +97,7 @@ def _set_current(package: Any, run: Any) -> None:
 def _neutral(call: str, result: object) -> Callable[..., object]:
     def neutral(*_arguments: object, **_named: object) -> object:
         """Do nothing: the call has no counterpart, and is counted."""
+        counts.not_captured(call)
         run = api.current_run()
         if run is not None:
             run.count_drop("not_captured", key=call)
@@ -124,6 +126,7 @@ class _TrackioConfig(dict[str, Any]):
         new: dict[str, Any] = dict(*given, **named)
         super().update(new)
         if self.run is not None:
+            counts.captured("trackio.config", len(new))
             self.run.log_config(new)
 
     def __ior__(self, given: Any) -> _TrackioConfig:  # type: ignore[override, misc]  # a dict's own has two forms
@@ -139,11 +142,13 @@ class TrackioRecording:
     """
 
     def __init__(self, run: Run) -> None:
+        counts.captured("trackio.init")
         self.run = run
         self.next_step = 0 if (last := run.last_step()) is None else last + 1
 
     def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Record a row and its traces; never raises. A trace that cannot be read is left out alone."""
+        counts.captured("trackio.log")
         try:
             given = None if step is None else to_step(step, self.run.count_drop)
             at = self.next_step if given is None else given
@@ -154,6 +159,8 @@ class TrackioRecording:
                 traces = _traces(value)
                 if not traces:
                     row[key] = value
+                    if hasattr(value, "TYPE"):  # a table, an image
+                        counts.not_captured(str(value.TYPE))
                 for trace in traces:
                     self._take(trace, str(key), rollouts)
             if row:
@@ -166,11 +173,13 @@ class TrackioRecording:
     def _take(self, trace: Any, key: str, rollouts: list[Rollout]) -> None:
         try:
             rollouts.append(rollout_of_trace(trace, key))
+            counts.captured("trackio.Trace: rollouts")
         except Exception:  # noqa: BLE001  # what the program put into the trace
             self.run.count_drop("rollout_unreadable", key=key)
 
     def count_alert(self) -> None:
         """Count an alert, which has no counterpart here."""
+        counts.not_captured("trackio.alert")
         self.run.count_drop("not_captured", key="trackio.alert")
 
 

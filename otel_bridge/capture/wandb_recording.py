@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
+from otel_bridge.capture.counts import counts
 from otel_bridge.capture.rows import MergedRows
 from otel_bridge.capture.tables import SeenTables, has_step, rollouts_of, split_of
 from otel_bridge.emit.run import Run
@@ -32,6 +33,7 @@ class WandbRecording:
     """
 
     def __init__(self, run: Run, counter: int | None = None) -> None:
+        counts.captured("wandb.init")
         self.run = run
         last = run.last_step()
         self.rows = MergedRows(run, counter or (0 if last is None else last + 1))
@@ -41,6 +43,7 @@ class WandbRecording:
 
     def log(self, data: Any, step: Any = None, commit: Any = None) -> None:
         """Record one ``log()`` call; tables become rollouts, and other media are counted."""
+        counts.captured("wandb.log")
         try:
             if not isinstance(data, Mapping):
                 self.run.log(data)
@@ -59,12 +62,14 @@ class WandbRecording:
 
     def define_metric(self, name: str, step_metric: str | None = None) -> None:
         """Note the step metric of a key or glob."""
+        counts.captured("wandb.define_metric")
         self.rows.axes.define(name, step_metric)
 
     def config(self, changed: Mapping[str, Any]) -> None:
         """Record entries of the config."""
         shown = {key: value for key, value in changed.items() if key != _CONFIG_OF_WANDB}
         if shown:
+            counts.captured("wandb.config", len(shown))
             self.run.log_config(shown)
 
     def config_callback(self, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None) -> None:
@@ -73,10 +78,12 @@ class WandbRecording:
 
     def summary(self, changed: Mapping[str, Any]) -> None:
         """Record entries of the summary that the program sets itself."""
+        counts.captured("wandb.summary", len(changed))
         self.run.summary(changed)
 
     def not_captured(self, call: str) -> None:
         """Count a call that has no counterpart."""
+        counts.not_captured(call)
         self.run.count_drop("not_captured", key=call)
 
     def finish(self, exit_code: Any = None) -> None:
@@ -103,6 +110,7 @@ class WandbRecording:
             self.run.count_drop("rollout_unreadable", key=key)
             return
         if not taken:
+            counts.not_captured(f"wandb.{kind.__name__}")
             self.run.count_drop("not_captured", key=f"{key} (wandb.{kind.__name__})")
 
     def _take_table(self, key: str, table: Any, step: Any) -> bool:
@@ -114,6 +122,7 @@ class WandbRecording:
         new = self._tables.new_rows(key, rows, at, own_step=has_step(columns))
         for found in rollouts_of(columns, new) or ():
             own = at if found.step is None else found.step
+            counts.captured("wandb.Table: rollouts", len(found.columns["responses"]))
             self.run.log_generations(**found.columns, step=own, split=split_of(key), role=role)
         return True
 

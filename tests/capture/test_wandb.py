@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,7 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
         folder.mkdir()
 
     truth = offline(folders[1], EVERY_CALL)
-    captured(folders[0], EVERY_CALL)
+    output = captured(folders[0], EVERY_CALL)
 
     points = captured_points(folders[0])
     ((step, histogram),) = points.pop("hist")
@@ -124,6 +125,7 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
         (0, "eval", 0.0), (1, "eval", 0.5), (2, "eval", 1.0)
     ]  # fmt: skip
     assert report.steps["train/step"] == 101
+    assert re.search(r"wandb.log +23  define_metric\(summary=\) +1\n", output)
     assert captured_summary(folders[0]) == {"best": 0.75, "total": 3}
 
 

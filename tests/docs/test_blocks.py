@@ -26,7 +26,7 @@ without_names = str.upper
 """
 """What the program around a block has."""
 ELSEWHERE = {
-    ("README.md", "sh"): 9,  # below; those of other machines in test_many_machines and tests/collector
+    ("README.md", "sh"): 10,  # below; those of other machines in test_many_machines and tests/collector
     ("docs/architecture.md", ""): 1,
     ("docs/collector.md", ""): 1,
     ("docs/collector.md", "bash"): 1,  # tests/collector/test_otelcol_pipelines
@@ -154,9 +154,23 @@ def test_the_blocks_of_the_page_of_rollouts_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_capture_of_the_readme_records_a_program_as_it_is(tmp_path: Path) -> None:
+    (command,) = (block for block in blocks("README.md", "sh") if "--capture" in block)
+    program = "import wandb\nwandb.init(project='p', name='e')\nwandb.log({'loss': 0.5}, step=3)\n"
+    (tmp_path / "train.py").write_text(program, "utf-8")
+    script = command.replace("trackio,mlflow", "file")  # each of them has tests of its own
+
+    done = call(["bash", "-e", "-c", script], cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    assert values(only_folder(tmp_path / ".otel-bridge")) == {"loss": [(3, 0.5)]}
+
+
 def test_the_commands_of_the_readme_that_need_one_machine_do_what_they_say(tmp_path: Path) -> None:
     first, others, stock, instrumented, held = (
-        block for block in blocks("README.md", "sh") if not re.search(r"make demo|pip install|OTEL_BRIDGE_TOKEN", block)
+        block
+        for block in blocks("README.md", "sh")
+        if not re.search(r"make demo|pip install|OTEL_BRIDGE_TOKEN|--capture", block)
     )
     (program,) = re.findall(r"# train\.py\n.*", blocks("README.md", "python")[0], re.DOTALL)
     (tmp_path / "train.py").write_text(program, "utf-8")

@@ -17,6 +17,7 @@ from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import DeliveryLine, print_runs
 from otel_bridge.cli.directory import made
+from otel_bridge.cli.run.capture_table import CaptureTable
 from otel_bridge.cli.run.child import Child, NotStartedError
 from otel_bridge.cli.run.environment import capture_of, child_environment, own_environment
 from otel_bridge.cli.run.launched_runs import LaunchedRuns
@@ -70,6 +71,7 @@ def command(
     base = base_dir(env, cwd)
     choice = choose(None, env, cwd)
     capture = capture_of(captured, {**env, **(inherited or {})}, choice)
+    table = CaptureTable(capture)
     identity = identify(InitArguments(), env, cwd)
     bridge_env = {**bridge_environment(env)}
     options = replace(
@@ -86,8 +88,9 @@ def command(
     host.start()
     child_env = child_environment(env, identity, choice, base, receiver)
     try:
-        child = Child(cmd, child_env | capture)
+        child = Child(cmd, child_env | table.environment)
     except NotStartedError:
+        table.remove()
         receiver.stop()
         host.stop()
         raise
@@ -100,6 +103,7 @@ def command(
     host.finish(child.status())
     _drain(host, give_up, settings.DRAIN_TIMEOUT_S.read(env))
     print_runs(Terminal(stderr=True), runs.folders(), host.progress(), host.hanging)
+    table.show(Terminal(stderr=True))
     # A writer that hangs must not delay this process's exit, which others may wait for.
     sys.stdout.flush()
     sys.stderr.flush()

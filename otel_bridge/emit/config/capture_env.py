@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from otel_bridge.errors import ConfigError
-from otel_bridge.settings import CAPTURE, CAPTURE_MODE
+from otel_bridge.settings import CAPTURE, CAPTURE_COUNTS, CAPTURE_MODE
 
 _BELOW: Final = os.path.join("otel_bridge", "capture", "sitecustomize")
 _PATH: Final = "PYTHONPATH"
-_NAMES: Final = (CAPTURE.name, CAPTURE_MODE.name)
+_NAMES: Final = (CAPTURE.name, CAPTURE_MODE.name, CAPTURE_COUNTS.name)
 
 
 def capture_folder() -> str:

@@ -1,0 +1,67 @@
+"""Prints at the end of ``otel-bridge run --capture`` what was captured and what was not, of all processes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from otel_bridge.capture.counts import totals_in
+from otel_bridge.cli.terminal import Terminal
+from otel_bridge.settings import CAPTURE, CAPTURE_COUNTS
+from otel_bridge.text.printable import shown
+
+_MAX_LINES: Final = 20
+
+
+class CaptureTable:
+    """Folder in which the captured processes count, and the table made of it; without a capture neither.
+
+    Args:
+        variables: Environment variables of the capture; empty: nothing is captured.
+
+    Attributes:
+        environment: The variables, with that of the folder.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._names = variables.get(CAPTURE.name, "")
+        self._folder = Path(tempfile.mkdtemp(prefix="otel-bridge-capture-")) if self._names else None
+        folder = {} if self._folder is None else {CAPTURE_COUNTS.name: str(self._folder)}
+        self.environment = {**variables, **folder}
+
+    def show(self, console: Terminal) -> None:
+        """Print the table, and remove the folder."""
+        if self._folder is None:
+            return
+        totals = totals_in(self._folder)
+        self.remove()
+        if not totals.processes:
+            console.print_line(f"captured: nothing; no Python program of the command used {self._names}")
+            return
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
+        for title in ("captured", "not captured"):
+            table.add_column(title)
+            table.add_column("calls", justify="right")
+        for captured, left in zip_longest(_cells(totals.captured), _cells(totals.not_captured), fillvalue=("", "")):
+            table.add_row(*(Text(shown(cell)) for cell in (*captured, *left)))
+        console.print(table)
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _cells(calls: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return calls and their counts, the most frequent first; those beyond the limit together."""
+    ordered = sorted(calls.items(), key=lambda pair: (-pair[1], pair[0]))
+    lines = [(call, f"{number:,}") for call, number in ordered[:_MAX_LINES]]
+    rest = sum(number for _, number in ordered[_MAX_LINES:])
+    return [*lines, (f"{len(ordered) - _MAX_LINES} further", f"{rest:,}")] if rest else lines
