@@ -69,6 +69,8 @@ TRACKIO_SPACE: Final = "rl.trackio.space"
 # --- rows -------------------------------------------------------------------------------------------------------------
 ROW: Final = "rl.row"
 """Name of the gauge that says how many values its row has."""
+ROW_TIME: Final = "rl.row.time_unix_ns"
+"""Int, on the point of `ROW`: the row's own wall time in Unix ns, where that is not when it was logged."""
 STEP: Final = "rl.step"
 SEQ: Final = "rl.seq"
 EVENT_SEQ: Final = "rl.event.seq"

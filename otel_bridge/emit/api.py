@@ -155,10 +155,14 @@ def log(
     step: int | None = None,
     *extra: object,
     role: str | None = None,
+    time_unix_ns: int | None = None,
     **named: object,
 ) -> None:
     """Record one row in the process's run; see `Run.log`."""
-    (_process.run or _missing("log")).log(values, step, *extra, role=role, **named)
+    if time_unix_ns is not None:
+        named["time_unix_ns"] = time_unix_ns
+    run: Any = _process.run or _missing("log")
+    run.log(values, step, *extra, role=role, **named)
 
 
 def log_config(config: object = None, *extra: object, **named: object) -> None:

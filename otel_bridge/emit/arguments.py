@@ -25,6 +25,9 @@ _NO_MEANING: Final = frozenset({"sync", "synchronous", "flush", "quiet", "commit
 """Arguments of other loggers that have no effect here."""
 _FINISHED: Final = frozenset({"finished", "success", "succeeded", "completed", "complete", "done", "ok"})
 _KILLED: Final = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"})
+_EARLIEST_NS: Final = 100_000_000_000_000_000
+"""1973: a smaller number is a time in another unit."""
+_END_NS: Final = 1 << 63
 DEFAULT_FLUSH_S: Final = 10.0
 DEFAULT_FINISH_S: Final = 30.0
 
@@ -62,14 +65,32 @@ class ExtraArguments:
 
 def row_arguments(
     values: object, step: object, positional: tuple[object, ...], named: Mapping[str, object], count: CountArgument
-) -> tuple[object, object, bool]:
-    """Return values and step of a ``log()`` call, and whether it commits: W&B's ``commit=False`` keeps the step."""
+) -> tuple[object, object, bool, int]:
+    """Return values and step of a ``log()`` call, whether it commits, and the row's own time in Unix ns, else 0.
+
+    W&B's ``commit=False`` keeps the step.
+    """
     extra = ExtraArguments(positional, named, count)
     values, step = extra.named(VALUES, values), extra.named(STEPS, step)
     commit = extra.named(("commit",), extra.next())
     extra.next()  # W&B's sync
+    own_ns = _unix_ns(extra.named(("time_unix_ns",)), count)
     extra.count_rest()
-    return values, step, commit is not False
+    return values, step, commit is not False, own_ns
+
+
+def _unix_ns(given: object, count: CountArgument) -> int:
+    """Return a time in Unix ns; 0, counted, when *given* is none: also for seconds, milli- or microseconds."""
+    if given is None:
+        return 0
+    try:
+        number = int(cast("int", given))
+    except Exception:  # noqa: BLE001  # a user's object
+        number = 0
+    if isinstance(given, (str, bytes, bool)) or not _EARLIEST_NS <= number < _END_NS:
+        count("bad_time", 1, repr(given)[:100] if isinstance(given, (int, float, str)) else type(given).__name__)
+        return 0
+    return number
 
 
 def status_of(status: object) -> EndStatus:

@@ -17,6 +17,7 @@ MEANING: Mapping[str, str] = {
     ),
     "adapter_failed": "calls of a framework that its adapter failed on; please report it",
     "bad_key": "keys whose str() raised",
+    "bad_time": "time_unix_ns of log() that is not in Unix nanoseconds after 1973: the row has the time of the call",
     "bad_step": "steps that are not numbers: the row got the next step",
     "complex": "complex numbers",
     "config_not_a_mapping": "configs that are not mappings",

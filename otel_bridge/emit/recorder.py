@@ -71,8 +71,7 @@ class Recorder:
         self._last_ns = 0
         self._steps: dict[str | None, int] = {}
         self._held: dict[str | None, int] = {}
-        self._ending = self._ended = False
-        self.forked = False
+        self._ending = self._ended = self.forked = False
         self._begin()
         self._checked_at = time_ns()
         self._check_again = self._checked_at + _CHECK_EVERY_NS
@@ -99,11 +98,12 @@ class Recorder:
         *extra: object,
         role: str | None = None,
         _now: int = 0,
+        _own: int = 0,
         **named: object,
     ) -> None:
         """Append a row. This is `Run.log` itself, so one body, in which every call counts.
 
-        Args are those of `Run.log`, and *_now*: the time of logging, if earlier than now.
+        Args are those of `Run.log`; *_now*: the time of logging, if earlier than now; *_own*: the row's own time.
         """
         with self.lock:
             if extra or named:
@@ -111,7 +111,7 @@ class Recorder:
                 return
             role = None if role is None else self._other_role(role)
             if self._busy:
-                self._enqueue(self.row, flatten(values, self.drops.count), step, role=role, _now=time_ns())
+                self._enqueue(self.row, flatten(values, self.drops.count), step, role=role, _now=time_ns(), _own=_own)
                 return
             if step is None and self._holds_nothing(values):
                 self._commit_held(role)
@@ -129,10 +129,10 @@ class Recorder:
                 self._steps[role] = step
                 # Before the write: afterwards a signal handler may raise, and a number used twice would lose a row.
                 self._seq = seq + 1
-                if type(values) is dict:
+                if type(values) is dict and not _own:
                     payload = self._encoder.encode_known(values, now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]  # any dict
                 if payload is None:
-                    payload = self._encoded(values, now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]
+                    payload = self._encoded(values, now, step, role, seq + 1, own=_own)  # pyright: ignore[reportUnknownArgumentType]
                 if payload is None:
                     self._seq = seq
                 elif (writer := self._segment.writer) is None or self._closed:
@@ -157,7 +157,7 @@ class Recorder:
     ) -> None:
         """Note the step of a row that is not written: `Run.log` of ranks above 0."""
         with self.lock:
-            values, step, commits = row_arguments(values, step, extra, named, self.drops.count)
+            values, step, commits, _ = row_arguments(values, step, extra, named, self.drops.count)
             known = self._other_role(role)
             if step is None and self._holds_nothing(values):
                 self._commit_held(known)
@@ -252,10 +252,10 @@ class Recorder:
         self, values: object, step: object, extra: tuple[object, ...], role: object, named: Mapping[str, object]
     ) -> None:
         """Append a row given in the form of another logger."""
-        values, step, commits = row_arguments(values, step, extra, named, self.drops.count)
+        values, step, commits, own_ns = row_arguments(values, step, extra, named, self.drops.count)
         known = self._other_role(role)
         before = self._steps.get(known)
-        self.row(values, step, role=known)
+        self.row(values, step, role=known, _own=own_ns)
         if commits:
             return
         if known in self._steps:
@@ -293,14 +293,14 @@ class Recorder:
         while self._waiting:
             self._waiting.popleft()()
 
-    def _encoded(self, values: object, now: int, step: int, role: str | None, seq: int) -> bytes | None:
+    def _encoded(self, values: object, now: int, step: int, role: str | None, seq: int, *, own: int) -> bytes | None:
         """Encode a row; return ``None`` when no value of the row can be recorded."""
         numbers = flatten(values, self.drops.count)
         names = (role, *numbers)
         if names != self._names:  # most rows have the names of the previous row
             numbers = distinct(numbers, role or self._role, self.drops.count)
             self._names = names if len(numbers) == len(names) - 1 else ()
-        return self._encoder.encode(numbers, now, step, role, seq) if numbers else None
+        return self._encoder.encode(numbers, now, step, role, seq, own_ns=own) if numbers else None
 
     def _record(self, signal: int, payload: bytes, time_unix_ns: int | None, whole: bool) -> None:
         if self._ended:  # an SDK that shuts down after the run collects once more, which is not a mistake

@@ -89,6 +89,7 @@ class Run(NamedRun):
         step: int | None = None,
         *extra: object,
         role: str | None = None,
+        time_unix_ns: int | None = None,
         **named: object,
     ) -> None:
         """Record one row. Once this returns, the row survives a kill of this process.
@@ -101,6 +102,7 @@ class Run(NamedRun):
             step: Step of the role; ``None`` for its last step in this process + 1, from 0.
             extra: ``commit``, as in W&B. After ``False``, the next call without a step has the same step.
             role: Another role than the run's own.
+            time_unix_ns: Wall time of a row that was logged before, e.g. in an import; ``None`` for now.
             named: Names that other loggers use for *values* (``data``, ``metrics``, …) and *step*
                 (``global_step``, …). Any other argument is counted as a drop.
         """

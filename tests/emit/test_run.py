@@ -165,6 +165,28 @@ def test_the_config_is_an_event_without_secrets(tmp_path: Path) -> None:
         ]
 
 
+def test_a_row_may_have_a_time_of_its_own_in_unix_nanoseconds(tmp_path: Path) -> None:
+    at = 1_600_000_000_000_000_000
+    with run_in(tmp_path) as run:
+        for _ in range(4):  # from the third on a row of these keys is packed by a template
+            run.log({"loss": 1.0})
+        run.log({"loss": 2.0}, step=9, time_unix_ns=at)
+        otel_bridge.log({"loss": 3.0, "n": 1}, time_unix_ns=np.int64(at), commit=False)
+        for bad in (1_600_000_000, 1_600_000_000_000, 1.6e9, -at, 1 << 63, float("nan"), "now", True, [at]):
+            run.log({"loss": 4.0}, 11, time_unix_ns=bad)  # type: ignore[arg-type]  # mistakes of a user
+        run.log({"loss": 5.0})
+        run.finish()
+
+    (seen,) = seen_in(tmp_path)
+    rows = [(row.step, row.values["loss"], row.own_ns) for row in seen.rows]
+    assert rows == [
+        *((step, 1.0, None) for step in range(4)), (9, 2.0, at), (10, 3.0, at), *[(11, 4.0, None)] * 9, (12, 5.0, None)
+    ]  # fmt: skip
+    assert [row.seq for row in seen.rows] == list(range(1, 17))
+    assert seen.times == sorted(set(seen.times))
+    assert seen.event("rl.dropped").body == {"bad_time": 9}
+
+
 def test_the_summary_is_an_event_of_numbers_texts_and_bools(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         run.summary({"best": np.float32(0.5), "eval": {"ok": np.bool_(True), "n": 3}, "note": "fine"}, steps=7)

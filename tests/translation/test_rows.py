@@ -113,6 +113,23 @@ def test_a_distribution_with_buckets_of_its_own_is_a_value_of_its_row() -> None:
     assert bench.records == [trainer_row(1, {"ratio": ratio, "loss": 0.5})]  # type: ignore[dict-item]
 
 
+def test_rows_with_a_time_of_their_own_have_that_time_also_when_it_repeats_or_a_restart_is_between() -> None:
+    first, second, third, cut = (row(seq, {"loss": float(seq), "lr": 0.5}) for seq in (1, 2, 3, 4))
+    for scope, own_ns in ((first, 5_000), (second, 5_000), (third, 4_000), (cut, 3_000)):
+        scope.metrics[-1].gauge.data_points[0].attributes.extend(pairs({"rl.row.time_unix_ns": own_ns}))
+    bench = Bench()
+
+    bench.metrics(source(), first, second, third)
+    bench.request(metrics_request((who(), [only(cut, "loss", "rl.row")])))
+    bench.restart()
+    bench.request(metrics_request((who(), [only(cut, "lr")])))
+
+    assert [(record.step, record.time_unix_ns, dict(record.values)) for record in bench.records] == [
+        (seq, own_ns, {"trainer/loss": float(seq), "trainer/lr": 0.5})
+        for seq, own_ns in ((1, 5_000), (2, 5_000), (3, 4_000), (4, 3_000))
+    ]
+
+
 def test_a_row_that_comes_again_is_passed_over_and_counted() -> None:
     bench = Bench()
 

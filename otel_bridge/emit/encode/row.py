@@ -28,7 +28,7 @@ from otel_bridge.emit.encode.protobuf import (
 )
 from otel_bridge.emit.encode.values import Value, roles_with_equal_keys
 from otel_bridge.records import AXIS
-from otel_bridge.semconv import ROLE, ROW, SCOPE_NAME, SEQ, STEP
+from otel_bridge.semconv import ROLE, ROW, ROW_TIME, SCOPE_NAME, SEQ, STEP
 
 SCOPE: Final = message(1, text(1, SCOPE_NAME))
 """Field 1 of ``ScopeMetrics``, ``ScopeSpans`` and ``ScopeLogs`` alike."""
@@ -238,7 +238,9 @@ class RowEncoder:
         self._latest = found
         return found
 
-    def encode(self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None, seq: int) -> bytes:
+    def encode(
+        self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None, seq: int, *, own_ns: int = 0
+    ) -> bytes:
         """Encode a row.
 
         Args:
@@ -247,15 +249,17 @@ class RowEncoder:
             step: Step, masked to 64 bits.
             role: Role, when it differs from the resource's.
             seq: Number of the row in this process.
+            own_ns: The row's own wall time, 0 for *time_unix_ns*; unlike that, it may repeat and go back.
         """
-        known = self.encode_known(values, time_unix_ns, step, role, seq)
+        known = None if own_ns else self.encode_known(values, time_unix_ns, step, role, seq)
         if known is not None:
             return known
         suffix = self._suffix(step, role)
         points, floats_only = self._points(values, time_unix_ns, step, role, suffix)
         if floats_only:
             self._consider(tuple(values))
-        return b"".join((SCOPE, *points, self._row_point(len(values), time_unix_ns, suffix, seq)))
+        own = attributes(7, ((ROW_TIME, own_ns),)) if own_ns else b""
+        return b"".join((SCOPE, *points, self._row_point(len(values), time_unix_ns, suffix, seq, own)))
 
     def encode_part(self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None) -> bytes:
         """Encode some values of a row whose number follows with `encode_number`, at the same time."""
@@ -293,8 +297,8 @@ class RowEncoder:
         suffix = self._steps.encode(step)
         return suffix if role is None else suffix + (self._roles.get(role) or self._learn_role(role))
 
-    def _row_point(self, count: int, time_unix_ns: int, suffix: bytes, seq: int) -> bytes:
-        seq_attribute = self._seqs.encode(seq)
+    def _row_point(self, count: int, time_unix_ns: int, suffix: bytes, seq: int, own: bytes = b"") -> bytes:
+        seq_attribute = self._seqs.encode(seq) + own
         size = len(suffix) + len(seq_attribute)
         prefixes = self._prefixes.get(size) or self._prefixes.setdefault(size, {})
         prefix = prefixes.get(ROW) or self._learn(ROW, size)

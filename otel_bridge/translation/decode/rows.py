@@ -27,6 +27,7 @@ _LEARN_COST, _CREDIT_START, _CREDIT_MAX = 20, 4_000, 20_000
 
 
 _Point: TypeAlias = pb.NumberDataPoint | pb.ExponentialHistogramDataPoint | pb.HistogramDataPoint
+_Place: TypeAlias = tuple[int, str | None, int, int, int]
 
 
 def full_key(role: str | None, key: str, *, rank: int = 0, suffix: str = "") -> str:
@@ -55,6 +56,7 @@ class RowFragment:
         want: Number of values of the row, -1 when unknown.
         values: Full key to value.
         same: Number of values left out because another value of the row has the same full key.
+        own_ns: The row's own wall time, 0 when that is *time_ns*.
     """
 
     role: str | None
@@ -64,6 +66,7 @@ class RowFragment:
     want: int = -1
     values: dict[str, Value] = field(default_factory=dict[str, Value])
     same: int = 0
+    own_ns: int = 0
 
     def add(self, key: str, value: Value) -> None:
         """Add a value; of two values with one full key the last wins."""
@@ -98,9 +101,9 @@ def _points(metric: pb.Metric) -> Sequence[_Point]:
     return metric.exponential_histogram.data_points if kind == "exponential_histogram" else ()
 
 
-def _place(point: _Point, role: str | None) -> tuple[int, str | None, int, int] | None:
-    """Return time, role, step and number; ``None`` when the point is not a value of a row."""
-    time_ns, step, seq = point.time_unix_nano, None, 0
+def _place(point: _Point, role: str | None) -> _Place | None:
+    """Return time, role, step, number and own time; ``None`` when the point is not a value of a row."""
+    time_ns, step, seq, own_ns = point.time_unix_nano, None, 0, 0
     for pair in point.attributes:
         key = pair.key
         if key == semconv.STEP:
@@ -109,17 +112,19 @@ def _place(point: _Point, role: str | None) -> tuple[int, str | None, int, int] 
             role = pair.value.string_value or None
         elif key == semconv.SEQ:
             seq = max(pair.value.int_value, 0)
-    return None if step is None or not time_ns else (time_ns, role, step, seq)
+        elif key == semconv.ROW_TIME:
+            own_ns = max(pair.value.int_value, 0)
+    return None if step is None or not time_ns else (time_ns, role, step, seq, own_ns)
 
 
 def _take(
     point: _Point,
     name: str,
-    place: tuple[int, str | None, int, int],
+    place: _Place,
     pieces: dict[tuple[int, str | None], RowFragment],
     rank: int,
 ) -> None:
-    time_ns, role, step, seq = place
+    time_ns, role, step, seq, own_ns = place
     piece = pieces.get((time_ns, role))
     if piece is None:
         piece = pieces[time_ns, role] = RowFragment(role, step, time_ns)
@@ -128,7 +133,7 @@ def _take(
     elif isinstance(point, pb.HistogramDataPoint):
         piece.add(full_key(role, name, rank=rank), explicit(point))
     elif name == semconv.ROW:
-        piece.seq, piece.want = seq, point.as_int
+        piece.seq, piece.want, piece.own_ns = seq, point.as_int, own_ns
     else:
         value = number(point)
         if value is not None:

@@ -173,7 +173,7 @@ class RowAssembler:
         if open_:
             row.step = piece.step
         if numbered:
-            row.number(piece.seq, piece.want)
+            row.number(piece.seq, piece.want, piece.own_ns)
         if piece.same:
             count(self._state, SAME_KEY, piece.same)
         self._waiting_bytes += row.add(new, piece.same)
@@ -253,7 +253,7 @@ class RowAssembler:
             values = self._axes.with_attempt(values, process, row.role, attempt)
         steps = self._axes.beside(axis, row.step) if late else self._axes.advance(axis, row.step)
         values = self._axes.admit(values, axis)
-        return Row(id_, row.role, row.step, axis, row.time_ns, values, steps, attempt)
+        return Row(id_, row.role, row.step, axis, row.own_ns or row.time_ns, values, steps, attempt)
 
     # --- bounds and state ---------------------------------------------------------------------------------------------
     def _within_bounds(self) -> list[Row]:

@@ -39,6 +39,7 @@ class PendingRow:
         same: Number of values left out because another value has the same full key.
         written: Records already made of the row because it waited too long; above 0, `values` holds only what was
             written.
+        own_ns: The row's own wall time, 0 when that is *time_ns*.
         base_id: Id of the first record made of the row; further records add ``:<n>``.
     """
 
@@ -53,15 +54,16 @@ class PendingRow:
     same: int = 0
     written: int = 0
     base_id: str = ""
+    own_ns: int = 0
 
     @property
     def whole(self) -> bool:
         """Whether all values of the row are present."""
         return self.seq > 0 and 0 <= self.want <= len(self.values) + self.same
 
-    def number(self, seq: int, want: int) -> None:
-        """Note the row's number and its number of values."""
-        self.seq, self.want = seq, want
+    def number(self, seq: int, want: int, own_ns: int) -> None:
+        """Note the row's number, its number of values and its own time."""
+        self.seq, self.want, self.own_ns = seq, want, own_ns
 
     def add(self, values: Mapping[str, Value], same: int) -> int:
         """Add *values*, and *same* values without a full key of their own; return their approximate size in bytes."""

@@ -38,6 +38,7 @@ class SeenRow:
     values: Mapping[str, object]
     seq: int
     role: str | None = None
+    own_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ def _take_row(seen: Seen, payload: bytes) -> None:
     attributes = {pair.key: any_value(pair.value) for pair in row.attributes}
     assert values.pop("rl.row") == len(values)
     seen.times.append(row.time_unix_nano)
-    seen.rows.append(SeenRow(attributes["rl.step"], values, attributes["rl.seq"], attributes.get("rl.role")))
+    role, own_ns = attributes.get("rl.role"), attributes.get("rl.row.time_unix_ns")
+    seen.rows.append(SeenRow(attributes["rl.step"], values, attributes["rl.seq"], role, own_ns))
 
 
 def _take_events(seen: Seen, payload: bytes) -> None:
