@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from otel_bridge.emit.content.policy import redact_with
     from otel_bridge.emit.encode.histogram import Histogram
+    from otel_bridge.emit.media.values import Html, Image, Markdown, Table, Text
     from otel_bridge.emit.rollouts.context import attach_context, get_context
     from otel_bridge.emit.rollouts.live import chat, tool
     from otel_bridge.emit.rollouts.rollout import Rollout
@@ -36,10 +37,15 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigError",
     "Histogram",
+    "Html",
+    "Image",
+    "Markdown",
     "MissingExtraError",
     "OtelBridgeError",
     "Rollout",
     "Run",
+    "Table",
+    "Text",
     "attach_context",
     "capture",
     "chat",
@@ -68,6 +74,11 @@ _HOMES: Final = {
     "OtelBridgeError": "otel_bridge.errors",
     "Rollout": "otel_bridge.emit.rollouts.rollout",
     "Run": "otel_bridge.emit.run",
+    "Html": "otel_bridge.emit.media.values",
+    "Image": "otel_bridge.emit.media.values",
+    "Markdown": "otel_bridge.emit.media.values",
+    "Table": "otel_bridge.emit.media.values",
+    "Text": "otel_bridge.emit.media.values",
     "attach_context": "otel_bridge.emit.rollouts.context",
     "chat": "otel_bridge.emit.rollouts.live",
     "get_context": "otel_bridge.emit.rollouts.context",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from otel_bridge.errors import ConfigError, MissingExtraError
-from otel_bridge.records import Evaluation, Json, PlainTrace, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import Evaluation, Json, MediaRecord, PlainTrace, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge.settings import Setting
 from otel_bridge.text.addresses import without_credentials
 
@@ -181,6 +181,15 @@ class WritesSummary(Protocol):
         Also called for each role right after open with all that is known, so that it must be safe to repeat. A value
         stays until the next one of its key, also when rows with that key follow.
         """
+        ...
+
+
+@runtime_checkable
+class WritesMedia(Protocol):
+    """Extends a `RunWriter` that shows media. Media of any other writer are counted as left out."""
+
+    def write_media(self, media: Sequence[MediaRecord]) -> None:
+        """Write *media* in their order. Kinds that the tracker cannot show are counted in ``left_out``."""
         ...
 
 

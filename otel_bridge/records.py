@@ -1,4 +1,4 @@
-"""Defines the records that the bridge delivers: rows, rollouts, evaluations, configs, summaries and ends.
+"""Defines the records that the bridge delivers: rows, rollouts, evaluations, media, configs, summaries and ends.
 
 Translation produces each record once, the ledger stores them in one order, and every writer gets them in this form.
 Times are Unix nanoseconds unless a name states another unit. Pure data: no I/O.
@@ -7,11 +7,12 @@ Times are Unix nanoseconds unless a name states another unit. Pure data: no I/O.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Position: TypeAlias = int
 """Number of a record in the run's order, from 1; 0 in a record that has none yet."""
@@ -242,6 +243,60 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class MediaItem:
+    """Holds one image, table, text, sound or film.
+
+    Attributes:
+        kind: ``image``, ``table``, ``text``, ``markdown``, ``html``, ``audio`` or ``video``.
+        mime_type: E.g. ``image/png``.
+        data: Its bytes. A table is JSON: ``{"columns": […], "rows": [[…], …]}``; a cell ``{"media": 0}`` stands for
+            the first of `MediaRecord.cells`.
+        digest: SHA-256 of `data`, 64 hex digits.
+    """
+
+    kind: str
+    mime_type: str
+    data: bytes
+    digest: str
+    caption: str = ""
+
+
+Cell: TypeAlias = bool | int | float | str | MediaItem | None
+
+
+@dataclass(frozen=True, slots=True)
+class MediaRecord:
+    """Holds the media that one ``log()`` call gave for one key.
+
+    Attributes:
+        id: Unique in the run and the same at every redelivery.
+        key: Full key (``<role>/<key>``).
+        items: What is shown under the key; none when the content policy of an exporter allows none of it.
+        cells: Media in cells of a table among `items`.
+        steps: Every axis known so far to its last step, this record's own included.
+    """
+
+    id: str
+    role: str | None
+    key: str
+    step: int | None
+    axis: str | None
+    time_unix_ns: int
+    items: Sequence[MediaItem]
+    cells: Sequence[MediaItem] = ()
+    steps: Mapping[str, int] = field(default_factory=dict[str, int])
+    position: Position = 0
+
+    def table(self, item: MediaItem) -> tuple[list[str], list[list[Cell]]]:
+        """Return the columns of *item*, a table, and its rows, with the media that its cells hold."""
+        held: dict[str, Any] = json.loads(item.data)
+        rows: list[list[Any]] = held["rows"]
+        return held["columns"], [
+            [self.cells[cell["media"]] if isinstance(cell, dict) else cell for cell in row] for row in rows
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Holds the merged config of one role (``None``: of the run), as it is from this position on."""
 
@@ -280,7 +335,7 @@ class End:
     position: Position = 0
 
 
-Record: TypeAlias = Row | RolloutRecord | PlainTrace | Evaluation | Config | Summary | End
+Record: TypeAlias = Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord | Config | Summary | End
 
 AXIS: Final = "step"
 

@@ -168,6 +168,18 @@ MAX_OPEN_TRACE_BYTES = Setting(
 ROLLOUT_BYTES = Setting(
     "OTEL_BRIDGE_ROLLOUT_BYTES", 4 << 20, size_bytes, "Largest rollout; longer content is truncated and marked."
 )
+MEDIA_BYTES = Setting(
+    "OTEL_BRIDGE_MEDIA_BYTES",
+    32 << 20,
+    size_bytes,
+    "Largest image, table or other medium, encoded, with all that is logged under one key of one call.",
+)
+MAX_MEDIA_PER_STEP = Setting(
+    "OTEL_BRIDGE_MAX_MEDIA_PER_STEP",
+    100,
+    non_negative_int,
+    "Media items recorded per key and step of a process; 0: no media.",
+)
 FILE_BYTES = Setting(
     "OTEL_BRIDGE_FILE_BYTES",
     1 << 30,

@@ -22,6 +22,7 @@ from otel_bridge.records import (
     Distribution,
     Evaluation,
     Json,
+    MediaRecord,
     PlainTrace,
     Position,
     RolloutRecord,
@@ -118,6 +119,17 @@ class ConsoleRunWriter:
             self._print(trace.position, trace.end_unix_ns, trace.role or "", shown + failed)
         self._flush(traces)
 
+    def write_media(self, media: Sequence[MediaRecord]) -> None:
+        """Print a line for each of *media*: key, kinds and sizes."""
+        for record in media:
+            shown = " ".join(
+                f"{item.kind}[{len(item.data)} bytes] {_clipped(item.caption)}" for item in record.items[:3]
+            )
+            more = f" and {len(record.items) - 3} more" if len(record.items) > 3 else ""
+            where = f"{record.axis}={record.step}" if record.axis else ""
+            self._print(record.position, record.time_unix_ns, where, f"{record.key} {shown}{more}")
+        self._flush(media)
+
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Print a line for each of *values*."""
         for late in values:
@@ -154,7 +166,7 @@ class ConsoleRunWriter:
         except (OSError, ValueError) as exc:
             raise RetryableError(f"standard output cannot be written: {exc}", position=position) from exc
 
-    def _flush(self, records: Sequence[Row | RolloutRecord | PlainTrace | Evaluation]) -> None:
+    def _flush(self, records: Sequence[Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord]) -> None:
         try:
             self._stream.flush()
         except (OSError, ValueError) as exc:

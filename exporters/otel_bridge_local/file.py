@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,20 +19,33 @@ from otel_bridge import settings as core
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts, WriterMemory
 from otel_bridge.journal.files import open_regular, read_regular
-from otel_bridge.records import Evaluation, Json, PlainTrace, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.media_files import put_media
+from otel_bridge.records import (
+    Evaluation,
+    Json,
+    MediaItem,
+    MediaRecord,
+    PlainTrace,
+    Position,
+    RolloutRecord,
+    Row,
+    Scalar,
+    Status,
+)
 from otel_bridge_local.payload import (
     Payload,
     config_payload,
     end_payload,
     json_line,
     late_payload,
+    media_payload,
     rollout_payload,
     row_payload,
     summary_payload,
     trace_payload,
 )
 
-T = TypeVar("T", Row, RolloutRecord, PlainTrace, Evaluation)
+T = TypeVar("T", Row, RolloutRecord, PlainTrace, Evaluation, MediaRecord)
 
 _FILES: Final = 8
 """Number of files that share the limit, so that deleting the oldest one deletes a small part."""
@@ -99,6 +112,7 @@ class FileRunWriter:
                 first = str(self._number).encode()
             self._last = _last_position([file for file in files if _number(file) >= int(first)])
             self._descriptor = self._open()
+            self._media = MediaFolder(self._folder / "media", settings.max_bytes // 2)
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Append *rows*."""
@@ -111,6 +125,14 @@ class FileRunWriter:
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
         """Append *traces*."""
         self._append(traces, trace_payload)
+
+    def write_media(self, media: Sequence[MediaRecord]) -> None:
+        """Write the files of *media*, then append the lines that name them."""
+        for record in media:
+            if record.position > self._last:
+                with _as_bridge_errors(record.position):
+                    self._media.put([*record.items, *record.cells])
+                self._append([record], media_payload)
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Append *values*."""
@@ -158,11 +180,15 @@ class FileRunWriter:
             return
         with _as_bridge_errors(self._last + 1):
             size_bytes = os.fstat(self._descriptor).st_size
-            if size_bytes and size_bytes + len(data) > self._limit_bytes // _FILES:
+            if size_bytes and size_bytes + len(data) > self._rows_bytes() // _FILES:
                 self._roll()
                 size_bytes = 0
             self._write_whole(data, size_bytes)
             self._last = last
+
+    def _rows_bytes(self) -> int:
+        """Return the limit of the files of lines: half of the whole once there are media."""
+        return self._limit_bytes // 2 if (self._folder / "media").exists() else self._limit_bytes
 
     def _write_whole(self, data: bytes, size_bytes: int) -> None:
         view = memoryview(data)
@@ -186,6 +212,39 @@ class FileRunWriter:
         data = path.read_bytes()
         os.ftruncate(descriptor, data.rfind(b"\n") + 1)  # remove a line that a kill has torn
         return descriptor
+
+
+class MediaFolder:
+    """Folder of media files of limited size; each file is named by what it holds.
+
+    Args:
+        path: The folder, created with its first file.
+        max_bytes: Most bytes of its files; the oldest files are deleted first, never one that was just put.
+    """
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self._path, self._max_bytes = path, max_bytes
+        self._size_bytes = -1
+
+    def put(self, items: Sequence[MediaItem]) -> None:
+        """Write the files of *items*; raises `OSError`."""
+        self._path.mkdir(mode=0o700, exist_ok=True)
+        if self._size_bytes < 0:
+            self._size_bytes = sum(path.stat().st_size for path in self._path.iterdir())
+        kept = {put_media(self._path, item) for item in items}
+        self._size_bytes += sum(len(item.data) for item in items)
+        if self._size_bytes > self._max_bytes:
+            self._delete_oldest(kept)
+
+    def _delete_oldest(self, kept: Collection[Path]) -> None:
+        files = sorted((path.stat().st_mtime_ns, path) for path in self._path.iterdir())
+        self._size_bytes = sum(path.stat().st_size for _, path in files)
+        for _, path in files:
+            if self._size_bytes <= self._max_bytes:
+                return
+            if path not in kept:
+                self._size_bytes -= path.stat().st_size
+                path.unlink(missing_ok=True)
 
 
 _READ_BYTES: Final = 1 << 40  # a file may be as large as OTEL_BRIDGE_FILE_BYTES says

@@ -11,10 +11,13 @@ from typing import TypeAlias
 
 import orjson
 
+from otel_bridge.media_files import file_name
 from otel_bridge.records import (
     Distribution,
     Evaluation,
     Json,
+    MediaItem,
+    MediaRecord,
     PlainTrace,
     RolloutRecord,
     Row,
@@ -87,6 +90,32 @@ def trace_payload(trace: PlainTrace) -> Payload:
         "start_unix_ns": trace.start_unix_ns,
         "end_unix_ns": trace.end_unix_ns,
         "spans": [_span(span) for span in trace.spans],
+    }
+
+
+def media_payload(record: MediaRecord) -> Payload:
+    """Return the payload of *record*, which names the files of its items."""
+    return {
+        "kind": "media",
+        "position": record.position,
+        "id": record.id,
+        "key": record.key,
+        "role": record.role,
+        "step": record.step,
+        "axis": record.axis,
+        "time_unix_ns": record.time_unix_ns,
+        "items": [_item(item) for item in record.items],
+        "cells": [_item(item) for item in record.cells],
+    }
+
+
+def _item(item: MediaItem) -> Payload:
+    return {
+        "type": item.kind,
+        "mime_type": item.mime_type,
+        "size": len(item.data),
+        "caption": item.caption,
+        "file": f"media/{file_name(item)}",
     }
 
 

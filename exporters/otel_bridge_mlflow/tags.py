@@ -16,7 +16,7 @@ from typing import Final, cast
 from otel_bridge import semconv
 from otel_bridge.errors import ExporterError
 from otel_bridge.exporter import RunInfo
-from otel_bridge.records import RolloutRecord, Row, Scalar
+from otel_bridge.records import MediaRecord, RolloutRecord, Row, Scalar
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import as_bridge_errors
 from otel_bridge_mlflow.keys import Names
@@ -61,7 +61,7 @@ class Roles:
         self._connection, self._run_id = connection, run_id
         self._mine: set[str] = set()
 
-    def note(self, records: Sequence[Row | RolloutRecord]) -> None:
+    def note(self, records: Sequence[Row | RolloutRecord | MediaRecord]) -> None:
         """Add the roles of *records* to the tag.
 
         Raises:

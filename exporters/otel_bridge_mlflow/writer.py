@@ -8,11 +8,12 @@ from contextlib import contextmanager
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
-from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_mlflow import connection as connections
 from otel_bridge_mlflow.connection import Connection, connect
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.keys import Names
+from otel_bridge_mlflow.media import MediaWriter
 from otel_bridge_mlflow.metrics import MetricWriter
 from otel_bridge_mlflow.params import ParamWriter
 from otel_bridge_mlflow.runs import OpenMlflowRun, open_run, require_active
@@ -49,6 +50,7 @@ class MlflowRunWriter:
         self.found = opened.found
         self.degraded = connection.abilities.degraded
         self.left_out: Counter[str] = Counter()
+        self._media = MediaWriter(connection, opened.id, self.left_out)
 
     @property
     def url(self) -> str | None:
@@ -75,6 +77,12 @@ class MlflowRunWriter:
                 self._assessments.backlog([each for each in rollouts if each.position < (exc.position or 0)])
                 raise
             self._assessments.backlog(rollouts)
+
+    def write_media(self, media: Sequence[MediaRecord]) -> None:
+        """Store *media* as artifacts of the run."""
+        with self._outcomes():
+            self._roles.note(media)
+            self._media.write(media)
 
     def process_backlog(self) -> bool:
         """Write a few of the waiting rewards as assessments; return whether none is left."""

@@ -84,6 +84,9 @@ class Inbox:
         if refused is not None:
             raise refused
 
+    def media(self) -> None:
+        """Return ``None``, because only Trackio itself knows where their files belong."""
+
     def close(self) -> None:
         """Do nothing: no file stays open."""
 

@@ -138,6 +138,9 @@ class RemoteStore:
         if first < len(entries):
             encoded(entries[first], self._fields)  # raises: the batches end where one cannot be encoded
 
+    def media(self) -> None:
+        """Return ``None``, because a server takes files from Trackio's own client only."""
+
     def close(self) -> None:
         """Close the connection."""
         self._session.close()

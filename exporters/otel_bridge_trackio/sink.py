@@ -7,6 +7,7 @@ from typing import Protocol
 
 from otel_bridge.exporter import RunInfo, WriterMemory
 from otel_bridge_trackio.inbox import Inbox
+from otel_bridge_trackio.media import Put
 from otel_bridge_trackio.payload import Payload
 from otel_bridge_trackio.remote import RemoteStore, abilities_at
 from otel_bridge_trackio.settings import TrackioSettings, project_of
@@ -40,6 +41,10 @@ class EntrySink(Protocol):
 
     def write(self, entries: Sequence[StoreEntry], config: Payload | None = None) -> None:
         """Store *entries*, and *config* with them; raises as a writer does."""
+        ...
+
+    def media(self) -> Put | None:
+        """Return what stores the files of media, ``None`` when none can be stored."""
         ...
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from otel_bridge.capabilities import accepts
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.records import Position
+from otel_bridge_trackio.media import Put, local_put
 from otel_bridge_trackio.names import listed_name, rename_rows
 from otel_bridge_trackio.payload import Payload, encodable
 from otel_bridge_trackio.versions import INSTALL, Storage, TrackioAbilities, storage_of, unusable
@@ -142,6 +143,10 @@ class LocalStore:
         except (ImportError, AttributeError) as exc:
             _raise_if_unusable(exc)
             raise
+
+    def media(self) -> Put | None:
+        """Return what stores the files of media, ``None`` when this Trackio has no folder for them."""
+        return local_put(self._project, self._name)
 
     def close(self) -> None:
         """Do nothing: the store keeps nothing open between calls."""

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from otel_bridge.errors import ExporterError
+from otel_bridge.errors import BlockedError, ExporterError, RetryableError
 from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, RunInfo, TrackerCounts, WriterMemory
-from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import AXIS, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_trackio.config import beside, config_payload
+from otel_bridge_trackio.media import media_metrics
 from otel_bridge_trackio.names import name_of
-from otel_bridge_trackio.payload import late_trace, rollout_trace, row_metrics, timestamp
+from otel_bridge_trackio.payload import Payload, late_trace, rollout_trace, row_metrics, timestamp
 from otel_bridge_trackio.remote import count_remote
 from otel_bridge_trackio.settings import TrackioSettings, project_of
 from otel_bridge_trackio.sink import EntrySink, abilities_of, open_sink
 from otel_bridge_trackio.store import StoreEntry, count
 
 _log = logging.getLogger(__name__)
+NO_MEDIA: Final = "media: Trackio takes their files in its local folder only"
+WRITABLE: Final = "make TRACKIO_DIR writable for this user"
 _LAST: Final = "last"
 _CREATED: Final = "created"
 _COUNT: Final = "count/"
@@ -69,6 +73,8 @@ class TrackioRunWriter:
         self.tracker_run_id = self._run_id = run.id
         self.found = _found(self._store, project_of(run)) if memory.get(_LAST) is None else ""
         self._group = run.group
+        self._put = self._store.media()
+        self.left_out: Counter[str] = Counter()
         self._configs: dict[str | None, Mapping[str, Json]] = {}
         self._summary: dict[str, Scalar] = {}
         self._config_due = False
@@ -104,6 +110,25 @@ class TrackioRunWriter:
                 for rollout in rollouts
             ]
         )
+
+    def write_media(self, media: Sequence[MediaRecord]) -> None:
+        """Store the files of *media*, then the rows that name them."""
+        put = self._put
+        shown = [record for record in media if record.items]
+        if put is None:
+            self.left_out[NO_MEDIA] += len(shown)
+            return
+        for record in shown:
+            step = 0 if record.step is None else record.step
+            try:
+                found = media_metrics(record, put, step)
+            except PermissionError as exc:
+                raise BlockedError(f"Trackio's media: {exc}", position=record.position, help=WRITABLE) from exc
+            except OSError as exc:
+                raise RetryableError(f"Trackio's media: {exc}", position=record.position) from exc
+            metrics: Payload = {axis: last for axis, last in record.steps.items() if axis != AXIS}
+            log_id = self._log_id(record.id)
+            self._write([StoreEntry(record.position, log_id, step, timestamp(record.time_unix_ns), metrics | found)])
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Store *values* as records that name their rollout."""

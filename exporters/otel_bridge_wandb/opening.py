@@ -21,6 +21,7 @@ from otel_bridge_wandb.axes import SharedAxes, WandbAxes
 from otel_bridge_wandb.bulk import BulkLogger
 from otel_bridge_wandb.definitions import ONE_BY_ONE, Definitions
 from otel_bridge_wandb.errors import as_bridge_errors
+from otel_bridge_wandb.media import WandbMedia
 from otel_bridge_wandb.offline.store import OfflineStore
 from otel_bridge_wandb.online.line_ledger import LineLedger, held_before
 from otel_bridge_wandb.online.ownership import RunOwnership
@@ -260,6 +261,7 @@ def _writer(
             axes=axes,
             tables=Tables(table, memory, settings.limits.cell_chars, suffix=suffix),
             store=store,
+            media=WandbMedia(wandb),
             leave_open=leave_open,
             url=None if settings.offline else str(opened.url or "") or None,
             run_id=run_id_of(run, settings),

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
-from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.bulk import AT_ONCE
 from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
+from otel_bridge_wandb.media import WandbMedia
 from otel_bridge_wandb.payload import Histogram, payload_of, shown_key
 from otel_bridge_wandb.sdk import call_within
 from otel_bridge_wandb.table import Increment, Tables
@@ -22,7 +25,7 @@ from otel_bridge_wandb.table import Increment, Tables
 EXIT_CODES: Final = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}
 """Exit codes by status; wandb itself sends 255 for an interrupted run, which its page shows as killed."""
 _INT_LIMIT: Final = 1 << 63
-R = TypeVar("R", Row, RolloutRecord, Evaluation)
+R = TypeVar("R", Row, RolloutRecord, Evaluation, MediaRecord)
 
 
 class RunStore(Protocol):
@@ -50,6 +53,10 @@ class RunStore(Protocol):
 
     def log_table(self, log: Callable[[], None], /) -> None:
         """Log the increment just announced by calling *log*."""
+        ...
+
+    def log_media(self, position: Position, log: Callable[[], None], /) -> None:
+        """Log one line with media by calling *log*, as the record at *position*."""
         ...
 
     def durable(self) -> Position | None:
@@ -103,6 +110,7 @@ class OpenRun:
         axes: Its step axes.
         tables: Its tables.
         store: Tracks which records are durable.
+        media: Makes W&B's objects of media.
         leave_open: Makes the next ``finish()`` leave the run open.
         url: Address of the run's page; ``None`` offline.
         run_id: Id of the run in W&B.
@@ -119,6 +127,7 @@ class OpenRun:
     axes: WandbAxes
     tables: Tables
     store: RunStore
+    media: WandbMedia
     leave_open: Callable[[Any], None]
     url: str | None = None
     run_id: str | None = None
@@ -134,7 +143,7 @@ class WandbRunWriter:
 
     def __init__(self, opened: OpenRun) -> None:
         self._opened: OpenRun | None = opened
-        self._url = opened.url
+        self._url, self._media = opened.url, opened.media
         self.tracker_run_id, self.found, self.degraded = opened.run_id, "", opened.degraded
         self._durable: Position | None = opened.store.durable()
         self._ended = False
@@ -176,6 +185,29 @@ class WandbRunWriter:
             with as_bridge_errors("logging rollouts", group[0].position):
                 increment = opened.tables.rollouts(key, group)
                 _log_table(opened, increment, [rollout.position for rollout in group], group[-1].end_unix_ns)
+
+    def write_media(self, media: Sequence[MediaRecord]) -> None:
+        """Log *media*, one line for each record."""
+        opened = self._open()
+        for record in _due(media, opened.store):
+            with as_bridge_errors("logging media", record.position), tempfile.TemporaryDirectory() as folder:
+                value = _value_of(opened.media, record, Path(folder))
+                if value is None:
+                    opened.store.passed(record.position)
+                    continue
+                line: dict[str, object] = {shown_key(record.key, record.axis): value}
+                if record.axis is not None:
+                    opened.axes.bind((), record.axis)
+                    line[record.axis] = record.step
+                line["_timestamp"] = record.time_unix_ns / 1e9
+                if opened.shared is not None:
+                    opened.shared.number([line])
+                opened.store.log_media(record.position, functools.partial(opened.run.log, line))
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Return what W&B could not show since this writer was opened: reason to count."""
+        return self._media.left_out
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Log one increment of the table of evaluations for each rollout key among *values*."""
@@ -273,6 +305,15 @@ class WandbRunWriter:
         if self._opened is None:
             raise RetryableError("W&B: this writer was closed; open another one")
         return self._opened
+
+
+def _value_of(media: WandbMedia, record: MediaRecord, folder: Path) -> object | None:
+    try:
+        return media.value(record, folder)
+    except (OSError, ExporterError):
+        raise
+    except Exception as exc:  # bytes that are not what they claim to be
+        raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
 
 
 def _finish_run(opened: OpenRun, exit_code: int) -> None:

@@ -40,6 +40,7 @@ _KINDS: Final = {
     codec.END: "end",
     codec.OTHER: "trace",
     codec.SUMMARY: "summary",
+    codec.MEDIA: "media",
 }
 _CLIP: Final = 2_000
 _WAIT_S: Final = 30.0

@@ -22,8 +22,9 @@ from otel_bridge.emit.drops import Drops
 from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.row import RowEncoder
-from otel_bridge.emit.encode.values import distinct, flatten, to_step
+from otel_bridge.emit.encode.values import FoundMedia, distinct, flatten, flatten_all, holds_nothing, to_step
 from otel_bridge.emit.live_registry import count_unclosed, forget_unclosed
+from otel_bridge.emit.media.log import MediaLog
 from otel_bridge.emit.process_segment import Checkpoint, MakeHeader, ProcessSegment, at_worker_end
 from otel_bridge.errors import JournalError, JournalFullError
 from otel_bridge.journal.folder import RunFolder
@@ -47,6 +48,7 @@ class Recorder:
         quota: Limit of the base folder.
         segment_bytes: Size at which a segment is closed.
         role: Role of the resource.
+        media: Limits of media; ``None`` for the default ones.
 
     Raises:
         JournalError: The folder or the segment cannot be made.
@@ -61,6 +63,7 @@ class Recorder:
         *,
         segment_bytes: int,
         role: str | None,
+        media: MediaLog | None = None,
     ) -> None:
         self.folder = folder
         self.starter = starter
@@ -68,6 +71,7 @@ class Recorder:
         self._spent = self._room = 0
         self._segment = ProcessSegment(folder, make_header, segment_bytes=segment_bytes)
         self._role = role
+        self._media = media or MediaLog()
         self._last_ns = 0
         self._steps: dict[str | None, int] = {}
         self._held: dict[str | None, int] = {}
@@ -111,9 +115,11 @@ class Recorder:
                 return
             role = None if role is None else self._other_role(role)
             if self._busy:
-                self._enqueue(self.row, flatten(values, self.drops.count), step, role=role, _now=time_ns(), _own=_own)
+                self._enqueue(
+                    self.row, flatten_all(values, self.drops.count), step, role=role, _now=time_ns(), _own=_own
+                )
                 return
-            if step is None and self._holds_nothing(values):
+            if step is None and holds_nothing(values, self.drops.count):
                 self._commit_held(role)
                 return
             seq, payload = self._seq, None
@@ -159,7 +165,7 @@ class Recorder:
         with self.lock:
             values, step, commits, _ = row_arguments(values, step, extra, named, self.drops.count)
             known = self._other_role(role)
-            if step is None and self._holds_nothing(values):
+            if step is None and holds_nothing(values, self.drops.count):
                 self._commit_held(known)
             elif commits:
                 self._steps[known] = self._step_of(step, known)
@@ -265,13 +271,6 @@ class Recorder:
         else:
             self._steps[known] = before
 
-    def _holds_nothing(self, values: object) -> bool:
-        """Return whether *values* is an empty mapping, or, counted, not a mapping."""
-        try:
-            return not len(values) if isinstance(values, Mapping) else not flatten(values, self.drops.count)  # pyright: ignore[reportUnknownArgumentType]  # any mapping
-        except Exception:  # noqa: BLE001  # code of the user's own object
-            return False
-
     def _commit_held(self, role: str | None) -> None:
         """Process an empty row: it has no step of its own, but ends a step held open by ``commit=False``, as in W&B."""
         held = self._held.get(role)
@@ -295,12 +294,21 @@ class Recorder:
 
     def _encoded(self, values: object, now: int, step: int, role: str | None, seq: int, *, own: int) -> bytes | None:
         """Encode a row; return ``None`` when no value of the row can be recorded."""
-        numbers = flatten(values, self.drops.count)
+        media: list[FoundMedia] = []
+        numbers = flatten(values, self.drops.count, media)
+        if media:  # written after the row, once the queue is drained
+            put = partial(self._put_media, now, own)
+            self._waiting.append(partial(self._do, self._media.append, media, step, role, self.drops.count, put))
         names = (role, *numbers)
         if names != self._names:  # most rows have the names of the previous row
             numbers = distinct(numbers, role or self._role, self.drops.count)
             self._names = names if len(numbers) == len(names) - 1 else ()
         return self._encoder.encode(numbers, now, step, role, seq, own_ns=own) if numbers else None
+
+    def _put_media(self, now: int, own: int, pairs: Mapping[str, Attribute], body: bytes) -> bool:
+        if self._closed and self._refuses(_METRICS):
+            return False
+        return self._event(semconv.EVENT_MEDIA, pairs, body, now, own=own)
 
     def _record(self, signal: int, payload: bytes, time_unix_ns: int | None, whole: bool) -> None:
         if self._ended:  # an SDK that shuts down after the run collects once more, which is not a mistake
@@ -317,10 +325,10 @@ class Recorder:
         self._append(int(Signal.CONTROL), b"", time_ns())  # finish() waits for a writer that may pause or retry
         self.drops.say()
 
-    def _event(self, name: str, pairs: Mapping[str, Attribute], body: Attribute, now: int) -> None:
+    def _event(self, name: str, pairs: Mapping[str, Attribute], body: Attribute, now: int, *, own: int = 0) -> bool:
         self._event_seq += 1
         numbered = {**pairs, semconv.EVENT_SEQ: self._event_seq}
-        self._append(int(Signal.LOGS), event(name, time_unix_ns=now, body=body, pairs=numbered), now)
+        return self._append(int(Signal.LOGS), event(name, time_unix_ns=own or now, body=body, pairs=numbered), now)
 
     def _append(self, signal: int, payload: bytes, now: int, *, whole: bool = False) -> bool:
         if self._closed and self._refuses(signal):
@@ -357,8 +365,6 @@ class Recorder:
         else:
             return False
         return True
-
-    # --- once a second ------------------------------------------------------------------------------------------------
 
     def _irregular(self, now: int) -> int:
         """Run due checks; return the time of a row, which follows the last one even when the clock is set back."""

@@ -25,8 +25,9 @@ from otel_bridge.emit.config.identity import Identity, InitArguments, identify
 from otel_bridge.emit.config.resource import encode_resource, source_of, tracker_identity
 from otel_bridge.emit.config.snapshot import RunSettings, RunStart
 from otel_bridge.emit.config.tracker_ids import named_elsewhere
-from otel_bridge.emit.content.policy import redact_by_setting
+from otel_bridge.emit.content.policy import ContentPolicy, redact_by_setting
 from otel_bridge.emit.encode.known_names import with_known_names
+from otel_bridge.emit.media.log import MediaLog
 from otel_bridge.emit.open_row import OpenRowRecorder
 from otel_bridge.emit.process_segment import MakeHeader
 from otel_bridge.emit.recorder import Recorder
@@ -47,6 +48,8 @@ from otel_bridge.settings import (
     GENERATED_PROJECT,
     LAUNCHER,
     MAX_BYTES,
+    MAX_MEDIA_PER_STEP,
+    MEDIA_BYTES,
     NEW_RUN,
     NO_BRIDGE,
     OFFLINE,
@@ -135,6 +138,11 @@ def _open(facts: RunStart, place: _FoundFolder) -> Recorder:
             Quota(place.base.path, settings.read(MAX_BYTES)),
             segment_bytes=settings.read(SEGMENT_BYTES),
             role=facts.identity.role,
+            media=MediaLog(
+                ContentPolicy.read(facts.env),
+                max_bytes=settings.read(MEDIA_BYTES),
+                max_per_step=settings.read(MAX_MEDIA_PER_STEP),
+            ),
         )
     except JournalError as exc:
         raise ConfigError(str(exc)) from exc

@@ -20,10 +20,11 @@ from otel_bridge.exporter import (
     RunInfo,
     RunWriter,
     WriterMemory,
+    WritesMedia,
     WritesPlainTraces,
     WritesSummary,
 )
-from otel_bridge.records import Config, End, Evaluation, PlainTrace, Record, RolloutRecord, Row, Summary
+from otel_bridge.records import Config, End, Evaluation, MediaRecord, PlainTrace, Record, RolloutRecord, Row, Summary
 
 CALL_RECORDS = 1000
 """Most records of one call."""
@@ -120,7 +121,7 @@ def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[in
     return refused
 
 
-def write(writer: RunWriter, batch: Sequence[Record]) -> None:
+def write(writer: RunWriter, batch: Sequence[Record]) -> None:  # noqa: C901  # one case for each kind
     """Give *batch*, records of one kind, to *writer*; raises as its methods do."""
     match batch[0]:
         case Row():
@@ -130,6 +131,9 @@ def write(writer: RunWriter, batch: Sequence[Record]) -> None:
         case PlainTrace():
             if isinstance(writer, WritesPlainTraces):  # others are not given any
                 writer.write_traces(cast("Sequence[PlainTrace]", batch))
+        case MediaRecord():
+            if isinstance(writer, WritesMedia):  # of others they are left out
+                writer.write_media(cast("Sequence[MediaRecord]", batch))
         case Evaluation():
             writer.write_evaluations(cast("Sequence[Evaluation]", batch))
         case Config():

@@ -1,4 +1,4 @@
-"""Log events of otel-bridge and of the GenAI conventions -> configs, summaries, ends, heartbeats, evaluations. Pure.
+"""Log events of otel-bridge and the GenAI conventions -> configs, summaries, media, ends, evaluations. Pure.
 
 An event of otel-bridge is identified by (instance, ``rl.event.seq``) and has effect once. An event without a number is
 identified by its content.
@@ -20,6 +20,7 @@ from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_i
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.metrics.configs import ConfigEvent, Configs
 from otel_bridge.translation.metrics.dedup import Deduplicator, identity
+from otel_bridge.translation.metrics.media import MediaAssembler, MediaEvent
 from otel_bridge.translation.metrics.summaries import Summaries, SummaryEvent
 from otel_bridge.translation.processes.lifecycle import EndEvent, RunLifecycle
 from otel_bridge.translation.processes.process import Process
@@ -77,8 +78,14 @@ class Events:
     """Handler of the events of one run."""
 
     def __init__(
-        self, state: TranslationState, lifecycle: RunLifecycle, seen: Deduplicator, rollouts: RolloutEvents
+        self,
+        state: TranslationState,
+        lifecycle: RunLifecycle,
+        seen: Deduplicator,
+        rollouts: RolloutEvents,
+        media: MediaAssembler,
     ) -> None:
+        self._media = media
         self._state, self._lifecycle, self._seen, self._rollouts = state, lifecycle, seen, rollouts
         self._configs, self._summaries = Configs(state), Summaries(state)
         self.redelivered = 0
@@ -113,6 +120,8 @@ class Events:
                 return self._config(event)
             if name == semconv.EVENT_SUMMARY:
                 return self._summary(event)
+            if name == semconv.EVENT_MEDIA:
+                return self._taken_media(event)
             take = self._rollouts.evaluation if name == semconv.EVENT_EVALUATION else self._rollouts.sampled_out
             return take(event.producer.attributes, event.process.instance, event.record, now_unix_ns)
         if name == semconv.EVENT_END:
@@ -120,6 +129,10 @@ class Events:
         elif name == semconv.EVENT_DROPPED:
             self._dropped(event)
         return []
+
+    def _taken_media(self, event: _Event) -> list[Record]:
+        media = MediaEvent(event.producer, event.process, event.attributes, event.time_unix_ns)
+        return [*self._media.take(media, event.record.body.bytes_value)]
 
     def _new(self, event: _Event, name: str) -> bool:
         process, seq = event.process, event.seq
@@ -176,6 +189,8 @@ class Events:
 
 
 _STATUSES = frozenset(status.value for status in Status)
-_DATA = frozenset({semconv.EVENT_CONFIG, semconv.EVENT_SUMMARY, semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION})
+_DATA = frozenset({
+    semconv.EVENT_CONFIG, semconv.EVENT_SUMMARY, semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION, semconv.EVENT_MEDIA,
+})  # fmt: skip
 """Events that become records; all other events are about the process itself."""
 _NAMES = _DATA | {semconv.EVENT_END, semconv.EVENT_ALIVE, semconv.EVENT_DROPPED}

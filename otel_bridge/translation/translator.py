@@ -22,6 +22,7 @@ from otel_bridge.translation.metrics.assembler import RowAssembler
 from otel_bridge.translation.metrics.attempts import AttemptDetector
 from otel_bridge.translation.metrics.dedup import Deduplicator
 from otel_bridge.translation.metrics.keys import StepAxes
+from otel_bridge.translation.metrics.media import MediaAssembler
 from otel_bridge.translation.metrics.third_party_points import Found, ThirdPartyPoints
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
@@ -87,7 +88,8 @@ class Translator:
             admit=self._axes.admit_statistics,
         )
         self._rollouts.listen(opened_unix_ns)
-        self._events = Events(state, self._lifecycle, self._seen, self._rollouts)
+        self._media = MediaAssembler(state, options, self._axes)
+        self._events = Events(state, self._lifecycle, self._seen, self._rollouts, self._media)
         self._starts = AttemptDetector(self._axes, self._events)
         self._redelivered_before = _number(state, _REDELIVERED)
 
@@ -308,6 +310,7 @@ class Translator:
         rows = self._rows.forget(process)
         self._lifecycle.forget(process)
         self._rollouts.forget(process.instance)
+        self._media.forget(process.instance)
         self._registry.clear()
         return [*rows]
 

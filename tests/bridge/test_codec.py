@@ -16,6 +16,8 @@ from otel_bridge.records import (
     Distribution,
     End,
     Evaluation,
+    MediaItem,
+    MediaRecord,
     PlainTrace,
     Record,
     RolloutRecord,
@@ -68,10 +70,15 @@ SUMMARIES = st.builds(
     Summary, TEXTS, st.none() | TEXTS, st.dictionaries(TEXTS, st.booleans() | NUMBERS | TEXTS, max_size=3),
     st.integers(0, 9), st.just(7),
 )  # fmt: skip
+ITEMS = st.lists(st.builds(MediaItem, TEXTS, TEXTS, st.binary(max_size=20), TEXTS, TEXTS), max_size=3)
+MEDIA = st.builds(
+    MediaRecord, TEXTS, st.none() | TEXTS, TEXTS, st.none() | st.integers(0, 9), st.none() | TEXTS, st.integers(0, 9),
+    ITEMS, ITEMS, st.dictionaries(TEXTS, st.integers(0, 9), max_size=2), st.just(7),
+)  # fmt: skip
 ENDS = st.builds(End, TEXTS, st.sampled_from(Status), st.integers(0, 9), st.just(7))
 
 
-@given(st.one_of(ROWS, ROLLOUTS, OTHERS, LATE, CONFIGS, SUMMARIES, ENDS))
+@given(st.one_of(ROWS, ROLLOUTS, OTHERS, LATE, CONFIGS, SUMMARIES, MEDIA, ENDS))
 def test_every_record_comes_back_as_it_was(record: Record) -> None:
     kind, data = codec.encode(record)
 
@@ -97,7 +104,7 @@ def test_a_value_key_that_looks_like_the_marker_of_a_distribution_is_a_number() 
     assert codec.decode(*codec.encode(row), 9) == row
 
 
-@pytest.mark.parametrize("kind", [codec.ROW, codec.ROLLOUT, codec.LATE, codec.CONFIG, codec.END])
+@pytest.mark.parametrize("kind", [codec.ROW, codec.ROLLOUT, codec.LATE, codec.CONFIG, codec.END, codec.MEDIA])
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff\x00\x00\x00\x00", b"Jnot"])
 def test_bytes_that_are_not_record_are_said_to_be_none(kind: int, data: bytes) -> None:
     with pytest.raises(InvalidRecordError):

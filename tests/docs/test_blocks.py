@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import read_report
 from support.trainers.command_runs import call, ended, environment, only_folder, records, values
 from support.trainers.stock_programs import GLOBAL_API
@@ -77,6 +77,7 @@ def test_every_block_of_every_page_is_run_by_a_test() -> None:
             found[page, language] = found.get((page, language), 0) + 1
 
     here = {("README.md", "python"): 2, ("docs/emitting.md", "python"): 6, ("docs/rollouts.md", "python"): 2}
+    here |= {("docs/media.md", "python"): 1}
     assert found == {**ELSEWHERE, **here, ("docs/emitting-reference.md", "python"): 1}
 
 
@@ -188,3 +189,16 @@ def test_the_commands_of_the_readme_that_need_one_machine_do_what_they_say(tmp_p
     assert {report is not None and report.ended for report in reports.values()} == {True}
     assert len(reports) == 6
     assert "first" in done.stdout
+
+
+def test_the_program_with_media_leaves_their_files(tmp_path: Path) -> None:
+    (code,) = blocks("docs/media.md", "python")
+
+    folder = run(tmp_path, code)
+
+    media = {str(line["key"]): line["items"] for line in records(RunFolder.at(folder)) if line["kind"] == "media"}
+    assert {key: [item["type"] for item in items] for key, items in media.items()} == {
+        "trainer/sample": ["image"], "trainer/grid": ["image", "image"], "trainer/answers": ["table"],
+        "trainer/notes": ["markdown"],
+    }  # fmt: skip
+    assert (folder / "file" / media["trainer/notes"][0]["file"]).read_text() == "**Good** so far."

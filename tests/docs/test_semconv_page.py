@@ -80,6 +80,7 @@ PROGRAM = """
             tool.result, tool.call_id = 4, "c1"
         with run.rollout(step=10):
             live.reward = 1.0
+    run.log({"notes": [otel_bridge.Text("x" * (1 << 20)), otel_bridge.Text("y", caption="a letter")]})
     run.log_reward("mine", 0.7, name="judge", explanation="right")
     run.log_reward("mine", "good", name="label", role="judge")
     run.finish()

@@ -195,7 +195,8 @@ def test_drops_are_said_once_a_minute_with_their_meaning(tmp_path: Path, capsys:
         said = capsys.readouterr().err
 
     assert said == (
-        "otel-bridge: dropped: 1 texts: put them into log_config(), or messages into a rollout [text], first 'a'; "
+        "otel-bridge: dropped: 1 texts: log otel_bridge.Text(…), put them into log_config(), or messages into a "
+        "rollout [text], first 'a'; "
         "1 values that are None [none], first 'b'\n"
     )
 

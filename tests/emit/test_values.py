@@ -298,12 +298,12 @@ def test_a_step_becomes_an_integer(step: object, found: int | None, counted: dic
         ("wandb.sdk.data_types.image", "wandb_media", "wandb.init("),
         ("trackio.media", "trackio_media", "trackio.log("),
         ("mlflow.entities.image", "mlflow_media", "log_artifact("),
-        ("PIL.Image", "figure", "log_image("),
-        ("matplotlib.figure", "figure", "log_figure("),
-        ("mine", "object", "the tracker's own call"),
+        ("PIL.Image", "figure", "otel_bridge.Image("),
+        ("matplotlib.figure", "figure", "otel_bridge.Image("),
+        ("mine", "object", "otel_bridge.Image("),
     ],
 )
-def test_a_media_object_is_left_out_alone_with_the_trackers_own_call(module: str, reason: str, said: str) -> None:
+def test_a_media_object_of_others_is_left_out_alone_with_what_to_use(module: str, reason: str, said: str) -> None:
     media = type("Media", (), {"__module__": module})()
     drops: list[str] = []
 

@@ -109,6 +109,11 @@ class OfflineStore:
         with staging_in(self._current.path):
             log()
 
+    def log_media(self, position: Position, log: Callable[[], None]) -> None:
+        """Log a line with media; their files stay in the directory."""
+        self.announce([position])
+        self.log_table(log)
+
     def logged(self, _count: int) -> None:
         """Do nothing."""
 

@@ -88,6 +88,16 @@ class OnlineStore:
         self._lines.logged_table(_now_unix_ms())
         self._expect()
 
+    def log_media(self, position: Position, log: Callable[[], None]) -> None:
+        """Log a line with media."""
+        self.announce([position])
+        done = 0
+        try:
+            log()
+            done = 1
+        finally:
+            self.logged(done)
+
     def durable(self) -> Position | None:
         """Return the last position that the server holds; raise when no more will arrive."""
         self._apply(self._uploads.news())

@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, TypeVar
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import WriterMemory
-from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_wandb.shared_mode.settings import ROLES, Sharing
 from otel_bridge_wandb.writer import WandbRunWriter
 
 _UNLISTED: Final = "shared_mode/unlisted"
 _PRIMARY: Final = "shared_mode/primary"
 _log: Final = logging.getLogger("otel_bridge.wandb")
-R = TypeVar("R", Row, RolloutRecord, Evaluation)
+R = TypeVar("R", Row, RolloutRecord, Evaluation, MediaRecord)
 
 
 class SharedWriter:
@@ -68,6 +69,17 @@ class SharedWriter:
         for role, group in _by_role(rollouts):
             self._writer(role).write_rollouts(group)
         self._passed(rollouts)
+
+    def write_media(self, media: Sequence[MediaRecord]) -> None:
+        """Log *media*."""
+        for role, group in _by_role(media):
+            self._writer(role).write_media(group)
+        self._passed(media)
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Return what W&B could not show since this writer was opened: reason to count."""
+        return sum((Counter(writer.left_out) for writer in (self._main, *self._own.values())), Counter[str]())
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Log one increment per rollout key."""
@@ -118,7 +130,7 @@ class SharedWriter:
             writer = self._own[role] = self._open_own(role)
         return writer
 
-    def _passed(self, records: Sequence[Row] | Sequence[RolloutRecord] | Sequence[Evaluation]) -> None:
+    def _passed(self, records: Sequence[Row | RolloutRecord | Evaluation | MediaRecord]) -> None:
         if records:
             for writer in (self._main, *self._own.values()):
                 with contextlib.suppress(RetryableError):  # closed meanwhile: it is opened again

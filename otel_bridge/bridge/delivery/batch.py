@@ -15,6 +15,7 @@ from otel_bridge.exporter import (
     ExporterSettings,
     HasBacklog,
     RunWriter,
+    WritesMedia,
     WritesPlainTraces,
     WritesSummary,
     left_out_of,
@@ -23,6 +24,7 @@ from otel_bridge.records import (
     Config,
     End,
     Evaluation,
+    MediaRecord,
     PlainTrace,
     Position,
     Record,
@@ -149,6 +151,9 @@ class Batch:
         self.dead_letter = 0
 
 
+_NO_MEDIA: Final = "media: this exporter shows none"
+
+
 @dataclass(slots=True)
 class OpenWriter:
     """Holds an open writer.
@@ -171,6 +176,11 @@ class OpenWriter:
         """Return what the writer left out since the last call: reason to count."""
         before, self.left_out = self.left_out, left_out_of(self.writer)
         return Counter(self.left_out) - Counter(before)
+
+    def not_shown(self, records: Sequence[Record]) -> Counter[str]:
+        """Return the media among *records*, of one kind, that the writer has no call for: reason to count."""
+        is_media = bool(records) and isinstance(records[0], MediaRecord) and not isinstance(self.writer, WritesMedia)
+        return Counter({_NO_MEDIA: len(records)} if is_media else {})
 
     def wrote(self, position: Position) -> None:
         """Store the position of the last row, rollout or evaluation that was written."""
@@ -201,9 +211,17 @@ def counted(view: LedgerView, kinds: Sequence[int], at: Destination, through: Po
 
 # Turns records into calls of a writer: one kind in each call, in the ledger's order or sorted by kind. Pure.
 
-_ORDER: Final[Mapping[type, int]] = {Config: 0, Row: 1, RolloutRecord: 2, PlainTrace: 2, Evaluation: 3, Summary: 4}
+_ORDER: Final[Mapping[type, int]] = {
+    Config: 0,
+    Row: 1,
+    MediaRecord: 2,
+    RolloutRecord: 3,
+    PlainTrace: 3,
+    Evaluation: 4,
+    Summary: 5,
+}
 """In a batch that is sorted by kind, evaluations follow the rollouts that they belong to, and summaries the rows."""
-_SIGNAL_KINDS: Final = {"metrics": (codec.ROW,), "traces": (codec.ROLLOUT,), "logs": ()}
+_SIGNAL_KINDS: Final = {"metrics": (codec.ROW, codec.MEDIA), "traces": (codec.ROLLOUT,), "logs": ()}
 _ALWAYS: Final = (codec.LATE, codec.CONFIG, codec.SUMMARY, codec.END)
 
 
@@ -226,7 +244,7 @@ class WriterCall:
         middle = len(self.records) // 2
         return WriterCall(self.records[:middle]), WriterCall(self.records[middle:])
 
-    def make(self, writer: RunWriter) -> None:
+    def make(self, writer: RunWriter) -> None:  # noqa: C901  # one case for each kind
         """Make the call."""
         match self.records[0]:
             case Row():
@@ -244,6 +262,9 @@ class WriterCall:
             case PlainTrace():
                 if isinstance(writer, WritesPlainTraces):
                     writer.write_traces(cast("Sequence[PlainTrace]", self.records))
+            case MediaRecord():
+                if isinstance(writer, WritesMedia):
+                    writer.write_media(cast("Sequence[MediaRecord]", self.records))
             case End():
                 raise AssertionError("an end is not delivered among other records")
 
@@ -284,7 +305,7 @@ def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int
 def needs_writer(at: Destination, records: Sequence[Record], end: End | None) -> bool:
     """Return whether these records need an open run in the tracker; a config alone does not."""
     kinds = {type(record) for record in records}
-    if kinds & {Row, RolloutRecord, PlainTrace, Summary}:
+    if kinds & {Row, RolloutRecord, PlainTrace, Summary, MediaRecord}:
         return True
     if not at.opened:
         return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, cast
@@ -193,7 +194,8 @@ class WriterSession:
                 opened.wrote(position)
         if position > counted:  # a repeated call was counted before
             written = () if call is None else call.records
-            batch.count((record for record in written if record.position > counted), newly_left_out)
+            new = [record for record in written if record.position > counted]
+            batch.count(new, opened.not_shown(new) + Counter(newly_left_out))
         if ordered and batch.calls:
             self._position.advance(position, batch, reports_durable=opened.reports_durable)
 

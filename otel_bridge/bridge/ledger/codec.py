@@ -21,6 +21,8 @@ from otel_bridge.records import (
     End,
     Evaluation,
     Json,
+    MediaItem,
+    MediaRecord,
     PlainTrace,
     Position,
     Record,
@@ -39,6 +41,7 @@ CONFIG: Final = 3
 END: Final = 4
 OTHER: Final = 5
 SUMMARY: Final = 7
+MEDIA: Final = 8
 
 _STDLIB: Final = b"J"
 _BYTES: Final = b"B"
@@ -64,7 +67,7 @@ def decode_value(data: bytes) -> object:
     return data[1:] if data[:1] == _BYTES else _load(data)
 
 
-def encode(record: Record) -> tuple[int, bytes]:
+def encode(record: Record) -> tuple[int, bytes]:  # noqa: PLR0911  # one for each kind
     """Return the kind of *record* and its bytes, which leave out its position."""
     # isinstance in the order of frequency: rows are the hot path.
     if isinstance(record, Row):
@@ -75,13 +78,15 @@ def encode(record: Record) -> tuple[int, bytes]:
         return LATE, _dump(_late_fields(record))
     if isinstance(record, PlainTrace):
         return OTHER, _encode_other(record)
+    if isinstance(record, MediaRecord):
+        return MEDIA, _encode_media(record)
     if isinstance(record, (Config, Summary)):
         kind, entries = (CONFIG, record.config) if isinstance(record, Config) else (SUMMARY, record.values)
         return kind, _dump([record.id, record.role, entries, record.time_unix_ns])
     return END, _dump([record.id, record.status.value, record.time_unix_ns])
 
 
-def decode(kind: int, data: bytes, position: Position) -> Record:
+def decode(kind: int, data: bytes, position: Position) -> Record:  # noqa: PLR0911  # one for each kind
     """Return the record that `encode` turned into *kind* and *data*, with *position*.
 
     Raises:
@@ -94,6 +99,8 @@ def decode(kind: int, data: bytes, position: Position) -> Record:
             return _decode_rollout(data, position)
         if kind == OTHER:
             return _decode_other(data, position)
+        if kind == MEDIA:
+            return _decode_media(data, position)
         if kind == LATE:
             late: list[Any] = [*_load(data), position]
             return Evaluation(*late)
@@ -211,6 +218,30 @@ def _decode_rollout(data: bytes, position: Position) -> RolloutRecord:
         fields.append({})
     all_fields: list[Any] = [*fields, position]
     return RolloutRecord(*all_fields)
+
+
+def _encode_media(record: MediaRecord) -> bytes:
+    held = [*record.items, *record.cells]
+    fields = [
+        record.id, record.role, record.key, record.step, record.axis, record.time_unix_ns, record.steps,
+        len(record.items), [[item.kind, item.mime_type, item.digest, item.caption, len(item.data)] for item in held],
+    ]  # fmt: skip
+    head = _dump(fields)
+    return b"".join((_LENGTH.pack(len(head)), head, *(item.data for item in held)))
+
+
+def _decode_media(data: bytes, position: Position) -> MediaRecord:
+    (length,) = _LENGTH.unpack_from(data)
+    fields: list[Any] = _load(data[4 : 4 + length])
+    name, role, key, step, axis, time_unix_ns, steps, shown, listed = fields
+    held: list[MediaItem] = []
+    start = 4 + length
+    for kind, mime_type, digest, caption, size in listed:
+        held.append(MediaItem(kind, mime_type, data[start : start + size], digest, caption))
+        start += size
+    if start != len(data):
+        raise ValueError(f"media of {start} bytes")
+    return MediaRecord(name, role, key, step, axis, time_unix_ns, held[:shown], held[shown:], steps, position)
 
 
 def _dump(value: object) -> bytes:

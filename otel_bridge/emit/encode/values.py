@@ -10,18 +10,21 @@ import array
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard, cast
 
 from otel_bridge.emit.config.hyperparameters import Unreadable, entries_of, is_list_like
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import Histogram, HistogramPoint, distribution_of, distribution_of_array
+from otel_bridge.emit.media.values import media_in
 from otel_bridge.records import axis_of, key_of
 from otel_bridge.semconv import ROW
 
 if TYPE_CHECKING:
     import numpy as np
 
+FoundMedia: TypeAlias = tuple[str, Sequence[object]]
+"""Key, and the media that were logged under it."""
 CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
 """Callable with a reason, the number of dropped values, and the key of the first."""
 MAX_KEY_CHARS: Final = 4096
@@ -33,14 +36,21 @@ _MEDIA: Final = {
 }  # fmt: skip
 """Package of an object that is not a number, to the reason whose message names the right call."""
 _WITH_HISTOGRAMS: Final = frozenset({"wandb", "trackio"})
+_NUMBERS: Final = frozenset({int, bool, float, str, type(None)})
 _FLAT: Final = frozenset({int, float, bool, str, list, tuple, type(None)})
 """Common types that are not mappings; an ABC check costs more than everything else."""
 
 
-def flatten(values: object, drop: CountKeyedDrop) -> dict[str, Value]:
-    """Return the numbers in *values* by key; nested keys are joined with ``/``, and of equal keys the last wins."""
+def flatten(values: object, drop: CountKeyedDrop, media: list[FoundMedia] | None = None) -> dict[str, Value]:
+    """Return the numbers in *values* by key; nested keys are joined with ``/``, and of equal keys the last wins.
+
+    Args:
+        values: A mapping.
+        drop: Callable that counts what is left out.
+        media: List that gets the media in *values*; ``None`` to count them as objects.
+    """
     out: dict[str, Value] = {}
-    keyed = _Keyed(drop)
+    keyed = _Keyed(drop, media)
     if isinstance(values, Mapping):
         _flatten_into(out, "", cast("Mapping[object, object]", values), keyed, ())
     else:
@@ -49,13 +59,35 @@ def flatten(values: object, drop: CountKeyedDrop) -> dict[str, Value]:
     return out
 
 
+def flatten_all(values: object, drop: CountKeyedDrop) -> dict[str, object]:
+    """Return the numbers and the media in *values* by key."""
+    media: list[FoundMedia] = []
+    return {**flatten(values, drop, media), **dict(media)}
+
+
+def holds_nothing(values: object, drop: CountKeyedDrop) -> bool:
+    """Return whether *values* is an empty mapping, or, counted, not a mapping."""
+    try:
+        return not len(values) if isinstance(values, Mapping) else not flatten(values, drop)  # pyright: ignore[reportUnknownArgumentType]  # any mapping
+    except Exception:  # noqa: BLE001  # code of the user's own object
+        return False
+
+
 class _Keyed:
     """Counter of drops with the key that is being read."""
 
-    __slots__ = ("_drop", "key")
+    __slots__ = ("_drop", "_media", "key")
 
-    def __init__(self, drop: CountKeyedDrop) -> None:
-        self._drop, self.key = drop, ""
+    def __init__(self, drop: CountKeyedDrop, media: list[FoundMedia] | None) -> None:
+        self._drop, self._media, self.key = drop, media, ""
+
+    def takes(self, value: object) -> bool:
+        """Return whether *value* is media, which are kept with their key."""
+        found = None if self._media is None or type(value) in _NUMBERS else media_in(value)
+        if found is None or self._media is None:
+            return False
+        self._media.append((self.key, found))
+        return True
 
     def __call__(self, reason: str, number: int) -> None:
         self._drop(reason, number, self.key)
@@ -113,7 +145,7 @@ def _flatten_into(
             continue
         else:
             drop.key = key
-            number = to_value(value, drop)
+            number = None if drop.takes(value) else to_value(value, drop)
         if number is not None:
             if key in out:
                 drop.key = key
@@ -231,8 +263,6 @@ def to_step(step: object, drop: CountDrop) -> int | None:
 
 
 # Arrays and lists of numbers -> distributions, with numpy when the program itself imported numpy.
-#
-# Uses the common interface of numpy, torch and jax (``shape``, ``item``, ``tolist``) and imports none of them.
 
 Value: TypeAlias = "int | float | HistogramPoint | BucketPoint"
 CountDrop: TypeAlias = Callable[[str, int], None]

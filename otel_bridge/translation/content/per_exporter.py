@@ -14,8 +14,9 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from otel_bridge.otlp.limits import cut, cut_json, limit_span
-from otel_bridge.records import Evaluation, Json, Message, PlainTrace, Record, RolloutRecord, Span
+from otel_bridge.records import Evaluation, Json, MediaRecord, Message, PlainTrace, Record, RolloutRecord, Span
 from otel_bridge.translation.content.limits import limited
+from otel_bridge.translation.content.media import limited_media
 from otel_bridge.translation.decode.spans import read_span
 
 _KEPT: Final = frozenset({"rollout_id", "policy_version"})
@@ -33,7 +34,7 @@ def truncate(record: Record, limit: int) -> Record:
     if isinstance(record, PlainTrace):
         spans = [_span(span, limit) for span in record.spans]
         return replace(record, name=_name(record, spans), spans=spans)
-    return record
+    return limited_media(record, limit) if isinstance(record, MediaRecord) else record
 
 
 def _rollout(rollout: RolloutRecord, limit: int) -> RolloutRecord:

@@ -37,6 +37,8 @@ def any_value(value: object) -> AnyValue:
         return AnyValue(kvlist_value=KeyValueList(values=pairs(value)))
     if isinstance(value, list):
         return AnyValue(array_value=ArrayValue(values=[any_value(item) for item in value]))
+    if isinstance(value, bytes):
+        return AnyValue(bytes_value=value)
     return AnyValue(string_value=str(value))
 
 

@@ -46,6 +46,7 @@ class SeenEvent:
     name: str
     attributes: Mapping[str, object]
     body: object = None
+    time_unix_ns: int = field(default=0, compare=False)
 
 
 @dataclass
@@ -121,7 +122,7 @@ def _take_row(seen: Seen, payload: bytes) -> None:
 def _take_events(seen: Seen, payload: bytes) -> None:
     for record in logs_pb2.ScopeLogs.FromString(payload).log_records:
         attributes = {pair.key: any_value(pair.value) for pair in record.attributes}
-        seen.events.append(SeenEvent(record.event_name, attributes, any_value(record.body)))
+        seen.events.append(SeenEvent(record.event_name, attributes, any_value(record.body), record.time_unix_nano))
 
 
 def held(base: Path, **more: str) -> dict[str, str]:

@@ -1,0 +1,209 @@
+"""Media -> artifacts of an MLflow run, as ``log_image`` and ``log_table`` of MLflow's client name them.
+
+Those calls give files random names, need pillow and pandas, and read a table back to add to it. Here a name follows
+from the record, so that a redelivered record replaces its own files. Source: ``log_image`` and ``log_table`` in
+mlflow/tracking/client.py; the UI finds images by these names and the tag, tables by the other tag.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+import json
+import re
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.media_files import extension_of
+from otel_bridge.records import Json, MediaItem, MediaRecord
+from otel_bridge_mlflow.connection import Connection
+from otel_bridge_mlflow.errors import Refused, as_bridge_errors
+
+_IMAGES_TAG: Final = "mlflow.loggedImages"
+_TABLES_TAG: Final = "mlflow.loggedArtifacts"
+_ILLEGAL_KEY: Final = re.compile(r"[^a-zA-Z0-9_\-./ ]")
+_ILLEGAL_PATH: Final = re.compile(r"[^a-zA-Z0-9_\-.]")
+_MAX_KEY: Final = 120
+_SMALL_SIDE: Final = 256
+"""Longest side of the picture that the grid of images shows."""
+_MAX_TAG: Final = 4_500
+_NO_CAPTION: Final = "captions: MLflow shows none"
+
+
+class MediaWriter:
+    """Writes media to one MLflow run.
+
+    Args:
+        connection: The store.
+        run_id: MLflow's run id.
+        left_out: Counts what MLflow cannot show.
+    """
+
+    def __init__(self, connection: Connection, run_id: str, left_out: Counter[str]) -> None:
+        self._connection, self._run_id, self._left_out = connection, run_id, left_out
+        self._mark = "+" if _names_with_plus(connection.client) else "%"
+        self._tagged = False
+        self._tables: list[Json] | None = None
+
+    def write(self, media: Sequence[MediaRecord]) -> None:
+        """Store *media* as artifacts.
+
+        Raises:
+            PermanentError: The artifact store does not accept them. It is not the store of metrics, which go on.
+            RetryableError: The artifact store cannot be reached now.
+        """
+        for record in media:
+            self._write_or_raise(record)
+
+    def _write_or_raise(self, record: MediaRecord) -> None:
+        try:
+            self._write(record)
+        except (Refused, BlockedError) as exc:
+            raise PermanentError(f"media {record.key}: {exc}", position=record.position) from exc
+        except OSError as exc:
+            raise RetryableError(f"media {record.key}: {exc}", position=record.position) from exc
+        except ExporterError as exc:
+            exc.position = record.position
+            raise
+
+    def _write(self, record: MediaRecord) -> None:
+        with tempfile.TemporaryDirectory(prefix="otel-bridge-") as name:
+            folder = Path(name)
+            for at, item in enumerate(record.items):
+                if item.kind == "image":
+                    self._image(folder, record, item, at)
+                elif item.kind == "table":
+                    self._table(folder, record, item)
+                else:
+                    path = f"media/{_path(record.key)}/{_stem(record)}-{at}.{extension_of(item)}"
+                    _put(folder, path, item.data)
+                self._left_out[_NO_CAPTION] += bool(item.caption)
+            if not record.items:
+                return
+            with as_bridge_errors(f"storing artifacts at {self._connection.shown}"):
+                try:
+                    self._connection.client.log_artifacts(self._run_id, str(folder))
+                except PermissionError as exc:
+                    raise Refused(f"the artifact store: {exc}") from exc
+        self._tag(record)
+
+    def _image(self, folder: Path, record: MediaRecord, item: MediaItem, at: int) -> None:
+        key = _ILLEGAL_KEY.sub("_", record.key)[:_MAX_KEY].replace("/", "~")
+        facts = ("step", str(record.step or 0), "timestamp", str(record.time_unix_ns // 1_000_000), _uuid(record, at))
+        stem = self._mark.join((key, *facts))
+        whole, small = pictures_of(item)
+        _put(folder, f"images/{stem}.png", whole)
+        _put(folder, f"images/{stem}{self._mark}compressed.webp", small)
+
+    def _table(self, folder: Path, record: MediaRecord, item: MediaItem) -> None:
+        columns, rows = record.table(item)
+        data: list[Json] = [[self._cell(folder, record, cell) for cell in row] for row in rows]
+        table = {"columns": columns, "data": data}
+        _put(folder, _table_path(record), json.dumps(table).encode())
+
+    def _cell(self, folder: Path, record: MediaRecord, cell: object) -> Json:
+        if not isinstance(cell, MediaItem):
+            return cast("Json", cell)
+        stem = f"table_images/{_path(record.key)}/{cell.digest[:32]}"
+        whole, small = pictures_of(cell)
+        _put(folder, f"{stem}.png", whole)
+        _put(folder, f"{stem}.webp", small)
+        return {"type": "image", "filepath": f"{stem}.png", "compressed_filepath": f"{stem}.webp"}
+
+    def _tag(self, record: MediaRecord) -> None:
+        kinds = {item.kind for item in record.items}
+        if "image" in kinds and not self._tagged:
+            self._set(_IMAGES_TAG, "True")
+            self._tagged = True
+        if "table" in kinds:
+            listed = self._listed()
+            entry: Json = {"path": _table_path(record), "type": "table"}
+            if entry not in listed:
+                listed.append(entry)
+                while len(json.dumps(listed)) > _MAX_TAG:
+                    del listed[0]
+                self._set(_TABLES_TAG, json.dumps(listed))
+
+    def _listed(self) -> list[Json]:
+        """Return the tables that the run names, of other programs too."""
+        if self._tables is None:
+            with as_bridge_errors("reading the run's tables"):
+                held: str = self._connection.client.get_run(self._run_id).data.tags.get(_TABLES_TAG, "[]")
+            try:
+                found: object = json.loads(held)
+            except ValueError:
+                found = []
+            self._tables = cast("list[Json]", found) if isinstance(found, list) else []
+        return self._tables
+
+    def _set(self, key: str, value: str) -> None:
+        with as_bridge_errors(f"setting {key}"):
+            self._connection.client.set_tag(self._run_id, key, value)
+
+
+def pictures_of(item: MediaItem) -> tuple[bytes, bytes]:
+    """Return a PNG and a small WebP of an image; without pillow, or when it fails, the image as it is, twice."""
+    try:
+        from PIL import Image as Pillow  # noqa: PLC0415  # optional, and slow to import
+
+        with Pillow.open(io.BytesIO(item.data)) as found:
+            found.load()
+            picture: Any = found if found.mode in {"L", "LA", "RGB", "RGBA"} else found.convert("RGBA")
+            whole = item.data if item.mime_type == "image/png" else _saved(picture, "PNG")
+            picture.thumbnail((_SMALL_SIDE, _SMALL_SIDE))
+            return whole, _saved(picture.convert("RGBA"), "WEBP")
+    except Exception:  # noqa: BLE001  # a picture that pillow cannot read: browsers look at the bytes, not at the name
+        return item.data, item.data
+
+
+def _saved(picture: Any, form: str) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, form)
+    return file.getvalue()
+
+
+def _put(folder: Path, path: str, data: bytes) -> None:
+    file = folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+
+
+def _table_path(record: MediaRecord) -> str:
+    return f"tables/{_path(record.key)}/{_stem(record)}.json"
+
+
+def _stem(record: MediaRecord) -> str:
+    return f"step-{record.step or 0}-{_hash(record.id)[:12]}"
+
+
+def _path(key: str) -> str:
+    """Return *key* as a folder: keys that a file system cannot tell apart differ by a hash."""
+    legal = "~".join(_ILLEGAL_PATH.sub("_", part) for part in key.split("/"))[:_MAX_KEY]
+    return (
+        legal
+        if legal.replace("~", "/") == key and not legal.startswith(".")
+        else f"{legal.lstrip('.')}-{_hash(key)[:8]}"
+    )
+
+
+def _uuid(record: MediaRecord, at: int) -> str:
+    return str(uuid.UUID(_hash(f"{record.id}:{at}")[:32]))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _names_with_plus(client: Any) -> bool:
+    """Return whether this MLflow joins the parts of an image's name by ``+``; older ones used ``%``."""
+    try:
+        log_image: Callable[..., None] = client.log_image
+        return "+step+" in inspect.getsource(log_image)
+    except (OSError, TypeError, AttributeError):
+        return False

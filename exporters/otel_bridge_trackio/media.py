@@ -1,0 +1,101 @@
+"""Media -> Trackio's payloads, and their files in Trackio's folder.
+
+Trackio's own objects name their files at random and write them when they are logged; here a file is named by what it
+holds, so that a redelivery changes nothing. Source: ``TrackioMedia._to_dict`` in trackio/media/media.py,
+``Table._to_dict`` in trackio/table.py, ``Markdown._to_dict`` in trackio/markdown.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, cast
+
+from otel_bridge.capabilities import accepts
+from otel_bridge.media_files import put_media
+from otel_bridge.records import Json, MediaItem, MediaRecord
+from otel_bridge_trackio.payload import RESERVED, Payload
+
+Put = Callable[[MediaItem, int], str]
+"""Stores the file of an item at a step; returns its path below Trackio's folder of media."""
+_FILES: Final = {
+    "image": "trackio.image", "audio": "trackio.audio", "video": "trackio.video", "html": "trackio.html",
+}  # fmt: skip
+_FIND: Final = "get_project_media_path"
+_HOMES: Final = ("trackio.media.utils", "trackio.media", "trackio.utils")
+"""Modules that hold ``get_project_media_path``, the newest Trackio first."""
+
+
+def local_put(project: str, run: str) -> Put | None:
+    """Return what stores files in the local Trackio's folder, ``None`` when this Trackio has no such folder."""
+    found = next(filter(None, map(_folder_finder, _HOMES)), None)
+    root: object = getattr(importlib.import_module("trackio.utils"), "MEDIA_DIR", None)
+    if found is None or root is None:
+        return None
+    folder_of, media_dir = found, Path(str(root))
+
+    def put(item: MediaItem, step: int) -> str:
+        folder = Path(folder_of(project=project, run=run, step=step))
+        return str(put_media(folder, item).relative_to(media_dir))
+
+    return put
+
+
+def _folder_finder(home: str) -> Callable[..., Path] | None:
+    try:
+        module = importlib.import_module(home)
+    except ImportError:
+        return None
+    if not accepts(module, _FIND, "project", "run", "step"):
+        return None
+    return cast("Callable[..., Path]", getattr(module, _FIND))
+
+
+def media_metrics(record: MediaRecord, put: Put, step: int) -> Payload:
+    """Return the metrics of *record*: several pictures as one table, several of anything else under keys of their own.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    key = f"__{record.key}" if record.key in RESERVED or record.key.startswith("__") else record.key
+    items = [*record.items]
+    if len(items) == 1:
+        return {key: _shown(record, items[0], put, step)}
+    if all(item.kind == "image" for item in items):
+        rows: list[Json] = [{"image": _file(item, put, step), "caption": item.caption} for item in items]
+        return {key: {"_type": "trackio.table", "_value": rows}}
+    return {f"{key}/{at}": _shown(record, item, put, step) for at, item in enumerate(items)}
+
+
+def _shown(record: MediaRecord, item: MediaItem, put: Put, step: int) -> Payload:
+    if item.kind == "table":
+        return {"_type": "trackio.table", "_value": _rows(record, item, put, step)}
+    if item.kind in _FILES:
+        return _file(item, put, step)
+    text = item.data.decode("utf-8", "replace")
+    shown = text if item.kind == "markdown" else _fenced(text)
+    return {"_type": "trackio.markdown", "_value": f"**{item.caption}**\n\n{shown}" if item.caption else shown}
+
+
+def _rows(record: MediaRecord, item: MediaItem, put: Put, step: int) -> list[Json]:
+    columns, rows = record.table(item)
+    return [
+        {
+            column: _file(cell, put, step) if isinstance(cell, MediaItem) else cell
+            for column, cell in zip(columns, row, strict=True)
+        }
+        for row in rows
+    ]
+
+
+def _file(item: MediaItem, put: Put, step: int) -> Payload:
+    return {"_type": _FILES[item.kind], "file_path": put(item, step), "caption": item.caption or None}
+
+
+def _fenced(text: str) -> str:
+    """Return plain *text* as a block that Markdown leaves as it is."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}\n{fence}"

@@ -1,0 +1,212 @@
+"""Media of one key -> items: bytes with their MIME types, under the content policy.
+
+Pictures are not text. Texts, HTML and tables are: with policy ``off`` texts and HTML do not leave, cells with text are
+empty and captions are missing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import orjson
+
+from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy, dumps, hooked, may_hold_secret
+from otel_bridge.emit.media.pictures import MediaDropped, file_bytes, image_bytes
+from otel_bridge.emit.media.values import Image, Media, Table
+from otel_bridge.records import Json
+from otel_bridge.text.secret_patterns import REDACTED, may_be_secret
+
+MAX_CAPTION_CHARS: Final = 10_000
+_MIMES: Final = {"text": "text/plain", "markdown": "text/markdown", "html": "text/html", "table": "application/json"}
+_MAX_CELLS: Final = 2_000_000
+_INT64: Final = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedMedium:
+    """Holds one item; *cell* when a cell of a table holds it."""
+
+    kind: str
+    mime_type: str
+    data: bytes
+    caption: str
+    cell: bool = False
+
+
+@dataclass(slots=True)
+class MediaEncoder:
+    """Encodes the media of one key.
+
+    Attributes:
+        policy: Content policy.
+        limit_bytes: Most bytes of all items.
+        max_items: Most items that are still allowed, those in cells included.
+        count: Counts drops by reason and number.
+        items: What was encoded.
+    """
+
+    policy: ContentPolicy
+    limit_bytes: int
+    max_items: int
+    count: Callable[[str, int], None]
+    items: list[EncodedMedium] = field(default_factory=list[EncodedMedium])
+    _cells: list[EncodedMedium] = field(default_factory=list[EncodedMedium])
+    _size: int = 0
+
+    def encode(self, media: Sequence[object]) -> Sequence[EncodedMedium]:
+        """Encode *media*; those that cannot be are counted and left out."""
+        for at, medium in enumerate(media):
+            if len(self.items) + len(self._cells) >= self.max_items:
+                self.count("media_rate", len(media) - at)
+                break
+            try:
+                self._encode(medium, alone=len(media) == 1)
+            except MediaDropped as exc:
+                self.count(str(exc), 1)
+            except Exception:  # noqa: BLE001  # code of the user's own object
+                self.count("media_unreadable", 1)
+        return [*self.items, *self._cells]
+
+    def _encode(self, medium: object, *, alone: bool) -> None:
+        if not isinstance(medium, Media) or (isinstance(medium, Table) and not alone):
+            raise MediaDropped("media_mixed")
+        if isinstance(medium, Table):
+            self._table(medium)
+        else:
+            mime, data = self._content(medium)
+            self._add(medium, mime, data)
+
+    def _content(self, medium: Media) -> tuple[str, bytes]:
+        if isinstance(medium, Image):
+            return image_bytes(medium.value, self.limit_bytes)
+        return _MIMES[medium.kind], self._text(medium)
+
+    def _text(self, medium: Media) -> bytes:
+        if self.policy.off:
+            raise MediaDropped("media_text_off")
+        value = medium.value
+        is_html = medium.kind == "html"
+        if is_html and isinstance(value, os.PathLike):
+            value = file_bytes(cast("os.PathLike[str]", value), self.limit_bytes).decode("utf-8", "replace")
+        text = value if isinstance(value, str) else str(value)
+        if len(text) > self.limit_bytes:
+            raise MediaDropped("media_too_large")
+        most = self.policy.max_chars
+        if is_html and most is not None and len(text) > most:  # half of a page is not valid
+            raise MediaDropped("media_html_cut")
+        return self._filter().text(text).encode("utf-8", "replace")
+
+    def _filter(self) -> ContentFilter:
+        return ContentFilter(self.policy, self.limit_bytes)
+
+    def _add(self, medium: Media, mime: str, data: bytes, *, cell: bool = False) -> None:
+        if self._size + len(data) > self.limit_bytes:
+            raise MediaDropped("media_too_large")
+        caption = medium.caption if isinstance(medium.caption, str) else str(medium.caption)
+        caption = self._filter().text(caption[:MAX_CAPTION_CHARS]) if caption else ""
+        self._size += len(data)
+        (self._cells if cell else self.items).append(EncodedMedium(medium.kind, mime, data, caption, cell))
+
+    # --- tables -------------------------------------------------------------------------------------------------------
+    def _table(self, table: Table) -> None:
+        columns, rows = columns_and_rows(table, self.count)
+        if len(columns) * len(rows) > _MAX_CELLS:
+            raise MediaDropped("media_too_large")
+        before = self._size, len(self._cells)
+        try:
+            cells: list[list[Json]] = [[self._cell(value) for value in row] for row in rows]
+            self._add(table, _MIMES["table"], self._json(columns, cells))
+        except BaseException:
+            self._size = before[0]
+            del self._cells[before[1] :]
+            raise
+
+    def _json(self, columns: list[str], cells: list[list[Json]]) -> bytes:
+        data = dumps({"columns": cast("list[Json]", columns), "rows": cast("list[Json]", cells)})
+        policy = self.policy
+        # One search of the whole: each cell by itself would cost a table of 5,000 cells some ten milliseconds.
+        if not (policy.off or policy.email or policy.max_chars is not None or hooked()) and not (
+            policy.secrets and (may_hold_secret(data) or any(map(may_be_secret, columns)))
+        ):
+            return data
+        secret = [policy.secrets and may_be_secret(column) for column in columns]
+        texts = self._filter()
+
+        def allowed(cell: Json, at: int) -> Json:
+            if not isinstance(cell, str):
+                return cell
+            return None if policy.off else REDACTED if secret[at] else texts.text(cell)
+
+        rows: list[Json] = [[allowed(cell, at) for at, cell in enumerate(row)] for row in cells]
+        return dumps({"columns": [policy.redact(column) for column in columns], "rows": rows})
+
+    def _cell(self, value: object) -> Json:
+        if value is None or type(value) in {str, bool}:
+            return cast("Json", value)
+        if isinstance(value, (int, float)):
+            return _number(value)
+        if isinstance(value, Media):
+            return self._medium_in_cell(value)
+        return self._object_in_cell(value)
+
+    def _object_in_cell(self, value: object) -> Json:
+        item: object = getattr(value, "item", None)
+        if callable(item) and not getattr(value, "shape", ()):
+            plain: object = item()
+            return self._cell(plain) if type(plain) in {int, float, bool, str} else str(plain)
+        if isinstance(value, (dict, list, tuple)):
+            return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return "[bytes]" if isinstance(value, (bytes, bytearray)) else str(value)
+
+    def _medium_in_cell(self, medium: Media) -> Json:
+        if not isinstance(medium, Image):
+            return str(medium.value)
+        if len(self._cells) + len(self.items) + 1 >= self.max_items:
+            self.count("media_rate", 1)
+            return None
+        try:
+            mime, data = image_bytes(medium.value, self.limit_bytes)
+            self._add(medium, mime, data, cell=True)
+        except MediaDropped as exc:
+            self.count(str(exc), 1)
+            return None
+        return {"media": len(self._cells) - 1}
+
+
+def _number(value: float) -> int | float | str | None:
+    if isinstance(value, int):
+        return int(value) if -_INT64 <= value < _INT64 else str(value)
+    return float(value) if math.isfinite(value) else None
+
+
+def columns_and_rows(table: Table, count: Callable[[str, int], None]) -> tuple[list[str], list[Sequence[object]]]:
+    """Return the names of the columns, and rows with a cell for each; rows of another length are counted."""
+    value: Any = table.value
+    columns: list[object] | None = None if table.columns is None else list(cast("Iterable[object]", table.columns))
+    if callable(getattr(value, "itertuples", None)):  # a pandas data frame
+        columns = list(value.columns) if columns is None else columns
+        value = value.itertuples(index=False, name=None)
+    rows: list[object] = list(cast("Iterable[object]", value))
+    if columns is None and rows and isinstance(rows[0], Mapping):
+        columns = list(cast("Mapping[object, object]", rows[0]))
+    if columns is None:
+        columns = list(range(len(cast("Sequence[object]", rows[0])))) if rows else []
+    whole: list[Sequence[object]] = []
+    changed = 0
+    for row in rows:
+        if isinstance(row, Mapping):
+            named = cast("Mapping[object, object]", row)
+            whole.append([named.get(column) for column in columns])
+            continue
+        cells = list(cast("Iterable[object]", row))
+        if len(cells) != len(columns):
+            changed += 1
+            cells = [*cells[: len(columns)], *([None] * (len(columns) - len(cells)))]
+        whole.append(cells)
+    if changed:
+        count("media_row_length", changed)
+    return [str(column) for column in columns], whole

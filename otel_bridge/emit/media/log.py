@@ -1,0 +1,99 @@
+"""Media of a row -> events ``rl.media``: limits of size and rate, and parts that any OTLP receiver takes.
+
+The bytes are in the event, not in a file beside it: what is appended is whole, in order with everything else, and goes
+wherever segments go. Nothing has to be deleted that an event might still name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from otel_bridge import semconv
+from otel_bridge.emit.content.policy import ContentPolicy
+from otel_bridge.emit.encode.protobuf import Attribute
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.media.encode import EncodedMedium
+
+PART_BYTES: Final = 1 << 20
+"""Most bytes of one event: a Collector and gRPC take 4 MiB a request by default."""
+_MAX_KEYS: Final = 10_000
+_NO_POLICY: Final = ContentPolicy()
+CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
+Put: TypeAlias = "Callable[[Mapping[str, Attribute], bytes], bool]"
+"""Appends one event with its attributes and its body; returns whether that was possible."""
+
+
+class MediaLog:
+    """Media of one process. Not thread-safe: its owner locks.
+
+    Args:
+        policy: Content policy.
+        max_bytes: Most bytes of what one call logs under one key.
+        max_per_step: Most items of a key and step.
+    """
+
+    def __init__(
+        self, policy: ContentPolicy = _NO_POLICY, *, max_bytes: int = 32 << 20, max_per_step: int = 100
+    ) -> None:
+        self._policy, self._max_bytes, self._max_per_step = policy, max_bytes, max_per_step
+        self._logged: dict[tuple[str | None, str], tuple[int, int]] = {}
+        self._ids = 0
+
+    def append(
+        self, media: Sequence[tuple[str, Sequence[object]]], step: int, role: str | None, drop: CountKeyedDrop, put: Put
+    ) -> None:
+        """Encode what one call logged, by key, and append it with *put*, until one part of it cannot be appended."""
+        for key, found in media:
+            for pairs, body in self.events(key, found, step=step, role=role, drop=drop):
+                if not put(pairs, body):
+                    break
+
+    def events(
+        self, key: str, media: Sequence[object], *, step: int, role: str | None, drop: CountKeyedDrop
+    ) -> Iterator[tuple[Mapping[str, Attribute], bytes]]:
+        """Yield attributes and body of the events of *media*, which one call logged under *key*."""
+        from otel_bridge.emit.media.encode import MediaEncoder  # noqa: PLC0415  # only programs with media pay for it
+
+        before_step, before = self._logged.get((role, key), (step, 0))
+        before = before if before_step == step else 0
+        encoder = MediaEncoder(
+            self._policy, self._max_bytes, self._max_per_step - before, lambda reason, number: drop(reason, number, key)
+        )
+        items = encoder.encode(media)
+        if not items:
+            return
+        if len(self._logged) >= _MAX_KEYS:
+            self._logged.clear()
+        self._logged[role, key] = step, before + len(items)
+        pairs: dict[str, Attribute] = {
+            semconv.MEDIA_KEY: key,
+            semconv.MEDIA_ITEMS: [_described(item) for item in items],
+            semconv.STEP: step,
+        }
+        if role is not None:
+            pairs[semconv.ROLE] = role
+        data = b"".join(item.data for item in items)
+        if len(data) <= PART_BYTES:
+            yield pairs, data
+            return
+        self._ids += 1
+        parts = -(-len(data) // PART_BYTES)
+        numbers: dict[str, Attribute] = {semconv.MEDIA_ID: str(self._ids), semconv.MEDIA_PARTS: parts}
+        for part, start in enumerate(range(0, len(data), PART_BYTES)):
+            first: Mapping[str, Attribute] = {} if part else pairs
+            yield {**first, **numbers, semconv.MEDIA_PART: part}, data[start : start + PART_BYTES]
+
+
+def _described(item: EncodedMedium) -> Mapping[str, Attribute]:
+    facts: dict[str, Attribute] = {
+        "type": item.kind,
+        "mime_type": item.mime_type,
+        "size": len(item.data),
+        "sha256": hashlib.sha256(item.data).hexdigest(),
+    }
+    if item.caption:
+        facts["caption"] = item.caption
+    return {**facts, "cell": True} if item.cell else facts

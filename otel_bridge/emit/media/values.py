@@ -1,0 +1,112 @@
+"""Media as a program logs them: ``run.log({"samples": Image(pixels, caption="step 3")})``. Imports nothing heavy.
+
+The objects hold what they are given and read it when they are logged. They raise nothing; what cannot be encoded is
+dropped then, counted and printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+
+class Media:
+    """Base of everything that `Run.log` takes beside numbers.
+
+    Attributes:
+        kind: Kind of the medium, e.g. ``image``.
+        value: What was given.
+        caption: Text shown beside it.
+    """
+
+    __slots__ = ("caption", "value")
+    kind = ""
+
+    def __init__(self, value: object, caption: object = None) -> None:
+        self.value = value
+        self.caption = "" if caption is None else caption
+
+    def __repr__(self) -> str:
+        """Return kind and type, without the content."""
+        return f"<{type(self).__name__} of {type(self.value).__name__}>"
+
+
+class Image(Media):
+    """Image to be logged.
+
+    Args:
+        value: Pixels (numpy or torch; height by width, 1 to 4 channels last, for torch first; uint8, or
+            floats from 0 to 1), a PIL image, a matplotlib figure, the bytes of a PNG, JPEG, GIF or WebP file, or the
+            path of such a file.
+        caption: Text shown beside it.
+    """
+
+    __slots__ = ()
+    kind = "image"
+
+
+class Text(Media):
+    """Plain text to be logged."""
+
+    __slots__ = ()
+    kind = "text"
+
+
+class Markdown(Media):
+    """Text in Markdown to be logged."""
+
+    __slots__ = ()
+    kind = "markdown"
+
+
+class Html(Media):
+    """HTML to be logged: a text, or the `pathlib.Path` of a file."""
+
+    __slots__ = ()
+    kind = "html"
+
+
+class Table(Media):
+    """Table to be logged. Its cells are numbers, texts, ``None`` or `Image` objects; anything else becomes text.
+
+    Args:
+        columns: Names of the columns; ``None`` for those of *dataframe*, or for the names in the first row.
+        rows: Rows, each a sequence of cells or a mapping from column to cell.
+        caption: Text shown beside it.
+        data: Other name of *rows*.
+        dataframe: A pandas data frame, in place of columns and rows.
+    """
+
+    __slots__ = ("columns",)
+    kind = "table"
+
+    def __init__(
+        self,
+        columns: Iterable[object] | None = None,
+        rows: Iterable[object] | None = None,
+        caption: object = None,
+        *,
+        data: Iterable[object] | None = None,
+        dataframe: Any = None,
+    ) -> None:
+        given: object = dataframe if dataframe is not None else rows if rows is not None else data
+        super().__init__([] if given is None else given, caption)
+        self.columns: object = columns
+
+    def add_data(self, *row: object) -> None:
+        """Add one row, as in W&B; of a table that was given something else than a list of rows, nothing changes."""
+        if isinstance(self.value, list):
+            self.value.append(row)  # pyright: ignore[reportUnknownMemberType]  # rows of anything
+
+
+MAX_LISTED: Final = 10_000
+"""Most media of one list that are looked at."""
+
+
+def media_in(value: object) -> Sequence[Media] | None:
+    """Return the media that *value* is or holds as a list, ``None`` when it is anything else."""
+    if isinstance(value, Media):
+        return (value,)
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], Media):
+        return value[:MAX_LISTED]  # pyright: ignore[reportUnknownVariableType]  # checked when it is encoded
+    return None

@@ -1,0 +1,51 @@
+"""Media -> files, named by what they hold: the same bytes are one file, however often they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.records import MediaItem
+
+_EXTENSIONS: Final = {
+    "application/json": "json", "audio/flac": "flac", "audio/mpeg": "mp3", "audio/ogg": "ogg", "audio/wav": "wav",
+    "image/gif": "gif", "image/jpeg": "jpg", "image/png": "png", "image/svg+xml": "svg", "image/webp": "webp",
+    "text/html": "html", "text/markdown": "md", "text/plain": "txt", "video/mp4": "mp4", "video/ogg": "ogv",
+    "video/webm": "webm",
+}  # fmt: skip
+_OTHER: Final = "bin"
+
+
+def extension_of(item: MediaItem) -> str:
+    """Return the end of a file's name for *item*, without a dot."""
+    return _EXTENSIONS.get(item.mime_type, _OTHER)
+
+
+def file_name(item: MediaItem) -> str:
+    """Return the file name of *item*: the digest of its bytes, and what they are."""
+    return f"{item.digest}.{extension_of(item)}"
+
+
+def put_media(folder: Path, item: MediaItem) -> Path:
+    """Return the file of *item* in *folder*, which exists; written, synced and renamed unless it is there already.
+
+    Raises:
+        OSError: It cannot be written; no part of it stays.
+    """
+    path = folder / file_name(item)
+    if path.is_file() and path.stat().st_size == len(item.data):
+        return path
+    unfinished = folder / f".{path.name}.{os.getpid()}.tmp"
+    try:
+        with unfinished.open("wb") as file:
+            file.write(item.data)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
+    return path

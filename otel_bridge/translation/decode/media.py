@@ -1,0 +1,141 @@
+"""An event ``rl.media`` -> one part of the media of one key, or all of it. Pure.
+
+What any client sends is checked here: sizes, digests, kinds, and that a table is a table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+import orjson
+
+from otel_bridge import semconv
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.records import Json, MediaItem
+from otel_bridge.translation.decode.attributes import int_in, text_in
+
+KINDS: Final = frozenset({"image", "table", "text", "markdown", "html", "audio", "video"})
+MAX_ITEMS: Final = 10_000
+MAX_PARTS: Final = 4_096
+_MAX_KEY_CHARS: Final = 4_096
+_MIME: Final = re.compile(r"[a-z0-9][\w.+-]{0,63}/[a-z0-9][\w.+-]{0,63}", re.ASCII)
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_MAX_COLUMNS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPart:
+    """Holds one part of an event's bytes.
+
+    Attributes:
+        id: Joins the parts; empty for the only part.
+        part: From 0.
+        parts: Number of parts.
+    """
+
+    id: str
+    part: int
+    parts: int
+
+
+def part_of(attributes: Mapping[str, object]) -> MediaPart:
+    """Return which part an event is.
+
+    Raises:
+        InvalidRecordError: The numbers contradict each other.
+    """
+    parts = int_in(attributes, semconv.MEDIA_PARTS) or 1
+    part = int_in(attributes, semconv.MEDIA_PART) or 0
+    name = text_in(attributes, semconv.MEDIA_ID)
+    if not 0 <= part < parts <= MAX_PARTS or (parts > 1 and not name) or len(name) > _MAX_KEY_CHARS:
+        raise InvalidRecordError(f"part {part} of {parts} parts, at most {MAX_PARTS} expected, joined by rl.media.id")
+    return MediaPart(name if parts > 1 else "", part, parts)
+
+
+def key_in(attributes: Mapping[str, object]) -> str:
+    """Return the key of the media.
+
+    Raises:
+        InvalidRecordError: It has none, or a key that no tracker shows.
+    """
+    key = text_in(attributes, semconv.MEDIA_KEY)
+    if not 0 < len(key) <= _MAX_KEY_CHARS:
+        raise InvalidRecordError(f"a key of {len(key)} characters, 1 to {_MAX_KEY_CHARS} expected")
+    return key
+
+
+def items_of(attributes: Mapping[str, object], data: bytes) -> tuple[list[MediaItem], list[MediaItem]]:
+    """Return the items that are shown, and those in cells of a table.
+
+    Args:
+        attributes: Attributes of the first part.
+        data: Bytes of all parts.
+
+    Raises:
+        InvalidRecordError: Attributes and bytes are not what they claim to be.
+    """
+    listed = attributes.get(semconv.MEDIA_ITEMS)
+    if not isinstance(listed, list) or not 0 < len(cast("list[object]", listed)) <= MAX_ITEMS:
+        raise InvalidRecordError(f"no list of 1 to {MAX_ITEMS} items in {semconv.MEDIA_ITEMS}")
+    shown: list[MediaItem] = []
+    cells: list[MediaItem] = []
+    start = 0
+    for entry in cast("list[object]", listed):
+        described: Mapping[str, object] = cast("Mapping[str, object]", entry) if isinstance(entry, Mapping) else {}
+        item, start = _item(described, data, start)
+        (cells if described.get("cell") is True else shown).append(item)
+    if start != len(data):
+        raise InvalidRecordError(f"{len(data)} bytes, items of {start} bytes expected")
+    if not shown:
+        raise InvalidRecordError("no item is shown by itself")
+    for item in shown:
+        if item.kind == "table":
+            _check_table(item.data, len(cells))
+    return shown, cells
+
+
+def _item(described: Mapping[str, object], data: bytes, start: int) -> tuple[MediaItem, int]:
+    size, kind = int_in(described, "size"), text_in(described, "type")
+    mime, digest = text_in(described, "mime_type"), text_in(described, "sha256")
+    if kind not in KINDS or size is None or not 0 <= size <= len(data) - start:
+        raise InvalidRecordError(f"type {kind[:40]!r} of {size} bytes, expected one of {', '.join(sorted(KINDS))}")
+    if kind == "table" and described.get("cell") is True:
+        raise InvalidRecordError("a table in a cell of a table")
+    if _MIME.fullmatch(mime) is None:
+        raise InvalidRecordError(f"{mime[:80]!r} is not a MIME type")
+    content = data[start : start + size]
+    found = hashlib.sha256(content).hexdigest()
+    if digest and (_DIGEST.fullmatch(digest) is None or digest != found):
+        raise InvalidRecordError(f"SHA-256 of an item is {found}, {digest[:64]!r} expected")
+    return MediaItem(kind, mime, content, found, text_in(described, "caption")), start + size
+
+
+def _check_table(data: bytes, cells: int) -> None:
+    try:
+        table: object = orjson.loads(data)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRecordError(f"a table is not JSON: {exc}") from exc
+    found: Mapping[str, object] = cast("Mapping[str, object]", table) if isinstance(table, dict) else {}
+    columns, rows = found.get("columns"), found.get("rows")
+    if not isinstance(columns, list) or not isinstance(rows, list) or len(found) != 2:
+        raise InvalidRecordError("a table has lists of columns and rows, and nothing else")
+    names = cast("list[object]", columns)
+    if len(names) > _MAX_COLUMNS or not all(isinstance(name, str) for name in names):
+        raise InvalidRecordError(f"a table has at most {_MAX_COLUMNS} columns, whose names are texts")
+    for row in cast("list[object]", rows):
+        if not isinstance(row, list) or len(cast("list[object]", row)) != len(names):
+            raise InvalidRecordError(f"a row of a table has not {len(names)} cells")
+        for cell in cast("list[object]", row):
+            if isinstance(cell, (dict, list)) and not _is_reference(cast("Json", cell), cells):
+                raise InvalidRecordError("a cell of a table is not a number, a text or a reference to a medium")
+
+
+def _is_reference(cell: Json, cells: int) -> bool:
+    if not isinstance(cell, dict) or len(cell) != 1:
+        return False
+    index = cell.get("media")
+    return type(index) is int and 0 <= index < cells

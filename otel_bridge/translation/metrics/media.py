@@ -1,0 +1,155 @@
+"""Events ``rl.media`` -> media records: parts are joined in whatever order they arrive. Pure.
+
+Owns ``media/<instance>/<id>/<part>`` (bytes of a part that waits for the others) and ``media/<instance>/<id>/head``
+(attributes of the first part) of the state. Parts that wait for too many bytes of others are dropped, the oldest first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from otel_bridge import semconv
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.otlp.content import limit_of
+from otel_bridge.records import MediaItem, MediaRecord, axis_of
+from otel_bridge.text.secret_patterns import Redaction
+from otel_bridge.translation.content.media import limited_media
+from otel_bridge.translation.decode.attributes import int_in, text_in
+from otel_bridge.translation.decode.media import MediaPart, items_of, key_in, part_of
+from otel_bridge.translation.decode.resources import Producer
+from otel_bridge.translation.decode.rows import full_key
+from otel_bridge.translation.metrics.keys import StepAxes
+from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.state import TranslationState, count, name_first
+
+INVALID: Final = "media/invalid"
+INCOMPLETE: Final = "media/incomplete"
+MAX_WAITING_BYTES: Final = 128 << 20
+_PREFIX: Final = "media/"
+_HEAD: Final = "head"
+_TIME: Final = "time_unix_ns"
+
+
+@dataclass(frozen=True, slots=True)
+class MediaEvent:
+    """Holds one event ``rl.media`` without its bytes."""
+
+    producer: Producer
+    process: Process
+    attributes: Mapping[str, object]
+    time_unix_ns: int
+
+
+class MediaAssembler:
+    """Media of one run.
+
+    Args:
+        state: State that stores the parts that wait.
+        options: Content policy for third-party producers.
+        axes: Step axes of the run.
+        max_waiting_bytes: Most bytes of parts that wait.
+    """
+
+    def __init__(
+        self,
+        state: TranslationState,
+        options: TranslationOptions,
+        axes: StepAxes,
+        *,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
+        self._state, self._axes, self._max_bytes = state, axes, max_waiting_bytes
+        self._limit = limit_of(options.message_content)
+        self._redaction = Redaction(options.redact_secrets, options.redact_email)
+        self._waiting: dict[str, int] = {}
+        for key, value in state.items(_PREFIX):
+            if isinstance(value, bytes):
+                name = key.rpartition("/")[0]
+                self._waiting[name] = self._waiting.get(name, 0) + len(value)
+
+    def take(self, event: MediaEvent, data: bytes) -> list[MediaRecord]:
+        """Process one event; return the record that it completes. What is not valid is counted."""
+        try:
+            part = part_of(event.attributes)
+            if part.parts == 1:
+                return self._records(event, event.attributes, event.time_unix_ns, data)
+            return self._join(event, part, data)
+        except InvalidRecordError:
+            self._count(INVALID, text_in(event.attributes, semconv.MEDIA_KEY))
+            return []
+
+    def forget(self, instance: str) -> None:
+        """Drop what waits for parts of a process that has ended."""
+        for name in [name for name in self._waiting if name.startswith(f"{_PREFIX}{instance}/")]:
+            self._drop(name)
+
+    def _join(self, event: MediaEvent, part: MediaPart, data: bytes) -> list[MediaRecord]:
+        # A hash, because an id of a third-party producer may hold anything.
+        name = f"{_PREFIX}{event.process.instance}/{hashlib.blake2b(part.id.encode(), digest_size=8).hexdigest()}"
+        if not part.part:
+            key_in(event.attributes)
+            self._state.set(f"{name}/{_HEAD}", {**event.attributes, _TIME: event.time_unix_ns})
+        self._state.set(f"{name}/{part.part:06d}", data)
+        self._waiting[name] = self._waiting.get(name, 0) + len(data)
+        held = dict(self._state.items(f"{name}/")) if self._is_complete(name, part) else {}
+        if held:
+            head = cast("dict[str, object]", held.pop(f"{name}/{_HEAD}"))
+            self._forget(name)
+            data = b"".join(cast("bytes", held[key]) for key in sorted(held))
+            return self._records(event, head, int_in(head, _TIME) or event.time_unix_ns, data)
+        while sum(self._waiting.values()) > self._max_bytes:
+            self._drop(next(iter(self._waiting)))
+        return []
+
+    def _is_complete(self, name: str, part: MediaPart) -> bool:
+        return all(self._state.get(f"{name}/{number:06d}") is not None for number in range(part.parts)) and (
+            self._state.get(f"{name}/{_HEAD}") is not None
+        )
+
+    def _drop(self, name: str) -> None:
+        head = cast("dict[str, object]", self._state.get(f"{name}/{_HEAD}") or {})
+        self._count(INCOMPLETE, text_in(head, semconv.MEDIA_KEY))
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        for key, _ in list(self._state.items(f"{name}/")):
+            self._state.delete(key)
+        self._waiting.pop(name, None)
+
+    def _records(
+        self, event: MediaEvent, attributes: Mapping[str, object], time_unix_ns: int, data: bytes
+    ) -> list[MediaRecord]:
+        process, key = event.process, key_in(attributes)
+        items, cells = items_of(attributes, data)
+        role = text_in(attributes, semconv.ROLE) or process.role
+        step = int_in(attributes, semconv.STEP)
+        axis = None if step is None else axis_of(role)
+        record = MediaRecord(
+            id=_id(process.instance, int_in(attributes, semconv.EVENT_SEQ), time_unix_ns, items),
+            role=role,
+            key=full_key(role, key, rank=process.rank),
+            step=step,
+            axis=axis,
+            time_unix_ns=time_unix_ns,
+            items=items,
+            cells=cells,
+            steps=self._axes.steps() if axis is None or step is None else self._axes.beside(axis, step),
+        )
+        if event.producer.foreign:  # our emitter applies the policy itself
+            record = limited_media(record, self._limit, self._redaction.text)
+        return [record] if record.items else []
+
+    def _count(self, reason: str, key: str) -> None:
+        count(self._state, reason)
+        name_first(self._state, reason, key)
+
+
+def _id(instance: str, seq: int | None, time_unix_ns: int, items: list[MediaItem]) -> str:
+    if seq:
+        return f"media:{instance}:{seq}"
+    parts = repr((instance, time_unix_ns, [item.digest for item in items]))
+    return f"media:{hashlib.blake2b(parts.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"

@@ -1,0 +1,204 @@
+"""Media in files, Trackio, MLflow and W&B offline, read back as each of them shows it; written twice, there once."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import orjson
+import pytest
+
+import otel_bridge_mlflow
+from otel_bridge.errors import PermanentError
+from otel_bridge.exporter import RunInfo
+from otel_bridge.media_files import file_name
+from otel_bridge.records import MediaRecord, Status
+from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
+from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
+from otel_bridge_local import file as file_exporter
+from otel_bridge_local.console import ConsoleRunWriter
+from otel_bridge_local.file import MediaFolder
+from otel_bridge_trackio import exporter as trackio_exporter
+from otel_bridge_trackio.writer import NO_MEDIA
+from otel_bridge_wandb import exporter as wandb_exporter
+from support.media_samples import image, item, media, png, table, text
+from support.trackers import mlflow_reading
+from support.trackers.trackio_store import DIRECTORY, ENVIRONMENT, rows_in
+
+
+def some() -> list[MediaRecord]:
+    return [
+        media("one", image(1, "first"), position=1),
+        media("many", image(2, "a"), image(3, "b"), position=2),
+        media("t", table(["q", "p"], [["x", {"media": 0}], [1.5, None]]), cells=[image(4)], position=3),
+        media("words", text("a <b>", caption="c"), position=4),
+        media("md", text("# A", "markdown"), position=5),
+        media("page", text("<p>hi</p>", "html"), position=6),
+    ]
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> RunInfo:
+    project = "".join(char for char in request.node.name if char.isalnum())[:60]
+    found = samples.run_info(tmp_path, project=project)
+    found.folder.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+# --- file and console -------------------------------------------------------------------------------------------------
+def test_files_lie_beside_the_lines_that_name_them(run: RunInfo, tmp_path: Path) -> None:
+    memory = MemoryTable()
+    for _ in range(2):
+        writer = open_writer(file_exporter, run, file_exporter.settings({}, tmp_path), memory)
+        deliver(writer, some())
+        writer.close()
+
+    lines = [orjson.loads(line) for line in (run.folder / "file" / "records-000001.jsonl").read_bytes().splitlines()]
+    assert [line["key"] for line in lines] == [record.key for record in some()]
+    assert lines[2]["cells"][0]["file"] == f"media/{file_name(image(4))}"
+    for record, line in zip(some(), lines, strict=True):
+        for each, shown in zip([*record.items, *record.cells], [*line["items"], *line["cells"]], strict=True):
+            assert (run.folder / "file" / shown["file"]).read_bytes() == each.data
+            assert (shown["type"], shown["caption"], shown["size"]) == (each.kind, each.caption, len(each.data))
+
+
+def test_the_oldest_files_go_when_the_folder_is_full(tmp_path: Path) -> None:
+    folder = MediaFolder(tmp_path / "media", 250)
+    old, new = item("text", "text/plain", b"o" * 200), item("text", "text/plain", b"n" * 200)
+
+    folder.put([old])
+    folder.put([new])
+
+    assert [path.name for path in (tmp_path / "media").iterdir()] == [file_name(new)]
+
+
+def test_the_console_prints_a_line_for_each(run: RunInfo) -> None:
+    stream = io.StringIO()
+
+    ConsoleRunWriter(run, stream).write_media(some()[:2])
+
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith(f"trainer/step=3 trainer/one image[{len(png(1))} bytes] first")
+    assert "trainer/many image" in second
+
+
+# --- Trackio ----------------------------------------------------------------------------------------------------------
+def test_trackio_shows_media_from_its_own_folder(run: RunInfo) -> None:
+    memory = MemoryTable()
+    for _ in range(2):
+        deliver(open_writer(trackio_exporter, run, trackio_exporter.settings(ENVIRONMENT, Path.cwd()), memory), some())
+
+    rows = rows_in(DIRECTORY, run)
+    shown = {key: value for row in rows for key, value in row.items() if isinstance(value, dict)}
+    place = f"{run.project}/{run.name}/3/"
+    assert len(rows) == len(some())
+    assert {row["step"] for row in rows} == {3}
+    assert shown == {
+        "trainer/one": _trackio_image(place, 1, "first"),
+        "trainer/many": {
+            "_type": "trackio.table",
+            "_value": [
+                {"image": _trackio_image(place, 2, "a"), "caption": "a"},
+                {"image": _trackio_image(place, 3, "b"), "caption": "b"},
+            ],
+        },
+        "trainer/t": {
+            "_type": "trackio.table",
+            "_value": [{"q": "x", "p": _trackio_image(place, 4, None)}, {"q": 1.5, "p": None}],
+        },
+        "trainer/words": {"_type": "trackio.markdown", "_value": "**c**\n\n```\na <b>\n```"},
+        "trainer/md": {"_type": "trackio.markdown", "_value": "# A"},
+        "trainer/page": {
+            "_type": "trackio.html",
+            "file_path": place + file_name(text("<p>hi</p>", "html")),
+            "caption": None,
+        },
+    }
+    assert (DIRECTORY / "media" / place / file_name(image(1))).read_bytes() == png(1)
+
+
+def _trackio_image(place: str, shade: int, caption: str | None) -> dict[str, object]:
+    return {"_type": "trackio.image", "file_path": place + file_name(image(shade)), "caption": caption}
+
+
+def test_an_inbox_takes_none_and_they_are_counted(run: RunInfo) -> None:
+    settings = trackio_exporter.settings({**ENVIRONMENT, "TRACKIO_STORAGE_MODE": "jsonl"}, Path.cwd())
+    writer = open_writer(trackio_exporter, run, settings, MemoryTable())
+
+    deliver(writer, some())
+
+    assert writer.left_out == {NO_MEDIA: len(some())}  # type: ignore[attr-defined]
+
+
+# --- MLflow -----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(run: RunInfo, tmp_path: Path) -> None:
+    uri, memory = mlflow_reading.database(tmp_path), MemoryTable()
+    settings = otel_bridge_mlflow.exporter.settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
+    for _ in range(2):
+        writer = open_writer(otel_bridge_mlflow.exporter, run, settings, memory)
+        deliver(writer, some())
+    assert writer.left_out == {"captions: MLflow shows none": 4}  # type: ignore[attr-defined]
+
+    api, (found,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
+    folder = Path(api.download_artifacts(found.info.run_id, "", str(tmp_path)))
+    names = sorted(path.name for path in (folder / "images").iterdir())
+    assert [name.split("+")[:3] for name in names] == [
+        ["trainer~many", "step", "3"] for _ in range(4)
+    ] + [["trainer~one", "step", "3"] for _ in range(2)]  # fmt: skip
+    assert sum(name.endswith("+compressed.webp") for name in names) == 3
+    (one,) = (folder / "images").glob("trainer~one*[!d].png")
+    assert one.read_bytes() == png(1)
+    assert found.data.tags["mlflow.loggedImages"] == "True"
+    (listed,) = json.loads(found.data.tags["mlflow.loggedArtifacts"])
+    shown = api._read_from_file(str(folder / listed["path"]))  # as `load_table` reads it
+    assert shown[["q", "p"]].iloc[1].tolist() == [1.5, None]
+    assert (folder / shown["p"][0]["filepath"]).read_bytes() == png(4)
+    (words,) = (folder / "media" / "trainer~words").iterdir()
+    assert words.read_text() == "a <b>"
+    assert {path.name for path in (folder / "media").iterdir()} == {"trainer~md", "trainer~page", "trainer~words"}
+
+
+@pytest.mark.slow
+def test_an_artifact_store_that_refuses_costs_the_media_alone(
+    run: RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = mlflow_reading.database(tmp_path)
+    settings = otel_bridge_mlflow.exporter.settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
+    writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
+
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "not yours")
+
+    monkeypatch.setattr(type(writer._connection.client), "log_artifacts", denied)  # type: ignore[attr-defined]
+    with pytest.raises(PermanentError, match="trainer/one") as refused:
+        writer.write_media(some())  # type: ignore[attr-defined]
+    writer.write_rows([samples.row(1, position=9)])
+
+    assert refused.value.position == 1
+    (found,) = mlflow_reading.runs_of(uri, run)
+    assert "trainer/loss" in found.data.metrics
+
+
+# --- W&B --------------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_wandb_shows_media_of_its_own_types_in_the_history(run: RunInfo, tmp_path: Path) -> None:
+    settings = wandb_exporter.settings({"WANDB_MODE": "offline"}, tmp_path)
+    writer = open_writer(wandb_exporter, run, settings, MemoryTable())
+    bad = media("bad", item("image", "image/png", b"not a picture"), position=7)
+    assert deliver(writer, [*some(), bad, samples.row(4, position=8)]) == [7]
+    writer.end(Status.FINISHED)
+
+    (directory,) = offline_directories(run.folder, run.id)
+    rows = read_offline_run(directory).rows
+    assert [row.get("trainer/step") for row in rows] == [3, 3, 3, 3, 3, 3, 4]
+    one, many, shown, words, md, page = (row[record.key] for row, record in zip(rows, some(), strict=False))
+    assert (one["_type"], one["caption"]) == ("image-file", "first")
+    assert (directory / "files" / one["path"]).read_bytes() == png(1)
+    assert (many["_type"], many["count"], many["captions"]) == ("images/separated", 2, ["a", "b"])
+    stored = json.loads((directory / "files" / shown["path"]).read_text())
+    assert (shown["_type"], stored["columns"], stored["data"][1]) == ("table-file", ["q", "p"], [1.5, None])
+    assert {words["_type"], md["_type"], page["_type"]} == {"html-file"}
+    assert "a &lt;b&gt;" in (directory / "files" / words["path"]).read_text()
+    assert "<p>hi</p>" in (directory / "files" / page["path"]).read_text()
