@@ -69,7 +69,9 @@ ATTEMPT = Setting("OTEL_BRIDGE_ATTEMPT", None, optional(positive_int), "Number o
 OWNER_ROLE = Setting("OTEL_BRIDGE_OWNER_ROLE", "trainer", text, "Role whose end determines the run's status.")
 
 # --- which exporters --------------------------------------------------------------------------------------------------
-EXPORTERS = Setting("OTEL_BRIDGE_EXPORTERS", NO_NAMES, names, "Exporters of all signals, e.g. trackio,otlp.")
+EXPORTERS = Setting(
+    "OTEL_BRIDGE_EXPORTERS", NO_NAMES, names, "Exporters of all signals, e.g. trackio,otlp; none records nothing."
+)
 METRICS_EXPORTER = Setting(
     "OTEL_METRICS_EXPORTER", NO_NAMES, names, "Exporters of metrics; overrides OTEL_BRIDGE_EXPORTERS."
 )

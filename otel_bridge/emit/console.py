@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,6 @@ from otel_bridge.settings import QUIET, environment
 from otel_bridge.text.printable import printable, shown
 from otel_bridge.text.secret_patterns import redact_text
 
-NOTHING_CHOSEN = 'no exporter chosen, nothing is recorded; pass exporters="trackio" or set OTEL_BRIDGE_EXPORTERS'
 _MAX_KEY_CHARS: Final = 100
 NONE_CHOSEN = "exporters: none, nothing is recorded"
 
@@ -38,6 +38,27 @@ def begun(identity: Identity, to: str, notes: Sequence[str]) -> str:
     rank = f" rank {identity.rank} of {identity.world_size}" if identity.world_size > 1 else ""
     line = f"{identity.project}/{identity.name} ({identity.id[:8]}…){producer}{rank} → {to}"
     return " · ".join((line, *notes))
+
+
+def kept_without_exporter(folder: Path, exporters: Sequence[str], *, delivered: bool) -> str:
+    """Return a sentence on a run that is appended because no exporter is chosen: its folder, and how to deliver it.
+
+    Args:
+        folder: The run folder.
+        exporters: Exporters that this environment could deliver to; empty: those of an earlier start apply.
+        delivered: Whether a bridge of another process delivers it.
+    """
+    if delivered:
+        return f"{folder}, from where the run's bridge delivers; no exporter chosen here"
+    named = f" --exporters {exporters[0]}" if exporters else ""
+    others = f" (or {', '.join(exporters[1:])})" if len(exporters) > 1 else ""
+    command = f"otel-bridge drain{named} {shlex.quote(str(folder))}"
+    return f"{folder}, no exporter chosen; deliver with: {command}{others}; OTEL_BRIDGE_EXPORTERS=none records nothing"
+
+
+def nothing_kept(reason: str) -> str:
+    """Return a sentence on a run without an exporter that cannot be appended, for *reason*."""
+    return f"no exporter chosen, and nothing is recorded: {reason}"
 
 
 def ended(identity: Identity, status: str, own_rows: int, report: Report | None, remains: Sequence[str]) -> str:

@@ -66,6 +66,7 @@ MEANING: Mapping[str, str] = {
     "rollout_unknown_column": "columns of log_generations() that are not known",
     "rollout_unreadable": "rollouts that raised when they were read",
     "rollout_unfinished": "live rollouts that had not closed",
+    "run_full": "records beyond 1 GiB of a run without an exporter: deliver it with `otel-bridge drain`",
     "same_key": "values whose flattened key came twice: the last one holds",
     "summary_clipped": "entries of summary() beyond 10,000 in one call",
     "summary_value": "values of summary() that are neither a number nor a text nor a bool",

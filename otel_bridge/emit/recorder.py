@@ -361,7 +361,7 @@ class Recorder:
         if self._ended:
             self.drops.count_after_end()
         elif signal in _REFUSED_WHEN_FULL:
-            self.drops.count("disk_half_full" if self._quota.of_disk else "directory_full", 1)
+            self.drops.count(self._quota.reason, 1)
         else:
             return False
         return True

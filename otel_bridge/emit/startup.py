@@ -20,7 +20,7 @@ from otel_bridge.emit.bridge_process.other_python import OtherPython, find_pytho
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.bridge_process.takeover import has_what_is_missing, take_over
 from otel_bridge.emit.config.child_env import ChildEnvironment, launcher_alive
-from otel_bridge.emit.config.exporters import RequestedDestinations, asked_names, choose, missing_here
+from otel_bridge.emit.config.exporters import RequestedDestinations, asked_names, choose, installed, missing_here
 from otel_bridge.emit.config.identity import Identity, InitArguments, identify
 from otel_bridge.emit.config.resource import encode_resource, source_of, tracker_identity
 from otel_bridge.emit.config.snapshot import RunSettings, RunStart
@@ -61,6 +61,9 @@ from otel_bridge.settings import (
     SYSTEM_METRICS_S,
 )
 
+UNCHOSEN_BYTES: Final = 1 << 30
+"""Limit of a run that is appended because no exporter is chosen."""
+
 
 @dataclass(frozen=True, slots=True)
 class _FoundFolder:
@@ -69,6 +72,7 @@ class _FoundFolder:
     before: Report | None
     launched: bool
     hold: bool
+    unchosen: bool
     other: OtherPython | None
 
 
@@ -95,23 +99,30 @@ def begin(
         return Run(RunStart(identity, _nothing(), settings, env, cwd, {}), None)
     redact_by_setting(env)
     choice = choose(exporters, env, cwd, launched=launched, elsewhere=True)
-    hold = settings.read(OFFLINE)
+    offline = settings.read(OFFLINE)
+    unchosen = not (choice.names or launched or offline)
+    hold = offline or unchosen
     base = find_base(env, cwd)
     # The delivering process needs the trackers: the launcher, `drain`, or a bridge that is started here.
     other = None if launched or hold else find_python(env, choice.names, missing_here(choice), base.path)
     identity = with_known_names(identity, RunFolder(base.path, identity.id))
     variables = _child_variables(identity, choice, env, base, launched=launched)
     facts = RunStart(identity, choice, settings, env, cwd, variables)
-    if not (choice.names or ((launched or hold) and not choice.refused)):
-        console.say(console.NONE_CHOSEN if choice.refused else console.NOTHING_CHOSEN)
+    if choice.refused and not choice.names:
+        console.say(console.NONE_CHOSEN)
         return Run(facts, None)
     folder = RunFolder(base.path, identity.id)
-    place = _FoundFolder(base, folder, read_report(folder), launched, hold, other)
-    recorder = _open(facts, place)
+    place = _FoundFolder(base, folder, read_report(folder), launched, hold, unchosen, other)
+    try:
+        recorder = _open(facts, place)
+    except ConfigError as exc:
+        if not unchosen:
+            raise
+        console.say(console.nothing_kept(str(exc)))  # nobody asked for this run: the program goes on without it
+        return Run(facts, None)
     if handover is not None:
         handover.hand_over({**variables, NEW_RUN.name: None})
-    to = ", ".join(_shown(name, choice) for name in choice.names or _before(place)) or "no exporter yet"
-    console.say(console.begun(identity, to, _notes(facts, place)))
+    console.say(console.begun(identity, _to(facts, place), _notes(facts, place)))
     return Run(facts, recorder)
 
 
@@ -135,7 +146,12 @@ def _open(facts: RunStart, place: _FoundFolder) -> Recorder:
             place.folder,
             _header_maker(facts, place),
             starter,
-            Quota(place.base.path, settings.read(MAX_BYTES)),
+            Quota(
+                place.base.path,
+                settings.read(MAX_BYTES),
+                run=place.folder.path if place.unchosen else None,
+                run_bytes=UNCHOSEN_BYTES,
+            ),
             segment_bytes=settings.read(SEGMENT_BYTES),
             role=facts.identity.role,
             media=MediaLog(
@@ -225,14 +241,24 @@ def _notes(facts: RunStart, place: _FoundFolder) -> list[str]:
         notes.append(f"the bridge runs in another environment: {place.other.path} (otel-bridge {place.other.version})")
     if place.base.instead_of is not None:
         notes.append(f"{place.base.instead_of} is on {place.base.file_system}, so run folders are in {place.base.path}")
-    if place.hold:
+    if place.hold and not place.unchosen:
         chosen = "" if facts.choice.names or _before(place) else " --exporters NAME"
         notes.append(f"held in {place.base.path}; deliver with: otel-bridge drain {place.base.path}{chosen}")
-    elif not facts.choice.names and not _before(place):
+    elif not facts.choice.names and not _before(place) and not place.unchosen:
         notes.append("`otel-bridge run` has no --exporters, so all records are kept for `otel-bridge drain`")
     if identity.rank and facts.settings.read(RANKS) != "all":
         notes.append("rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all")
     return notes
+
+
+def _to(facts: RunStart, place: _FoundFolder) -> str:
+    """Return what the run is delivered to; without a chosen exporter, where it is kept."""
+    if place.unchosen:
+        delivered = BridgeStarter(place.folder, facts.env, hold=True).delivered_by() is not None
+        exporters = () if _before(place) else installed()
+        return console.kept_without_exporter(place.folder.path, exporters, delivered=delivered)
+    shown = [_shown(name, facts.choice) for name in facts.choice.names or _before(place)]
+    return ", ".join(shown) or "no exporter yet"
 
 
 def _before(place: _FoundFolder) -> tuple[str, ...]:

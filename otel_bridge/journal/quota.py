@@ -37,17 +37,21 @@ class Quota:
     Args:
         base: The base directory.
         max_bytes: Limit of its size. Half of the disk that would be free without it is a limit too.
+        run: One run folder that has a limit of its own; ``None`` for none.
+        run_bytes: That limit.
 
     Attributes:
-        of_disk: Whether the free disk was the limit at the last count, not *max_bytes*.
+        reason: Which limit was the nearest at the last count: ``directory_full`` for *max_bytes*, ``disk_half_full``
+            for the free disk, ``run_full`` for *run_bytes*.
     """
 
-    def __init__(self, base: Path, max_bytes: int) -> None:
+    def __init__(self, base: Path, max_bytes: int, *, run: Path | None = None, run_bytes: int = 0) -> None:
         self._base = base
         self._max_bytes = max_bytes
+        self._run, self._run_bytes = run, run_bytes
         self._taken = 0
         self._full_at = 0  # not counted yet: the first call of `took` returns True
-        self.of_disk = False
+        self.reason = "directory_full"
         self._count_again = self._count_early = float("-inf")
 
     def used_bytes(self) -> int:
@@ -61,6 +65,11 @@ class Quota:
         except OSError:
             return self._max_bytes
         return min(self._max_bytes, (disk.f_bavail * disk.f_frsize + used_bytes) // 2)
+
+    @property
+    def of_disk(self) -> bool:
+        """Return whether the free disk was the limit at the last count, not *max_bytes*."""
+        return self.reason == "disk_half_full"
 
     @property
     def was_full(self) -> bool:
@@ -93,8 +102,11 @@ class Quota:
             used = self.used_bytes()
             limit = self.limit_bytes(used)
             room = limit - used
+            self.reason = "disk_half_full" if limit < self._max_bytes else "directory_full"
+            if self._run is not None and (of_run := self._run_bytes - bytes_below(str(self._run))) < room:
+                room, self.reason = of_run, "run_full"
             # Another thread may append during the count: what it appends counts twice until the next one.
-            self._full_at, self.of_disk = before + room, limit < self._max_bytes
+            self._full_at = before + room
             after = time.monotonic()
             pause_s = max(_SELDOM_S if room > _PLENTY_BYTES else _AGAIN_S, _COST_FACTOR * (after - now))
             self._count_again = after + min(pause_s, _LONGEST_S)

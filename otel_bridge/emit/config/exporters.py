@@ -12,7 +12,17 @@ from typing import Final, cast
 
 from otel_bridge.emit.config.child_env import launcher_exporters
 from otel_bridge.errors import ConfigError
-from otel_bridge.exporter import NONE, OTLP, SIGNALS, ExporterSettings, described, destination_of, load, missing_of
+from otel_bridge.exporter import (
+    NONE,
+    OTLP,
+    SIGNALS,
+    ExporterSettings,
+    available,
+    described,
+    destination_of,
+    load,
+    missing_of,
+)
 from otel_bridge.settings import EXPORTERS, LOGS_EXPORTER, METRICS_EXPORTER, TRACES_EXPORTER, content_of, names
 from otel_bridge.text.addresses import without_credentials
 
@@ -20,6 +30,7 @@ _BY_SIGNAL: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "lo
 # Values that only stock SDKs know: intended for the SDK, not misspelt.
 _STOCK_ONLY: Final = frozenset({"prometheus", "zipkin", "zipkin_json", "zipkin_proto_http", "jaeger", "logging"})
 _STOCK_OTLP: Final = {"otlp_proto_http": OTLP, "otlp_proto_grpc": OTLP}
+_LOCAL_FIRST: Final = ("trackio", "mlflow", "wandb")
 _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _OTLP_VARIABLES: Final = (
     _ENDPOINT,
@@ -88,6 +99,11 @@ def missing_here(choice: RequestedDestinations) -> dict[str, str]:
     """Return the exporters of *choice* whose tracker this environment lacks, each with a message."""
     messages = {name: missing_of(name, described(name)) for name in choice.names if name != OTLP}
     return {name: what for name, what in messages.items() if what}
+
+
+def installed() -> tuple[str, ...]:
+    """Return the exporters that this environment could deliver to at once, for a message; the local ones first."""
+    return (*(name for name in _LOCAL_FIRST if name in available() and not missing_of(name, described(name))), "file")
 
 
 def _by_launcher(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
