@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from otel_bridge.emit.content.policy import redact_with
     from otel_bridge.emit.encode.histogram import Histogram
-    from otel_bridge.emit.media.values import Html, Image, Markdown, Table, Text
+    from otel_bridge.emit.media.values import Audio, Html, Image, Markdown, Table, Text, Video
     from otel_bridge.emit.rollouts.context import attach_context, get_context
     from otel_bridge.emit.rollouts.live import chat, tool
     from otel_bridge.emit.rollouts.rollout import Rollout
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from otel_bridge.errors import ConfigError, MissingExtraError, OtelBridgeError
 
 __all__ = [
+    "Audio",
     "ConfigError",
     "Histogram",
     "Html",
@@ -46,6 +47,7 @@ __all__ = [
     "Run",
     "Table",
     "Text",
+    "Video",
     "attach_context",
     "capture",
     "chat",
@@ -79,6 +81,8 @@ _HOMES: Final = {
     "Markdown": "otel_bridge.emit.media.values",
     "Table": "otel_bridge.emit.media.values",
     "Text": "otel_bridge.emit.media.values",
+    "Audio": "otel_bridge.emit.media.values",
+    "Video": "otel_bridge.emit.media.values",
     "attach_context": "otel_bridge.emit.rollouts.context",
     "chat": "otel_bridge.emit.rollouts.live",
     "get_context": "otel_bridge.emit.rollouts.context",

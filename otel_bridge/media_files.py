@@ -12,7 +12,7 @@ from otel_bridge.records import MediaItem
 _EXTENSIONS: Final = {
     "application/json": "json", "audio/flac": "flac", "audio/mpeg": "mp3", "audio/ogg": "ogg", "audio/wav": "wav",
     "image/gif": "gif", "image/jpeg": "jpg", "image/png": "png", "image/svg+xml": "svg", "image/webp": "webp",
-    "text/html": "html", "text/markdown": "md", "text/plain": "txt", "video/mp4": "mp4", "video/ogg": "ogv",
+    "text/html": "html", "text/markdown": "md", "text/plain": "txt", "video/mp4": "mp4", "video/ogg": "ogg",
     "video/webm": "webm",
 }  # fmt: skip
 _OTHER: Final = "bin"

@@ -111,6 +111,9 @@ class MediaWriter:
         if not isinstance(cell, MediaItem):
             return cast("Json", cell)
         stem = f"table_images/{_path(record.key)}/{cell.digest[:32]}"
+        if cell.kind != "image":
+            _put(folder, f"{stem}.{extension_of(cell)}", cell.data)
+            return f"{stem}.{extension_of(cell)}"
         whole, small = pictures_of(cell)
         _put(folder, f"{stem}.png", whole)
         _put(folder, f"{stem}.webp", small)

@@ -90,7 +90,9 @@ def _rows(record: MediaRecord, item: MediaItem, put: Put, step: int) -> list[Jso
 
 
 def _file(item: MediaItem, put: Put, step: int) -> Payload:
-    return {"_type": _FILES[item.kind], "file_path": put(item, step), "caption": item.caption or None}
+    # A browser plays a GIF as an image only.
+    kind = "image" if item.mime_type.startswith("image/") else item.kind
+    return {"_type": _FILES[kind], "file_path": put(item, step), "caption": item.caption or None}
 
 
 def _fenced(text: str) -> str:

@@ -111,6 +111,47 @@ def test_a_figure_is_drawn() -> None:
     assert pixels_in(Logged(otel_bridge.Image(figure)).data).shape == (20, 20, 4)
 
 
+def test_samples_become_a_wav_and_files_stay() -> None:
+    import wave
+
+    stereo = np.array([[0.0, 1.0], [-1.0, 0.5], [np.nan, 2.0]])
+    logged = Logged(otel_bridge.Audio(stereo, sample_rate=8_000, caption="noise"))
+
+    with wave.open(io.BytesIO(logged.data)) as sound:
+        assert (sound.getnchannels(), sound.getframerate(), sound.getsampwidth()) == (2, 8_000, 2)
+        frames = np.frombuffer(sound.readframes(3), "<i2").tolist()
+    assert frames == [0, 32_767, -32_767, 16_383, 0, 32_767]
+    assert (logged.items[0]["type"], logged.items[0]["mime_type"]) == ("audio", "audio/wav")
+    whole = Logged(otel_bridge.Audio(np.array([1, -2, 3], dtype=np.int16), sample_rate=16_000))
+    assert whole.data.endswith(np.array([1, -2, 3], "<i2").tobytes())
+    for data, mime in (
+        (logged.data, "audio/wav"),
+        (b"ID3x", "audio/mpeg"),
+        (b"OggSx", "audio/ogg"),
+        (b"fLaC", "audio/flac"),
+    ):
+        again = Logged(otel_bridge.Audio(data))
+        assert (again.data, again.items[0]["mime_type"]) == (data, mime)
+
+
+def test_frames_become_a_gif_and_films_stay(tmp_path: Path) -> None:
+    frames = np.zeros((3, 8, 6, 3), dtype=np.uint8)
+    frames[1, :, :, 0] = frames[2, :, :, 1] = 255
+
+    for given in (frames, frames.transpose(0, 3, 1, 2)):
+        film = Pillow.open(io.BytesIO(Logged(otel_bridge.Video(given, fps=10)).data))
+        assert (film.n_frames, film.size, film.info["duration"]) == (3, (6, 8), 100)  # type: ignore[attr-defined]
+    (tmp_path / "a.mp4").write_bytes(b"\0\0\0\x18ftypisom")
+    logged = Logged(otel_bridge.Video(tmp_path / "a.mp4"), otel_bridge.Video(b"\x1aE\xdf\xa3"))
+    assert [item["mime_type"] for item in logged.items] == ["video/mp4", "video/webm"]
+
+
+def test_frames_without_pillow_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+
+    assert Logged(otel_bridge.Video(np.zeros((2, 4, 4, 3)))).drops == {"media_no_pillow": 1}
+
+
 class Raises:
     shape = (2, 2)
 
@@ -130,6 +171,14 @@ class Raises:
         (otel_bridge.Image(np.zeros((0, 4))), "media_format"),
         (otel_bridge.Image(np.zeros((5, 5, 9))), "media_format"),
         (otel_bridge.Image(np.array([["a"]])), "media_format"),
+        (otel_bridge.Audio(np.zeros(4)), "media_format"),
+        (otel_bridge.Audio(np.zeros(4), sample_rate=-1), "media_format"),
+        (otel_bridge.Audio(np.zeros((2, 2, 2)), sample_rate=8), "media_format"),
+        (otel_bridge.Audio(b"no sound"), "media_format"),
+        (otel_bridge.Audio(np.zeros(0), sample_rate=8), "media_format"),
+        (otel_bridge.Video(np.zeros((2, 5, 5, 9))), "media_format"),
+        (otel_bridge.Video(b"no film"), "media_format"),
+        (otel_bridge.Video([1, 2]), "media_format"),
         (otel_bridge.Image("/no/such/file.png"), "media_file"),
         (otel_bridge.Image("/dev/zero"), "media_file"),
         (otel_bridge.Image(Raises()), "media_unreadable"),

@@ -38,6 +38,14 @@ def some() -> list[MediaRecord]:
     ]
 
 
+SOUND, FILM = item("audio", "audio/wav", b"RIFF\0\0\0\0WAVE", "a sound"), item("video", "video/mp4", b"\0\0\0\x18ftyp")
+GIF = item("video", "image/gif", b"GIF89a")
+
+
+def moving() -> list[MediaRecord]:
+    return [media("sound", SOUND, position=1), media("film", FILM, position=2), media("gif", GIF, position=3)]
+
+
 @pytest.fixture
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> RunInfo:
     project = "".join(char for char in request.node.name if char.isalnum())[:60]
@@ -116,6 +124,20 @@ def test_trackio_shows_media_from_its_own_folder(run: RunInfo) -> None:
         },
     }
     assert (DIRECTORY / "media" / place / file_name(image(1))).read_bytes() == png(1)
+
+
+def test_trackio_plays_sounds_and_films_and_shows_a_gif_as_an_image(run: RunInfo) -> None:
+    writer = open_writer(trackio_exporter, run, trackio_exporter.settings(ENVIRONMENT, Path.cwd()), MemoryTable())
+
+    deliver(writer, moving())
+
+    rows = rows_in(DIRECTORY, run)
+    shown = {key: value for row in rows for key, value in row.items() if isinstance(value, dict)}
+    assert {key: (value["_type"], value["caption"]) for key, value in shown.items()} == {
+        "trainer/sound": ("trackio.audio", "a sound"), "trainer/film": ("trackio.video", None),
+        "trainer/gif": ("trackio.image", None),
+    }  # fmt: skip
+    assert (DIRECTORY / "media" / shown["trainer/film"]["file_path"]).read_bytes() == FILM.data
 
 
 def _trackio_image(place: str, shade: int, caption: str | None) -> dict[str, object]:
@@ -202,3 +224,20 @@ def test_wandb_shows_media_of_its_own_types_in_the_history(run: RunInfo, tmp_pat
     assert {words["_type"], md["_type"], page["_type"]} == {"html-file"}
     assert "a &lt;b&gt;" in (directory / "files" / words["path"]).read_text()
     assert "<p>hi</p>" in (directory / "files" / page["path"]).read_text()
+
+
+@pytest.mark.slow
+def test_wandb_plays_sounds_and_films(run: RunInfo, tmp_path: Path) -> None:
+    settings = wandb_exporter.settings({"WANDB_MODE": "offline"}, tmp_path)
+    writer = open_writer(wandb_exporter, run, settings, MemoryTable())
+
+    deliver(writer, moving())
+    writer.end(Status.FINISHED)
+
+    (directory,) = offline_directories(run.folder, run.id)
+    shown = [row[record.key] for row, record in zip(read_offline_run(directory).rows, moving(), strict=True)]
+    assert [(one["_type"], one.get("caption")) for one in shown] == [
+        ("audio-file", "a sound"), ("video-file", None), ("video-file", None),
+    ]  # fmt: skip
+    for one, record in zip(shown, moving(), strict=True):
+        assert (directory / "files" / one["path"]).read_bytes() == record.items[0].data

@@ -16,7 +16,8 @@ import orjson
 
 from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy, dumps, hooked, may_hold_secret
 from otel_bridge.emit.media.pictures import MediaDropped, file_bytes, image_bytes
-from otel_bridge.emit.media.values import Image, Media, Table
+from otel_bridge.emit.media.sounds import audio_bytes, video_bytes
+from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import REDACTED, may_be_secret
 
@@ -83,6 +84,10 @@ class MediaEncoder:
     def _content(self, medium: Media) -> tuple[str, bytes]:
         if isinstance(medium, Image):
             return image_bytes(medium.value, self.limit_bytes)
+        if isinstance(medium, Audio):
+            return audio_bytes(medium.value, medium.sample_rate, self.limit_bytes)
+        if isinstance(medium, Video):
+            return video_bytes(medium.value, medium.fps, self.limit_bytes)
         return _MIMES[medium.kind], self._text(medium)
 
     def _text(self, medium: Media) -> bytes:
@@ -163,13 +168,13 @@ class MediaEncoder:
         return "[bytes]" if isinstance(value, (bytes, bytearray)) else str(value)
 
     def _medium_in_cell(self, medium: Media) -> Json:
-        if not isinstance(medium, Image):
+        if not isinstance(medium, (Image, Audio, Video)):
             return str(medium.value)
         if len(self._cells) + len(self.items) + 1 >= self.max_items:
             self.count("media_rate", 1)
             return None
         try:
-            mime, data = image_bytes(medium.value, self.limit_bytes)
+            mime, data = self._content(medium)
             self._add(medium, mime, data, cell=True)
         except MediaDropped as exc:
             self.count(str(exc), 1)

@@ -82,25 +82,38 @@ def _of_pil(image: Any) -> bytes:
 
 def _pixels(value: Any, limit_bytes: int) -> Any:
     """Return *value* as a numpy array of uint8, shape (height, width, channels)."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None or getattr(value, "shape", None) is None:
-        raise MediaDropped("media_format")
-    is_torch = callable(getattr(value, "detach", None))
-    array = _of_tensor(value) if is_torch else numpy.asarray(value)
-    if array.dtype.kind not in "fiub":
-        raise MediaDropped("media_format")
-    if array.size > limit_bytes * _MAX_PIXEL_FACTOR:
-        raise MediaDropped("media_too_large")
+    array = array_of(value, limit_bytes)
     if array.ndim == 2:
         array = array[:, :, None]
-    if array.ndim != 3 or not array.size:
+    if array.ndim != 3:
         raise MediaDropped("media_format")
     first, last = array.shape[0] in _CHANNELS, array.shape[2] in _CHANNELS
-    if first and (is_torch or not last):
+    if first and (_is_torch(value) or not last):
         array = array.transpose(1, 2, 0)
     if array.shape[2] not in _CHANNELS:
         raise MediaDropped("media_format")
-    return _as_bytes(numpy, array)
+    return as_bytes(array)
+
+
+def array_of(value: Any, limit_bytes: int) -> Any:
+    """Return numbers of the program as a numpy array that is not empty; numpy is its own, not imported here.
+
+    Raises:
+        MediaDropped: They are not numbers, or too many for *limit_bytes*.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is None or getattr(value, "shape", None) is None:
+        raise MediaDropped("media_format")
+    array = _of_tensor(value) if _is_torch(value) else numpy.asarray(value)
+    if array.dtype.kind not in "fiub" or not array.size:
+        raise MediaDropped("media_format")
+    if array.size > limit_bytes * _MAX_PIXEL_FACTOR:
+        raise MediaDropped("media_too_large")
+    return array
+
+
+def _is_torch(value: Any) -> bool:
+    return callable(getattr(value, "detach", None))
 
 
 def _of_tensor(value: Any) -> Any:
@@ -111,7 +124,9 @@ def _of_tensor(value: Any) -> Any:
         return value.float().numpy()
 
 
-def _as_bytes(numpy: Any, array: Any) -> Any:
+def as_bytes(array: Any) -> Any:
+    """Return numbers as uint8: floats up to 1 are shares of 255, booleans 0 and 255."""
+    numpy = sys.modules["numpy"]
     if array.dtype == numpy.uint8:
         return array
     if array.dtype.kind == "b":

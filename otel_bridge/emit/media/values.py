@@ -66,6 +66,42 @@ class Html(Media):
     kind = "html"
 
 
+class Audio(Media):
+    """Sound to be logged.
+
+    Args:
+        value: Samples (numpy or torch; one number for each, or one row for each with a number for each channel; 16 bit,
+            or floats from -1 to 1), the bytes of a WAV, MP3, Ogg or FLAC file, or the path of such a file.
+        sample_rate: Samples in a second; needed for samples.
+        caption: Text shown beside it.
+    """
+
+    __slots__ = ("sample_rate",)
+    kind = "audio"
+
+    def __init__(self, value: object, sample_rate: object = None, caption: object = None) -> None:
+        super().__init__(value, caption)
+        self.sample_rate = sample_rate
+
+
+class Video(Media):
+    """Film to be logged.
+
+    Args:
+        value: The bytes of an MP4, WebM, Ogg or GIF file, the path of such a file, or pixels (numpy or torch; frames by
+            height by width with 1, 3 or 4 channels last, or before height), which pillow must be there to encode.
+        caption: Text shown beside it.
+        fps: Frames in a second; for pixels.
+    """
+
+    __slots__ = ("fps",)
+    kind = "video"
+
+    def __init__(self, value: object, caption: object = None, fps: object = None) -> None:
+        super().__init__(value, caption)
+        self.fps = fps
+
+
 class Table(Media):
     """Table to be logged. Its cells are numbers, texts, ``None`` or `Image` objects; anything else becomes text.
 

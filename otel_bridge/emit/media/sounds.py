@@ -1,0 +1,108 @@
+"""Sounds and films of a program -> the bytes of files. Files and their bytes stay as they are; samples become WAV.
+
+Source of the first bytes: RFC 2361 and 9639, RFC 3533; ISO/IEC 14496-12 4.3; RFC 8794 4; ISO/IEC 11172-3 2.4.1.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+from otel_bridge.emit.media.pictures import MediaDropped, array_of, as_bytes, file_bytes
+
+WAV: Final = "audio/wav"
+GIF: Final = "image/gif"
+_DEFAULT_FPS: Final = 4
+_MAX_FRAMES: Final = 10_000
+_CHANNELS: Final = frozenset({1, 3, 4})
+_AUDIO: Final[Sequence[tuple[bytes, str]]] = ((b"ID3", "audio/mpeg"), (b"OggS", "audio/ogg"), (b"fLaC", "audio/flac"))
+_VIDEO: Final[Sequence[tuple[bytes, str]]] = (
+    (b"\x1aE\xdf\xa3", "video/webm"), (b"OggS", "video/ogg"), (b"GIF87a", GIF), (b"GIF89a", GIF),
+)  # fmt: skip
+
+
+def audio_bytes(value: object, sample_rate: object, limit_bytes: int) -> tuple[str, bytes]:
+    """Return MIME type and bytes of a sound.
+
+    Raises:
+        MediaDropped: It is not a sound, or too large.
+    """
+    data = _given_bytes(value, limit_bytes)
+    if data is None:
+        return WAV, _wav(array_of(value, limit_bytes), sample_rate)
+    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
+        return WAV, data
+    if data[:1] == b"\xff" and data[1:2] >= b"\xe0":
+        return "audio/mpeg", data
+    return _by_start(data, _AUDIO), data
+
+
+def video_bytes(value: object, fps: object, limit_bytes: int) -> tuple[str, bytes]:
+    """Return MIME type and bytes of a film; pixels become a GIF.
+
+    Raises:
+        MediaDropped: It is not a film, too large, or pillow is not installed.
+    """
+    data = _given_bytes(value, limit_bytes)
+    if data is None:
+        return GIF, _gif(array_of(value, limit_bytes), fps)
+    if data[4:8] == b"ftyp":
+        return "video/mp4", data
+    return _by_start(data, _VIDEO), data
+
+
+def _given_bytes(value: object, limit_bytes: int) -> bytes | None:
+    if isinstance(value, (str, os.PathLike)):
+        return file_bytes(cast("str", value), limit_bytes)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(cast("bytes", value))
+    return None
+
+
+def _by_start(data: bytes, known: Sequence[tuple[bytes, str]]) -> str:
+    for start, mime in known:
+        if data.startswith(start):
+            return mime
+    raise MediaDropped("media_format")
+
+
+def _wav(samples: Any, sample_rate: object) -> bytes:
+    if not isinstance(sample_rate, (int, float)) or not 0 < sample_rate < 1 << 31 or samples.ndim not in {1, 2}:
+        raise MediaDropped("media_format")
+    numpy = sys.modules["numpy"]
+    if samples.dtype.kind == "f":
+        samples = numpy.nan_to_num(samples.astype(numpy.float32)).clip(-1, 1) * 32_767
+    data = samples.clip(-32_768, 32_767).astype("<i2").tobytes()
+    channels = samples.shape[1] if samples.ndim == 2 else 1
+    if not 0 < channels < 1 << 16 or not data:
+        raise MediaDropped("media_format")
+    rate, frame = int(sample_rate), 2 * channels
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, channels, rate, (rate * frame) & 0xFFFFFFFF, frame, 16)
+    head = struct.pack("<4sI4s", b"RIFF", 4 + len(form) + 8 + len(data), b"WAVE")
+    return b"".join((head, form, struct.pack("<4sI", b"data", len(data)), data))
+
+
+def _gif(frames: Any, fps: object) -> bytes:
+    if frames.ndim == 3:
+        frames = frames[..., None]
+    if frames.ndim != 4 or not frames.size or len(frames) > _MAX_FRAMES:
+        raise MediaDropped("media_format")
+    if frames.shape[1] in _CHANNELS and frames.shape[3] not in _CHANNELS:
+        frames = frames.transpose(0, 2, 3, 1)
+    if frames.shape[3] not in _CHANNELS:
+        raise MediaDropped("media_format")
+    try:
+        from PIL import Image as Pillow  # noqa: PLC0415  # optional, and slow to import
+    except ImportError as exc:
+        raise MediaDropped("media_no_pillow") from exc
+    pixels = as_bytes(frames)
+    make = cast("Callable[[Any], Any]", Pillow.fromarray)
+    first, *others = [make(frame[..., 0] if frame.shape[2] == 1 else frame) for frame in pixels]
+    rate = float(fps) if isinstance(fps, (int, float)) and fps > 0 else _DEFAULT_FPS
+    file = io.BytesIO()
+    first.save(file, "GIF", save_all=True, append_images=others, duration=max(round(1_000 / rate), 20), loop=0)
+    return file.getvalue()
