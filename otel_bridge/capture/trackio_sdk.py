@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from otel_bridge.capture.counts import counts
+from otel_bridge.capture.media import media_of
 from otel_bridge.capture.trackio_traces import rollout_of_trace
 from otel_bridge.emit import api
 from otel_bridge.emit.config.capture_env import refuse_twice
@@ -158,9 +159,7 @@ class TrackioRecording:
             for key, value in metrics.items():
                 traces = _traces(value)
                 if not traces:
-                    row[key] = value
-                    if hasattr(value, "TYPE"):  # a table, an image
-                        counts.not_captured(str(value.TYPE))
+                    row[key] = self._value(value)
                 for trace in traces:
                     self._take(trace, str(key), rollouts)
             if row:
@@ -169,6 +168,16 @@ class TrackioRecording:
                 self.run.log_rollouts(rollouts, step=at)
         except Exception:  # noqa: BLE001  # objects of the user's
             self.run.count_drop("internal_error")
+
+    def _value(self, value: Any) -> Any:
+        """Return a medium in our form, and any other value as it is."""
+        shown = media_of(value)
+        if shown is not None:
+            counts.captured(f"trackio.{_class_of(value)}")
+            return shown
+        if hasattr(value, "TYPE"):  # of a kind that is not known here
+            counts.not_captured(str(value.TYPE))
+        return value
 
     def _take(self, trace: Any, key: str, rollouts: list[Rollout]) -> None:
         try:
@@ -181,6 +190,11 @@ class TrackioRecording:
         """Count an alert, which has no counterpart here."""
         counts.not_captured("trackio.alert")
         self.run.count_drop("not_captured", key="trackio.alert")
+
+
+def _class_of(value: Any) -> str:
+    one = cast("list[object]", value)[0] if isinstance(value, (list, tuple)) else value
+    return type(one).__name__.removeprefix("Trackio")
 
 
 def _traces(value: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from otel_bridge.capture.counts import counts
+from otel_bridge.capture.media import media_of
 from otel_bridge.capture.rows import MergedRows
 from otel_bridge.capture.tables import SeenTables, has_step, rollouts_of, split_of
 from otel_bridge.emit.run import Run
@@ -42,7 +43,7 @@ class WandbRecording:
         run.call_before_end(lambda _run: self.rows.end())
 
     def log(self, data: Any, step: Any = None, commit: Any = None) -> None:
-        """Record one ``log()`` call; tables become rollouts, and other media are counted."""
+        """Record one ``log()`` call; tables become rollouts or media, other objects are counted."""
         counts.captured("wandb.log")
         try:
             if not isinstance(data, Mapping):
@@ -109,9 +110,19 @@ class WandbRecording:
         except Exception:  # noqa: BLE001  # what the program put into the table
             self.run.count_drop("rollout_unreadable", key=key)
             return
-        if not taken:
+        if not taken and not self._take_media(key, value, kind.__name__, step):
             counts.not_captured(f"wandb.{kind.__name__}")
             self.run.count_drop("not_captured", key=f"{key} (wandb.{kind.__name__})")
+
+    def _take_media(self, key: str, value: Any, kind: str, step: Any) -> bool:
+        """Record media; return whether they are of a known kind."""
+        media = media_of(value)
+        if media is None:
+            return False
+        role, at = self.rows.step_of(key, step)
+        counts.captured(f"wandb.{kind}")
+        self.run.log({key: media}, at, role=role)
+        return True
 
     def _take_table(self, key: str, table: Any, step: Any) -> bool:
         """Record the new rows of a table as rollouts; return whether its columns are those of rollouts."""

@@ -150,6 +150,34 @@ def test_a_trace_or_step_that_cannot_be_read_costs_nothing_else(tmp_path: Path) 
     assert {reason: found.drop_keys.get(reason, "") for reason in found.drops} == expected
 
 
+def test_media_arrive_in_the_form_of_otel_bridge(tmp_path: Path) -> None:
+    code = """
+    import numpy as np, trackio
+    trackio.init(project="p", name="e")
+    red = np.zeros((2, 3, 3), dtype=np.uint8)
+    table = trackio.Table(columns=["x", "picture"], data=[[1, trackio.Image(red)], [2, None]])
+    trackio.log({"loss": 0.5, "image": trackio.Image(red, caption="red"), "table": table}, step=3)
+    trackio.log({"text": trackio.Markdown("# A"), "page": trackio.Html("<p>hi</p>")})
+    trackio.log({"sound": trackio.Audio(np.zeros(8, dtype=np.int16), sample_rate=8000)})
+    trackio.finish()
+    """
+
+    captured(tmp_path, code)
+
+    folder = only_folder(runs(tmp_path))
+    found = {str(one["key"]): one for one in records(folder) if one["kind"] == "media"}
+    shown = {
+        key: (one["step"], [(item["type"], item["caption"]) for item in one["items"]]) for key, one in found.items()
+    }
+    assert shown == {
+        "image": (3, [("image", "red")]), "table": (3, [("table", "")]), "text": (4, [("markdown", "")]),
+        "page": (4, [("html", "")]), "sound": (5, [("audio", "")]),
+    }  # fmt: skip
+    assert [item["type"] for item in found["table"]["cells"]] == ["image"]
+    assert report_of(runs(tmp_path)).drops == {}
+    assert stored(tmp_path) == []
+
+
 def test_the_bridges_own_writer_is_the_real_trackio(tmp_path: Path) -> None:
     captured(tmp_path, VERL, exporters="trackio,file")
 

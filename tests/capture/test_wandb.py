@@ -26,6 +26,7 @@ from support.trainers.command_runs import (
     only_folder,
     otel_bridge,
     program,
+    records,
     report_of,
     runs,
     statuses,
@@ -127,6 +128,44 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
     assert report.steps["train/step"] == 101
     assert re.search(r"wandb.log +23  define_metric\(summary=\) +1\n", output)
     assert captured_summary(folders[0]) == {"best": 0.75, "total": 3}
+
+
+def test_media_arrive_with_the_step_and_the_files_that_wandb_made(tmp_path: Path) -> None:
+    code = """
+    import numpy as np, pathlib, wandb
+    wandb.init(project="p", name="e")
+    wandb.define_metric("train/step")
+    wandb.define_metric("train/*", step_metric="train/step")
+    red = np.zeros((2, 3, 3), dtype=np.uint8)
+    red[..., 0] = 255
+    wandb.log({"loss": 1.0, "image": wandb.Image(red, caption="red")}, step=4)
+    wandb.log({"train/step": 7, "train/grid": [wandb.Image(red), wandb.Image(255 - red)]})
+    wandb.log({"page": wandb.Html("<p>hi</p>", inject=False)})
+    wandb.log({"t": wandb.Table(columns=["x", "picture"], data=[[1, wandb.Image(red)], [2.5, None]])})
+    pathlib.Path("a.gif").write_bytes(b"GIF89a")
+    wandb.log({"film": wandb.Video("a.gif"), "plot": wandb.Object3D(np.zeros((4, 3)))})
+    """
+
+    output = captured(tmp_path, code)
+
+    folder = only_folder(runs(tmp_path))
+    found = {str(one["key"]): one for one in records(folder) if one["kind"] == "media"}
+    shown = {
+        key: (one["step"], [(item["type"], item["caption"]) for item in one["items"]]) for key, one in found.items()
+    }
+    assert shown == {
+        "image": (4, [("image", "red")]),
+        "train/grid": (7, [("image", ""), ("image", "")]),
+        "page": (5, [("html", "")]),
+        "t": (6, [("table", "")]),
+        "film": (7, [("video", "")]),
+    }
+    page = (folder.path / "file" / found["page"]["items"][0]["file"]).read_text()
+    assert page == "<p>hi</p>"
+    assert [item["type"] for item in found["t"]["cells"]] == ["image"]
+    assert report_of(runs(tmp_path)).drops == {"not_captured": 1}
+    assert re.search(r"wandb.Image +2\b", output)
+    assert re.search(r"wandb.Object3D +1\b", output)
 
 
 def test_a_kill_after_the_last_log_loses_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Media objects of W&B and of Trackio -> those of otel-bridge, with the files or values that they hold.
+
+W&B's objects have written their file by the time they are logged; Trackio's hold what they were given. Neither package
+is imported: objects are recognised by the names of their classes. Boxes and masks of an image are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
+
+from otel_bridge.emit.media.values import Audio, Html, Image, Markdown, Media, Table, Video
+
+_TRACKIO: Final = "TYPE"
+"""Attribute with the type of each of Trackio's objects."""
+
+
+def media_of(value: Any) -> Media | list[Media] | None:
+    """Return what *value*, an object of W&B or Trackio or a list of them, shows; ``None`` when that is not known."""
+    try:
+        if type(value) not in {list, tuple}:
+            return _medium_of(value)
+        if not value or _medium_of(value[0]) is None:
+            return None
+        found = [_medium_of(one) for one in value]
+    except Exception:  # noqa: BLE001  # objects of another version
+        return None
+    known = [medium for medium in found if medium is not None]
+    return known if len(known) == len(found) else None
+
+
+def _medium_of(value: Any) -> Media | None:
+    of_trackio: object = getattr(value, _TRACKIO, None)
+    if isinstance(of_trackio, str):
+        make = _OF_TRACKIO.get(of_trackio)
+        return None if make is None else make(value)
+    for base in cast("type[object]", type(value)).__mro__:
+        made = _OF_WANDB.get(base.__name__) if base.__module__.startswith("wandb.") else None
+        if made is not None:
+            return made(value)
+    return None
+
+
+def _table_of(columns: Iterable[Any], rows: Iterable[Iterable[Any]]) -> Table:
+    return Table([*columns], [[_cell(cell) for cell in row] for row in rows])
+
+
+def _cell(value: Any) -> object:
+    medium = _medium_of(value)
+    return value if medium is None else medium
+
+
+def _trackio_table(table: Any) -> Table:
+    names = dict.fromkeys(name for row in table.data for name in row)
+    return _table_of(names, [[row.get(name) for name in names] for row in table.data])
+
+
+_OF_WANDB: Final[Mapping[str, Callable[[Any], Media]]] = {
+    "Image": lambda value: Image(value._path, value._caption),
+    "Audio": lambda value: Audio(value._path, caption=value._caption),
+    "Video": lambda value: Video(value._path, value._caption),
+    "Html": lambda value: Html(value.html),
+    "Table": lambda value: _table_of(value.columns, value.data),
+}
+"""Name of a class of W&B to what makes our object of one."""
+_OF_TRACKIO: Final[Mapping[str, Callable[[Any], Media]]] = {
+    "trackio.image": lambda value: Image(value._value, value.caption),
+    "trackio.audio": lambda value: Audio(value._value, value._sample_rate, value.caption),
+    "trackio.video": lambda value: Video(value._value, value.caption, value._fps),
+    "trackio.html": lambda value: Html(value._html),
+    "trackio.markdown": lambda value: Markdown(value.text),
+    "trackio.table": _trackio_table,
+}
+"""Type of an object of Trackio to what makes our object of one."""
