@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,8 @@ _ADVANTAGE: Final = frozenset({"advantage", "advantages"})
 _STEP: Final = frozenset({"step", "global_step", "training_step", "train_step", "iteration"})
 _TRUTH: Final = re.compile(r"ground|truth|label|target|reference|gold|expected")
 _WIDE: Final = re.compile(r"(.+?)[_ ]?(\d+)$")
+_REWARD_KEY: Final = re.compile(r"(?:^|/)rewards/(.+)/mean$")
+_CLOCKS: Final = frozenset({"train/epoch", "train/global_step"})
 _EVAL: Final = ("val", "eval", "test")
 _MAX_TABLES: Final = 256
 _MAX_ROWS: Final = 100_000
@@ -83,21 +85,25 @@ def _overlap(before: list[int], now: list[int]) -> int:
 
 def _hash(row: Sequence[Any]) -> int:
     try:
-        return hash(tuple(row))
-    except TypeError:  # a list of messages
+        return hash(tuple("nan" if cell != cell else cell for cell in row))  # noqa: PLR0124  # a NaN equals no other
+    except Exception:  # noqa: BLE001  # a list of messages, an array
         return hash(tuple(map(repr, row)))
 
 
-def rollouts_of(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[TableRollouts] | None:
+def rollouts_of(
+    columns: Sequence[Any], rows: Sequence[Sequence[Any]], logged: Iterable[str] = ()
+) -> list[TableRollouts] | None:
     """Return the rollouts in *rows* by step; ``None`` when the columns are not those of prompts and responses.
 
     Args:
         columns: Names of the columns.
         rows: Rows to record.
+        logged: Keys that were logged before; ``rewards/<name>/mean`` names the column of a reward function.
     """
     names = [str(name).strip().lower() for name in columns]
     wide = _wide_roles(names)
-    sets = wide or [roles] if (roles := _roles(names, range(len(names)), rows)) or wide else []
+    functions = {found[1].lower() for key in logged if (found := _REWARD_KEY.search(key))}
+    sets = wide or [roles] if (roles := _roles(names, range(len(names)), rows, functions)) or wide else []
     if not sets:
         return None
     steps: dict[int | None, TableRollouts] = {}
@@ -116,12 +122,22 @@ def has_step(columns: Iterable[Any]) -> bool:
     return any(str(name).strip().lower() in _STEP for name in columns)
 
 
-def split_of(key: str) -> str:
-    """Return the split that a table's key names."""
-    return "eval" if key.lower().startswith(_EVAL) else "train"
+def split_of(key: str, row: Iterable[str] = ()) -> str:
+    """Return the split of a table.
+
+    Args:
+        key: Its key, which may name the split.
+        row: Keys of the row logged before it, which do so where *key* has no prefix: TRL logs its completions so.
+    """
+    if "/" in key or key.lower().startswith(_EVAL):
+        return "eval" if key.lower().startswith(_EVAL) else "train"
+    keys = [one for one in row if one not in _CLOCKS]
+    return "eval" if keys and all(one.lower().startswith(_EVAL) for one in keys) else "train"
 
 
-def _roles(names: Sequence[str], indices: Iterable[int], rows: Sequence[Sequence[Any]]) -> _Roles | None:
+def _roles(
+    names: Sequence[str], indices: Iterable[int], rows: Sequence[Sequence[Any]], functions: Collection[str] = ()
+) -> _Roles | None:
     """Return the meaning of the columns *indices*; ``None`` when no response, or nothing beside it, is found."""
     prompt = response = text = advantage = step = None
     rewards: dict[str, int] = {}
@@ -147,7 +163,8 @@ def _roles(names: Sequence[str], indices: Iterable[int], rows: Sequence[Sequence
     if response is None or (prompt is None and not rewards):
         return None
     if advantage is not None:  # one column for each reward function, under any name
-        rewards |= {name: index for name, index in others.items() if _numbers(rows, index)}
+        named = {name: index for name, index in others.items() if name in functions}
+        rewards |= named or {name: index for name, index in others.items() if _numbers(rows, index)}
     return _Roles(prompt, response, rewards, advantage, step)
 
 

@@ -5,19 +5,21 @@ Shared by the capture of the real ``wandb`` and by `otel_bridge.compat.wandb`. N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, cast
 
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.rows import MergedRows
 from otel_bridge.capture.tables import SeenTables, has_step, rollouts_of, split_of
+from otel_bridge.emit.encode.values import is_scalar
 from otel_bridge.emit.run import Run
 
 _PLAIN: Final = frozenset({int, float, bool, str, dict, type(None)})
 _OWN: Final = ("wandb.", "otel_bridge.compat.")
 """Packages whose objects are W&B's media and tables."""
 _MAX_TYPES: Final = 256
+_MAX_SUMMARY: Final = 100_000
 _CONFIG_OF_WANDB: Final = "_wandb"
 
 
@@ -31,6 +33,7 @@ class WandbRecording:
     Attributes:
         run: The run of otel-bridge.
         rows: Its rows.
+        last: The summary: the last value of each key.
     """
 
     def __init__(self, run: Run, counter: int | None = None) -> None:
@@ -38,6 +41,8 @@ class WandbRecording:
         self.run = run
         last = run.last_step()
         self.rows = MergedRows(run, counter or (0 if last is None else last + 1))
+        self.last = RecordedSummary(self.summary)
+        self._row: Collection[str] = ()
         self._tables = SeenTables()
         self._special: dict[type, bool] = {}
         run.call_before_end(lambda _run: self.rows.end())
@@ -57,6 +62,9 @@ class WandbRecording:
                 self.rows.axes.note(values)
                 for key in special:
                     self._take(str(key), given[key], step)
+            else:
+                self._row = given.keys()
+            self.last.note(values)
             self.rows.log(values, step, commit)
         except Exception:  # noqa: BLE001  # objects of the user's
             self.run.count_drop("internal_error")
@@ -131,10 +139,10 @@ class WandbRecording:
         if rollouts_of(columns, rows) is None:
             return False
         new = self._tables.new_rows(key, rows, at, own_step=has_step(columns))
-        for found in rollouts_of(columns, new) or ():
+        for found in rollouts_of(columns, new, self.last) or ():
             own = at if found.step is None else found.step
             counts.captured("wandb.Table: rollouts", len(found.columns["responses"]))
-            self.run.log_generations(**found.columns, step=own, split=split_of(key), role=role)
+            self.run.log_generations(**found.columns, step=own, split=split_of(key, self._row), role=role)
         return True
 
 
@@ -169,7 +177,7 @@ class RecordedSummary(dict[str, Any]):
         self.note(new)
         self.record(new)
 
-    def note(self, row: Any) -> None:
-        """Set the last values of a row, which are recorded as such."""
-        if isinstance(row, Mapping):
-            super().update(cast("Mapping[str, Any]", row))
+    def note(self, row: Mapping[str, Any]) -> None:
+        """Set the last numbers and texts of a row, which are recorded as such; arrays are not kept alive."""
+        if len(self) < _MAX_SUMMARY:
+            super().update({key: value for key, value in row.items() if type(value) in _PLAIN or is_scalar(value)})

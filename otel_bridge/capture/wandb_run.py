@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from otel_bridge.capture.wandb_recording import RecordedSummary, WandbRecording
+from otel_bridge.capture.wandb_recording import WandbRecording
 
 _NEUTRAL: Final = {
     "alert": None, "display": False, "finish_artifact": None, "link_artifact": None, "link_model": None,
@@ -64,7 +64,7 @@ def run_class(package: Any) -> Any:
     def begin(self: Any, recording: WandbRecording, facts: RunFacts, settings: Any, config: Any) -> None:
         package.Run.__init__(self, settings=settings)
         self.recording, self.facts = recording, facts
-        self.summary = RecordedSummary(recording.summary)
+        self.summary = recording.last
         self._config, self._start_time, self._starting_step = config, time.time(), recording.rows.step
         self._interface = self._backend = self._attach_id = self._folder = None
         self._is_finished = self._is_attached = False
@@ -85,7 +85,6 @@ def _recorded(package: Any) -> dict[str, Any]:
         """Record a row, by W&B's rules for *step* and *commit*."""
         del sync
         self.recording.log(data, step, commit)
-        self.summary.note(data)
 
     def finish(self: Any, exit_code: Any = None, *_given: Any, **_named: Any) -> None:
         """End the run."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
-from otel_bridge.capture.tables import SeenTables, rollouts_of
+from otel_bridge.capture.tables import SeenTables, rollouts_of, split_of
 
 
 def found(columns: list[str], *rows: list[Any]) -> list[tuple[int | None, dict[str, Any]]] | None:
@@ -26,6 +27,29 @@ def test_trls_completions_have_a_reward_for_each_function_and_the_steps_of_their
         (2, {"prompts": ["p"], "responses": ["d"], "advantages": [-0.25], "metadata": [None],
              "rewards": {"accuracy": [0.0], "length_penalty": [None]}}),
     ]  # fmt: skip
+
+
+def test_trls_extra_columns_are_not_rewards_where_the_rewards_were_logged_by_name() -> None:
+    columns, row = ["prompt", "completion", "accuracy", "letters", "advantage"], ["p", "c", 1.0, 3, 0.5]
+
+    groups = rollouts_of(columns, [row], ["loss", "train/rewards/accuracy/mean", "train/rewards/accuracy/std"])
+
+    assert groups is not None
+    assert (groups[0].columns["rewards"], groups[0].columns["metadata"]) == ([1.0], [{"letters": 3}])
+
+
+@pytest.mark.parametrize(
+    ("key", "row", "split"),
+    [
+        ("val/generations", [], "eval"),
+        ("train/samples", ["eval/loss"], "train"),
+        ("completions", ["eval/loss", "train/global_step", "train/epoch"], "eval"),
+        ("completions", ["train/loss", "train/global_step"], "train"),
+        ("completions", ["train/global_step"], "train"),
+    ],
+)
+def test_the_key_names_the_split_else_the_row_before_it(key: str, row: list[str], split: str) -> None:
+    assert split_of(key, row) == split
 
 
 def test_verls_wide_table_has_several_rollouts_a_row() -> None:
@@ -77,7 +101,7 @@ def test_a_window_of_the_last_rows_gives_its_new_rows_only() -> None:
 
 
 def test_the_same_rows_of_another_step_are_new_unless_they_hold_their_step() -> None:
-    seen, rows = SeenTables(), [["p", "r"], ["p", "r"]]
+    seen, rows = SeenTables(), [["p", "r", math.nan], ["p", "r", -math.nan]]
 
     assert seen.new_rows("t", rows, 1, own_step=False) == rows
     assert seen.new_rows("t", rows, 1, own_step=False) == []

@@ -169,6 +169,15 @@ trained.train()
 losses(trained)
 """
 )
+GRPO_WANDB = (
+    GRPO
+    + """
+trained = trainer("out", None, 4, report_to="wandb", run_name="tiny", log_completions=True, max_steps=3,
+                  eval_strategy="steps", eval_steps=3, num_generations_eval=2)
+trained.train()
+losses(trained)
+"""
+)
 GRPO_RESUMED = (
     GRPO
     + """

@@ -1,0 +1,45 @@
+"""TRL itself with ``report_to="wandb"``, unchanged, under the capture: every row and each logged completion once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.trainers.command_runs import otel_bridge, program, report_of, runs
+from support.trainers.framework_programs import GRPO_WANDB
+from support.trainers.framework_runs import (
+    NEEDS_REAL,
+    REAL,
+    config_in,
+    framework_environment,
+    recorded,
+    rollouts_in,
+    rows_of,
+)
+
+pytestmark = NEEDS_REAL
+
+
+def test_grpo_that_logs_to_wandb_is_recorded_as_it_is(tmp_path: Path) -> None:
+    env = framework_environment(tmp_path, real=True)
+    script = program(tmp_path, "train.py", GRPO_WANDB)
+
+    done = otel_bridge("run", "--capture", "wandb", "--", REAL, script, cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stderr
+    found = recorded(tmp_path)
+    report = report_of(runs(tmp_path))
+    assert (report.name, report.drops, config_in(found)["max_steps"]) == ("tiny", {}, 3)
+    assert [step for step, *_ in rows_of(found, "train/loss", "train/reward")] == [1, 2, 3]
+    assert [step for step, *_ in rows_of(found, "eval/loss")] == [3]
+    assert not rows_of(found, "train/eval/loss")
+    rollouts = rollouts_in(found)
+    assert sorted((one["step"], one["split"]) for one in rollouts) == [
+        *((step, "train") for step in (1, 2) for _ in range(4)), *[(3, "eval")] * 4, *[(3, "train")] * 4
+    ]  # fmt: skip
+    for step, reward in rows_of(found, "train/rewards/length/mean"):
+        parts = [one["rewards"]["length"] for one in rollouts if (one["step"], one["split"]) == (step, "train")]
+        assert sum(parts) / 4 == pytest.approx(reward)
+    assert all(abs(one["advantage"]) < 1 for one in rollouts)
+    assert not (tmp_path / "wandb").exists()
