@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.emit.config.capture_env import capture_variables
+from support.trackers import shown_runs
 from support.trainers.captured_wandb import (
     captured,
     captured_config,
@@ -28,6 +29,7 @@ from support.trainers.command_runs import (
     program,
     records,
     report_of,
+    run_info,
     runs,
     statuses,
 )
@@ -254,6 +256,34 @@ def test_four_processes_in_slimes_manner_are_one_run_with_two_axes(tmp_path: Pat
         **{f"perf/{kind}": [(step, 1.0) for step in tens] for kind in ("manager", "evaluator")},
         "driver": [(0, 1)],
     }
+
+
+@pytest.mark.long
+def test_slimes_axes_are_those_of_every_tracker(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    places = {
+        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(store),
+    }
+
+    captured(tmp_path, SLIME, exporters="wandb,mlflow,trackio", **places)
+
+    run = run_info(runs(tmp_path))
+    trackers = (
+        shown_runs.wandb_offline(store, run.id),
+        shown_runs.mlflow(places["MLFLOW_TRACKING_URI"], run),
+        shown_runs.trackio(tmp_path / "trackio", run),
+    )
+    for shown in trackers:
+        points = [(key, step, float(value)) for key, step, value in shown.scalars if not key.endswith("attempt")]
+        assert points == [
+            ("driver", 0, 1.0),
+            *((f"perf/{kind}", step, 1.0) for kind in ("evaluator", "manager") for step in (0, 10, 20)),
+            *((f"rollout/{kind}", 10 * step, step) for kind in ("evaluator", "manager") for step in range(3)),
+            *(("train/loss", step, step / 2) for step in range(3)),
+        ]
 
 
 def test_a_forked_child_and_a_pickled_run_join_the_run(tmp_path: Path) -> None:
