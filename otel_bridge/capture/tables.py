@@ -102,7 +102,7 @@ def rollouts_of(
     """
     names = [str(name).strip().lower() for name in columns]
     wide = _wide_roles(names)
-    functions = {found[1].lower() for key in logged if (found := _REWARD_KEY.search(key))}
+    functions = {named[1].lower() for key in logged if (named := _REWARD_KEY.search(key))}
     sets = wide or [roles] if (roles := _roles(names, range(len(names)), rows, functions)) or wide else []
     if not sets:
         return None

@@ -6,10 +6,10 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
+from otel_bridge.capture.wandb_arguments import RunFacts
 from otel_bridge.capture.wandb_recording import WandbRecording
 
 _NEUTRAL: Final = {
@@ -19,26 +19,6 @@ _NEUTRAL: Final = {
     "watch": None, "write_logs": None,
 }  # fmt: skip
 """Methods without a counterpart, and what they return."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What the program asked for, and sees as attributes of its run.
-
-    Attributes:
-        id: The id under which other processes join: as given, else that of otel-bridge.
-        resumed: Whether the run existed before and is resumed.
-    """
-
-    id: str
-    name: str
-    project: str
-    entity: str
-    group: str
-    job_type: str
-    notes: str | None
-    tags: tuple[str, ...]
-    resumed: bool = False
 
 
 class NoArtifact:

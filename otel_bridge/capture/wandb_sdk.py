@@ -9,44 +9,32 @@ from __future__ import annotations
 
 import functools
 import os
-import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from otel_bridge.capture import hook
+from otel_bridge.capture.wandb_arguments import WandbArguments, begin, facts_of, goes_on, resumed_step
 from otel_bridge.capture.wandb_recording import WandbRecording
-from otel_bridge.capture.wandb_run import RunFacts, run_class
+from otel_bridge.capture.wandb_run import run_class
 from otel_bridge.capture.wandb_tee import copy_too
-from otel_bridge.emit import api
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
-from otel_bridge.emit.run import Run
 from otel_bridge.errors import ConfigError
-from otel_bridge.journal.report import read_report
-from otel_bridge.records import axis_of, run_id_of
-from otel_bridge.settings import RUN_ID, environment
+from otel_bridge.settings import environment
 
 _MARK: Final = "otel_bridge_capture"
-_OF_SETTINGS: Final = {
-    "project": "project", "entity": "entity", "name": "run_name", "id": "run_id", "group": "run_group",
-    "job_type": "run_job_type", "notes": "run_notes", "tags": "run_tags", "mode": "mode", "reinit": "reinit",
-    "resume": "resume", "sync_tensorboard": "sync_tensorboard",
-}  # fmt: skip
-"""Argument of ``wandb.init()`` to the field of ``wandb.Settings`` that it overrides."""
-_OF_ENVIRONMENT: Final = {
-    "id": "WANDB_RUN_ID", "group": "WANDB_RUN_GROUP", "job_type": "WANDB_JOB_TYPE", "entity": "WANDB_ENTITY",
-    "resume": "WANDB_RESUME",
-}  # fmt: skip
 _NOT_FOR_CONFIG: Final = ("resume", "resume_from", "fork_from", "sync_tensorboard", "tensorboard", "monitor_gym", "dir")
 """Arguments that act on W&B's own run only."""
+_GLOBALS: Final = (
+    "run", "config", "summary", "log", "save", "alert", "use_artifact", "log_artifact", "define_metric", "watch",
+    "unwatch", "mark_preempting", "log_model", "use_model", "link_model", "pin_config_keys",
+)  # fmt: skip
+"""Names of the package that belong to its current run."""
 _NEUTRAL_KEY: Final = "otel-bridge"
-_VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_MAX_NAME: Final = 256
 
 
 def install(module: ModuleType, mode: str) -> None:
@@ -98,7 +86,7 @@ class _Capture:
     def init(self, *given: Any, **named: Any) -> Any:
         """Begin a run of otel-bridge in place of W&B's, or beside it."""
         arguments = dict(signature(self._real_init).bind_partial(*given, **named).arguments)
-        asked = _Asked(arguments)
+        asked = WandbArguments(arguments)
         if self._disabled(asked):
             return self._real_init(*given, **named)
         if asked["sync_tensorboard"] or arguments.get("tensorboard"):
@@ -129,36 +117,31 @@ class _Capture:
 
     # --- a run --------------------------------------------------------------------------------------------------------
 
-    def _disabled(self, asked: _Asked) -> bool:
+    def _disabled(self, asked: WandbArguments) -> bool:
         mode = asked["mode"]
         if mode is None:
             mode = self._package.sdk.wandb_setup.singleton().settings.mode
         return bool(mode == "disabled")
 
-    def _current(self, asked: _Asked) -> Any:
+    def _current(self, asked: WandbArguments) -> Any:
         """Return the run that goes on, by W&B's rules for *reinit*; ``None``: a new one begins."""
         current = self._package.run
-        if current is None or not isinstance(current, self._class):
+        if current is None or not isinstance(current, self._class) or asked.beside:
             return None
-        reinit = asked["reinit"]
-        ends = reinit in (True, "finish_previous") or (reinit in (None, "default") and hasattr(sys, "ps1"))
-        if current.recording.run.recorder is not None and current.recording.run.recorder.forked:
-            facts = current.facts
-            named = ((asked["name"], facts.name), (asked["id"], facts.id), (asked["project"], facts.project))
-            ends = any(given not in (None, known) for given, known in named)
-        if ends or reinit == "create_new":
+        if not goes_on(current.recording, current.facts, asked):
             current.finish()
             return None
         return current
 
-    def _begin(self, asked: _Asked, arguments: dict[str, Any]) -> Any:
+    def _begin(self, asked: WandbArguments, arguments: dict[str, Any]) -> Any:
         config, settings = self._parsed(arguments)
         run = begin(asked)
         resumed = bool(asked["resume"]) and asked["resume"] != "never"
-        recording = WandbRecording(run, _resumed_step(run) if resumed else None)
-        facts = _facts(run, asked, resumed=resumed)
+        recording = WandbRecording(run, resumed_step(run) if resumed else None)
+        facts = facts_of(run, asked, resumed=resumed)
         captured = self._class(recording, facts, settings, config)
-        self._set_global(captured)
+        if not asked.beside:
+            self._set_global(captured)
         recording.config(dict(config.items()))
         return captured
 
@@ -168,91 +151,19 @@ class _Capture:
         settings = kept.get("settings")
         if settings is not None:
             kept["settings"] = {**settings} if isinstance(settings, dict) else settings.model_copy()
-        disabled = self._real_init(**{**kept, "mode": "disabled"})
-        config = self._package.sdk.wandb_config.Config()
+        package = self._package
+        before = {name: getattr(package, name) for name in _GLOBALS if hasattr(package, name)}
+        try:
+            disabled = self._real_init(**{**kept, "mode": "disabled"})
+        finally:  # the disabled run has become the program's
+            package.__dict__.update(before)
+        config = package.sdk.wandb_config.Config()
         config.update(dict(disabled.config.items()), allow_val_change=True)
         return config, disabled.settings
 
     def _set_global(self, run: Any) -> None:
-        self._package.sdk.lib.module.set_global(
-            run=run, config=run.config, log=run.log, summary=run.summary, save=run.save, alert=run.alert,
-            use_artifact=run.use_artifact, log_artifact=run.log_artifact, define_metric=run.define_metric,
-            watch=run.watch, unwatch=run.unwatch, mark_preempting=run.mark_preempting, log_model=run.log_model,
-            use_model=run.use_model, link_model=run.link_model,
-        )  # fmt: skip
-
-
-class _Asked:
-    """Arguments of ``wandb.init()``, with those that its settings name, and W&B's variables for what is not given."""
-
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self._arguments, self._settings = arguments, arguments.get("settings")
-
-    def __getitem__(self, name: str) -> Any:
-        given = self._arguments.get(name)
-        if given is None:
-            given = _explicit(self._settings, _OF_SETTINGS[name])
-        if given is None and name in _OF_ENVIRONMENT and not (name == "id" and os.environ.get(RUN_ID.name)):
-            given = os.environ.get(_OF_ENVIRONMENT[name]) or None
-        return given
-
-
-def _explicit(settings: Any, field: str) -> Any:
-    """Return a field that the program set in its ``wandb.Settings`` or dict; ``None``: not set."""
-    if isinstance(settings, dict):
-        return cast("dict[str, Any]", settings).get(field)
-    found: Any = getattr(settings, field, None)
-    return found if field in getattr(settings, "model_fields_set", ()) else None
-
-
-def begin(asked: Any, *, name: str | None = None, id_: str | None = None, project: str | None = None) -> Run:
-    """Begin the run of otel-bridge that W&B's arguments name. Every process records, as in W&B: rank 0."""
-    given = asked["id"] if id_ is None else id_
-    tags = asked["tags"]
-    return api.init(
-        _printable(asked["project"] or project),
-        _printable(asked["name"] or name),
-        id=None if given is None else _usable_id(str(given)),
-        group=_printable(asked["group"]),
-        tags=[tags] if isinstance(tags, str) else [str(tag) for tag in tags or ()],
-        notes=asked["notes"],
-        entity=_printable(asked["entity"]),
-        job_type=_printable(asked["job_type"]),
-        rank=0,
-    )
-
-
-def _facts(run: Run, asked: _Asked, *, resumed: bool) -> RunFacts:
-    given = asked["id"]
-    return RunFacts(
-        id=run.id if given is None else str(given),
-        name=run.name,
-        project=run.project,
-        entity=str(asked["entity"] or ""),
-        group=str(asked["group"] or ""),
-        job_type=str(asked["job_type"] or ""),
-        notes=asked["notes"],
-        tags=tuple(asked["tags"] or ()),
-        resumed=resumed,
-    )
-
-
-def _resumed_step(run: Run) -> int | None:
-    """Return the step after the last one of a run that was delivered before."""
-    report = None if run.recorder is None else read_report(run.recorder.folder)
-    last = None if report is None else report.steps.get(axis_of(run.role))
-    return None if last is None else last + 1
-
-
-def _usable_id(given: str) -> str:
-    return given if _VALID_ID.fullmatch(given) else run_id_of("", given)
-
-
-def _printable(text: Any) -> str | None:
-    """Return a name as otel-bridge accepts it; W&B accepts any text."""
-    if text is None:
-        return None
-    return "".join(char for char in str(text).strip() if char.isprintable())[:_MAX_NAME] or None
+        shown = {name: getattr(run, name) for name in _GLOBALS if hasattr(run, name) and hasattr(self._package, name)}
+        self._package.__dict__.update({**shown, "run": run})
 
 
 def _capture_tensorboard() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.emit.config.capture_env import capture_variables
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import read_report
 from support.trackers import shown_runs
 from support.trainers.captured_wandb import (
     captured,
@@ -32,6 +34,7 @@ from support.trainers.command_runs import (
     run_info,
     runs,
     statuses,
+    values,
 )
 
 pytestmark = pytest.mark.slow
@@ -327,6 +330,28 @@ def test_a_run_begun_again_in_one_process_is_another_run(tmp_path: Path) -> None
 
     assert sorted(path.name for path in runs(tmp_path).iterdir() if (path / "segments").is_dir()) != []
     assert len(list(runs(tmp_path).glob("*/segments"))) == 2
+
+
+def test_runs_beside_each_other_are_runs_of_their_own_and_do_not_become_the_programs_run(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    own = wandb.init(project="p", name="own")
+    others = [wandb.init(project="p", name=f"trial{n}", reinit="create_new") for n in range(2)]
+    assert wandb.run is own
+    for step in range(2):
+        for n, run in enumerate(others):
+            run.log({"trial": n}, step=step)
+        wandb.log({"own": 1}, step=step)
+    """
+
+    captured(tmp_path, code)
+
+    found = {report.name: values(folder) for folder in run_folders(runs(tmp_path)) if (report := read_report(folder))}
+    assert found == {
+        "own": {"own": [(0, 1), (1, 1)]},
+        "trial0": {"trial": [(0, 0), (1, 0)]},
+        "trial1": {"trial": [(0, 1), (1, 1)]},
+    }
 
 
 def test_sync_tensorboard_captures_the_event_writer(tmp_path: Path) -> None:

@@ -18,7 +18,10 @@ MORE: Final[Mapping[str, Sequence[str]]] = {
         *(f"tests/exporters/test_trackio_{name}.py" for name in ("writer", "inbox", "remote", "abilities")),
         "tests/capture/test_trackio.py",
     ),
-    "wandb": tuple(f"tests/exporters/test_wandb_{name}.py" for name in ("contract_online", "offline", "together")),
+    "wandb": (
+        *(f"tests/exporters/test_wandb_{name}.py" for name in ("contract_online", "offline", "together")),
+        "tests/capture/test_wandb.py",
+    ),
     "mlflow": tuple(
         f"tests/exporters/test_mlflow_{name}.py" for name in ("rows", "runs", "params", "traces", "rewards")
     ),

@@ -1,0 +1,143 @@
+"""Arguments of ``wandb.init()`` -> the run of otel-bridge, and what the program sees of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from otel_bridge.capture.wandb_recording import WandbRecording
+from otel_bridge.emit import api
+from otel_bridge.emit.run import Run
+from otel_bridge.journal.report import read_report
+from otel_bridge.records import axis_of, run_id_of
+from otel_bridge.settings import RUN_ID
+
+_OF_SETTINGS: Final = {
+    "project": "project", "entity": "entity", "name": "run_name", "id": "run_id", "group": "run_group",
+    "job_type": "run_job_type", "notes": "run_notes", "tags": "run_tags", "mode": "mode", "reinit": "reinit",
+    "resume": "resume", "sync_tensorboard": "sync_tensorboard",
+}  # fmt: skip
+"""Argument of ``wandb.init()`` to the field of ``wandb.Settings`` that it overrides."""
+_OF_ENVIRONMENT: Final = {
+    "id": "WANDB_RUN_ID", "group": "WANDB_RUN_GROUP", "job_type": "WANDB_JOB_TYPE", "entity": "WANDB_ENTITY",
+    "resume": "WANDB_RESUME",
+}  # fmt: skip
+_VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MAX_NAME: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the program asked for, and sees as attributes of its run.
+
+    Attributes:
+        id: The id under which other processes join: as given, else that of otel-bridge.
+        resumed: Whether the run existed before and is resumed.
+    """
+
+    id: str
+    name: str
+    project: str
+    entity: str
+    group: str
+    job_type: str
+    notes: str | None
+    tags: tuple[str, ...]
+    resumed: bool = False
+
+
+class WandbArguments:
+    """Arguments of ``wandb.init()``, with those that its settings name, and W&B's variables for what is not given."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._arguments, self._settings = arguments, arguments.get("settings")
+
+    @property
+    def beside(self) -> bool:
+        """Whether the run is one beside others of the process, and does not become ``wandb.run``."""
+        return bool(self["reinit"] == "create_new")
+
+    def __getitem__(self, name: str) -> Any:
+        given = self._arguments.get(name)
+        if given is None:
+            given = _explicit(self._settings, _OF_SETTINGS[name])
+        if given is None and name in _OF_ENVIRONMENT and not (name == "id" and os.environ.get(RUN_ID.name)):
+            given = os.environ.get(_OF_ENVIRONMENT[name]) or None
+        return given
+
+
+def _explicit(settings: Any, field: str) -> Any:
+    """Return a field that the program set in its ``wandb.Settings`` or dict; ``None``: not set."""
+    if isinstance(settings, dict):
+        return cast("dict[str, Any]", settings).get(field)
+    found: Any = getattr(settings, field, None)
+    return found if field in getattr(settings, "model_fields_set", ()) else None
+
+
+def begin(asked: WandbArguments, *, name: str | None = None, id_: str | None = None, project: str | None = None) -> Run:
+    """Begin the run of otel-bridge that W&B's arguments name. Every process records, as in W&B: rank 0."""
+    given = asked["id"] if id_ is None else id_
+    tags = asked["tags"]
+    return api.init(
+        _printable(asked["project"] or project),
+        _printable(asked["name"] or name),
+        id=None if given is None else _usable_id(str(given)),
+        group=_printable(asked["group"]),
+        tags=[tags] if isinstance(tags, str) else [str(tag) for tag in tags or ()],
+        notes=asked["notes"],
+        entity=_printable(asked["entity"]),
+        job_type=_printable(asked["job_type"]),
+        rank=0,
+        handle=asked.beside,
+    )
+
+
+def facts_of(run: Run, asked: WandbArguments, *, resumed: bool) -> RunFacts:
+    """Return what the program sees of *run* as attributes of its own run."""
+    given = asked["id"]
+    return RunFacts(
+        id=run.id if given is None else str(given),
+        name=run.name,
+        project=run.project,
+        entity=str(asked["entity"] or ""),
+        group=str(asked["group"] or ""),
+        job_type=str(asked["job_type"] or ""),
+        notes=asked["notes"],
+        tags=tuple(asked["tags"] or ()),
+        resumed=resumed,
+    )
+
+
+def resumed_step(run: Run) -> int | None:
+    """Return the step after the last one of a run that was delivered before."""
+    report = None if run.recorder is None else read_report(run.recorder.folder)
+    last = None if report is None else report.steps.get(axis_of(run.role))
+    return None if last is None else last + 1
+
+
+def _usable_id(given: str) -> str:
+    return given if _VALID_ID.fullmatch(given) else run_id_of("", given)
+
+
+def _printable(text: Any) -> str | None:
+    """Return a name as otel-bridge accepts it; W&B accepts any text."""
+    if text is None:
+        return None
+    return "".join(char for char in str(text).strip() if char.isprintable())[:_MAX_NAME] or None
+
+
+def goes_on(current: WandbRecording, facts: RunFacts, asked: WandbArguments) -> bool:
+    """Return whether ``init()`` returns the current run, by W&B's rules for *reinit*.
+
+    In a forked child the current run is the parent's: the child goes on in it, unless it asks for another one.
+    """
+    recorder, reinit = current.run.recorder, asked["reinit"]
+    if recorder is not None and recorder.forked:
+        named = ((asked["name"], facts.name), (asked["id"], facts.id), (asked["project"], facts.project))
+        return all(given in {None, known} for given, known in named)
+    ends = reinit in (True, "finish_previous") or (reinit in (None, "default") and hasattr(sys, "ps1"))
+    return not ends
