@@ -49,6 +49,11 @@ class RunFacts:
     tags: tuple[str, ...]
     resumed: bool = False
 
+    @property
+    def path(self) -> str:
+        """Return entity, project and id."""
+        return "/".join(filter(None, (self.entity, self.project, self.id)))
+
 
 class WandbArguments:
     """Arguments of ``wandb.init()``, with those that its settings name, and W&B's variables for what is not given."""

@@ -63,7 +63,7 @@ class WandbRecording:
                 for key in special:
                     self._take(str(key), given[key], step)
             else:
-                self._row = given.keys()
+                self._row = tuple(given)
             self.last.note(values)
             self.rows.log(values, step, commit)
         except Exception:  # noqa: BLE001  # objects of the user's

@@ -12,7 +12,7 @@ from typing import Any, Final
 from otel_bridge.capture.wandb_arguments import RunFacts
 from otel_bridge.capture.wandb_recording import WandbRecording
 
-_NEUTRAL: Final = {
+NEUTRAL: Final = {
     "alert": None, "display": False, "finish_artifact": None, "link_artifact": None, "link_model": None,
     "log_code": None, "log_model": None, "mark_preempting": None, "pin_config_keys": None, "restore": None,
     "save": False, "status": None, "to_html": "", "unwatch": None, "upsert_artifact": None, "use_model": None,
@@ -52,7 +52,7 @@ def run_class(package: Any) -> Any:
         config._set_callback(recording.config_callback)
 
     body: dict[str, Any] = {"__init__": begin, "__exit__": _leave, **_recorded(package), **_shown_facts()}
-    for name, result in _NEUTRAL.items():
+    for name, result in NEUTRAL.items():
         if hasattr(package.Run, name):
             body[name] = _neutral(name, result)
     return type("CapturedWandbRun", (package.Run,), body)
@@ -117,11 +117,8 @@ def _shown_facts() -> dict[str, Any]:
         urls: Mapping[str, str] = self.recording.run.urls
         return urls.get("wandb") or next(iter(urls.values()), None)
 
-    def path(self: Any) -> str:
-        return "/".join(filter(None, (self.facts.entity, self.facts.project, self.facts.id)))
-
     read: dict[str, Callable[[Any], Any]] = {
-        "url": url, "dir": folder, "path": path,
+        "url": url, "dir": folder,
         "config": lambda self: self._config,
         "step": lambda self: self.recording.rows.step,
         "starting_step": lambda self: self._starting_step,
@@ -132,7 +129,9 @@ def _shown_facts() -> dict[str, Any]:
         "sweep_url": lambda _self: None,
         "sync_dir": folder,
     }  # fmt: skip
-    facts = {name: property(_fact(name)) for name in ("id", "project", "entity", "group", "job_type", "resumed")}
+    facts = {
+        name: property(_fact(name)) for name in ("id", "project", "entity", "group", "job_type", "path", "resumed")
+    }
     settable = {name: _settable(name) for name in ("name", "notes", "tags")}
     return {name: property(get) for name, get in read.items()} | facts | settable
 

@@ -1,0 +1,1 @@
+"""Modules with the calls of other trackers, for programs without those trackers."""

@@ -1,0 +1,322 @@
+"""The calls of wandb that training programs make, without wandb: ``import otel_bridge.compat.wandb as wandb``.
+
+They become what the capture makes of the real package. What only W&B itself can do, such as ``Api``, raises an error
+that names the package.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+from otel_bridge.capture import hook
+from otel_bridge.capture.wandb_arguments import RunFacts, WandbArguments, begin, facts_of, goes_on, resumed_step
+from otel_bridge.capture.wandb_recording import RecordedSummary, WandbRecording
+from otel_bridge.capture.wandb_run import NEUTRAL, NoArtifact
+from otel_bridge.compat.objects import Audio, Config, Histogram, Html, Image, Molecule, Object3D, Plotly, Table, Video
+from otel_bridge.emit.startup import nothing_recorded
+from otel_bridge.errors import ConfigError, MissingExtraError
+from otel_bridge.settings import environment
+
+__version__: Final = "0.31.0"
+"""Version of wandb whose calls these are."""
+__all__ = [
+    "AlertLevel", "Artifact", "Audio", "CommError", "Config", "Error", "Histogram", "Html", "Image", "Molecule",
+    "Object3D", "Plotly", "Run", "Settings", "Table", "UsageError", "Video", "api", "config", "finish", "init", "login",
+    "require", "run", "sdk", "setup", "summary", "teardown", "util",
+]  # fmt: skip
+_OF_RUN: Final = frozenset({"log", "define_metric", "log_artifact", "use_artifact", *NEUTRAL})
+"""Functions of the module that act on its current run."""
+_ONLY_REAL: Final = frozenset({"Api", "agent", "controller", "launch", "sweep", "plot", "apis"})
+
+
+class Artifact(NoArtifact):
+    """An artifact, which is counted when it is logged and not recorded."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        del given, named
+
+
+class Error(Exception):
+    """Base of W&B's errors."""
+
+
+class UsageError(Error):
+    """Raised by W&B for a call that cannot be used."""
+
+
+class CommError(Error):
+    """Raised by W&B when its server cannot be reached; never here."""
+
+
+class AlertLevel(Enum):
+    """Level of an alert."""
+
+    INFO = "INFO"
+    WARN = "WARN"
+    ERROR = "ERROR"
+
+
+class Settings(SimpleNamespace):
+    """Settings of a run, as given."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.model_fields_set = set(given)
+
+
+class Run:
+    """One run; `init` begins it."""
+
+    def __init__(self, recording: WandbRecording, facts: RunFacts, config: Config, *, disabled: bool) -> None:
+        self._recording, self._facts, self._folder = recording, facts, ""
+        self.config, self.summary, self.disabled = config, recording.last, disabled
+        self.name, self.notes, self.tags = facts.name, facts.notes, facts.tags
+        self.offline = False
+        object.__setattr__(config, "record", recording.config)
+        recording.config(dict(config))
+
+    @property
+    def id(self) -> str:
+        """Return the id under which other processes join."""
+        return self._facts.id
+
+    @property
+    def project(self) -> str:
+        """Return the project."""
+        return self._facts.project
+
+    @property
+    def entity(self) -> str:
+        """Return the entity, empty when none was given."""
+        return self._facts.entity
+
+    @property
+    def group(self) -> str:
+        """Return the group, empty when none was given."""
+        return self._facts.group
+
+    @property
+    def job_type(self) -> str:
+        """Return the kind of job, empty when none was given."""
+        return self._facts.job_type
+
+    @property
+    def resumed(self) -> bool:
+        """Return whether the run is resumed."""
+        return self._facts.resumed
+
+    @property
+    def step(self) -> int:
+        """Return the step of the next row without a step."""
+        return self._recording.rows.step
+
+    @property
+    def path(self) -> str:
+        """Return entity, project and id."""
+        return self._facts.path
+
+    @property
+    def url(self) -> str | None:
+        """Return the run's page in a tracker, once it is known."""
+        urls = self._recording.run.urls
+        return urls.get("wandb") or next(iter(urls.values()), None)
+
+    @property
+    def dir(self) -> str:
+        """Return a folder of this process, which is not recorded."""
+        if not self._folder:
+            self._recording.not_captured("wandb.run.dir")
+            self._folder = tempfile.mkdtemp(prefix="otel-bridge-wandb-")
+        return self._folder
+
+    def log(self, data: Any = None, step: Any = None, commit: Any = None, sync: Any = None) -> None:
+        """Record a row, by W&B's rules for *step* and *commit*."""
+        del sync
+        self._recording.log(data, step, commit)
+
+    def define_metric(self, name: str, step_metric: str | None = None, **others: Any) -> None:
+        """Note the step metric of a key or glob."""
+        if others.get("summary"):
+            self._recording.not_captured("define_metric(summary=)")
+        self._recording.define_metric(name, step_metric)
+
+    def log_artifact(self, *given: Any, **named: Any) -> NoArtifact:
+        """Do nothing: the call has no counterpart, and is counted."""
+        del given, named
+        self._recording.not_captured("wandb.run.log_artifact")
+        return NoArtifact()
+
+    use_artifact = log_artifact
+
+    def finish(self, exit_code: Any = None, **others: Any) -> None:
+        """End the run."""
+        del others
+        self._recording.finish(exit_code)
+        if _shown()["run"] is self:
+            _shown().update(run=None, config=Config(), summary={})
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a method without a counterpart, which is counted."""
+        if name not in NEUTRAL:
+            raise AttributeError(f"wandb.run.{name}: expected a call of docs/capture.md, or the real wandb")
+
+        def neutral(*given: Any, **named: Any) -> Any:
+            del given, named
+            self._recording.not_captured(f"wandb.run.{name}")
+            return NEUTRAL[name]
+
+        return neutral
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            traceback.print_exception(kind, error, trace)
+        self.finish(exit_code=int(kind is not None))
+
+
+run: Run | None = None
+config = Config()
+summary: RecordedSummary | dict[str, Any] = {}
+
+
+def init(  # noqa: PLR0917  # the order of W&B's arguments
+    entity: str | None = None,
+    project: str | None = None,
+    dir: Any = None,  # noqa: A002
+    id: str | None = None,  # noqa: A002
+    name: str | None = None,
+    notes: str | None = None,
+    tags: Any = None,
+    config: Any = None,
+    **others: Any,
+) -> Run:
+    """Begin a run, or return the current one, by W&B's rules for ``reinit``.
+
+    Args:
+        entity: W&B entity.
+        project: Project.
+        dir: No effect.
+        id: Id of a run of another process, to join it.
+        name: Run name.
+        notes: Notes on the run.
+        tags: Tags.
+        config: Hyperparameters: a mapping, a namespace or the path of a YAML file.
+        others: ``group``, ``job_type``, ``mode``, ``reinit``, ``resume``, ``settings``, ``sync_tensorboard``; any other
+            argument has no effect.
+    """
+    del dir
+    given = {"entity": entity, "project": project, "id": id, "name": name, "notes": notes, "tags": tags, **others}
+    asked = WandbArguments(given)
+    current = _shown()["run"]
+    if current is not None and not asked.beside:
+        if goes_on(current._recording, current._facts, asked):
+            return cast("Run", current)
+        current.finish()
+    if asked["sync_tensorboard"]:
+        hook.capture("tensorboard", mode="replace")
+    disabled = (asked["mode"] or os.environ.get("WANDB_MODE")) == "disabled"
+    recorded = nothing_recorded(environment(), Path()) if disabled else begin(asked)
+    resumed = bool(asked["resume"]) and asked["resume"] != "never"
+    recording = WandbRecording(recorded, resumed_step(recorded) if resumed else None)
+    begun = Run(recording, facts_of(recorded, asked, resumed=resumed), _config_of(config), disabled=disabled)
+    if not asked.beside:
+        _shown().update(run=begun, config=begun.config, summary=begun.summary)
+    return begun
+
+
+def finish(exit_code: Any = None, **others: Any) -> None:
+    """End the current run; without one nothing happens."""
+    del others
+    current = _shown()["run"]
+    if current is not None:
+        current.finish(exit_code)
+
+
+teardown = finish
+
+
+def login(key: Any = None, **others: Any) -> bool:
+    """Accept any key; nothing is sent or stored."""
+    del key, others
+    return True
+
+
+def setup(settings: Any = None) -> None:
+    """Do nothing: there is no service process."""
+    del settings
+
+
+def require(*features: Any, **named: Any) -> None:
+    """Do nothing: there are no features to choose."""
+    del features, named
+
+
+def _generate_id(length: int = 8) -> str:
+    return secrets.token_hex(length)[:length]
+
+
+api = SimpleNamespace(api_key=os.environ.get("WANDB_API_KEY") or "otel-bridge")
+util = SimpleNamespace(generate_id=_generate_id)
+sdk = SimpleNamespace(lib=SimpleNamespace(runid=SimpleNamespace(generate_id=_generate_id)))
+
+
+def __getattr__(name: str) -> Any:
+    """Return a function of the current run.
+
+    Raises:
+        MissingExtraError: Only the real package has it.
+        AttributeError: It is not a name of wandb's that programs use.
+    """
+    if name in _ONLY_REAL:
+        raise MissingExtraError(f"wandb.{name} needs W&B's own package: pip install wandb, and `import wandb`")
+    if name not in _OF_RUN:
+        raise AttributeError(f"module 'otel_bridge.compat.wandb' has no attribute {name!r}: see docs/capture.md")
+
+    def call(*given: Any, **named: Any) -> Any:
+        current = _shown()["run"]
+        if current is None:
+            raise Error(f"You must call wandb.init() before wandb.{name}()")
+        return getattr(current, name)(*given, **named)
+
+    return call
+
+
+def _shown() -> dict[str, Any]:
+    """Return the names of this module, which show its current run."""
+    return globals()
+
+
+def _config_of(given: Any) -> Config:
+    if isinstance(given, str | os.PathLike):
+        return Config(_read_yaml(Path(cast("str", given))))
+    if given is None:
+        return Config()
+    if isinstance(given, Mapping):
+        return Config(cast("Mapping[str, Any]", given))
+    return Config(vars(given))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """Return the entries of a config file of W&B, whose values may be below ``value``."""
+    try:
+        import yaml  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415  # only for programs with such a file
+
+        read: Any = yaml.safe_load(path.read_text("utf-8"))
+    except Exception as exc:
+        raise ConfigError(f"config={os.fspath(path)!r}: {exc}; expected a YAML file of hyperparameters") from exc
+    entries = cast("dict[str, Any]", read if isinstance(read, dict) else {})
+    return {
+        key: value["value"] if isinstance(value, dict) and "value" in value else value
+        for key, value in entries.items()
+        if key != "wandb_version"
+    }

@@ -1,0 +1,76 @@
+"""The calls of wandb without wandb: what is not in test_wandb.py, which runs every call with both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import otel_bridge.compat.wandb as compat
+from otel_bridge.errors import MissingExtraError
+from support.trainers.captured_wandb import captured, captured_config, captured_points
+
+
+class _Frame:
+    columns = ("a", "b")
+
+    class values:  # as a DataFrame has it
+        @staticmethod
+        def tolist() -> list[list[int]]:
+            return [[1, 2]]
+
+
+def test_a_table_is_filled_as_in_wandb() -> None:
+    table = compat.Table(columns=["a"], data=[[1]])
+    table.add_data(2)
+    table.add_column("b", ["x", "y"])
+
+    assert (table.columns, table.data, table.get_column("b")) == (["a", "b"], [[1, "x"], [2, "y"]], ["x", "y"])
+    assert compat.Table(dataframe=_Frame()).data == [[1, 2]]
+    with pytest.raises(ValueError, match="1 cells, expected 2"):
+        table.add_data(3)
+
+
+@pytest.mark.parametrize("name", ["Api", "sweep", "plot"])
+def test_what_only_the_real_package_has_says_so(name: str) -> None:
+    with pytest.raises(MissingExtraError, match=f"wandb.{name} needs W&B's own package: pip install wandb"):
+        getattr(compat, name)
+
+
+def test_other_names_are_missing_as_in_any_module_and_calls_before_init_are_errors() -> None:
+    found: Any = compat
+
+    assert not hasattr(found, "no_such_name")
+    with pytest.raises(compat.Error, match=r"You must call wandb.init\(\) before wandb.log\(\)"):
+        found.log({"a": 1})
+    assert compat.run is None
+
+
+@pytest.mark.slow
+def test_a_program_with_a_config_file_and_a_disabled_run(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("wandb_version: 1\nlr: {desc: rate, value: 0.5}\nlayers: 2\n", "utf-8")
+    code = """
+    import sys
+    sys.modules["wandb"] = None
+    import otel_bridge.compat.wandb as wandb
+    with wandb.init(project="p", name="off", mode="disabled", config={"seed": 1}) as run:
+        assert (run.disabled, wandb.config.seed) == (True, 1)
+        wandb.log({"off": 1})
+    with wandb.init(project="p", name="on", config="config.yaml", tags=["x"], notes="n") as run:
+        assert (wandb.config.lr, run.tags, wandb.run is run, run.dir != "") == (0.5, ("x",), True, True)
+        assert wandb.init() is run
+        wandb.log({"on": 1, "image": wandb.Image("x.png"), "list": [wandb.Audio([1])]}, step=4)
+        wandb.alert("title", "text")
+        wandb.config.setdefaults({"lr": 1, "more": 2})
+        assert wandb.summary["on"] == 1
+    assert wandb.run is None and wandb.login() and wandb.util.generate_id()
+    wandb.finish()
+    """
+
+    output = captured(tmp_path, code)
+
+    assert captured_points(tmp_path) == {"on": [(4, 1)]}
+    assert captured_config(tmp_path).items() >= {"lr": 0.5, "layers": 2, "more": 2}.items()
+    assert "wandb.Image" in output
+    assert "wandb.Audio" in output
