@@ -11,6 +11,8 @@ from typing import Any, Final, cast
 
 from otel_bridge.emit.media.values import Audio, Html, Image, Markdown, Media, Table, Video
 
+_LIKE_WANDB: Final = ("wandb.", "otel_bridge.compat.")
+_PICTURES: Final = ("PIL", "matplotlib")
 _TRACKIO: Final = "TYPE"
 """Attribute with the type of each of Trackio's objects."""
 
@@ -30,12 +32,18 @@ def media_of(value: Any) -> Media | list[Media] | None:
 
 
 def _medium_of(value: Any) -> Media | None:
+    kind = cast("type[object]", type(value))
+    if isinstance(value, Media):
+        return value
+    if kind.__module__.partition(".")[0] in _PICTURES:
+        return Image(value)
     of_trackio: object = getattr(value, _TRACKIO, None)
     if isinstance(of_trackio, str):
         make = _OF_TRACKIO.get(of_trackio)
         return None if make is None else make(value)
-    for base in cast("type[object]", type(value)).__mro__:
-        made = _OF_WANDB.get(base.__name__) if base.__module__.startswith("wandb.") else None
+    for base in kind.__mro__:
+        name = base.__name__.removeprefix("Wandb")  # as in otel_bridge.compat
+        made = _OF_WANDB.get(name) if base.__module__.startswith(_LIKE_WANDB) else None
         if made is not None:
             return made(value)
     return None

@@ -16,8 +16,8 @@ from otel_bridge.emit.encode.values import is_scalar
 from otel_bridge.emit.run import Run
 
 _PLAIN: Final = frozenset({int, float, bool, str, dict, type(None)})
-_OWN: Final = ("wandb.", "otel_bridge.compat.")
-"""Packages whose objects are W&B's media and tables."""
+_OBJECTS: Final = ("wandb.", "otel_bridge.compat.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
+"""Packages whose objects are media and tables."""
 _MAX_TYPES: Final = 256
 _MAX_SUMMARY: Final = 100_000
 _CONFIG_OF_WANDB: Final = "_wandb"
@@ -48,7 +48,7 @@ class WandbRecording:
         run.call_before_end(lambda _run: self.rows.end())
 
     def log(self, data: Any, step: Any = None, commit: Any = None) -> None:
-        """Record one ``log()`` call; tables become rollouts or media, other objects are counted."""
+        """Record one ``log()`` call; tables of prompts and responses become rollouts, others and media are media."""
         counts.captured("wandb.log")
         try:
             if not isinstance(data, Mapping):
@@ -105,7 +105,8 @@ class WandbRecording:
             return bool(value) and self._is_special(value[0])
         known = self._special.get(kind)
         if known is None:
-            known = f"{kind.__module__}.".startswith(_OWN) and kind.__name__ != "Histogram"
+            histogram = any(base.__name__ == "Histogram" for base in kind.__mro__)
+            known = f"{kind.__module__}.".startswith(_OBJECTS) and not histogram
             if len(self._special) < _MAX_TYPES:
                 self._special[kind] = known
         return known
@@ -113,24 +114,22 @@ class WandbRecording:
     def _take(self, key: str, value: Any, step: Any) -> None:
         one: Any = value[0] if type(value) in {list, tuple} else value
         kind = cast("type[object]", type(one))
+        name = f"wandb.{kind.__name__.removeprefix('Wandb')}"
         try:
-            taken = any(base.__name__ == "Table" for base in kind.__mro__) and self._take_table(key, one, step)
+            is_table = any(base.__name__.endswith("Table") for base in kind.__mro__)
+            if is_table and self._take_table(key, one, step):
+                return
         except Exception:  # noqa: BLE001  # what the program put into the table
             self.run.count_drop("rollout_unreadable", key=key)
             return
-        if not taken and not self._take_media(key, value, kind.__name__, step):
-            counts.not_captured(f"wandb.{kind.__name__}")
-            self.run.count_drop("not_captured", key=f"{key} (wandb.{kind.__name__})")
-
-    def _take_media(self, key: str, value: Any, kind: str, step: Any) -> bool:
-        """Record media; return whether they are of a known kind."""
         media = media_of(value)
         if media is None:
-            return False
+            counts.not_captured(name)
+            self.run.count_drop("not_captured", key=f"{key} ({name})")
+            return
+        counts.captured(name)
         role, at = self.rows.step_of(key, step)
-        counts.captured(f"wandb.{kind}")
         self.run.log({key: media}, at, role=role)
-        return True
 
     def _take_table(self, key: str, table: Any, step: Any) -> bool:
         """Record the new rows of a table as rollouts; return whether its columns are those of rollouts."""

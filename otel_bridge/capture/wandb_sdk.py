@@ -19,10 +19,10 @@ from otel_bridge.capture import hook
 from otel_bridge.capture.wandb_arguments import WandbArguments, begin, facts_of, goes_on, resumed_step
 from otel_bridge.capture.wandb_recording import WandbRecording
 from otel_bridge.capture.wandb_run import run_class
-from otel_bridge.capture.wandb_tee import copy_too
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
+from otel_bridge.emit.run import Run
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import environment
 
@@ -96,7 +96,7 @@ class _Capture:
             before = self._package.run
             run = self._real_init(*given, **named)
             if run is not before:
-                copy_too(self._package, run, begin(asked, name=run.name, id_=run.id, project=run.project))
+                _copy_too(self._package, run, begin(asked, name=run.name, id_=run.id, project=run.project))
             return run
         current = self._current(asked)
         return current if current is not None else self._begin(asked, arguments)
@@ -177,6 +177,45 @@ def _refuse_twice() -> None:
     env = environment()
     choice = choose(None, env, Path.cwd(), launched=launcher_alive(env), elsewhere=True)
     refuse_twice(("wandb",), "tee", choice.names)
+
+
+def _copy_too(package: Any, run: Any, recorded: Run) -> None:
+    """Let W&B's own *run* record what it is given in *recorded* as well.
+
+    Args:
+        package: The package ``wandb``.
+        run: Its run, begun just now.
+        recorded: The run of otel-bridge.
+    """
+    recording = WandbRecording(recorded)
+    real_log, real_finish, real_metric = run.log, run.finish, run._metric_callback
+    real_config = run._config_callback
+
+    def log(data: Any, step: Any = None, commit: Any = None, **named: Any) -> None:
+        """Record a row in both."""
+        recording.log(data, step, commit)
+        real_log(data, step=step, commit=commit, **named)
+
+    def finish(exit_code: Any = None, **named: Any) -> None:
+        """Finish both."""
+        real_finish(exit_code=exit_code, **named)
+        recording.finish(exit_code)
+
+    def note_metric(record: Any) -> None:
+        """Define a metric in both."""
+        recording.define_metric(record.glob_name or record.name, record.step_metric or None)
+        real_metric(record)
+
+    def note_config(key: Any = None, val: Any = None, data: Any = None) -> None:
+        """Change the config of both."""
+        recording.config_callback(key, val, data)
+        real_config(key=key, val=val, data=data)
+
+    run.log, run.finish, run._metric_callback = log, finish, note_metric
+    run._config._set_callback(note_config)
+    if package.run is run:
+        package.log = log
+    recording.config(dict(run.config.items()))
 
 
 class _NeutralApi:

@@ -1,14 +1,16 @@
-"""Values that programs give to ``wandb.log()``, without wandb: tables and histograms are recorded, media are not."""
+"""Values that programs give to ``wandb.log()``, and the config of a run, without wandb."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from otel_bridge.emit.encode.histogram import Histogram as CountedHistogram
+from otel_bridge.emit.encode.histogram import Histogram
+from otel_bridge.emit.media.values import Audio, Html, Image, Video
 
 
-class Table:
+class WandbTable:
     """Rows under named columns; those of prompts and responses become rollouts.
 
     Args:
@@ -63,7 +65,7 @@ class Table:
         return enumerate(self.data)
 
 
-class Histogram(CountedHistogram):
+class WandbHistogram(Histogram):
     """A histogram of numbers, or of counts and edges.
 
     Args:
@@ -77,42 +79,61 @@ class Histogram(CountedHistogram):
         super().__init__(sequence, np_histogram=np_histogram)
 
 
-class Media:
-    """Stands for an image, video, audio or page, which is not recorded: each is counted when it is logged."""
+class WandbImage(Image):
+    """An image; *mode* and the arguments for masks and boxes have no effect."""
+
+    __slots__ = ()
+
+    def __init__(self, data_or_path: Any, mode: str | None = None, caption: str | None = None, **others: Any) -> None:
+        del mode, others
+        super().__init__(data_or_path, caption)
+
+
+class WandbAudio(Audio):
+    """Sound."""
+
+    __slots__ = ()
+
+    def __init__(self, data_or_path: Any, sample_rate: int | None = None, caption: str | None = None) -> None:
+        super().__init__(data_or_path, sample_rate, caption)
+
+
+class WandbVideo(Video):
+    """A film; *format* has no effect."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        data_or_path: Any,
+        caption: str | None = None,
+        fps: int | None = None,
+        format: str | None = None,  # noqa: A002
+    ) -> None:
+        del format
+        super().__init__(data_or_path, caption, fps)
+
+
+class WandbHtml(Html):
+    """A page: a text, an open file, or the path of a file that ends with ``.html``."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Any, inject: bool = True, data_is_not_path: bool = False) -> None:
+        del inject
+        text: Any = data.read() if hasattr(data, "read") else data
+        is_path = isinstance(text, Path) or (not data_is_not_path and str(text).endswith((".html", ".htm")))
+        super().__init__(Path(text) if is_path else text)
+
+
+class WandbChart:
+    """Stands for a chart, a molecule or a 3D object: counted when it is logged, and not recorded."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         del given, named
 
 
-class Image(Media):
-    """An image, which is counted and not recorded."""
-
-
-class Video(Media):
-    """A video, which is counted and not recorded."""
-
-
-class Audio(Media):
-    """Audio, which is counted and not recorded."""
-
-
-class Html(Media):
-    """A page, which is counted and not recorded."""
-
-
-class Plotly(Media):
-    """A chart, which is counted and not recorded."""
-
-
-class Object3D(Media):
-    """A 3D object, which is counted and not recorded."""
-
-
-class Molecule(Media):
-    """A molecule, which is counted and not recorded."""
-
-
-class Config(dict[str, Any]):
+class WandbConfig(dict[str, Any]):
     """The hyperparameters of a run; each change is recorded once the run has begun."""
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:

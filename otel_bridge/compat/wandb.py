@@ -20,7 +20,16 @@ from otel_bridge.capture import hook
 from otel_bridge.capture.wandb_arguments import RunFacts, WandbArguments, begin, facts_of, goes_on, resumed_step
 from otel_bridge.capture.wandb_recording import RecordedSummary, WandbRecording
 from otel_bridge.capture.wandb_run import NEUTRAL, NoArtifact
-from otel_bridge.compat.objects import Audio, Config, Histogram, Html, Image, Molecule, Object3D, Plotly, Table, Video
+from otel_bridge.compat.objects import (
+    WandbAudio,
+    WandbChart,
+    WandbConfig,
+    WandbHistogram,
+    WandbHtml,
+    WandbImage,
+    WandbTable,
+    WandbVideo,
+)
 from otel_bridge.emit.startup import nothing_recorded
 from otel_bridge.errors import ConfigError, MissingExtraError
 from otel_bridge.settings import environment
@@ -35,6 +44,10 @@ __all__ = [
 _OF_RUN: Final = frozenset({"log", "define_metric", "log_artifact", "use_artifact", *NEUTRAL})
 """Functions of the module that act on its current run."""
 _ONLY_REAL: Final = frozenset({"Api", "agent", "controller", "launch", "sweep", "plot", "apis"})
+
+
+Audio, Config, Histogram, Html = WandbAudio, WandbConfig, WandbHistogram, WandbHtml
+Image, Table, Video, Molecule, Object3D, Plotly = WandbImage, WandbTable, WandbVideo, WandbChart, WandbChart, WandbChart
 
 
 class Artifact(NoArtifact):
@@ -64,7 +77,7 @@ class AlertLevel(Enum):
     ERROR = "ERROR"
 
 
-class Settings(SimpleNamespace):
+class CompatSettings(SimpleNamespace):
     """Settings of a run, as given."""
 
     def __init__(self, **given: Any) -> None:
@@ -72,10 +85,13 @@ class Settings(SimpleNamespace):
         self.model_fields_set = set(given)
 
 
-class Run:
+Settings = CompatSettings
+
+
+class CompatRun:
     """One run; `init` begins it."""
 
-    def __init__(self, recording: WandbRecording, facts: RunFacts, config: Config, *, disabled: bool) -> None:
+    def __init__(self, recording: WandbRecording, facts: RunFacts, config: WandbConfig, *, disabled: bool) -> None:
         self._recording, self._facts, self._folder = recording, facts, ""
         self.config, self.summary, self.disabled = config, recording.last, disabled
         self.name, self.notes, self.tags = facts.name, facts.notes, facts.tags
@@ -161,7 +177,7 @@ class Run:
         del others
         self._recording.finish(exit_code)
         if _shown()["run"] is self:
-            _shown().update(run=None, config=Config(), summary={})
+            _shown().update(run=None, config=WandbConfig(), summary={})
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return a method without a counterpart, which is counted."""
@@ -175,7 +191,7 @@ class Run:
 
         return neutral
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> CompatRun:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -184,8 +200,9 @@ class Run:
         self.finish(exit_code=int(kind is not None))
 
 
-run: Run | None = None
-config = Config()
+Run = CompatRun
+run: CompatRun | None = None
+config = WandbConfig()
 summary: RecordedSummary | dict[str, Any] = {}
 
 
@@ -199,7 +216,7 @@ def init(  # noqa: PLR0917  # the order of W&B's arguments
     tags: Any = None,
     config: Any = None,
     **others: Any,
-) -> Run:
+) -> CompatRun:
     """Begin a run, or return the current one, by W&B's rules for ``reinit``.
 
     Args:
@@ -220,7 +237,7 @@ def init(  # noqa: PLR0917  # the order of W&B's arguments
     current = _shown()["run"]
     if current is not None and not asked.beside:
         if goes_on(current._recording, current._facts, asked):
-            return cast("Run", current)
+            return cast("CompatRun", current)
         current.finish()
     if asked["sync_tensorboard"]:
         hook.capture("tensorboard", mode="replace")
@@ -228,7 +245,7 @@ def init(  # noqa: PLR0917  # the order of W&B's arguments
     recorded = nothing_recorded(environment(), Path()) if disabled else begin(asked)
     resumed = bool(asked["resume"]) and asked["resume"] != "never"
     recording = WandbRecording(recorded, resumed_step(recorded) if resumed else None)
-    begun = Run(recording, facts_of(recorded, asked, resumed=resumed), _config_of(config), disabled=disabled)
+    begun = CompatRun(recording, facts_of(recorded, asked, resumed=resumed), _config_of(config), disabled=disabled)
     if not asked.beside:
         _shown().update(run=begun, config=begun.config, summary=begun.summary)
     return begun
@@ -296,14 +313,14 @@ def _shown() -> dict[str, Any]:
     return globals()
 
 
-def _config_of(given: Any) -> Config:
+def _config_of(given: Any) -> WandbConfig:
     if isinstance(given, str | os.PathLike):
-        return Config(_read_yaml(Path(cast("str", given))))
+        return WandbConfig(_read_yaml(Path(cast("str", given))))
     if given is None:
-        return Config()
+        return WandbConfig()
     if isinstance(given, Mapping):
-        return Config(cast("Mapping[str, Any]", given))
-    return Config(vars(given))
+        return WandbConfig(cast("Mapping[str, Any]", given))
+    return WandbConfig(cast("dict[str, Any]", vars(given)))
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import otel_bridge.compat.wandb as compat
 from otel_bridge.errors import MissingExtraError
 from support.trainers.captured_wandb import captured, captured_config, captured_points
+from support.trainers.command_runs import only_folder, records, runs
 
 
 class _Frame:
@@ -60,7 +62,7 @@ def test_a_program_with_a_config_file_and_a_disabled_run(tmp_path: Path) -> None
     with wandb.init(project="p", name="on", config="config.yaml", tags=["x"], notes="n") as run:
         assert (wandb.config.lr, run.tags, wandb.run is run, run.dir != "") == (0.5, ("x",), True, True)
         assert wandb.init() is run
-        wandb.log({"on": 1, "image": wandb.Image("x.png"), "list": [wandb.Audio([1])]}, step=4)
+        wandb.log({"on": 1, "image": wandb.Image("x.png"), "list": [wandb.Plotly([1])]}, step=4)
         wandb.alert("title", "text")
         wandb.config.setdefaults({"lr": 1, "more": 2})
         assert wandb.summary["on"] == 1
@@ -73,4 +75,31 @@ def test_a_program_with_a_config_file_and_a_disabled_run(tmp_path: Path) -> None
     assert captured_points(tmp_path) == {"on": [(4, 1)]}
     assert captured_config(tmp_path).items() >= {"lr": 0.5, "layers": 2, "more": 2}.items()
     assert "wandb.Image" in output
-    assert "wandb.Audio" in output
+    assert "wandb.Chart" in output
+
+
+@pytest.mark.slow
+def test_media_and_other_tables_are_media_of_their_step(tmp_path: Path) -> None:
+    code = """
+    import sys
+    import numpy as np
+    import PIL.Image
+    sys.modules["wandb"] = None
+    import otel_bridge.compat.wandb as wandb
+    wandb.init(project="p", name="e")
+    pixels = np.zeros((2, 3, 3), dtype=np.uint8)
+    wandb.log({"loss": 1.0, "one": wandb.Image(pixels, caption="black")}, step=5)
+    wandb.log({"many": [wandb.Image(pixels), PIL.Image.new("RGB", (2, 2))], "page": wandb.Html("<b>x</b>")}, step=5)
+    wandb.log({"table": wandb.Table(columns=["n", "picture"], data=[[1, wandb.Image(pixels)]])}, step=6)
+    wandb.log({"chart": wandb.Object3D("x")}, step=6)
+    """
+
+    output = captured(tmp_path, code)
+
+    found = [one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "media"]
+    assert [(one["key"], one["step"], [item["type"] for item in one["items"]]) for one in found] == [
+        ("one", 5, ["image"]), ("many", 5, ["image", "image"]), ("page", 5, ["html"]), ("table", 6, ["table"])
+    ]  # fmt: skip
+    assert captured_points(tmp_path) == {"loss": [(5, 1.0)]}
+    assert re.search(r"wandb.Image +2 ", output)
+    assert "wandb.Chart" in output
