@@ -157,6 +157,7 @@ class Translator:
             status: A person's statement of how processes without an end event ended; ``None``: as derived.
         """
         records = self._pause(now_unix_ns)
+        self._media.close()
         self._lifecycle.close(now_unix_ns, status)
         return self._with_restarts(records + self._end_if_due(now_unix_ns, closing=True))
 

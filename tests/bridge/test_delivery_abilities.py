@@ -8,6 +8,7 @@ import pytest
 
 from otel_bridge.errors import RetryableError
 from support.bridge.delivery_bench import Bench, Tracker, rollout, row
+from support.media_samples import image, media
 
 TEXT = "Tracker 1 shows spans as text, as a tree from 2"
 WHY = "rollouts: Tracker 1 shows none"
@@ -90,3 +91,13 @@ def test_a_tracker_without_a_call_is_blocked_at_open_and_not_tried_again_for_eve
     assert shown.state == "blocked"
     assert shown.reason.startswith(f"tracker {reason}")
     assert shown.help == "pip install --upgrade tracker"
+
+
+def test_media_of_a_writer_that_shows_none_are_counted_and_hold_nothing_up(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Tracker())
+
+    bench.ledger.commit([row(1), media("one", image(1)), media("two", image(2)), row(4)])
+    bench.run()
+
+    held = bench.ledger.destination("memory", {})
+    assert (held.written, held.rows, held.left_out) == (4, 2, {"media: this exporter shows none": 2})

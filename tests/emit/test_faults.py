@@ -50,6 +50,19 @@ def test_rows_that_a_full_disk_has_no_room_for_are_dropped_and_the_rest_stays_wh
     assert seen.event("rl.dropped").body == {"disk_full": 3}
 
 
+def test_media_that_a_full_disk_has_no_room_for_are_dropped_and_the_rest_stays_whole(tmp_path: Path) -> None:
+    with run_in(tmp_path, role="trainer") as run:
+        with largest_file(100_000):
+            run.log({"loss": 0.5, "film": otel_bridge.Video(b"GIF89a" + bytes(3 << 20))}, step=0)
+            run.log({"note": otel_bridge.Text("small")}, step=1)
+        run.finish()
+
+    (seen,) = seen_in(tmp_path)
+    assert [row.step for row in seen.rows] == [0]
+    assert [event.body for event in seen.events if event.name == "rl.media"] == [b"small"]
+    assert (seen.gap_bytes, seen.event("rl.dropped").body) == (0, {"disk_full": 1})
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a disk of 1 MB."""

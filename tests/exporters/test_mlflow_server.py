@@ -15,6 +15,7 @@ from otel_bridge.records import RolloutRecord, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.contract import ReadBack, WriterContract, same_scalars
 from support.free_ports import free_port
+from support.media_samples import image, media, text
 from support.trackers import mlflow_reading
 from support.trackers.mlflow_server import PYTHON, FaultProxy, mlflow_server
 
@@ -364,3 +365,33 @@ def test_several_bridges_write_one_run_at_once(server: str, store: str, run: Run
     (held,) = mlflow_reading.runs_of(server, run)
     assert held.data.tags["rl.roles"] == "evaluator,explorer,judge,trainer"
     same_scalars(mlflow_reading.contents(store, run), [row for role in roles for row in rows[role]])
+
+
+def test_media_reach_the_servers_artifacts_and_come_again_without_a_copy(
+    server: str, store: str, tmp_path: Path
+) -> None:
+    run = samples.run_info(tmp_path, "media", project="media")
+    for _ in range(2):
+        settings = exporter.settings({"MLFLOW_TRACKING_URI": server}, tmp_path)
+        writer = open_writer(exporter, run, settings, MemoryTable())
+        deliver(writer, [media("one", image(1), position=1), media("words", text("hello"), position=2)])
+
+    (found,) = mlflow_reading.runs_of(store, run)
+    api = mlflow_reading.client(server)
+    folder = Path(api.download_artifacts(found.info.run_id, "", str(tmp_path)))
+    (whole,) = (folder / "images").glob("*.png")
+    assert whole.read_bytes() == image(1).data
+    assert len(list((folder / "images").iterdir())) == 2
+    assert [path.read_text() for path in (folder / "media" / "trainer~words").iterdir()] == ["hello"]
+
+
+def test_media_wait_while_the_server_is_away(proxy: FaultProxy, tmp_path: Path) -> None:
+    run = samples.run_info(tmp_path, "away", project="media")
+    settings = exporter.settings({"MLFLOW_TRACKING_URI": proxy.url}, tmp_path)
+    writer = open_writer(exporter, run, settings, MemoryTable())
+    proxy.refuse()
+
+    with pytest.raises(RetryableError) as failed:
+        writer.write_media([media("one", image(1), position=5)])  # type: ignore[attr-defined]
+
+    assert failed.value.position == 5

@@ -15,6 +15,7 @@ from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb import exporter
 from otel_bridge_wandb.errors import LOGIN_HELP
 from otel_bridge_wandb.versions import can_leave_open
+from support.media_samples import image, media, table, text
 from support.trackers import wandb_online_runs as online
 from support.trackers.wandb_backend.server import WandbServer
 from support.trackers.wandb_online_runs import losses, made, open_run, rows, settings_at
@@ -163,3 +164,34 @@ def test_the_table_of_rollouts_goes_on_after_a_resume(
         "staleness": 0, "trajectory": None, "dataset": "gsm8k",
         "facts": '{"dataset_index": 101, "prompt_index": 0, "batch_index": 1, "tools": {"calls": 1, "errors": 0}}',
     }  # fmt: skip
+
+
+def test_media_are_lines_of_the_history_with_their_files_and_a_restart_goes_on_behind_them(
+    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
+) -> None:
+    records = [
+        *rows(1, 2),
+        media("one", image(1, "first"), position=3),
+        media("t", table(["a", "p"], [[1, {"media": 0}]]), cells=[image(2)], position=4),
+        *rows(5, 6),
+        media("page", text("<p>hi</p>", "html"), position=7),
+    ]
+    first = opened()
+    deliver(first, records[:4])
+    first.close()
+
+    second = opened()
+    held = second.durable()
+    deliver(second, [record for record in records if record.position > (held or 0)])
+    second.end(Status.FINISHED)
+
+    assert (held, second.durable()) == (4, 7)
+    stored = server.run(run.id)
+    shown = {key: value for line in stored.history for key, value in line.items() if isinstance(value, dict)}
+    assert losses(server, run) == [1, 2, 5, 6]
+    assert {key: value["_type"] for key, value in shown.items() if key != "_wandb"} == {
+        "trainer/one": "image-file", "trainer/t": "table-file", "trainer/page": "html-file",
+    }  # fmt: skip
+    assert stored.uploaded[shown["trainer/one"]["path"]] == image(1).data
+    assert b"<p>hi</p>" in stored.uploaded[shown["trainer/page"]["path"]]
+    assert shown["trainer/t"]["path"] in stored.uploaded

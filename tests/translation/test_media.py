@@ -148,3 +148,18 @@ def test_parts_that_wait_are_bounded_and_the_oldest_go(monkeypatch: pytest.Monke
     assert found.key == "trainer/second"
     assert bench.counts() == {"media/incomplete": 1}
     assert not list(bench.state.items("media/"))
+
+
+def test_parts_that_nothing_follows_are_counted_when_the_run_is_closed_and_kept_while_it_pauses() -> None:
+    bench = Bench()
+    first, second, _ = parts_of(1, "torn", text("a" * 30), size=10)
+    bench.logs(source(), first, second)
+
+    bench.translator.pause(bench.now_ns)
+    bench.restart()
+    assert len(list(bench.state.items("media/"))) == 3
+    bench.close()
+
+    assert bench.counts() == {"media/incomplete": 1}
+    assert bench.state.get("dropkey/media/incomplete") == "torn"
+    assert not list(bench.state.items("media/"))

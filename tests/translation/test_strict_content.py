@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from otel_bridge.records import Config, Evaluation, PlainTrace, RolloutRecord, Row
+from otel_bridge.records import Config, Evaluation, MediaRecord, PlainTrace, RolloutRecord, Row
 from otel_bridge.translation.content.per_exporter import truncate
 from otel_bridge.translation.decode.spans import read_span
+from support.media_samples import image, media, table, text
 from support.otlp.trace_samples import pairs
 
 SECRET = "the prompt that must stay here"
@@ -113,3 +115,22 @@ def test_a_span_that_cannot_be_parsed_keeps_its_times_alone() -> None:
 
     assert isinstance(bare, RolloutRecord)
     assert bare.spans == [replace(broken, attributes={}, input=None, output=None, otlp=b"")]
+
+
+def test_media_lose_their_text_and_keep_pictures_and_numbers() -> None:
+    words, page = text("0123456789", caption="a caption"), text("<b>0123</b>", "html")
+    cells = table(["a", "b", "c"], [["0123456789", 5, {"media": 0}]])
+    record = media("all", words, page, image(1, "a caption"), cells, cells=[image(2)])
+
+    cut, none = truncate(record, 4), truncate(record, 0)
+
+    assert isinstance(cut, MediaRecord)
+    assert isinstance(none, MediaRecord)
+    assert [(one.kind, one.caption) for one in cut.items] == [
+        ("text", "a ca… [+5 characters]"), ("image", "a ca… [+5 characters]"), ("table", ""),
+    ]  # fmt: skip
+    assert cut.items[0].data.decode() == "0123… [+6 characters]"
+    assert cut.table(cut.items[2])[1] == [["0123… [+6 characters]", 5, image(2)]]
+    assert [(one.kind, one.caption, one.data) for one in none.items[:1]] == [("image", "", image(1).data)]
+    assert none.table(none.items[1])[1] == [["", 5, image(2)]]
+    assert all(one.digest == hashlib.sha256(one.data).hexdigest() for one in (*cut.items, *none.items))

@@ -82,6 +82,11 @@ class MediaAssembler:
             self._count(INVALID, text_in(event.attributes, semconv.MEDIA_KEY))
             return []
 
+    def close(self) -> None:
+        """Drop, and count, what waits for parts, because no more will arrive."""
+        for name in list(self._waiting):
+            self._drop(name)
+
     def forget(self, instance: str) -> None:
         """Drop what waits for parts of a process that has ended."""
         for name in [name for name in self._waiting if name.startswith(f"{_PREFIX}{instance}/")]:
