@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from otel_bridge.capture.hook import capture
     from otel_bridge.emit.api import (
+        alert,
         current_run,
         env,
         finish,
@@ -48,6 +49,7 @@ __all__ = [
     "Table",
     "Text",
     "Video",
+    "alert",
     "attach_context",
     "capture",
     "chat",

@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from otel_bridge.errors import ConfigError, MissingExtraError
-from otel_bridge.records import Evaluation, Json, MediaRecord, PlainTrace, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import (
+    Alert,
+    Evaluation,
+    Json,
+    MediaRecord,
+    PlainTrace,
+    Position,
+    RolloutRecord,
+    Row,
+    Scalar,
+    Status,
+)
 from otel_bridge.settings import Setting
 from otel_bridge.text.addresses import without_credentials
 
@@ -168,6 +179,15 @@ class WritesPlainTraces(Protocol):
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
         """Write traces that are not rollouts, in their order."""
+        ...
+
+
+@runtime_checkable
+class WritesAlerts(Protocol):
+    """Extends a `RunWriter` that shows alerts."""
+
+    def write_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Raise *alerts* in their order. One that comes again, by its id, must not be raised twice."""
         ...
 
 

@@ -326,6 +326,25 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class Alert:
+    """Holds one alert.
+
+    Attributes:
+        level: ``info``, ``warn`` or ``error``.
+        step: Last step of the role when it was raised.
+    """
+
+    id: str
+    role: str | None
+    title: str
+    text: str
+    level: str
+    step: int | None
+    time_unix_ns: int
+    position: Position = 0
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Marks the end of the run; it takes effect only while it is the last record of the ledger."""
 
@@ -335,7 +354,7 @@ class End:
     position: Position = 0
 
 
-Record: TypeAlias = Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord | Config | Summary | End
+Record: TypeAlias = Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord | Config | Summary | Alert | End
 
 AXIS: Final = "step"
 

@@ -19,6 +19,7 @@ from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.machine import this_host
 from otel_bridge.records import (
+    Alert,
     Distribution,
     Evaluation,
     Json,
@@ -140,6 +141,14 @@ class ConsoleRunWriter:
         """Print the number of config entries, without their values."""
         self._print(None, None, "", f"config of {role or 'the run'}: {len(config)} entries")
 
+    def write_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Print a line for each of *alerts*."""
+        for alert in alerts:
+            where = f"step={alert.step}" if alert.step is not None else ""
+            shown = f"{alert.level.upper()}: {_clipped(alert.title)} {_clipped(alert.text)}".rstrip()
+            self._print(alert.position, alert.time_unix_ns, where, shown)
+        self._flush(alerts)
+
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Print *values*."""
         del role
@@ -166,7 +175,7 @@ class ConsoleRunWriter:
         except (OSError, ValueError) as exc:
             raise RetryableError(f"standard output cannot be written: {exc}", position=position) from exc
 
-    def _flush(self, records: Sequence[Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord]) -> None:
+    def _flush(self, records: Sequence[Alert | Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord]) -> None:
         try:
             self._stream.flush()
         except (OSError, ValueError) as exc:

@@ -21,6 +21,7 @@ from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts, Write
 from otel_bridge.journal.files import open_regular, read_regular
 from otel_bridge.media_files import put_media
 from otel_bridge.records import (
+    Alert,
     Evaluation,
     Json,
     MediaItem,
@@ -34,6 +35,7 @@ from otel_bridge.records import (
 )
 from otel_bridge_local.payload import (
     Payload,
+    alert_payload,
     config_payload,
     end_payload,
     json_line,
@@ -45,7 +47,7 @@ from otel_bridge_local.payload import (
     trace_payload,
 )
 
-T = TypeVar("T", Row, RolloutRecord, PlainTrace, Evaluation, MediaRecord)
+T = TypeVar("T", Alert, Row, RolloutRecord, PlainTrace, Evaluation, MediaRecord)
 
 _FILES: Final = 8
 """Number of files that share the limit, so that deleting the oldest one deletes a small part."""
@@ -141,6 +143,10 @@ class FileRunWriter:
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Append the config; the last line of a role is valid."""
         self._put(json_line(config_payload(role, config)), self._last)
+
+    def write_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Append *alerts*."""
+        self._append(alerts, alert_payload)
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Append the values; the last one of a key is valid."""

@@ -13,6 +13,7 @@ import orjson
 
 from otel_bridge.media_files import file_name
 from otel_bridge.records import (
+    Alert,
     Distribution,
     Evaluation,
     Json,
@@ -139,6 +140,21 @@ def late_payload(late: Evaluation) -> Payload:
 def config_payload(role: str | None, config: Mapping[str, Json]) -> Payload:
     """Return the payload of the whole config of *role*."""
     return {"kind": "config", "role": role, "config": plain({**config})}
+
+
+def alert_payload(alert: Alert) -> Payload:
+    """Return the payload of an alert."""
+    return {
+        "kind": "alert",
+        "position": alert.position,
+        "id": alert.id,
+        "role": alert.role,
+        "title": alert.title,
+        "text": alert.text,
+        "level": alert.level,
+        "step": alert.step,
+        "time_unix_ns": alert.time_unix_ns,
+    }
 
 
 def summary_payload(role: str | None, values: Mapping[str, Scalar]) -> Payload:

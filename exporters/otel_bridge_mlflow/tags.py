@@ -16,13 +16,14 @@ from typing import Final, cast
 from otel_bridge import semconv
 from otel_bridge.errors import ExporterError
 from otel_bridge.exporter import RunInfo
-from otel_bridge.records import MediaRecord, RolloutRecord, Row, Scalar
+from otel_bridge.records import Alert, MediaRecord, RolloutRecord, Row, Scalar
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import as_bridge_errors
 from otel_bridge_mlflow.keys import Names
 from otel_bridge_mlflow.metrics import MetricWriter
 
 _SUMMARY: Final = "summary/"
+_ALERT: Final = "alert/"
 _SOURCE: Final = {
     "mlflow.source.name": semconv.PROCESS_COMMAND,
     "mlflow.source.git.commit": semconv.VCS_REVISION,
@@ -94,6 +95,18 @@ class Roles:
                 client.set_tag(self._run_id, semconv.ROLES, ",".join(sorted(held | self._mine))[:limit])
 
 
+def alert_tags(alerts: Sequence[Alert]) -> dict[str, str]:
+    """Return the tags that show *alerts*: ``alert/<title>`` to level, time and text; the last one of a title."""
+    return {
+        f"{_ALERT}{alert.title}": f"{alert.level} at {_utc(alert.time_unix_ns)}: {alert.text}".removesuffix(": ")
+        for alert in alerts
+    }
+
+
+def _utc(time_unix_ns: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_unix_ns / 1e9))
+
+
 class SummaryWriter:
     """Shows the summary of one MLflow run under ``summary/<key>``.
 
@@ -132,6 +145,20 @@ class SummaryWriter:
             for key in numbers.keys() & self._tags.keys():  # it was a text before
                 client.delete_tag(self._run_id, key)
                 del self._tags[key]
+
+    def write_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Show *alerts* as tags; one that comes again sets the same tag.
+
+        Raises:
+            RetryableError: As `Connection.request`.
+            BlockedError: As `Connection.request`.
+        """
+        texts = alert_tags(alerts)
+        self._names.learn(texts)
+        self._names.store()
+        with as_bridge_errors(f"writing alerts of MLflow run {self._run_id}"):
+            for key, text in texts.items():
+                self._set_tag(self._names.name(key), text)
 
     def _set_tag(self, name: str, text: str) -> None:
         shown = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()[: self._connection.rules.tag_length]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
-from otel_bridge.records import Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import Alert, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_mlflow import connection as connections
 from otel_bridge_mlflow.connection import Connection, connect
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
@@ -105,6 +105,11 @@ class MlflowRunWriter:
         """Log the changes of the config of *role* as params."""
         with self._outcomes():
             self._params.write(role, config)
+
+    def write_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Show *alerts* as tags ``alert/<title>``."""
+        with self._outcomes():
+            self._summary.write_alerts(alerts)
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Show numbers as metrics and the rest as tags, ``summary/<key>``."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
+from otel_bridge.records import Alert
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.payload import Payload
 from otel_bridge_trackio.store import StoreEntry
@@ -83,6 +84,10 @@ class Inbox:
             self._put(f"{time.time_ns():020d}.jsonl", b"\n".join(lines) + b"\n", entries[0].position)
         if refused is not None:
             raise refused
+
+    def alert(self, alerts: Sequence[Alert]) -> bool:  # noqa: ARG002  # of the protocol
+        """Return ``False``: Trackio imports no alerts from its inbox."""
+        return False
 
     def media(self) -> None:
         """Return ``None``, because only Trackio itself knows where their files belong."""

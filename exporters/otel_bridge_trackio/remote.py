@@ -16,9 +16,10 @@ import requests
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
 from otel_bridge.exporter import WriterMemory
+from otel_bridge.records import Alert
 from otel_bridge.request_size import RequestSize, retry_after_s
 from otel_bridge_trackio.encoding import encoded
-from otel_bridge_trackio.payload import Payload
+from otel_bridge_trackio.payload import Payload, timestamp
 from otel_bridge_trackio.settings import Remote
 from otel_bridge_trackio.store import StoreEntry
 from otel_bridge_trackio.versions import TrackioAbilities, of_server
@@ -137,6 +138,29 @@ class RemoteStore:
             first += len(batch)
         if first < len(entries):
             encoded(entries[first], self._fields)  # raises: the batches end where one cannot be encoded
+
+    def alert(self, alerts: Sequence[Alert]) -> bool:
+        """Send *alerts*, each stored once by its id; return whether the server has alerts.
+
+        Raises:
+            RetryableError: The server is down, slow or busy.
+            BlockedError: A person must act.
+        """
+        entries: list[Payload] = [
+            {
+                **self._fields, "title": alert.title,
+                "text": alert.text or None, "level": alert.level, "step": alert.step,
+                "timestamp": timestamp(alert.time_unix_ns), "alert_id": f"{self._run_id}:{alert.id}",
+            }
+            for alert in alerts
+        ]  # fmt: skip
+        try:
+            self.call("bulk_alert", alerts=entries, hf_token=self._place.hf_token)
+        except BlockedError as exc:
+            if "Unknown API" in str(exc):
+                return False
+            raise
+        return True
 
     def media(self) -> None:
         """Return ``None``, because a server takes files from Trackio's own client only."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from otel_bridge.exporter import RunInfo, WriterMemory
+from otel_bridge.records import Alert
 from otel_bridge_trackio.inbox import Inbox
 from otel_bridge_trackio.media import Put
 from otel_bridge_trackio.payload import Payload
@@ -41,6 +42,10 @@ class EntrySink(Protocol):
 
     def write(self, entries: Sequence[StoreEntry], config: Payload | None = None) -> None:
         """Store *entries*, and *config* with them; raises as a writer does."""
+        ...
+
+    def alert(self, alerts: Sequence[Alert]) -> bool:
+        """Store *alerts*, each once by its id; return whether this Trackio has alerts; raises as a writer does."""
         ...
 
     def media(self) -> Put | None:

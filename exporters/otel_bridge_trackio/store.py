@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 from otel_bridge.capabilities import accepts
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
-from otel_bridge.records import Position
+from otel_bridge.records import Alert, Position
 from otel_bridge_trackio.media import Put, local_put
 from otel_bridge_trackio.names import listed_name, rename_rows
-from otel_bridge_trackio.payload import Payload, encodable
+from otel_bridge_trackio.payload import Payload, encodable, timestamp
 from otel_bridge_trackio.versions import INSTALL, Storage, TrackioAbilities, storage_of, unusable
 
 _BUSY: Final = ("locked", "busy", "disk i/o", "full", "interrupted")
@@ -143,6 +143,31 @@ class LocalStore:
         except (ImportError, AttributeError) as exc:
             _raise_if_unusable(exc)
             raise
+
+    def alert(self, alerts: Sequence[Alert]) -> bool:
+        """Store *alerts*, each once by its id; return whether this Trackio has alerts.
+
+        Raises:
+            RetryableError: The store is locked or the disk is full; nothing was written.
+            BlockedError: This user cannot write to the store.
+        """
+        if not accepts(self._storage, "bulk_alert", "alert_ids", "run_id"):
+            return False
+        try:
+            self._storage.bulk_alert(
+                project=self._project,
+                run=self._name,
+                titles=[alert.title for alert in alerts],
+                texts=[alert.text or None for alert in alerts],
+                levels=[alert.level for alert in alerts],
+                steps=[alert.step for alert in alerts],
+                timestamps=[timestamp(alert.time_unix_ns) for alert in alerts],
+                alert_ids=[f"{self._run_id}:{alert.id}" for alert in alerts],
+                run_id=self._run_id,
+            )
+        except (OSError, sqlite3.Error) as exc:
+            raise _as_bridge_error(exc, alerts[0].position) from exc
+        return True
 
     def media(self) -> Put | None:
         """Return what stores the files of media, ``None`` when this Trackio has no folder for them."""

@@ -54,6 +54,22 @@ class Storage(Protocol):
         """Store records, each once by its id."""
         ...
 
+    def bulk_alert(
+        self,
+        *,
+        project: str,
+        run: str,
+        titles: list[str],
+        texts: list[str | None],
+        levels: list[str],
+        steps: list[int | None],
+        timestamps: list[str],
+        alert_ids: list[str],
+        run_id: str,
+    ) -> None:
+        """Store alerts, each once by its id."""
+        ...
+
     def get_log_count(self, *, project: str, run: str, run_id: str) -> int:
         """Return how many records there are."""
         ...

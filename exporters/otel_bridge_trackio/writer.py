@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_bridge.errors import BlockedError, ExporterError, RetryableError
 from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, RunInfo, TrackerCounts, WriterMemory
-from otel_bridge.records import AXIS, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import AXIS, Alert, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_trackio.config import beside, config_payload
 from otel_bridge_trackio.media import media_metrics
 from otel_bridge_trackio.names import name_of
@@ -149,6 +149,11 @@ class TrackioRunWriter:
         """Store the config; before the run's first record, keep it to be stored with that record."""
         self._configs[role] = config
         self._store_config()
+
+    def write_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Store *alerts*, each once; where Trackio takes none they are counted."""
+        if not self._store.alert(alerts):
+            self.left_out["alerts: this Trackio, or its inbox, takes none"] += len(alerts)
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Store *values* as entries ``summary/<key>`` of the config, which is what Trackio has for facts of a run."""

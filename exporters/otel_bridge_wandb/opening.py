@@ -17,6 +17,7 @@ from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, RunInfo, RunWriter, WriterMemory
 from otel_bridge.records import axis_of
 from otel_bridge_wandb import sdk
+from otel_bridge_wandb.alerts import WandbAlerts
 from otel_bridge_wandb.axes import SharedAxes, WandbAxes
 from otel_bridge_wandb.bulk import BulkLogger
 from otel_bridge_wandb.definitions import ONE_BY_ONE, Definitions
@@ -262,6 +263,7 @@ def _writer(
             tables=Tables(table, memory, settings.limits.cell_chars, suffix=suffix),
             store=store,
             media=WandbMedia(wandb),
+            alerts=WandbAlerts(opened, None if settings.offline else memory),
             leave_open=leave_open,
             url=None if settings.offline else str(opened.url or "") or None,
             run_id=run_id_of(run, settings),

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
-from otel_bridge.records import Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import Alert, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge_wandb.alerts import WandbAlerts
 from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.bulk import AT_ONCE
 from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
@@ -111,6 +112,7 @@ class OpenRun:
         tables: Its tables.
         store: Tracks which records are durable.
         media: Makes W&B's objects of media.
+        alerts: Raises alerts.
         leave_open: Makes the next ``finish()`` leave the run open.
         url: Address of the run's page; ``None`` offline.
         run_id: Id of the run in W&B.
@@ -128,6 +130,7 @@ class OpenRun:
     tables: Tables
     store: RunStore
     media: WandbMedia
+    alerts: WandbAlerts
     leave_open: Callable[[Any], None]
     url: str | None = None
     run_id: str | None = None
@@ -251,6 +254,12 @@ class WandbRunWriter:
         if replaced:
             with as_bridge_errors("writing the summary"):
                 opened.run.summary.update(replaced)
+
+    def write_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Raise *alerts*, each once."""
+        opened = self._open()
+        with as_bridge_errors("raising an alert", alerts[0].position):
+            opened.alerts.write(alerts)
 
     def passed(self, position: Position) -> None:
         """Note that records up to *position* that this writer did not get belong to another writer."""

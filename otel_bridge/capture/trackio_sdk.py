@@ -186,10 +186,10 @@ class TrackioRecording:
         except Exception:  # noqa: BLE001  # what the program put into the trace
             self.run.count_drop("rollout_unreadable", key=key)
 
-    def count_alert(self) -> None:
-        """Count an alert, which has no counterpart here."""
-        counts.not_captured("trackio.alert")
-        self.run.count_drop("not_captured", key="trackio.alert")
+    def alert(self, title: Any = None, text: Any = None, level: Any = "warn", *_given: Any, **_named: Any) -> None:
+        """Record an alert."""
+        counts.captured("trackio.alert")
+        self.run.alert(title, text, level)
 
 
 def _class_of(value: Any) -> str:
@@ -214,8 +214,8 @@ def _record_too(run: Any, recorded: Run) -> None:
         real_log(metrics, step)
 
     def alert(*given: Any, **named: Any) -> None:
-        """Raise the alert in Trackio, and count it."""
-        recording.count_alert()
+        """Raise the alert in both."""
+        recording.alert(*given, **named)
         real_alert(*given, **named)
 
     def finish() -> None:
@@ -241,8 +241,8 @@ def _run_class(package: Any) -> Any:
     def log(self: Any, metrics: dict[str, Any], step: int | None = None) -> None:
         self.recording.log(metrics, step)
 
-    def alert(self: Any, *_given: Any, **_named: Any) -> None:
-        self.recording.count_alert()
+    def alert(self: Any, *given: Any, **named: Any) -> None:
+        self.recording.alert(*given, **named)
 
     def finish(self: Any) -> None:
         self.recording.run.finish()

@@ -95,6 +95,11 @@ class WandbRecording:
         counts.not_captured(call)
         self.run.count_drop("not_captured", key=call)
 
+    def alert(self, title: Any, text: Any, level: Any) -> None:
+        """Record an alert."""
+        counts.captured("wandb.alert")
+        self.run.alert(title, text, level or "info")
+
     def finish(self, exit_code: Any = None) -> None:
         """End the run; an exit code other than 0 means failed."""
         self.run.finish("failed" if exit_code else "finished")

@@ -13,7 +13,7 @@ from otel_bridge.capture.wandb_arguments import RunFacts
 from otel_bridge.capture.wandb_recording import WandbRecording
 
 NEUTRAL: Final = {
-    "alert": None, "display": False, "finish_artifact": None, "link_artifact": None, "link_model": None,
+    "display": False, "finish_artifact": None, "link_artifact": None, "link_model": None,
     "log_code": None, "log_model": None, "mark_preempting": None, "pin_config_keys": None, "restore": None,
     "save": False, "status": None, "to_html": "", "unwatch": None, "upsert_artifact": None, "use_model": None,
     "watch": None, "write_logs": None,
@@ -75,6 +75,10 @@ def _recorded(package: Any) -> dict[str, Any]:
         if package.run is self:
             package.sdk.lib.module.unset_globals()
 
+    def alert(self: Any, title: Any = "", text: Any = "", level: Any = None, *_given: Any, **_named: Any) -> None:
+        """Record an alert; as in W&B, it informs unless *level* says otherwise."""
+        self.recording.alert(title, text, level)
+
     def note_metric(self: Any, record: Any) -> None:
         """Note the definition that ``define_metric()`` has checked."""
         self.recording.define_metric(record.glob_name or record.name, record.step_metric or None)
@@ -98,8 +102,9 @@ def _recorded(package: Any) -> dict[str, Any]:
         return _join, (self.facts.project, self.facts.name, self.facts.id)
 
     return {
-        "log": log, "finish": finish, "join": finish, "_finish": finish, "_metric_callback": note_metric,
-        "use_artifact": use_artifact, "log_artifact": log_artifact, "__reduce__": reduce,
+        "log": log, "alert": alert, "finish": finish, "join": finish, "_finish": finish,
+        "_metric_callback": note_metric, "use_artifact": use_artifact, "log_artifact": log_artifact,
+        "__reduce__": reduce,
     }  # fmt: skip
 
 

@@ -40,6 +40,7 @@ _KINDS: Final = {
     codec.END: "end",
     codec.OTHER: "trace",
     codec.SUMMARY: "summary",
+    codec.ALERT: "alert",
     codec.MEDIA: "media",
 }
 _CLIP: Final = 2_000

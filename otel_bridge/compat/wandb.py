@@ -41,7 +41,7 @@ __all__ = [
     "Object3D", "Plotly", "Run", "Settings", "Table", "UsageError", "Video", "api", "config", "finish", "init", "login",
     "require", "run", "sdk", "setup", "summary", "teardown", "util",
 ]  # fmt: skip
-_OF_RUN: Final = frozenset({"log", "define_metric", "log_artifact", "use_artifact", *NEUTRAL})
+_OF_RUN: Final = frozenset({"log", "alert", "define_metric", "log_artifact", "use_artifact", *NEUTRAL})
 """Functions of the module that act on its current run."""
 _ONLY_REAL: Final = frozenset({"Api", "agent", "controller", "launch", "sweep", "plot", "apis"})
 
@@ -157,6 +157,11 @@ class CompatRun:
         """Record a row, by W&B's rules for *step* and *commit*."""
         del sync
         self._recording.log(data, step, commit)
+
+    def alert(self, title: Any = "", text: Any = "", level: Any = None, wait_duration: Any = None) -> None:
+        """Record an alert; as in W&B, it informs unless *level* says otherwise."""
+        del wait_duration
+        self._recording.alert(title, text, level)
 
     def define_metric(self, name: str, step_metric: str | None = None, **others: Any) -> None:
         """Note the step metric of a key or glob."""

@@ -177,6 +177,18 @@ def summary(
     (_process.run or _missing("summary")).summary(values, *extra, role=role, **named)
 
 
+def alert(
+    title: str | None = None,
+    text: str | None = None,
+    level: str = "warn",
+    *extra: object,
+    role: str | None = None,
+    **named: object,
+) -> None:
+    """Record an alert in the process's run; see `Run.alert`."""
+    (_process.run or _missing("alert")).alert(title, text, level, *extra, role=role, **named)
+
+
 def rollout(*extra: object, **fields: object) -> AbstractContextManager[LiveRollout]:
     """Open a live rollout in the process's run; see `Run.rollout`."""
     return (_process.run or _missing("rollout")).rollout(*extra, **fields)

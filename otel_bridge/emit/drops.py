@@ -12,6 +12,8 @@ from otel_bridge.journal.frames import MAX_RECORD_BYTES
 _SAY_EVERY_S = 60.0
 
 MEANING: Mapping[str, str] = {
+    "alert_limit": "alerts beyond 1,000 of one process",
+    "alert_title": "alerts without a title",
     "bad_histogram": (
         "histograms that cannot be used: n counts, not negative, and n + 1 finite edges, not decreasing (n up to 4,096)"
     ),

@@ -9,10 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_bridge import semconv
 from otel_bridge.emit import console
 from otel_bridge.emit.arguments import (
-    CONFIGS,
     DEFAULT_FINISH_S,
     DEFAULT_FLUSH_S,
     REWARDS,
@@ -20,16 +18,14 @@ from otel_bridge.emit.arguments import (
     STEPS,
     EndStatus,
     ExtraArguments,
-    role_of,
     seconds_of,
     status_of,
 )
-from otel_bridge.emit.config.hyperparameters import config_of
-from otel_bridge.emit.config.named_run import NamedRun
 from otel_bridge.emit.config.snapshot import RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
 from otel_bridge.emit.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.process_segment import Checkpoint
+from otel_bridge.emit.recorded_facts import RecordedFacts
 from otel_bridge.emit.recorder import Recorder
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.settings import RANKS
@@ -41,7 +37,7 @@ if TYPE_CHECKING:
 _TIMEOUTS: Final = ("timeout", "timeout_seconds")
 
 
-class Run(NamedRun):
+class Run(RecordedFacts):
     """Records this process's part of a training job. Thread-safe; a forked child may continue to use it.
 
     Args:
@@ -50,8 +46,8 @@ class Run(NamedRun):
     """
 
     def __init__(self, facts: RunStart, recorder: Recorder | None) -> None:
-        super().__init__(facts)
-        self._recorder, self._ended = recorder, False
+        super().__init__(facts, recorder)
+        self._ended = False
         self._before_end: list[Callable[[Run], None]] = []
         # Rows of rank 0 only, unless all are requested: a mean over one rank must not look like one over all.
         all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) == "all"
@@ -106,61 +102,6 @@ class Run(NamedRun):
             named: Names that other loggers use for *values* (``data``, ``metrics``, …) and *step*
                 (``global_step``, …). Any other argument is counted as a drop.
         """
-
-    def log_config(self, config: object = None, *extra: object, **named: object) -> None:
-        """Record hyperparameters: a nested mapping, dataclass or namespace. Secrets are redacted.
-
-        Keywords are entries: ``log_config(lr=1e-6)``. Only rank 0 records them.
-        """
-        if self._recorder is None or self.facts.identity.rank:
-            return
-        if config is None:  # an entry may have any name, so that only a single mapping is treated as the whole config
-            lone = named.get(next(iter(named), "")) if len(named) == 1 and next(iter(named)) in CONFIGS else None
-            config = named if named and not _holds_entries(lone) else lone
-        elif named:
-            self.log_config(named)
-        if extra:
-            ExtraArguments(extra, {}, self.count_drop).count_rest()
-        try:
-            body = config_of(config, self.count_drop)
-        except Exception:  # noqa: BLE001  # code of the user's own objects
-            self.count_drop("internal_error")
-            return
-        if body:
-            self._recorder.event(semconv.EVENT_CONFIG, {}, body)
-
-    def summary(
-        self,
-        values: Mapping[str, object] | None = None,
-        *extra: object,
-        role: str | None = None,
-        **named: object,
-    ) -> None:
-        """Record last values, which trackers show beside the curves: a best score, a total, a verdict.
-
-        Keywords are entries: ``summary(best=0.9)``. The latest value of a key holds. Only rank 0 records them.
-
-        Args:
-            values: Numbers, texts and bools by key; nested mappings are flattened with ``/``. Secrets are redacted.
-            extra: Any further positional argument is counted as a drop.
-            role: Another role than the run's own.
-            named: Further entries.
-        """
-        from otel_bridge.emit.encode.summary import summary_of  # noqa: PLC0415  # only programs that call it pay for it
-
-        if self._recorder is None or self.facts.identity.rank:
-            return
-        ExtraArguments(extra, {}, self.count_drop).count_rest()
-        try:
-            body = {} if values is None else summary_of(values, self.count_drop)
-            body |= summary_of(named, self.count_drop) if named else {}
-        except Exception:  # noqa: BLE001  # code of the user's own objects
-            self.count_drop("internal_error")
-            return
-        other = role_of(role)
-        if body:
-            pairs = {semconv.ROLE: other} if other is not None and other != self.role else {}
-            self._recorder.event(semconv.EVENT_SUMMARY, pairs, body)
 
     # --- rollouts -----------------------------------------------------------------------------------------------------
 
@@ -277,11 +218,6 @@ class Run(NamedRun):
         """Return what appends the run's records; ``None`` when nothing is recorded."""
         return self._recorder
 
-    def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
-        """Count *n* drops by *reason*, of which *key* is the first; drops are printed at most once a minute."""
-        if self._recorder is not None:
-            self._recorder.count(reason, n, key)
-
     def next_event_seq(self) -> int:
         """Return the number of this process's next event."""
         return 0 if self._recorder is None else self._recorder.next_event_seq()
@@ -392,7 +328,3 @@ def status_at_exit() -> EndStatus:
     """Return the status of a run that ends with the interpreter: ``failed`` after an uncaught exception."""
     interactive = hasattr(sys, "ps1")
     return "failed" if getattr(sys, "last_value", None) is not None and not interactive else "finished"
-
-
-def _holds_entries(value: object) -> bool:
-    return isinstance(value, Mapping) or hasattr(value, "__dict__")

@@ -20,11 +20,23 @@ from otel_bridge.exporter import (
     RunInfo,
     RunWriter,
     WriterMemory,
+    WritesAlerts,
     WritesMedia,
     WritesPlainTraces,
     WritesSummary,
 )
-from otel_bridge.records import Config, End, Evaluation, MediaRecord, PlainTrace, Record, RolloutRecord, Row, Summary
+from otel_bridge.records import (
+    Alert,
+    Config,
+    End,
+    Evaluation,
+    MediaRecord,
+    PlainTrace,
+    Record,
+    RolloutRecord,
+    Row,
+    Summary,
+)
 
 CALL_RECORDS = 1000
 """Most records of one call."""
@@ -121,7 +133,7 @@ def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[in
     return refused
 
 
-def write(writer: RunWriter, batch: Sequence[Record]) -> None:  # noqa: C901  # one case for each kind
+def write(writer: RunWriter, batch: Sequence[Record]) -> None:  # noqa: C901, PLR0912  # one case for each kind
     """Give *batch*, records of one kind, to *writer*; raises as its methods do."""
     match batch[0]:
         case Row():
@@ -139,6 +151,9 @@ def write(writer: RunWriter, batch: Sequence[Record]) -> None:  # noqa: C901  # 
         case Config():
             for config in cast("Sequence[Config]", batch):
                 writer.write_config(config.role, config.config)
+        case Alert():
+            if isinstance(writer, WritesAlerts):
+                writer.write_alerts(cast("Sequence[Alert]", batch))
         case Summary():
             for summary in cast("Sequence[Summary]", batch) if isinstance(writer, WritesSummary) else ():
                 cast("WritesSummary", writer).write_summary(summary.role, summary.values)

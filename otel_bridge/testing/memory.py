@@ -22,11 +22,11 @@ from typing import TypeVar
 
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
-from otel_bridge.records import Distribution, Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import Alert, Distribution, Evaluation, Json, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs, scalar_text
 
 WAIT_S = 30.0
-_R = TypeVar("_R", Row, RolloutRecord, Evaluation)
+_R = TypeVar("_R", Alert, Row, RolloutRecord, Evaluation)
 
 
 class MemoryTable:
@@ -61,7 +61,7 @@ class RecordedCall:
     """One call of a writer.
 
     Attributes:
-        kind: ``open``, ``rows``, ``rollouts``, ``late``, ``config``, ``summary``, ``end`` or ``close``.
+        kind: ``open``, ``rows``, ``rollouts``, ``late``, ``alerts``, ``config``, ``summary``, ``end`` or ``close``.
         positions: Of the records it was given.
         role: Of a config or summary call.
         status: Of an end call.
@@ -85,6 +85,7 @@ class RecordedRun:
     rollouts: dict[str, RolloutRecord] = field(default_factory=dict[str, RolloutRecord])
     late: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
     configs: dict[str | None, Mapping[str, Json]] = field(default_factory=dict[str | None, Mapping[str, Json]])
+    alerts: dict[str, Alert] = field(default_factory=dict[str, Alert])
     summary: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
     status: Status | None = None
     repeated: int = 0
@@ -251,6 +252,11 @@ class RecordingWriter:
             RecordedCall(self._run_id, "config", role=role), lambda _: held.configs.update({role: config})
         )
 
+    def write_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Keep *alerts*."""
+        held = self._recorder.run(self._run_id)
+        self._write("alerts", alerts, held.alerts)
+
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Replace the values of these keys."""
         held = self._recorder.run(self._run_id)
@@ -324,6 +330,7 @@ def _contents(held: RecordedRun) -> Contents:
     contents = Contents(
         config=flat_configs(held.configs.items()),
         status=held.status,
+        alerts=[(one.title, one.level) for one in held.alerts.values()],
         summary={key: scalar_text(value) for key, value in held.summary.items()},
     )
     for row in sorted(held.rows.values(), key=lambda row: (row.time_unix_ns, row.position)):

@@ -19,6 +19,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from otel_bridge import semconv
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import (
+    Alert,
     Config,
     Distribution,
     End,
@@ -38,7 +39,7 @@ from otel_bridge.records import (
 
 START_UNIX_NS = 1_760_000_000_000_000_000
 SECOND_NS = 1_000_000_000
-R = TypeVar("R", Row, RolloutRecord, Config, Evaluation, End, Record)
+R = TypeVar("R", Alert, Row, RolloutRecord, Config, Evaluation, End, Record)
 
 ODD_KEYS = (
     "plain",
@@ -218,6 +219,12 @@ def config(role: str | None = "trainer", **values: Json) -> Config:
     """Return a merged config; without *values* a nested one."""
     given: dict[str, Json] = values or {"lr": 0.001, "actor": {"layers": 2, "name": "tiny"}, "seed": 7}
     return Config(id=f"c:{role}:{len(given)}", role=role, config=given, time_unix_ns=START_UNIX_NS)
+
+
+def alert(number: int, title: str = "kl too large", level: str = "warn") -> Alert:
+    """Return an alert of the trainer."""
+    at = START_UNIX_NS + number * SECOND_NS
+    return Alert(f"a:i1:{number}", "trainer", title, f"step {number}", level, number, at)
 
 
 def end(status: Status = Status.FINISHED) -> End:

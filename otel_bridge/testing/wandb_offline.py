@@ -35,6 +35,7 @@ class OfflineRun:
         rows: One dict a history line, in order, ``_step`` and ``_runtime`` included.
         tables: Key to the rows of its incremental table, each a dict by column, in order.
         config: The run's config, without wandb's own ``_wandb``.
+        alerts: Title and level of each alert.
         summary: The last value of each key: of its rows, or set as the summary's.
         metrics: Name to its definition, the last one of each.
         exit_code: ``None``: the run was not finished, or left open (`left_open`).
@@ -53,6 +54,7 @@ class OfflineRun:
     rows: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
     tables: dict[str, list[dict[str, Json]]] = field(default_factory=dict[str, list[dict[str, Json]]])
     config: dict[str, Json] = field(default_factory=dict[str, Json])
+    alerts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     summary: dict[str, Json] = field(default_factory=dict[str, Json])
     metrics: dict[str, MetricDefinition] = field(default_factory=dict[str, MetricDefinition])
     exit_code: int | None = None
@@ -92,6 +94,7 @@ class _Reading:
         self._run: dict[str, Any] = {}
         self._rows: list[dict[str, Json]] = []
         self._config: dict[str, Json] = {}
+        self._alerts: list[tuple[str, str]] = []
         self._summary: dict[str, Json] = {}
         self._metrics: dict[str, MetricDefinition] = {}
         self._exit: tuple[int | None, bool] = (None, False)
@@ -105,6 +108,8 @@ class _Reading:
             case "history":
                 self._rows.append(_row(record.history))
                 self._summary |= self._rows[-1]
+            case "alert":
+                self._alerts.append((str(record.alert.title), str(record.alert.level).lower()))
             case "summary":
                 for item in record.summary.update:
                     _put(self._summary, list(item.nested_key) or [item.key], json.loads(item.value_json))
@@ -126,6 +131,7 @@ class _Reading:
             rows=self._rows,
             tables=self._tables(),
             config=self._config,
+            alerts=self._alerts,
             summary=self._summary,
             metrics=self._metrics,
             exit_code=exit_code,

@@ -13,8 +13,8 @@ from typing import Protocol, cast
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
-from otel_bridge.records import Json, Record, Status
-from otel_bridge.text.secret_patterns import scrubbed
+from otel_bridge.records import Alert, Json, Record, Status
+from otel_bridge.text.secret_patterns import redact_text, scrubbed
 from otel_bridge.translation.decode import content_events
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.decode.resources import Producer
@@ -120,6 +120,8 @@ class Events:
                 return self._config(event)
             if name == semconv.EVENT_SUMMARY:
                 return self._summary(event)
+            if name == semconv.EVENT_ALERT:
+                return self._alert(event)
             if name == semconv.EVENT_MEDIA:
                 return self._taken_media(event)
             take = self._rollouts.evaluation if name == semconv.EVENT_EVALUATION else self._rollouts.sampled_out
@@ -187,10 +189,33 @@ class Events:
             *self._summaries.merge(SummaryEvent(event.process.instance, role, event.seq, event.time_unix_ns, values))
         ]
 
+    def _alert(self, event: _Event) -> list[Record]:
+        known = int_in({_ALERTS: self._state.get(_ALERTS)}, _ALERTS) or 0
+        title = redact_text(text_in(event.attributes, semconv.ALERT_TITLE)[:_MAX_TITLE_CHARS])
+        if known >= _MAX_ALERTS or not title:
+            count(self._state, TOO_MANY_ALERTS if title else ALERT_WITHOUT_TITLE)
+            return []
+        self._state.set(_ALERTS, known + 1)
+        level = text_in(event.attributes, semconv.ALERT_LEVEL).lower()
+        text = redact_text(event.record.body.string_value[:_MAX_TEXT_CHARS])
+        number = f"{event.process.instance}:{event.seq}" if event.seq else f"{event.process.instance}:a{known}"
+        role = text_in(event.attributes, semconv.ROLE) or event.process.role
+        level = level if level in _LEVELS else "warn"
+        step = int_in(event.attributes, semconv.STEP)
+        return [Alert(f"a:{number}", role, title, text, level, step, event.time_unix_ns)]
 
+
+TOO_MANY_ALERTS = "alert/too_many"
+ALERT_WITHOUT_TITLE = "alert/title"
+_ALERTS = "alerts"
+_MAX_ALERTS = 1_000
+_MAX_TITLE_CHARS = 256
+_MAX_TEXT_CHARS = 10_000
+_LEVELS = frozenset({"info", "warn", "error"})
 _STATUSES = frozenset(status.value for status in Status)
 _DATA = frozenset({
-    semconv.EVENT_CONFIG, semconv.EVENT_SUMMARY, semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION, semconv.EVENT_MEDIA,
+    semconv.EVENT_CONFIG, semconv.EVENT_SUMMARY, semconv.EVENT_ALERT,
+    semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION, semconv.EVENT_MEDIA,
 })  # fmt: skip
 """Events that become records; all other events are about the process itself."""
 _NAMES = _DATA | {semconv.EVENT_END, semconv.EVENT_ALIVE, semconv.EVENT_DROPPED}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from otel_bridge.bridge.ledger import codec
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import (
+    Alert,
     Config,
     Distribution,
     End,
@@ -75,10 +76,14 @@ MEDIA = st.builds(
     MediaRecord, TEXTS, st.none() | TEXTS, TEXTS, st.none() | st.integers(0, 9), st.none() | TEXTS, st.integers(0, 9),
     ITEMS, ITEMS, st.dictionaries(TEXTS, st.integers(0, 9), max_size=2), st.just(7),
 )  # fmt: skip
+ALERTS = st.builds(
+    Alert, TEXTS, st.none() | TEXTS, TEXTS, TEXTS, st.sampled_from(["info", "warn", "error"]),
+    st.none() | st.integers(0, 9), st.integers(0, 9), st.just(7),
+)  # fmt: skip
 ENDS = st.builds(End, TEXTS, st.sampled_from(Status), st.integers(0, 9), st.just(7))
 
 
-@given(st.one_of(ROWS, ROLLOUTS, OTHERS, LATE, CONFIGS, SUMMARIES, MEDIA, ENDS))
+@given(st.one_of(ROWS, ROLLOUTS, OTHERS, LATE, CONFIGS, SUMMARIES, ALERTS, MEDIA, ENDS))
 def test_every_record_comes_back_as_it_was(record: Record) -> None:
     kind, data = codec.encode(record)
 

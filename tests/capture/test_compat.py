@@ -63,7 +63,7 @@ def test_a_program_with_a_config_file_and_a_disabled_run(tmp_path: Path) -> None
         assert (wandb.config.lr, run.tags, wandb.run is run, run.dir != "") == (0.5, ("x",), True, True)
         assert wandb.init() is run
         wandb.log({"on": 1, "image": wandb.Image("x.png"), "list": [wandb.Plotly([1])]}, step=4)
-        wandb.alert("title", "text")
+        wandb.alert("title", "text", wandb.AlertLevel.ERROR)
         wandb.config.setdefaults({"lr": 1, "more": 2})
         assert wandb.summary["on"] == 1
     assert wandb.run is None and wandb.login() and wandb.util.generate_id()
@@ -74,6 +74,8 @@ def test_a_program_with_a_config_file_and_a_disabled_run(tmp_path: Path) -> None
 
     assert captured_points(tmp_path) == {"on": [(4, 1)]}
     assert captured_config(tmp_path).items() >= {"lr": 0.5, "layers": 2, "more": 2}.items()
+    alerts = [one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "alert"]
+    assert [(one["title"], one["text"], one["level"]) for one in alerts] == [("title", "text", "error")]
     assert "wandb.Image" in output
     assert "wandb.Chart" in output
 

@@ -145,8 +145,10 @@ def test_a_trace_or_step_that_cannot_be_read_costs_nothing_else(tmp_path: Path) 
     folder = only_folder(runs(tmp_path))
     assert values(folder)["loss"] == [(1, 0.5), (2, 0.25)]
     assert [one["reward"] for one in records(folder) if one["kind"] == "rollout"] == [1.0]
+    alerts = [(one["title"], one["level"]) for one in records(folder) if one["kind"] == "alert"]
+    assert alerts == [("it diverges", "warn")]
     found = report_of(runs(tmp_path))
-    expected = {"rollout_unreadable": "traces", "not_captured": "trackio.alert", "bad_step": ""}
+    expected = {"rollout_unreadable": "traces", "bad_step": ""}
     assert {reason: found.drop_keys.get(reason, "") for reason in found.drops} == expected
 
 

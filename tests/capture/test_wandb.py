@@ -134,6 +134,8 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
     assert truth.config.items() <= captured_config(folders[0]).items()
     report = report_of(runs(folders[0]))
     assert (statuses(only_folder(runs(folders[0]))), report.name) == (["finished"], truth.name)
+    alerts = [one for one in records(only_folder(runs(folders[0]))) if one["kind"] == "alert"]
+    assert [(one["title"], one["text"], one["level"]) for one in alerts] == [("title", "text", "info")]
     assert [(one["step"], one["split"], one["reward"]) for one in rollouts(folders[0])] == [
         (0, "eval", 0.0), (1, "eval", 0.5), (2, "eval", 1.0)
     ]  # fmt: skip

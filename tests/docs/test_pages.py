@@ -112,9 +112,18 @@ def _reasons(path: Path) -> set[str]:
 
 
 def _constants() -> set[str]:
-    modules = ("metrics.assembler", "metrics.configs", "metrics.summaries", "frame_decoder")
+    modules = ("metrics.assembler", "metrics.configs", "metrics.summaries", "events", "frame_decoder")
     loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
-    names = ("INCOMPLETE", "TOO_LARGE", "TOO_MANY", "NOT_A_VALUE", "UNDECODABLE", "OTHER_RUN")
+    names = (
+        "INCOMPLETE",
+        "TOO_LARGE",
+        "TOO_MANY",
+        "NOT_A_VALUE",
+        "TOO_MANY_ALERTS",
+        "ALERT_WITHOUT_TITLE",
+        "UNDECODABLE",
+        "OTHER_RUN",
+    )
     return {str(getattr(module, name)) for module in loaded for name in names if hasattr(module, name)} | {
         "rollout_empty_prompt"  # counted in a loop over names
     }

@@ -70,6 +70,7 @@ PROGRAM = """
         input_tokens=3, output_tokens=4, metadata={"level": "hard"}, error=ValueError("no"),
     )
     run.log({"loss": 1.0}, step=7, time_unix_ns=1754000000000000000)
+    run.alert("kl", "too large", level="error", role="judge")
     run.summary({"best": 0.9, "note": "n", "ok": True}, role="judge")
     run.log_rollouts([rollout], step=7, split="eval")
     run.log_rollouts([rollout] * 40, step=8)

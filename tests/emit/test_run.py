@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import otel_bridge
+from otel_bridge.emit import recorded_facts
 from otel_bridge.emit.config.resource import source_of
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.frames import Signal
@@ -185,6 +186,28 @@ def test_a_row_may_have_a_time_of_its_own_in_unix_nanoseconds(tmp_path: Path) ->
     assert [row.seq for row in seen.rows] == list(range(1, 17))
     assert seen.times == sorted(set(seen.times))
     assert seen.event("rl.dropped").body == {"bad_time": 9}
+
+
+def test_an_alert_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_facts, "MAX_ALERTS", 3)
+    with run_in(tmp_path, role="trainer") as run:
+        run.log({"loss": 1.0}, step=7)
+        run.alert("kl", "password=hunter2hunter2", level="ERROR")
+        run.alert("kl", wait_duration=300, role="judge")
+        otel_bridge.alert("odd", level=object())  # type: ignore[arg-type]  # a user's mistake
+        run.alert("one too many")
+        run.alert()
+        run.finish()
+
+        (seen,) = seen_in(tmp_path)
+    first, second, third = (event for event in seen.events if event.name == "rl.alert")
+    assert first.attributes == {"rl.alert.title": "kl", "rl.alert.level": "error", "rl.step": 7, "rl.event.seq": 1}
+    assert "hunter2" not in str(first.body)
+    assert second.attributes == {
+        "rl.alert.title": "kl", "rl.alert.level": "warn", "rl.role": "judge", "rl.event.seq": 2
+    }  # fmt: skip
+    assert (third.attributes["rl.alert.title"], third.attributes["rl.alert.level"]) == ("odd", "warn")
+    assert seen.event("rl.dropped").body == {"alert_limit": 1, "alert_title": 1}
 
 
 def test_the_summary_is_an_event_of_numbers_texts_and_bools(tmp_path: Path) -> None:

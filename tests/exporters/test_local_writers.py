@@ -47,7 +47,7 @@ def lines(run: RunInfo) -> list[dict[str, object]]:
 
 
 def held(run: RunInfo) -> Contents:
-    scalars, distributions, rollouts, late, configs, summary, status = [], [], [], [], {}, {}, None
+    scalars, distributions, rollouts, late, configs, summary, alerts, status = [], [], [], [], {}, {}, [], None
     for line in lines(run):
         status = None
         if line["kind"] == "row":
@@ -64,13 +64,15 @@ def held(run: RunInfo) -> Contents:
             late.append((line["rollout_id"], line["name"], line["value"]))
         elif line["kind"] == "config":
             configs[line["role"]] = line["config"]
+        elif line["kind"] == "alert":
+            alerts.append((line["title"], line["level"]))
         elif line["kind"] == "summary":
             summary |= {
                 key: scalar_text(math.nan if value == "NaN" else value) for key, value in line["summary"].items()
             }
         elif line["kind"] == "end":
             status = Status(line["status"])
-    return Contents(scalars, distributions, rollouts, late, flat_configs(configs.items()), status, summary)
+    return Contents(scalars, distributions, rollouts, late, flat_configs(configs.items()), status, alerts, summary)
 
 
 def opened(run: RunInfo, tmp_path: Path, **env: str) -> RunWriter:

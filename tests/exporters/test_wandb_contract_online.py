@@ -68,6 +68,7 @@ class TestOnlineWandb(WriterContract):
             axes = {name: metric.axis for name, metric in held.metrics.items()}
             status = None if held.exit_code is None else STATUSES[held.exit_code]
             contents = contents_of(held.history, axes, tables, held.config, status)
+            contents.alerts.extend((alert["title"], alert["severity"].lower()) for alert in held.alerts)
             contents.summary.update({key: scalar_text(value) for key, value in held.summary.items()})
             return contents
 

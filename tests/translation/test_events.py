@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_bridge.records import Config, Summary
+from otel_bridge.records import Alert, Config, Summary
+from otel_bridge.translation import events
 from otel_bridge.translation.metrics import summaries
 from support.otlp.otlp_samples import LOGS, T0, Bench, event, logs_request, source, who
 
@@ -87,6 +88,25 @@ def test_a_summary_is_bounded_and_its_secrets_are_redacted(monkeypatch: pytest.M
     assert [record.values for record in first] == [{"trainer/api_key": "[redacted]", "trainer/b": 1}]
     assert [record.values for record in known] == [{"trainer/b": 2}]
     assert bench.counts() == {"summary/value": 2, "summary/too_many_keys": 1}
+
+
+def test_an_alert_is_a_record_once_bounded_and_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_MAX_ALERTS", 2)
+    bench = Bench()
+    secret = "key sk-ant-api03-" + "a" * 80
+
+    first = bench.logs(source(), event("rl.alert", 1, secret, rl_alert_title="kl", rl_alert_level="error", rl_step=7))
+    again = bench.logs(source(), event("rl.alert", 1, secret, rl_alert_title="kl", rl_alert_level="error", rl_step=7))
+    other = bench.logs(
+        source(), event("rl.alert", 2, "", T0 + 1, rl_alert_title="kl", rl_alert_level="odd", rl_role="judge")
+    )
+    nameless = bench.logs(source(), event("rl.alert", 3, "x"))
+    many = bench.logs(source(), event("rl.alert", 4, "x", rl_alert_title="more"))
+
+    assert first == [Alert("a:i1:1", "trainer", "kl", "key [redacted]", "error", 7, T0)]
+    assert (again, nameless, many) == ([], [], [])
+    assert other == [Alert("a:i1:2", "judge", "kl", "", "warn", None, T0 + 1)]
+    assert bench.counts() == {"alert/title": 1, "alert/too_many": 1}
 
 
 def test_a_config_that_changes_nothing_or_comes_again_makes_no_record() -> None:

@@ -16,14 +16,14 @@ from typing import Final, TypeVar
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import WriterMemory
-from otel_bridge.records import Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
+from otel_bridge.records import Alert, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_wandb.shared_mode.settings import ROLES, Sharing
 from otel_bridge_wandb.writer import WandbRunWriter
 
 _UNLISTED: Final = "shared_mode/unlisted"
 _PRIMARY: Final = "shared_mode/primary"
 _log: Final = logging.getLogger("otel_bridge.wandb")
-R = TypeVar("R", Row, RolloutRecord, Evaluation, MediaRecord)
+R = TypeVar("R", Alert, Row, RolloutRecord, Evaluation, MediaRecord)
 
 
 class SharedWriter:
@@ -90,6 +90,11 @@ class SharedWriter:
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Set the config of *role* in the run that has its rows; a config without a role is the shared run's."""
         (self._main if role is None else self._writer(role)).write_config(role, config)
+
+    def write_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Raise *alerts* in the run that has the role's rows; those without a role in the shared run."""
+        for role, group in _by_role(alerts):
+            (self._main if role is None else self._writer(role)).write_alerts(group)
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Set entries of the summary in the run that has the role's rows."""

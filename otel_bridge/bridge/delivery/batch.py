@@ -15,12 +15,14 @@ from otel_bridge.exporter import (
     ExporterSettings,
     HasBacklog,
     RunWriter,
+    WritesAlerts,
     WritesMedia,
     WritesPlainTraces,
     WritesSummary,
     left_out_of,
 )
 from otel_bridge.records import (
+    Alert,
     Config,
     End,
     Evaluation,
@@ -219,10 +221,11 @@ _ORDER: Final[Mapping[type, int]] = {
     PlainTrace: 3,
     Evaluation: 4,
     Summary: 5,
+    Alert: 6,
 }
 """In a batch that is sorted by kind, evaluations follow the rollouts that they belong to, and summaries the rows."""
 _SIGNAL_KINDS: Final = {"metrics": (codec.ROW, codec.MEDIA), "traces": (codec.ROLLOUT,), "logs": ()}
-_ALWAYS: Final = (codec.LATE, codec.CONFIG, codec.SUMMARY, codec.END)
+_ALWAYS: Final = (codec.LATE, codec.CONFIG, codec.SUMMARY, codec.ALERT, codec.END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +247,7 @@ class WriterCall:
         middle = len(self.records) // 2
         return WriterCall(self.records[:middle]), WriterCall(self.records[middle:])
 
-    def make(self, writer: RunWriter) -> None:  # noqa: C901  # one case for each kind
+    def make(self, writer: RunWriter) -> None:  # noqa: C901, PLR0912  # one case for each kind
         """Make the call."""
         match self.records[0]:
             case Row():
@@ -259,6 +262,9 @@ class WriterCall:
                 if isinstance(writer, WritesSummary):
                     for role, values in last_values(cast("Sequence[Summary]", self.records)).items():
                         writer.write_summary(role, values)
+            case Alert():
+                if isinstance(writer, WritesAlerts):
+                    writer.write_alerts(cast("Sequence[Alert]", self.records))
             case PlainTrace():
                 if isinstance(writer, WritesPlainTraces):
                     writer.write_traces(cast("Sequence[PlainTrace]", self.records))
@@ -291,7 +297,7 @@ def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
 
 
 def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int, ...]:
-    """Return the kinds of records for an exporter of *signals*; evaluations, configs, summaries and ends always.
+    """Return the kinds of records for an exporter of *signals*; evaluations, what no signal names always.
 
     Args:
         signals: Signals that the exporter is named for.
@@ -305,7 +311,7 @@ def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int
 def needs_writer(at: Destination, records: Sequence[Record], end: End | None) -> bool:
     """Return whether these records need an open run in the tracker; a config alone does not."""
     kinds = {type(record) for record in records}
-    if kinds & {Row, RolloutRecord, PlainTrace, Summary, MediaRecord}:
+    if kinds & {Row, RolloutRecord, PlainTrace, Summary, MediaRecord, Alert}:
         return True
     if not at.opened:
         return False

@@ -35,7 +35,7 @@ from otel_bridge.exporter import (
     found_of,
     tracker_run_id_of,
 )
-from otel_bridge.records import Config, Position, Summary
+from otel_bridge.records import Alert, Config, Position, Summary
 from otel_bridge.text.addresses import without_credentials
 
 PAUSE_FACTOR: Final = 20.0
@@ -190,7 +190,7 @@ class WriterSession:
         counted, newly_left_out = self._position.now.counted, opened.newly_left_out()
         for record in () if call is None else call.records:
             position = record.position
-            if not isinstance(record, (Config, Summary)):
+            if not isinstance(record, (Alert, Config, Summary)):
                 opened.wrote(position)
         if position > counted:  # a repeated call was counted before
             written = () if call is None else call.records

@@ -16,6 +16,7 @@ import orjson
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import (
+    Alert,
     Config,
     Distribution,
     End,
@@ -40,6 +41,7 @@ LATE: Final = 2
 CONFIG: Final = 3
 END: Final = 4
 OTHER: Final = 5
+ALERT: Final = 6
 SUMMARY: Final = 7
 MEDIA: Final = 8
 
@@ -48,6 +50,7 @@ _BYTES: Final = b"B"
 _DISTRIBUTION: Final = "$d"
 _WITHOUT_REMARKS: Final = 28
 """Number of fields of a rollout that an earlier version wrote."""
+_ALERT_FIELDS: Final = ("id", "role", "title", "text", "level", "step", "time_unix_ns")
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -83,6 +86,8 @@ def encode(record: Record) -> tuple[int, bytes]:  # noqa: PLR0911  # one for eac
     if isinstance(record, (Config, Summary)):
         kind, entries = (CONFIG, record.config) if isinstance(record, Config) else (SUMMARY, record.values)
         return kind, _dump([record.id, record.role, entries, record.time_unix_ns])
+    if isinstance(record, Alert):
+        return ALERT, _dump([getattr(record, name) for name in _ALERT_FIELDS])
     return END, _dump([record.id, record.status.value, record.time_unix_ns])
 
 
@@ -107,6 +112,9 @@ def decode(kind: int, data: bytes, position: Position) -> Record:  # noqa: PLR09
         if kind in {CONFIG, SUMMARY}:
             name, role, entries, time_unix_ns = cast("list[Any]", _load(data))
             return (Config if kind == CONFIG else Summary)(name, role, entries, time_unix_ns, position)
+        if kind == ALERT:
+            alert: list[Any] = [*_load(data), position]
+            return Alert(*alert)
         name, status, time_unix_ns = cast("list[Any]", _load(data))
         return End(name, Status(status), time_unix_ns, position)
     except (ValueError, TypeError, LookupError, struct.error) as exc:

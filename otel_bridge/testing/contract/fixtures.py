@@ -30,6 +30,7 @@ class ContractFixtures:
     Attributes:
         target: ``module:attribute`` of the exporter; empty: kills are played by leaving a writer behind.
         keeps_status: The tracker shows finished, failed and killed.
+        keeps_alerts: Its read-back shows alerts.
         keeps_config: It shows the run's config.
         keeps_rollouts: It shows rollouts.
         keeps_late: It shows evaluations.
@@ -41,6 +42,7 @@ class ContractFixtures:
 
     target: ClassVar[str] = ""
     keeps_status: ClassVar[bool] = True
+    keeps_alerts: ClassVar[bool] = True
     keeps_config: ClassVar[bool] = True
     keeps_rollouts: ClassVar[bool] = True
     keeps_late: ClassVar[bool] = True

@@ -15,13 +15,14 @@ from otel_bridge.exporter import (
     Exporter,
     ExporterSettings,
     RunInfo,
+    WritesAlerts,
     WritesSummary,
     degraded_of,
     found_of,
     left_out_of,
     tracker_run_id_of,
 )
-from otel_bridge.records import Json, Scalar, Status
+from otel_bridge.records import Json, Record, Scalar, Status
 from otel_bridge.testing import samples
 from otel_bridge.testing.contents import flat_configs, scalar_text
 from otel_bridge.testing.contract.compare import same, same_scalars, written
@@ -86,6 +87,30 @@ class LifeContract(ContractFixtures):
             {key: held.get(key) for key in wanted}, {key: scalar_text(value) for key, value in wanted.items()},
             "summary",
         )  # fmt: skip
+
+    def test_an_alert_is_raised_once_also_when_it_comes_again(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
+        given: list[Record] = [
+            samples.row(1),
+            samples.alert(2),
+            samples.alert(3, "nan", "error"),
+            samples.row(4),
+        ]
+        records = samples.placed(given)
+        first = opened()
+        if not isinstance(first, WritesAlerts) or not self.keeps_alerts:
+            first.close()
+            pytest.skip("the tracker shows no alerts")
+
+        deliver(first, records[:3])
+        first.close()
+        again = opened()
+        deliver(again, records, held=again.durable())
+        again.end(Status.FINISHED)
+        again.close()
+
+        same(sorted(read_back(run).alerts), [("kl too large", "warn"), ("nan", "error")], "alerts")
 
     def test_a_summary_that_comes_again_at_open_changes_nothing(
         self, opened: Open, run: RunInfo, read_back: ReadBack

@@ -84,6 +84,11 @@ def contents(uri: str, run: RunInfo, *, traces: bool = True, skip: str | None = 
         config=dict(held.data.params),
         status=None if held.info.status == "RUNNING" else Status(held.info.status.lower()),
         summary=summary,
+        alerts=[
+            (key.removeprefix("alert/"), value.partition(" ")[0])
+            for key, value in held.data.tags.items()
+            if key.startswith("alert/")
+        ],
     )
     for key, metrics in history.items():
         base, _, part = key.rpartition("/")

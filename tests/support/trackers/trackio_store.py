@@ -88,6 +88,9 @@ def held(run: RunInfo) -> Contents:
         contents.rollouts.append(HeldRollout(metadata["trace_id"], reward, messages, spans, parts))
     config = SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id) or {}
     contents.config.update({key: str(value) for key, value in config.items() if not key.startswith(("_", "summary/"))})
+    if hasattr(SQLiteStorage, "get_alerts"):
+        alerts = SQLiteStorage.get_alerts(run.project, run.name, run_id=run.id)
+        contents.alerts.extend((alert["title"], alert["level"]) for alert in alerts)
     contents.summary.update(
         {
             key.removeprefix("summary/"): scalar_text(value)

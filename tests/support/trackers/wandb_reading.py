@@ -30,6 +30,7 @@ def offline_contents(root: Path, run_id: str) -> Contents:
     last = runs[-1]
     status = None if last.exit_code is None else STATUSES[last.exit_code]
     contents = contents_of([row for run in runs for row in run.rows], axes, tables, last.config, status)
+    contents.alerts.extend(alert for run in runs for alert in run.alerts)
     contents.summary.update({key: scalar_text(value) for key, value in last.summary.items()})
     return contents
 

@@ -56,6 +56,7 @@ class Resolver:
             "RunFullHistory": self._full_history,
             "RunSampledHistory": self._sampled_history,
             "Runs": self._runs,
+            "NotifyScriptableRunAlert": self._alert,
             "CreateRunFiles": self._create_run_files,
             "CreateArtifact": self._create_artifact,
             "CreateArtifactManifest": self._create_manifest,
@@ -137,6 +138,12 @@ class Resolver:
         edges = [{"node": _bucket(run), "cursor": run.id} for run in runs]
         found = {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}
         return {"project": {"internalId": "1", "runCount": len(runs), "readOnly": False, "runs": found}}
+
+    def _alert(self, given: Variables) -> Answer:
+        run = self._store.find(str(given["entityName"] or ENTITY), str(given["projectName"]), str(given["runName"]))
+        if run is not None:
+            run.alerts.append(dict(given))
+        return {"notifyScriptableRunAlert": {"success": run is not None}}
 
     def _find(self, given: Variables) -> WandbRun | None:
         return self._store.find(str(given.get("entity") or ENTITY), str(given.get("project")), str(given.get("name")))

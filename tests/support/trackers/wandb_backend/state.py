@@ -72,6 +72,7 @@ class WandbRun:
     raw_config: dict[str, Any] = field(default_factory=dict[str, Any])
     lines: list[str | None] = field(default_factory=list["str | None"])
     summary: dict[str, Any] = field(default_factory=dict[str, Any])
+    alerts: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     state: str = "running"
     exit_code: int | None = None
     stopped: bool = False

@@ -1,0 +1,147 @@
+"""Records what is said of a run as a whole, beside rows and rollouts: configs, summaries, alerts. Nothing raises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from otel_bridge import semconv
+from otel_bridge.emit.arguments import CONFIGS, ExtraArguments, role_of
+from otel_bridge.emit.config.hyperparameters import config_of
+from otel_bridge.emit.config.named_run import NamedRun
+from otel_bridge.emit.config.snapshot import RunStart
+from otel_bridge.emit.encode.protobuf import Attribute
+from otel_bridge.emit.recorder import Recorder
+from otel_bridge.text.secret_patterns import redact_text
+
+MAX_ALERTS: Final = 1_000
+"""Most alerts of one process in one run."""
+_MAX_TITLE_CHARS: Final = 256
+_MAX_TEXT_CHARS: Final = 10_000
+_LEVELS: Final = {
+    "info": "info", "debug": "info", "warn": "warn", "warning": "warn",
+    "error": "error", "critical": "error", "fatal": "error",
+}  # fmt: skip
+
+
+class RecordedFacts(NamedRun):
+    """Records the facts of a run.
+
+    Args:
+        facts: How the run was begun.
+        recorder: Appends the records; ``None`` when nothing is recorded.
+    """
+
+    def __init__(self, facts: RunStart, recorder: Recorder | None) -> None:
+        super().__init__(facts)
+        self._recorder = recorder
+        self._alerts = 0
+
+    def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
+        """Count *n* drops by *reason*, of which *key* is the first; drops are printed at most once a minute."""
+        if self._recorder is not None:
+            self._recorder.count(reason, n, key)
+
+    def log_config(self, config: object = None, *extra: object, **named: object) -> None:
+        """Record hyperparameters: a nested mapping, dataclass or namespace. Secrets are redacted.
+
+        Keywords are entries: ``log_config(lr=1e-6)``. Only rank 0 records them.
+        """
+        if self._recorder is None or self.facts.identity.rank:
+            return
+        if config is None:  # an entry may have any name, so that only a single mapping is treated as the whole config
+            lone = named.get(next(iter(named), "")) if len(named) == 1 and next(iter(named)) in CONFIGS else None
+            config = named if named and not _holds_entries(lone) else lone
+        elif named:
+            self.log_config(named)
+        if extra:
+            ExtraArguments(extra, {}, self.count_drop).count_rest()
+        try:
+            body = config_of(config, self.count_drop)
+        except Exception:  # noqa: BLE001  # code of the user's own objects
+            self.count_drop("internal_error")
+            return
+        if body:
+            self._recorder.event(semconv.EVENT_CONFIG, {}, body)
+
+    def summary(
+        self,
+        values: Mapping[str, object] | None = None,
+        *extra: object,
+        role: str | None = None,
+        **named: object,
+    ) -> None:
+        """Record last values, which trackers show beside the curves: a best score, a total, a verdict.
+
+        Keywords are entries: ``summary(best=0.9)``. The latest value of a key holds. Only rank 0 records them.
+
+        Args:
+            values: Numbers, texts and bools by key; nested mappings are flattened with ``/``. Secrets are redacted.
+            extra: Any further positional argument is counted as a drop.
+            role: Another role than the run's own.
+            named: Further entries.
+        """
+        from otel_bridge.emit.encode.summary import summary_of  # noqa: PLC0415  # only programs that call it pay for it
+
+        if self._recorder is None or self.facts.identity.rank:
+            return
+        ExtraArguments(extra, {}, self.count_drop).count_rest()
+        try:
+            body = {} if values is None else summary_of(values, self.count_drop)
+            body |= summary_of(named, self.count_drop) if named else {}
+        except Exception:  # noqa: BLE001  # code of the user's own objects
+            self.count_drop("internal_error")
+            return
+        other = role_of(role)
+        if body:
+            pairs = {semconv.ROLE: other} if other is not None and other != self.role else {}
+            self._recorder.event(semconv.EVENT_SUMMARY, pairs, body)
+
+    def alert(
+        self,
+        title: str | None = None,
+        text: str | None = None,
+        level: str = "warn",
+        *extra: object,
+        role: str | None = None,
+        **named: object,
+    ) -> None:
+        """Record an alert, which trackers show and send on: W&B by mail or Slack, as its settings say.
+
+        Args:
+            title: What happened, in a few words; equal titles are one alert in MLflow.
+            text: Details. Secrets are redacted.
+            level: ``info``, ``warn`` or ``error``, or a tracker's ``AlertLevel``.
+            role: Another role than the run's own.
+            extra: ``wait_duration``, as in W&B, without effect; any other positional argument is counted as a drop.
+            named: As *extra*.
+        """
+        if self._recorder is None or self.facts.identity.rank:
+            return
+        given = ExtraArguments(extra, named, self.count_drop)
+        given.named(("wait_duration",), given.next())
+        given.named(("webhook_url",))
+        given.count_rest()
+        try:
+            shown, details = _alert_text(title, _MAX_TITLE_CHARS), _alert_text(text, _MAX_TEXT_CHARS)
+            known = str(getattr(level, "value", level)).lower()
+        except Exception:  # noqa: BLE001  # a user's object
+            shown, details, known = "", "", ""
+        if not shown or self._alerts >= MAX_ALERTS:
+            self.count_drop("alert_limit" if shown else "alert_title", 1, shown)
+            return
+        self._alerts += 1
+        other = role_of(role)
+        step = self._recorder.last_step(other or self.role)
+        pairs: dict[str, Attribute] = {semconv.ALERT_TITLE: shown, semconv.ALERT_LEVEL: _LEVELS.get(known, "warn")}
+        pairs |= {semconv.STEP: step} if step is not None else {}
+        pairs |= {semconv.ROLE: other} if other is not None and other != self.role else {}
+        self._recorder.event(semconv.EVENT_ALERT, pairs, details)
+
+
+def _alert_text(value: object, limit: int) -> str:
+    return "" if value is None else redact_text(str(value)[:limit])
+
+
+def _holds_entries(value: object) -> bool:
+    return isinstance(value, Mapping) or hasattr(value, "__dict__")
