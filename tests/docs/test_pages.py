@@ -112,10 +112,11 @@ def _reasons(path: Path) -> set[str]:
 
 
 def _constants() -> set[str]:
-    modules = ("metrics.assembler", "metrics.configs", "metrics.summaries", "events", "frame_decoder")
+    modules = ("metrics.assembler", "metrics.configs", "metrics.summaries", "metrics.media", "events", "frame_decoder")
     loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
     names = (
         "INCOMPLETE",
+        "INVALID",
         "TOO_LARGE",
         "TOO_MANY",
         "NOT_A_VALUE",
