@@ -10,8 +10,9 @@ import pytest
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.records import run_id_of
+from support.collector.service_process import service
 from support.trackers import mlflow_reading, trackio_store, wandb_reading
-from support.trainers.e2e_jobs import command, environment, run, script
+from support.trainers.e2e_jobs import CLEAN, command, ended, environment, lines, run, script, until
 
 pytestmark = pytest.mark.slow
 
@@ -49,3 +50,36 @@ def test_the_last_summary_before_a_kill_is_shown_by_every_tracker(tmp_path: Path
     ]
     keys = ("trainer/best", "trainer/verdict", "trainer/attempts")
     assert [[contents.summary.get(key) for key in keys] for contents in shown] == [["0.75", "passed", "2.0"]] * 3
+
+
+SENDER = """
+import otel_bridge
+
+run = otel_bridge.init("results", "far", role="trainer")
+histogram = otel_bridge.Histogram(counts=[1, 2], edges=[0.0, 1.0, 2.0])
+run.log({"hist": histogram}, step=1, time_unix_ns=1_600_000_000_000_000_000)
+run.summary({"best": 0.5})
+run.summary({"best": 0.75, "verdict": "passed"})
+run.alert("kl", "too large", level="error")
+run.finish(timeout_s=60)
+"""
+
+
+def test_what_a_process_far_away_says_of_its_run_arrives_by_otlp(tmp_path: Path) -> None:
+    served = {**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path / "served")}
+
+    with service(tmp_path, served, "--exporters", "file") as running:
+        sent = environment(tmp_path / "here", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=running.grpc)
+        done = run(script(tmp_path / "train.py", SENDER), sent)
+        until(lambda: ended(tmp_path / "served"))
+        running.end()
+
+    assert done.returncode == 0, done.stderr
+    found = {kind: [line for line in lines(tmp_path / "served") if line["kind"] == kind] for kind in ("row", "alert")}
+    ((row,), (alert,)) = found["row"], found["alert"]
+    assert (row["time_unix_ns"], row["values"]["trainer/hist"]["counts"]) == (1_600_000_000_000_000_000, [1, 2])
+    assert (alert["title"], alert["text"], alert["level"], alert["step"]) == ("kl", "too large", "error", 1)
+    shown: dict[str, object] = {}
+    for line in lines(tmp_path / "served"):
+        shown |= line.get("summary", {})
+    assert shown == {"trainer/best": 0.75, "trainer/verdict": "passed"}

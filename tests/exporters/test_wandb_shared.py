@@ -367,6 +367,19 @@ def test_what_one_writer_replaces_while_it_starts_is_soon_sent_again(server: Wan
     until(whole)
 
 
+def test_summaries_of_the_machines_of_a_shared_run_stand_beside_one_another_in_its_config(
+    server: WandbServer, begin: Begin
+) -> None:
+    machines = {role: begin(role, n) for n, role in enumerate(("trainer", "explorer"))}
+    for role, machine in machines.items():
+        machine.do(f"rows {role} 1 3")
+        machine.do(f"summary {role} best {len(role)}")
+    for machine in reversed(machines.values()):
+        machine.do("end")
+
+    assert server.run(ID).config == {"summary/trainer/best": 7, "summary/explorer/best": 8}
+
+
 def test_a_changed_config_is_not_replaced_by_the_copy_that_another_writer_carries(
     server: WandbServer, begin: Begin
 ) -> None:

@@ -12,10 +12,10 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from otel_bridge.errors import ExporterError, RetryableError
-from otel_bridge.exporter import RunInfo, RunWriter
+from otel_bridge.exporter import RunInfo, RunWriter, WritesSummary
 from otel_bridge.records import Record, Row, Status
 from otel_bridge.testing import deliver, open_writer, samples
 from otel_bridge.testing.child import FileMemory
@@ -102,6 +102,8 @@ class Machine:
                 self.rollouts(role, int(first), int(last))
             case ["config", role, config]:
                 self.config(role, json.loads(config))
+            case ["summary", role, key, value]:
+                cast("WritesSummary", self.writer).write_summary(role, {f"{role}/{key}": float(value)})
             case ["durable"]:
                 return [self.writer.durable(), self.position]
             case ["end"]:
