@@ -11,6 +11,8 @@ from typing import Final
 import otel_bridge
 from otel_bridge import exporter
 from otel_bridge.cli.terminal import Terminal
+from otel_bridge.emit.config.child_env import launcher_alive
+from otel_bridge.emit.config.exporters import choose
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.folder import RunFolder, base_dir
@@ -30,6 +32,9 @@ def send(console: Terminal, env: Mapping[str, str]) -> list[str]:
     """Send a test run to the exporters that *env* chooses; return one line for each exporter that failed."""
     for variable in _OF_A_JOB:
         os.environ.pop(variable, None)
+    launched = launcher_alive(env)
+    if not (launched or choose(None, env, Path.cwd(), elsewhere=True).names):
+        return [_NOTHING_CHOSEN]
     name = f"check-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     run = otel_bridge.init(project=_PROJECT, name=name, role="doctor")
     if not run.recording:
