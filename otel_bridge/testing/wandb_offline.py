@@ -107,7 +107,7 @@ class _Reading:
                 self._take_run(record.run)
             case "history":
                 self._rows.append(_row(record.history))
-                self._summary |= self._rows[-1]
+                self._summary |= _row(record.history)  # anew: the summary changes within its values
             case "alert":
                 self._alerts.append((str(record.alert.title), str(record.alert.level).lower()))
             case "summary":
