@@ -14,7 +14,7 @@ from otel_bridge.emit import api
 from otel_bridge.emit.run import Run
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import axis_of, run_id_of
-from otel_bridge.settings import RUN_ID
+from otel_bridge.settings import GENERATED_PROJECT, PROJECT, RUN_ID
 
 _OF_SETTINGS: Final = {
     "project": "project", "entity": "entity", "name": "run_name", "id": "run_id", "group": "run_group",
@@ -26,6 +26,7 @@ _OF_ENVIRONMENT: Final = {
     "id": "WANDB_RUN_ID", "group": "WANDB_RUN_GROUP", "job_type": "WANDB_JOB_TYPE", "entity": "WANDB_ENTITY",
     "resume": "WANDB_RESUME",
 }  # fmt: skip
+DEFAULT_PROJECT: Final = "huggingface"
 _VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_NAME: Final = 256
 
@@ -86,9 +87,12 @@ def _explicit(settings: Any, field: str) -> Any:
 def begin(asked: WandbArguments, *, name: str | None = None, id_: str | None = None, project: str | None = None) -> Run:
     """Begin the run of otel-bridge that W&B's arguments name. Every process records, as in W&B: rank 0."""
     given = asked["id"] if id_ is None else id_
+    project = asked["project"] or project
+    if project == DEFAULT_PROJECT and _chosen_project():  # transformers names it for every job
+        project = None
     tags = asked["tags"]
     return api.init(
-        _printable(asked["project"] or project),
+        _printable(project),
         _printable(asked["name"] or name),
         id=None if given is None else _usable_id(str(given)),
         group=_printable(asked["group"]),
@@ -99,6 +103,12 @@ def begin(asked: WandbArguments, *, name: str | None = None, id_: str | None = N
         rank=0,
         handle=asked.beside,
     )
+
+
+def _chosen_project() -> bool:
+    """Return whether a variable names the project; a launcher names the working folder where none was given."""
+    named = PROJECT.read()
+    return bool(named) and named != GENERATED_PROJECT.read()
 
 
 def facts_of(run: Run, asked: WandbArguments, *, resumed: bool) -> RunFacts:

@@ -44,19 +44,29 @@ class OpenRowRecorder(Recorder):
         """Append the number of *row*, and its final step; nothing happens without a part."""
         self._do(self._end_row, row, step)
 
+    def _begin(self) -> None:
+        super()._begin()
+        self._part_names: tuple[str | None, ...] = ()
+        self._part_keys: frozenset[str] = frozenset()
+
     def _add_part(self, row: OpenRow, values: Mapping[str, object], step: int) -> None:
         role = self._other_role(row.role)
         shown = role or self._role
-        numbers = distinct(flatten(values, self.drops.count), shown, self.drops.count)
+        numbers = flatten(values, self.drops.count)
         if not numbers:
             return
+        names = (shown, *numbers)
+        if names != self._part_names:  # most parts have the names of the previous one
+            numbers = distinct(numbers, shown, self.drops.count)
+            self._part_names = names if len(numbers) == len(names) - 1 else ()
+            self._part_keys = frozenset(key_of(shown, key) for key in numbers)
         now = time_ns()
         if not self._last_ns < now < self._check_again:
             now = self._irregular(now)
         if not row.time_ns:
             self._last_ns = row.time_ns = now
         if self._append(_METRICS, self._encoder.encode_part(numbers, row.time_ns, step, role), now):
-            row.keys.update(key_of(shown, key) for key in numbers)
+            row.keys |= self._part_keys
 
     def _end_row(self, row: OpenRow, step: int) -> None:
         if not row.keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -363,6 +364,16 @@ def test_runs_beside_each_other_are_runs_of_their_own_and_do_not_become_the_prog
     }
 
 
+@pytest.mark.parametrize(("variables", "project"), [({}, "huggingface"), ({"OTEL_BRIDGE_PROJECT": "mine"}, "mine")])
+def test_a_chosen_project_wins_over_the_default_of_transformers(
+    tmp_path: Path, variables: dict[str, str], project: str
+) -> None:
+    captured(tmp_path, "import wandb\nprint(wandb.init(project='huggingface', name='e').project)", **variables)
+
+    assert report_of(runs(tmp_path)).project == project
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorboardX") is None, reason="tensorboardX is not here")
 def test_sync_tensorboard_captures_the_event_writer(tmp_path: Path) -> None:
     code = """
     import wandb
