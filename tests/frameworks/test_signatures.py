@@ -54,6 +54,20 @@ PLACES = {
             )
         ),
     ],
+    "verl": [
+        "verl.trainer.ppo.ray_trainer:RayPPOTrainer._dump_generations",
+        "verl.trainer.ppo.ray_trainer:RayPPOTrainer._log_rollout_data",
+        "verl.utils.rollout_trace:RolloutTraceConfig.get_backend",
+        "verl.utils.rollout_trace:RolloutTraceConfig.get_instance",
+        "verl.utils.rollout_trace:RolloutTraceConfig.init",
+        "verl.utils.rollout_trace:rollout_trace_attr",
+        "verl.utils.rollout_trace:rollout_trace_op",
+        "verl.utils.tracking:Tracking.__init__",
+        "verl.utils.tracking:Tracking.finish",
+        "verl.utils.tracking:Tracking.log",
+        "verl.utils.tracking:Tracking.supported_backend",
+        "verl.utils.tracking:ValidationGenerationsLogger.log",
+    ],
 }
 
 

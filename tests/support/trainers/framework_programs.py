@@ -196,3 +196,98 @@ trained.add_callback(OtelBridgeCallback(trained))
 trained.train(resume_from_checkpoint=resumes)
 """
 )
+VERL = """
+import sys, threading
+import verl
+assert not any(name in sys.modules for name in ("wandb", "mlflow", "trackio", "otel_bridge.emit.api"))
+assert [one.name for one in threading.enumerate()] == ["MainThread"]
+from verl.utils.tracking import Tracking, ValidationGenerationsLogger
+"""
+VERL_TRACKING = (
+    VERL
+    + """
+tracking = Tracking("math", "one", ["console", "otel_bridge"], {"trainer": {"n_gpus": 8}})
+for step in range(3):
+    tracking.log({"actor/loss": step / 2}, step=step)
+ValidationGenerationsLogger("math", "one").log(["console", "otel_bridge"], [("2+2?", "4", 1.0), ("3+3?", "5", 0.0)], 2)
+if "fails" in sys.argv:
+    tracking.finish(1)
+    tracking.finish(0)
+elif "raises" in sys.argv:
+    raise RuntimeError("out of memory")
+del tracking
+"""
+)
+VERL_ROLLOUTER = (
+    VERL
+    + """
+assert "otel_bridge" in Tracking.supported_backend
+ValidationGenerationsLogger("math", "one").log(["console", "otel_bridge"], [("2+2?", "4", 1.0)], 7)
+"""
+)
+VERL_TRACES = """
+import asyncio
+import verl
+from types import SimpleNamespace
+from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
+
+class Tokenizer:
+    def decode(self, ids):
+        return "".join(chr(97 + one) for one in ids)
+
+class Server:
+    tokenizer = Tokenizer()
+    @rollout_trace_op
+    async def generate(self, request_id, *, prompt_ids, sampling_params):
+        return SimpleNamespace(token_ids=[1, 2], stop_reason="completed")
+
+class Tool:
+    name = "calculator"
+    @rollout_trace_op
+    async def execute(self, instance_id, parameters, **kwargs):
+        return SimpleNamespace(text="4"), 0.0, {}
+
+class Loop:
+    tokenizer = Tokenizer()
+    @rollout_trace_op
+    async def run(self, sampling_params, priority=0, **kwargs):
+        prompt_ids = [3, 4, 5]
+        one = await Server().generate("r", prompt_ids=prompt_ids, sampling_params=sampling_params)
+        await Tool().execute("i", {"expression": "2+2"})
+        if kwargs.get("fails"):
+            raise ValueError("no answer")
+        return SimpleNamespace(prompt_ids=prompt_ids, response_ids=one.token_ids, num_turns=2, reward_score=0.5)
+
+async def rollout(sample, number, step=3, validate=False, trace=True, **kwargs):
+    with rollout_trace_attr(step=step, sample_index=sample, rollout_n=number, validate=validate, trace=trace):
+        return await Loop().run({}, raw_prompt=[{"role": "user", "content": "2+2?"}], **kwargs)
+
+async def main():
+    await rollout(9, 9)  # before the backend is chosen
+    RolloutTraceConfig.init("math", "one", "otel_bridge", True)
+    done = await asyncio.gather(rollout(0, 0), rollout(0, 1), rollout(1, 0, validate=True), rollout(2, 0, trace=False))
+    assert [one.response_ids for one in done] == [[1, 2]] * 4
+    try:
+        await rollout(4, 0, fails=True)
+    except ValueError:
+        pass
+
+asyncio.run(main())
+"""
+VERL_BATCH = (
+    VERL
+    + """
+from types import SimpleNamespace
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+
+tracking = Tracking("math", "one", ["otel_bridge"], {})
+again = Tracking("math", "one", ["otel_bridge"], {})
+trainer = RayPPOTrainer.__new__(RayPPOTrainer)
+trainer.global_steps = 5
+batch = SimpleNamespace(non_tensor_batch={"uid": ["u1", "u1"]}, batch=None)
+extra = {"acc": [True, False], "format": [0.5, 0.25], "pred": ["4", "5"], "short": [1]}
+RayPPOTrainer._log_rollout_data(trainer, batch, extra, {}, "out")
+trainer._dump_generations(["v"], ["v"], [None], [1.0], {}, "out")
+tracking.log({"actor/loss": 0.5}, step=5)
+"""
+)

@@ -1,0 +1,184 @@
+"""Rollout traces of verl (``rollout.trace.backend=otel_bridge``) -> live rollouts with a span for each traced call."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from otel_bridge.adapters.framework_import import framework_class
+from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.rollouts.live import LiveRollout
+
+_BACKEND: Final = "otel_bridge"
+_MODULE: Final = "verl.utils.rollout_trace"
+_live: ContextVar[LiveRollout | None] = ContextVar("otel_bridge_verl_rollout", default=None)
+_outermost: ContextVar[bool] = ContextVar("otel_bridge_verl_outermost", default=True)
+
+
+def install_traces() -> None:
+    """Replace verl's decorator and context manager, before the modules that use them are imported."""
+    config: Any = framework_class(f"{_MODULE}:RolloutTraceConfig", "verl>=0.9.1")
+    real_op: Any = framework_class(f"{_MODULE}:rollout_trace_op", "verl>=0.9.1")
+    real_attr: Any = framework_class(f"{_MODULE}:rollout_trace_attr", "verl>=0.9.1")
+    module = inspect.getmodule(config)
+    setattr(module, "rollout_trace_op", _op(config, real_op))  # noqa: B010  # no attribute that a type checker knows
+    setattr(module, "rollout_trace_attr", _attr(config, real_attr))  # noqa: B010
+
+
+def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real_attr)
+    @contextlib.contextmanager
+    def rollout_trace_attr(  # noqa: PLR0917  # verl's signature
+        sample_index: Any = None,
+        step: Any = None,
+        rollout_n: Any = None,
+        name: str = "rollout_trace",
+        validate: bool = False,
+        trace: bool = True,
+    ) -> Generator[None]:
+        with real_attr(sample_index, step, rollout_n, name, validate, trace):
+            run = _recording().begin() if trace and config.get_backend() == _BACKEND else None
+            if run is None:
+                yield
+                return
+            given = {"group": sample_index, "sample": rollout_n, "step": step, "split": "eval" if validate else "train"}
+            fields = {key: _plain(value) for key, value in given.items()}
+            with run.rollout(**{key: value for key, value in fields.items() if value is not None}) as live:
+                tokens = _live.set(live), _outermost.set(True)
+                try:
+                    yield
+                finally:
+                    _live.reset(tokens[0])
+                    _outermost.reset(tokens[1])
+
+    @functools.cache
+    def _recording() -> FrameworkRun:
+        instance = config.get_instance()
+        names = RunNames(instance.project_name, instance.experiment_name, "rollouter")
+        return FrameworkRun("verl", names)
+
+    return rollout_trace_attr
+
+
+def _op(config: Any, real_op: Callable[..., Any]) -> Callable[..., Any]:
+    def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
+        traced = real_op(func)
+
+        @functools.wraps(func)
+        async def later(self: Any, *given: Any, **named: Any) -> Any:
+            live = _live.get()
+            if live is None or config.get_backend() != _BACKEND:
+                return await traced(self, *given, **named)
+            with _call(live, func, self, given, named) as done:
+                result = await func(self, *given, **named)
+                done(result)
+                return result
+
+        @functools.wraps(func)
+        def now(self: Any, *given: Any, **named: Any) -> Any:
+            live = _live.get()
+            if live is None or config.get_backend() != _BACKEND:
+                return traced(self, *given, **named)
+            with _call(live, func, self, given, named) as done:
+                result = func(self, *given, **named)
+                done(result)
+                return result
+
+        return later if inspect.iscoroutinefunction(func) else now
+
+    return rollout_trace_op
+
+
+@contextlib.contextmanager
+def _call(
+    live: LiveRollout, func: Callable[..., Any], owner: Any, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> Generator[Callable[[Any], object]]:
+    """Record one traced call: the outermost one is the rollout, others are spans inside."""
+    inputs = _inputs(func, owner, given, named) or {}
+    if _outermost.get():
+        token = _outermost.set(False)
+        try:
+            yield lambda result: _conversation(live, owner, inputs, result)
+        finally:
+            _outermost.reset(token)
+    elif "prompt_ids" in inputs:
+        with live.chat() as chat:
+            chat.input_tokens = len(inputs["prompt_ids"])
+            yield lambda result: _generated(chat, owner, result)
+    else:
+        name = getattr(owner, "name", None)
+        with live.tool(name if isinstance(name, str) else func.__qualname__) as tool:
+            tool.arguments = inputs.get("parameters", {})
+            yield lambda result: _answered(tool, result)
+
+
+@guarded
+def _inputs(func: Callable[..., Any], owner: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    bound = inspect.signature(func).bind(owner, *given, **named)
+    inputs = dict(bound.arguments)
+    inputs.update(inputs.pop("kwargs", {}))
+    inputs.pop("self", None)
+    return inputs
+
+
+@guarded
+def _conversation(live: LiveRollout, owner: Any, inputs: Mapping[str, Any], result: Any) -> None:
+    """Take prompt, response and reward of an agent loop."""
+    prompt: Any = inputs.get("raw_prompt")
+    prompt = inputs.get("messages") if prompt is None else prompt
+    prompt_ids, response_ids = _field(result, "prompt_ids"), _field(result, "response_ids")
+    messages: list[Any] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt or ())
+    if not messages and prompt_ids is not None:
+        messages = [{"role": "user", "content": _text(owner, prompt_ids)}]
+    answer: Any = _field(result, "response_text")
+    if answer is None and response_ids is not None:
+        answer = _text(owner, response_ids)
+    if answer is not None:
+        messages.append({"role": "assistant", "content": answer})
+    live.messages = messages
+    if prompt_ids is not None and response_ids is not None:
+        live.input_tokens, live.output_tokens = len(prompt_ids), len(response_ids)
+    live.reward = _field(result, "reward_score")
+    turns = _field(result, "num_turns")
+    if turns is not None:
+        live.metadata["num_turns"] = turns
+
+
+@guarded
+def _generated(chat: Any, owner: Any, result: Any) -> None:
+    tokens = _field(result, "token_ids")
+    if tokens is not None:
+        chat.output_tokens = len(tokens)
+        text = _text(owner, tokens)
+        if text:
+            chat.output = text
+    chat.finish_reason = _field(result, "stop_reason")
+
+
+@guarded
+def _answered(tool: Any, result: Any) -> None:
+    answer: Any = result if hasattr(result, "text") or not hasattr(result, "__getitem__") else result[0]
+    text: Any = _field(answer, "text")
+    tool.result = answer if text is None else text
+
+
+def _text(owner: Any, tokens: Any) -> str | None:
+    """Return tokens as text, where the traced object has a tokenizer."""
+    decode = getattr(getattr(owner, "tokenizer", None), "decode", None)
+    return str(decode(tokens)) if callable(decode) else None
+
+
+def _field(value: Any, name: str) -> Any:
+    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as a number of Python."""
+    item = getattr(value, "item", None)
+    return item() if callable(item) else value

@@ -1,0 +1,77 @@
+"""verl's backends of the name otel_bridge, with a fake of the package: rows, validations, traces, batches, one end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.trainers.command_runs import report_of, runs
+from support.trainers.framework_programs import VERL_BATCH, VERL_ROLLOUTER, VERL_TRACES, VERL_TRACKING
+from support.trainers.framework_runs import config_in, ends_of, recorded, rollouts_in, rows_of, run_program
+
+pytestmark = pytest.mark.slow
+LOSS = [(0, 0.0), (1, 0.5), (2, 1.0)]
+BY_MODULE = {"VERL_USE_EXTERNAL_MODULES": "otel_bridge.adapters.verl", "VERL_USE_EXTERNAL_PLUGINS": "none"}
+
+
+@pytest.mark.parametrize("variables", [{}, BY_MODULE], ids=["entry point", "module"])
+def test_rows_and_validation_generations_arrive_and_the_run_ends_once(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    run_program(tmp_path, VERL_TRACKING, **variables)
+
+    found = recorded(tmp_path)
+    assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == (LOSS, ["finished"])
+    validated = [(one["split"], one["step"], one["reward"]) for one in rollouts_in(found)]
+    assert (validated, config_in(found)) == ([("eval", 2, 1.0), ("eval", 2, 0.0)], {"trainer": {"n_gpus": 8}})
+    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
+
+
+@pytest.mark.parametrize("how", ["fails", "raises"])
+def test_an_exit_code_or_an_exception_makes_the_end_failed(tmp_path: Path, how: str) -> None:
+    run_program(tmp_path, VERL_TRACKING, how, fails=how == "raises")
+
+    assert ends_of(recorded(tmp_path)) == ["failed"]
+
+
+def test_validation_generations_of_a_process_without_tracking_join_the_run(tmp_path: Path) -> None:
+    run_program(tmp_path, VERL_TRACKING)
+    recorded(tmp_path)
+    run_program(tmp_path, VERL_ROLLOUTER)
+
+    rollouts = [(one["role"], one["split"], one["step"]) for one in rollouts_in(recorded(tmp_path))]
+    assert rollouts == [("trainer", "eval", 2), ("trainer", "eval", 2), ("rollouter", "eval", 7)]
+
+
+def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> None:
+    run_program(tmp_path, VERL_TRACES)
+
+    rollouts = {(one["group"], one["sample"]): one for one in rollouts_in(recorded(tmp_path))}
+    assert {place: (one["split"], one["step"]) for place, one in rollouts.items()} == {
+        ("0", 0): ("train", 3), ("0", 1): ("train", 3), ("1", 0): ("eval", 3), ("4", 0): ("train", 3),
+    }  # fmt: skip
+    one = rollouts["0", 0]
+    assert [message["content"] for message in one["messages"]] == ["2+2?", "bc"]
+    assert (one["reward"], one["metadata"]["num_turns"], one["error"]) == (0.5, 2, None)
+    assert [span["name"] for span in one["spans"]] == ["rollout", "chat", "execute_tool calculator"]
+    assert rollouts["4", 0]["error"] == "no answer"
+
+
+def test_a_dumped_training_batch_has_its_groups_and_the_parts_of_its_reward(tmp_path: Path) -> None:
+    run_program(tmp_path, VERL_BATCH)
+
+    found = recorded(tmp_path)
+    first, second = rollouts_in(found)
+    assert (first["group"], first["step"], first["reward"]) == ("u1", 5, 1.0)
+    assert first["rewards"] == {"acc": 1.0, "format": 0.5}
+    assert (first["metadata"], second["metadata"]) == ({"pred": "4", "ground_truth": "4"}, {"pred": "5"})
+    assert rows_of(found, "trainer/actor/loss") == [(5, 0.5)]
+
+
+def test_a_plugin_that_cannot_load_is_reported_on_stderr(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['verl.utils.rollout_trace'] = None; import verl; print('on')"
+
+    done = run_program(tmp_path, code)
+
+    assert (done.stdout, "otel-bridge: verl goes on without the backend otel_bridge" in done.stderr) == ("on\n", True)
