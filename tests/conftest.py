@@ -13,8 +13,8 @@ _LONGEST: Final[Mapping[str, int]] = {
     "test_killed_bridges": 8,
     "test_killed_services": 8,
     "test_bridge_life": 7,
-    "test_otelcol_chain": 7,
-    "test_otelcol_kafka": 7,
+    "test_chain": 7,
+    "test_kafka": 7,
     "test_resumed": 6,
     "test_joined_by_id": 6,
     "test_roles_by_hand": 6,
@@ -22,7 +22,7 @@ _LONGEST: Final[Mapping[str, int]] = {
     "test_trackers": 5,
     "test_blocks": 5,
     "test_flush_and_end": 4,
-    "test_wandb_shared": 4,
+    "test_shared_mode": 4,
     "test_genai_content": 4,
 }
 """Modules whose single tests take longest, by rank. They begin first, so that none runs alone at the end."""

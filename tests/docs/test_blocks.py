@@ -29,7 +29,7 @@ ELSEWHERE = {
     ("README.md", "sh"): 10,  # below; those of other machines in test_many_machines and tests/collector
     ("docs/architecture.md", ""): 1,
     ("docs/collector.md", ""): 1,
-    ("docs/collector.md", "bash"): 1,  # tests/collector/test_otelcol_pipelines
+    ("docs/collector.md", "bash"): 1,  # tests/collector/otelcol/test_pipelines
     ("docs/collector.md", "yaml"): 1,
     ("docs/capture.md", "sh"): 1,  # tests/capture
     ("docs/coming-from.md", "python"): 6,  # test_coming_from
@@ -37,10 +37,10 @@ ELSEWHERE = {
     ("docs/exporters.md", "python"): 3,  # test_pages, test_examples
     ("docs/exporters.md", "toml"): 1,
     ("docs/many-machines.md", "bash"): 1,  # test_many_machines
-    ("docs/many-machines.md", "python"): 2,  # and tests/e2e/test_ray_actors
+    ("docs/many-machines.md", "python"): 2,  # and tests/e2e/programs/test_ray_actors
     ("docs/mlflow.md", "bash"): 1,  # as in README.md
-    ("docs/other-environments.md", "sh"): 1,  # tests/e2e/test_other_environments
-    ("docs/rollouts.md", "bash"): 2,  # tests/cli/test_doctor, tests/test_redaction
+    ("docs/other-environments.md", "sh"): 1,  # tests/e2e/programs/test_other_environments
+    ("docs/rollouts.md", "bash"): 2,  # tests/cli/doctor/test_command, tests/test_redaction
     ("docs/semantic-conventions.md", "bash"): 2,  # test_semconv_page
     ("docs/semantic-conventions.md", "json"): 1,
     ("docs/service.md", "bash"): 2,  # tests/cli/test_serve

@@ -9,21 +9,21 @@ from typing import Final
 PACKAGES: Final = ("pytest>=8.2,<10", "pytest-timeout", "hypothesis", "numpy")
 """What the tests need beside otel-bridge and the tracker."""
 CONTRACT: Final[Mapping[str, Sequence[str]]] = {
-    "trackio": ("tests/exporters/test_trackio_contract.py",),
-    "wandb": ("tests/exporters/test_wandb_contract_offline.py",),
-    "mlflow": ("tests/exporters/test_mlflow_contract.py",),
+    "trackio": ("tests/exporters/trackio/test_contract.py",),
+    "wandb": ("tests/exporters/wandb/test_contract_offline.py",),
+    "mlflow": ("tests/exporters/mlflow/test_contract.py",),
 }
 MORE: Final[Mapping[str, Sequence[str]]] = {
     "trackio": (
-        *(f"tests/exporters/test_trackio_{name}.py" for name in ("writer", "inbox", "remote", "abilities")),
+        *(f"tests/exporters/trackio/test_{name}.py" for name in ("writer", "inbox", "remote", "abilities")),
         "tests/capture/test_trackio.py",
     ),
     "wandb": (
-        *(f"tests/exporters/test_wandb_{name}.py" for name in ("contract_online", "offline", "together")),
+        *(f"tests/exporters/wandb/{name}.py" for name in ("online/test_contract", "test_offline", "shared/test_together")),
         "tests/capture/test_wandb.py",
     ),
     "mlflow": tuple(
-        f"tests/exporters/test_mlflow_{name}.py" for name in ("rows", "runs", "params", "traces", "rewards")
+        f"tests/exporters/mlflow/test_{name}.py" for name in ("rows", "runs", "params", "traces", "rewards")
     ),
 }
 """Suites of each tracker that run when all cells do."""

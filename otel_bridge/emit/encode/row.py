@@ -4,7 +4,7 @@ Times, doubles and integers are eight bytes on the wire. So for one set of keys 
 except for the step. A key set seen three times with floats only gets a template: one ``struct`` call packs the row. All
 other rows are joined from a cache of each key's constant bytes. Both caches are bounded in bytes and emptied when full.
 Not thread-safe: its owner locks. Source: opentelemetry-proto, metrics.proto; bytes equal those of
-opentelemetry-exporter-otlp-proto-common (tests/emit/test_rows.py).
+opentelemetry-exporter-otlp-proto-common (tests/emit/encode/test_rows.py).
 """
 
 from __future__ import annotations

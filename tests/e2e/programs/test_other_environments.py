@@ -20,7 +20,7 @@ from support.trainers.command_runs import BIN
 from support.trainers.e2e_jobs import CLEAN, ended, environment, no_bridge_left, script, until
 from support.waiting import HANG_S
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 JOB = """
 import importlib.util, sys, otel_bridge
 assert not any(importlib.util.find_spec(name) for name in ("wandb", "trackio"))

@@ -20,7 +20,7 @@ from support.trackers.wandb_backend.server import WandbServer
 from support.trackers.wandb_backend.state import WandbRun
 from support.waiting import HANG_S
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 PYTHON = ROOT / ".venv-wandb-shared" / "bin" / "python"
 ID = "one-run"
 SHARED = {

@@ -344,8 +344,8 @@ def test_rows_written_before_a_kill_are_all_there(run: RunInfo, tmp_path: Path) 
         f"""
         import os, signal, sys
         from pathlib import Path
-        sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
-        import test_trackio_writer as t
+        sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[2])!r}]
+        import test_writer as t
         run = t.RunInfo(id={run.id!r}, project={run.project!r}, name="ppo", folder=Path("."))
         writer = t.opened(run)
         writer.write_rows([t.loss(step) for step in range(1, 501)])

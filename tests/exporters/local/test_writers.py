@@ -125,7 +125,7 @@ def test_a_full_disk_leaves_only_whole_lines_and_is_retried(tmp_path: Path) -> N
         import resource, signal, sys
         from pathlib import Path
         sys.path.insert(0, {str(Path(__file__).parent)!r})
-        from test_local_writers import *
+        from test_writers import *
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         folder = Path({str(tmp_path)!r})
         writer = opened(samples.run_info(folder), folder)
