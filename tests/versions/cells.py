@@ -19,7 +19,10 @@ MORE: Final[Mapping[str, Sequence[str]]] = {
         "tests/capture/test_trackio.py",
     ),
     "wandb": (
-        *(f"tests/exporters/wandb/{name}.py" for name in ("online/test_contract", "test_offline", "shared/test_together")),
+        *(
+            f"tests/exporters/wandb/{name}.py"
+            for name in ("online/test_contract", "test_offline", "shared/test_together")
+        ),
         "tests/capture/test_wandb.py",
     ),
     "mlflow": tuple(

@@ -10,13 +10,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import trackio
 import wandb
 
 from otel_bridge.emit.drops import MEANING
 from otel_bridge.emit.encode.buckets import BucketPoint
 from otel_bridge.emit.encode.histogram import Histogram, distribution_of
 from otel_bridge.emit.encode.values import flatten, to_step
+from support.trackers import trackio_store
+
+trackio = trackio_store.package()
 
 
 class Drops(collections.Counter[str]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -21,6 +22,19 @@ ENVIRONMENT = {"TRACKIO_DIR": str(DIRECTORY)}
 _package = importlib.util.find_spec("trackio")
 HAS_INBOX = _package is not None and Path(_package.origin or "").with_name("fragments.py").is_file()
 """From Trackio 0.28 on; found without an import, since Trackio reads its folder in one."""
+
+
+def package() -> Any:
+    """Import trackio with the folder of this process: whoever imports it first decides for all tests of the process."""
+    before = os.environ.get("TRACKIO_DIR")
+    os.environ["TRACKIO_DIR"] = str(DIRECTORY)
+    try:
+        return importlib.import_module("trackio")
+    finally:
+        if before is None:
+            del os.environ["TRACKIO_DIR"]
+        else:
+            os.environ["TRACKIO_DIR"] = before
 
 
 def is_axis(key: str) -> bool:
