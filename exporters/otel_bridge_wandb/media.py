@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from otel_bridge.errors import ExporterError
 from otel_bridge.media_files import put_media
 from otel_bridge.records import MediaItem, MediaRecord
+from otel_bridge_wandb.errors import refused
 
 _NO_PILLOW: Final = "images: wandb needs pillow to log them; pip install pillow where the bridge runs"
 
@@ -30,6 +32,19 @@ class WandbMedia:
         self._wandb = wandb
         self._has_pillow = importlib.util.find_spec("PIL") is not None
         self.left_out: Counter[str] = Counter()
+
+    def value_of(self, record: MediaRecord, folder: Path) -> object | None:
+        """Return W&B's object for *record*, as `value` does.
+
+        Raises:
+            PermanentError: The bytes are not what they claim to be.
+        """
+        try:
+            return self.value(record, folder)
+        except (OSError, ExporterError):
+            raise
+        except Exception as exc:
+            raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
 
     def value(self, record: MediaRecord, folder: Path) -> object | None:
         """Return what to log for *record*, ``None`` when W&B can show none of it.

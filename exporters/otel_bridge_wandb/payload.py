@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sized
 from typing import Final, TypeAlias, cast
 
-from otel_bridge.records import Distribution, Row
+from otel_bridge.records import Distribution, Json, Row
 from otel_bridge_wandb.errors import refused
 
 Histogram: TypeAlias = Callable[[list[int], list[float]], object]
@@ -116,3 +116,44 @@ def _exact_bytes(line: Mapping[str, object]) -> int:
         numbers = 2 * len(bins) + 1
         total += len(key.encode("utf-8", "replace")) + key.count('"') + key.count("\\") + 4 + numbers * 26
     return total
+
+
+def beside_roles(configs: Mapping[str, dict[str, object]], role: str) -> dict[str, object]:
+    """Return the entries that W&B is to show when the config of *role*, empty without one, has changed."""
+    top = configs.get("", {})
+    if not role:
+        return {_beside(key, top, configs): value for key, value in top.items()}
+    moved = {_beside(role, top, configs): top[role]} if role in top else {}
+    return {role: configs[role], **moved}
+
+
+def _beside(key: str, top: Mapping[str, object], configs: Mapping[str, object]) -> str:
+    name = key
+    while (name and name in configs) or (name != key and name in top):
+        name += "_value"
+    return name
+
+
+def clean_map(config: Mapping[str, Json]) -> dict[str, object]:
+    """Return *config* as JSON that every server parses, see `clean`."""
+    return {clean_text(key): clean(value) for key, value in config.items()}
+
+
+def clean(value: Json) -> object:
+    """Return *value* as JSON that every server parses: no NaN tokens, no lone surrogates, no endless integers."""
+    if isinstance(value, dict):
+        return clean_map(value)
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool) and not -_INT_LIMIT <= value < _INT_LIMIT:
+        return str(value)
+    return value
+
+
+def clean_text(text: str) -> str:
+    """Return *text* without lone surrogates."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,13 +18,12 @@ from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.bulk import AT_ONCE
 from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
 from otel_bridge_wandb.media import WandbMedia
-from otel_bridge_wandb.payload import Histogram, payload_of, shown_key
+from otel_bridge_wandb.payload import Histogram, beside_roles, clean, clean_map, clean_text, payload_of, shown_key
 from otel_bridge_wandb.sdk import call_within
 from otel_bridge_wandb.table import Increment, Tables
 
 EXIT_CODES: Final = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}
 """Exit codes by status; wandb itself sends 255 for an interrupted run, which its page shows as killed."""
-_INT_LIMIT: Final = 1 << 63
 R = TypeVar("R", Row, RolloutRecord, Evaluation, MediaRecord)
 
 
@@ -194,7 +192,7 @@ class WandbRunWriter:
         opened = self._open()
         for record in _due(media, opened.store):
             with as_bridge_errors("logging media", record.position), tempfile.TemporaryDirectory() as folder:
-                value = _value_of(opened.media, record, Path(folder))
+                value = opened.media.value_of(record, Path(folder))
                 if value is None:
                     opened.store.passed(record.position)
                     continue
@@ -227,8 +225,8 @@ class WandbRunWriter:
         An entry at the top with the name of a role is shown as ``<role>_value``, like a key with the name of an axis.
         """
         opened = self._open()
-        self._configs[_clean_text(role or "")] = _clean_map(config)
-        entries = _beside_roles(self._configs, _clean_text(role or ""))
+        self._configs[clean_text(role or "")] = clean_map(config)
+        entries = beside_roles(self._configs, clean_text(role or ""))
         with as_bridge_errors("writing the config"):
             if opened.shared is not None:
                 opened.shared.gather(entries)
@@ -238,7 +236,7 @@ class WandbRunWriter:
         """Set entries of the run's summary, under the keys that rows have; a role of its own is part of each key."""
         del role
         opened = self._open()
-        entries = {_clean_text(shown_key(key, None)): _clean(value) for key, value in values.items()}
+        entries = {clean_text(shown_key(key, None)): clean(value) for key, value in values.items()}
         with as_bridge_errors("writing the summary"):
             if opened.shared is not None:  # W&B then derives the summary from rows alone
                 in_config = {f"summary/{key}": value for key, value in entries.items()}
@@ -314,15 +312,6 @@ class WandbRunWriter:
         if self._opened is None:
             raise RetryableError("W&B: this writer was closed; open another one")
         return self._opened
-
-
-def _value_of(media: WandbMedia, record: MediaRecord, folder: Path) -> object | None:
-    try:
-        return media.value(record, folder)
-    except (OSError, ExporterError):
-        raise
-    except Exception as exc:  # bytes that are not what they claim to be
-        raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
 
 
 def _finish_run(opened: OpenRun, exit_code: int) -> None:
@@ -402,42 +391,3 @@ def _due(records: Sequence[R], store: RunStore) -> Sequence[R]:
         return records
     wanted = set(due)
     return [record for record in records if record.position in wanted]
-
-
-def _beside_roles(configs: Mapping[str, dict[str, object]], role: str) -> dict[str, object]:
-    """Return the entries that W&B is to show when the config of *role*, empty without one, has changed."""
-    top = configs.get("", {})
-    if not role:
-        return {_beside(key, top, configs): value for key, value in top.items()}
-    moved = {_beside(role, top, configs): top[role]} if role in top else {}
-    return {role: configs[role], **moved}
-
-
-def _beside(key: str, top: Mapping[str, object], configs: Mapping[str, object]) -> str:
-    name = key
-    while (name and name in configs) or (name != key and name in top):
-        name += "_value"
-    return name
-
-
-def _clean_map(config: Mapping[str, Json]) -> dict[str, object]:
-    return {_clean_text(key): _clean(value) for key, value in config.items()}
-
-
-def _clean(value: Json) -> object:
-    """Return *value* as JSON that every server parses: no NaN tokens, no lone surrogates, no endless integers."""
-    if isinstance(value, dict):
-        return _clean_map(value)
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, str):
-        return _clean_text(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, int) and not isinstance(value, bool) and not -_INT_LIMIT <= value < _INT_LIMIT:
-        return str(value)
-    return value
-
-
-def _clean_text(text: str) -> str:
-    return text.encode("utf-8", "replace").decode("utf-8")

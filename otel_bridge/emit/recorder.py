@@ -93,8 +93,6 @@ class Recorder:
         self._event_seq: int = 0
         self._closed = self._ended
 
-    # --- records ------------------------------------------------------------------------------------------------------
-
     def row(  # noqa: C901, PLR0912  # one body, in which every call counts
         self,
         values: object = None,
@@ -236,8 +234,6 @@ class Recorder:
         self._begin()
         self.forked = True
         self._segment.close_inherited()
-
-    # --- under the lock -----------------------------------------------------------------------------------------------
 
     def _do(self, write: Callable[..., object], *arguments: object) -> None:
         with self.lock:
@@ -385,13 +381,11 @@ class Recorder:
             self._write_drops()
 
     def _write_drops(self) -> None:
-        counts = self.drops.unreported()
-        if counts:
+        if counts := self.drops.unreported():
             keys = {semconv.DROPPED_KEYS: dict(self.drops.first_keys)} if self.drops.first_keys else {}
             self._event(semconv.EVENT_DROPPED, keys, dict(counts), time_ns())
 
-    def _reopen_after_delete(self) -> None:
-        """Begin a new segment as a new instance, because the folder was deleted, with the bridge's ledger."""
+    def _reopen_after_delete(self) -> None:  # with the bridge's ledger: as a new instance
         self._segment.close()
         self._seq = self._event_seq = 0
         say(f"{self.folder.path} was deleted; continuing in a new folder", always=True)

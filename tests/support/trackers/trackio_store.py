@@ -25,7 +25,7 @@ HAS_INBOX = _package is not None and Path(_package.origin or "").with_name("frag
 
 
 def package() -> Any:
-    """Import trackio with the folder of this process: whoever imports it first decides for all tests of the process."""
+    """Import trackio with the folder of this process: the first import decides for all tests of the process."""
     before = os.environ.get("TRACKIO_DIR")
     os.environ["TRACKIO_DIR"] = str(DIRECTORY)
     try:
