@@ -291,3 +291,30 @@ trainer._dump_generations(["v"], ["v"], [None], [1.0], {}, "out")
 tracking.log({"actor/loss": 0.5}, step=5)
 """
 )
+SLIME = """
+from dataclasses import dataclass, field
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+from otel_bridge.adapters.slime import log_eval_rollouts, log_rollouts
+
+class Status(Enum):
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    ABORTED = "aborted"
+
+@dataclass
+class Sample:
+    group_index: int | None = None
+    index: int | None = None
+    prompt: Any = "2+2?"
+    tokens: list = field(default_factory=lambda: [1, 2, 3])
+    response: str = "4"
+    response_length: int = 1
+    label: str | None = "4"
+    reward: Any = None
+    weight_versions: list = field(default_factory=list)
+    status: Status = Status.COMPLETED
+    metadata: dict = field(default_factory=dict)
+    session_id: str | None = None
+"""

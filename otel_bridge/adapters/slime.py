@@ -1,0 +1,148 @@
+"""Adapter of slime and miles: their functions for the logging of rollouts.
+
+.. code-block:: sh
+
+    --custom-rollout-log-function-path otel_bridge.adapters.slime.log_rollouts
+    --custom-eval-rollout-log-function-path otel_bridge.adapters.slime.log_eval_rollouts
+
+Metrics arrive by ``otel-bridge run --capture wandb``. Both functions return ``False``: the default logging goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, cast
+
+from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
+
+ROLE: Final = "rollout"
+"""Role of the rollouts, that of slime's metrics ``rollout/*``, unless the run of the process has one."""
+_FINISH_REASONS: Final = {"completed": "stop", "truncated": "length"}
+_lock = threading.Lock()
+_recordings: list[FrameworkRun] = []
+
+
+def log_rollouts(  # slime gives all of them by place
+    rollout_id: int,
+    args: Any,
+    samples: Any,
+    rollout_extra_metrics: object = None,  # noqa: ARG001
+    rollout_time: object = None,  # noqa: ARG001
+) -> Literal[False]:
+    """Record the samples of one training rollout."""
+    _log_training(rollout_id, args, samples)
+    return False
+
+
+def log_eval_rollouts(
+    rollout_id: int,
+    args: Any,
+    data: Any,
+    extra_metrics: object = None,  # noqa: ARG001
+) -> Literal[False]:
+    """Record the samples of one evaluation, by data set."""
+    _log_evaluation(rollout_id, args, data)
+    return False
+
+
+@guarded
+def _log_training(rollout_id: int, args: Any, samples: Any) -> None:
+    if (run := _recording(args).begin()) is not None:
+        rollouts = _rollouts_of(samples, getattr(args, "reward_key", None))
+        run.log_rollouts(rollouts, step=_step(args, rollout_id), split="train", role=run.role or ROLE)
+
+
+@guarded
+def _log_evaluation(rollout_id: int, args: Any, data: Mapping[str, Mapping[str, Any]]) -> None:
+    reward_key = getattr(args, "eval_reward_key", None) or getattr(args, "reward_key", None)
+    if (run := _recording(args).begin()) is not None:
+        for dataset, of_dataset in data.items():
+            rollouts = [{**one, "dataset": dataset} for one in _rollouts_of(of_dataset.get("samples"), reward_key)]
+            run.log_rollouts(rollouts, step=_step(args, rollout_id), split="eval", role=run.role or ROLE)
+
+
+def _recording(args: Any) -> FrameworkRun:
+    """Return the run of this process; captured metrics or the program may have begun it."""
+    with _lock:
+        if not _recordings:
+            names = RunNames(
+                getattr(args, "wandb_project", None), getattr(args, "wandb_group", None), ROLE, default_project="slime"
+            )
+            _recordings.append(FrameworkRun("slime", names))
+        return _recordings[0]
+
+
+def _step(args: Any, rollout_id: int) -> int:
+    """Return the step of slime's metrics ``rollout/*``: the rollout's number, or the training steps before it."""
+    if not getattr(args, "wandb_always_use_train_step", False):
+        return rollout_id
+    return int(rollout_id * args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size)
+
+
+def _rollouts_of(samples: Any, reward_key: str | None) -> list[dict[str, Any]]:
+    """Return what can be read; a sample that cannot is counted, and the others stay."""
+    found = (_rollout_of(sample, place, reward_key) for place, sample in enumerate(_flat(samples)))
+    return [one for one in found if one is not None]
+
+
+def _flat(samples: Any) -> Iterable[Any]:
+    for one in samples or ():
+        if isinstance(one, list):  # a group, or one prompt's several trajectories
+            yield from _flat(one)
+        else:
+            yield one
+
+
+@guarded
+def _rollout_of(sample: Any, place: int, reward_key: str | None) -> dict[str, Any]:
+    reward, parts, others = _reward(sample.reward, reward_key)
+    status = str(getattr(sample.status, "value", sample.status))
+    tokens, output = len(_list(sample, "tokens")), getattr(sample, "response_length", None)
+    own: Mapping[str, Any] = getattr(sample, "metadata", None) or {}
+    metadata: dict[str, Any] = {**own, **others, "status": status}
+    if getattr(sample, "label", None) is not None:
+        metadata["label"] = sample.label
+    return {
+        "messages": [*_prompt(sample.prompt), {"role": "assistant", "content": sample.response or ""}],
+        "reward": reward,
+        "rewards": parts,
+        "group": sample.group_index,
+        "sample": sample.index,
+        "batch_index": place,
+        "policy_version": _policy_version(_list(sample, "weight_versions")),
+        "finish_reason": _FINISH_REASONS.get(status, status),
+        "error": "failed" if status == "failed" else None,
+        "trajectory_id": getattr(sample, "session_id", None),
+        "input_tokens": tokens - output if output and tokens >= output else None,
+        "output_tokens": output or None,
+        "metadata": metadata,
+    }
+
+
+def _reward(given: Any, reward_key: str | None) -> tuple[Any, dict[str, float], dict[str, Any]]:
+    """Return the reward, its parts, and what else a dict of rewards has; without a key there are parts only."""
+    if not isinstance(given, Mapping):
+        return given, {}, {}
+    entries = cast("Mapping[str, Any]", given)
+    parts = {name: float(value) for name, value in entries.items() if _is_number(value)}
+    others = {name: value for name, value in entries.items() if name not in parts and value is not None}
+    return parts.get(reward_key) if reward_key else None, parts, others
+
+
+def _prompt(prompt: Any) -> list[Any]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+
+
+def _policy_version(versions: Iterable[Any]) -> int | None:
+    """Return the oldest of the weights that sampled a part of the response."""
+    return min((int(one) for one in versions if str(one).isdecimal()), default=None)
+
+
+def _list(sample: Any, name: str) -> Sequence[Any]:
+    found = getattr(sample, name, None)
+    return () if found is None else found
+
+
+def _is_number(value: object) -> bool:
+    return hasattr(value, "__float__") and not isinstance(value, str)

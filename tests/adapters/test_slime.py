@@ -1,0 +1,64 @@
+"""slime's functions for rollouts, with samples that look like slime's: what arrives, and that nothing ever raises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.trainers.command_runs import report_of, runs
+from support.trainers.framework_programs import SLIME
+from support.trainers.framework_runs import ends_of, recorded, rollouts_in, run_program
+
+pytestmark = pytest.mark.slow
+TRAIN = """
+args = SimpleNamespace(wandb_project="math", wandb_group="one", reward_key="score")
+samples = [
+    Sample(group_index=0, index=0, reward={"score": 1.0, "format": True, "pred": "4"}, weight_versions=["10", "9"]),
+    Sample(group_index=0, index=1, reward=None, status=Status.ABORTED, weight_versions=["default"]),
+    object(),
+    [Sample(group_index=1, index=2, reward=0.5, status=Status.TRUNCATED,
+            prompt=[{"role": "system", "content": "Sum."}, {"role": "user", "content": "1+1?"}])],
+]
+assert log_rollouts(7, args, samples, {}, 1.5) is False
+"""
+
+
+def test_samples_arrive_with_groups_parts_of_rewards_and_the_oldest_weights(tmp_path: Path) -> None:
+    done = run_program(tmp_path, SLIME + TRAIN)
+
+    found = recorded(tmp_path)
+    first, aborted, truncated = rollouts_in(found)
+    assert (first["role"], first["split"], first["step"]) == ("rollout", "train", 7)
+    assert (first["group"], first["sample"], first["policy_version"]) == ("0", 0, 9)
+    assert (first["reward"], first["rewards"]) == (1.0, {"score": 1.0, "format": 1.0})
+    assert (first["metadata"]["pred"], first["metadata"]["label"]) == ("4", "4")
+    assert [one["content"] for one in first["messages"]] == ["2+2?", "4"]
+    assert (aborted["reward"], aborted["policy_version"], aborted["metadata"]["status"]) == (None, None, "aborted")
+    assert [one["role"] for one in truncated["messages"]] == ["system", "user", "assistant"]
+    assert (truncated["group"], truncated["reward"], truncated["finish_reason"]) == ("1", 0.5, "length")
+    assert (ends_of(found), "adapter_failed" in done.stderr) == (["finished"], True)
+    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
+
+
+def test_samples_of_an_evaluation_name_their_data_set_and_have_the_step_of_training(tmp_path: Path) -> None:
+    code = """
+args = SimpleNamespace(reward_key="score", eval_reward_key="acc", wandb_always_use_train_step=True,
+                       rollout_batch_size=8, n_samples_per_prompt=4, global_batch_size=16)
+data = {"gsm8k": {"rewards": [0.0], "samples": [Sample(reward={"acc": 0.25, "score": 1.0})]}, "bare": {"rewards": [1]}}
+assert log_eval_rollouts(3, args, data, None) is False
+"""
+    run_program(tmp_path, SLIME + code)
+
+    (one,) = rollouts_in(recorded(tmp_path))
+    assert (one["split"], one["dataset"], one["step"], one["reward"]) == ("eval", "gsm8k", 6, 0.25)
+
+
+def test_arguments_of_any_kind_do_not_raise(tmp_path: Path) -> None:
+    code = """
+assert log_rollouts(None, None, 5, None, None) is False
+assert log_eval_rollouts(0, None, {"gsm8k": None}, None) is False
+"""
+    done = run_program(tmp_path, SLIME + code)
+
+    assert "adapter_failed" in done.stderr, done.stderr
