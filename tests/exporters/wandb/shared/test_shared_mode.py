@@ -388,6 +388,7 @@ def test_a_changed_config_is_not_replaced_by_the_copy_that_another_writer_carrie
         machine.do(f"config {role} {json.dumps(CONFIGS[role])}")
         deep_rows(machine, role, 1, 1)
         machine.settle()
+        until(lambda role=role: role in server.run(ID).config)  # wandb uploads configs apart from rows, and later
     machines["explorer"].do('config explorer {"of": "explorer", "n": 2}')
     for role in ("judge", "explorer", "trainer"):
         machines[role].do("end")
