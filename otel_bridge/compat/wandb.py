@@ -274,7 +274,7 @@ def login(key: Any = None, **others: Any) -> bool:
 
 
 def setup(settings: Any = None) -> None:
-    """Do nothing: there is no service process."""
+    """Return at once: a service process does not exist here."""
     del settings
 
 

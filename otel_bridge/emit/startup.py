@@ -118,7 +118,7 @@ def begin(
     except ConfigError as exc:
         if not unchosen:
             raise
-        console.say(console.nothing_kept(str(exc)))  # nobody asked for this run: the program goes on without it
+        console.say(console.nothing_kept(str(exc)))  # no exporter was chosen, so the program goes on
         return Run(facts, None)
     if handover is not None:
         handover.hand_over({**variables, NEW_RUN.name: None})

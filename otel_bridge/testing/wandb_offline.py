@@ -66,7 +66,7 @@ def read_offline_run(directory: Path) -> OfflineRun:
     """Read the offline run in *directory* (``…/wandb/offline-run-<time>-<id>``).
 
     Raises:
-        InvalidRecordError: There is no such file, or it is none of wandb's.
+        InvalidRecordError: The file does not exist, or was not written by wandb.
     """
     files = sorted(directory.glob("run-*.wandb"))
     if not files:

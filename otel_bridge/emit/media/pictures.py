@@ -29,7 +29,7 @@ def file_bytes(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
     """Return the content of a file of the program.
 
     Raises:
-        MediaDropped: There is no such file, or it is larger than *limit_bytes*.
+        MediaDropped: The file does not exist, or is larger than *limit_bytes*.
     """
     try:
         if Path(path).stat().st_size > limit_bytes:
