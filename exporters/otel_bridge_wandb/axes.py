@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from otel_bridge.records import AXIS, axis_of
-from otel_bridge_wandb.payload import shown_key
+from otel_bridge_wandb.content.payload import shown_key
 
 
 class Definer(Protocol):

@@ -17,12 +17,13 @@ from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, RunInfo, RunWriter, WriterMemory
 from otel_bridge.records import axis_of
 from otel_bridge_wandb import sdk
-from otel_bridge_wandb.alerts import WandbAlerts
 from otel_bridge_wandb.axes import SharedAxes, WandbAxes
 from otel_bridge_wandb.bulk import BulkLogger
+from otel_bridge_wandb.content.alerts import WandbAlerts
+from otel_bridge_wandb.content.media import WandbMedia
+from otel_bridge_wandb.content.table import Tables
 from otel_bridge_wandb.definitions import ONE_BY_ONE, Definitions
 from otel_bridge_wandb.errors import as_bridge_errors
-from otel_bridge_wandb.media import WandbMedia
 from otel_bridge_wandb.offline.store import OfflineStore
 from otel_bridge_wandb.online.line_ledger import LineLedger, held_before
 from otel_bridge_wandb.online.ownership import RunOwnership
@@ -42,7 +43,6 @@ from otel_bridge_wandb.settings import (
 from otel_bridge_wandb.shared_mode.run import SharedRun, definitions_count, marker_of, table_suffix_of
 from otel_bridge_wandb.shared_mode.settings import Sharing, part_of_id
 from otel_bridge_wandb.shared_mode.writer import PrefixedMemory, SharedWriter, became_primary
-from otel_bridge_wandb.table import Tables
 from otel_bridge_wandb.versions import require_safe_sharing
 from otel_bridge_wandb.writer import OpenRun, RunStore, WandbRunWriter
 

@@ -13,14 +13,22 @@ from typing import Any, Final, Protocol, TypeVar
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
 from otel_bridge.records import Alert, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
-from otel_bridge_wandb.alerts import WandbAlerts
 from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.bulk import AT_ONCE
+from otel_bridge_wandb.content.alerts import WandbAlerts
+from otel_bridge_wandb.content.media import WandbMedia
+from otel_bridge_wandb.content.payload import (
+    Histogram,
+    beside_roles,
+    clean,
+    clean_map,
+    clean_text,
+    payload_of,
+    shown_key,
+)
+from otel_bridge_wandb.content.table import Increment, Tables
 from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
-from otel_bridge_wandb.media import WandbMedia
-from otel_bridge_wandb.payload import Histogram, beside_roles, clean, clean_map, clean_text, payload_of, shown_key
 from otel_bridge_wandb.sdk import call_within
-from otel_bridge_wandb.table import Increment, Tables
 
 EXIT_CODES: Final = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}
 """Exit codes by status; wandb itself sends 255 for an interrupted run, which its page shows as killed."""

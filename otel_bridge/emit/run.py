@@ -21,9 +21,9 @@ from otel_bridge.emit.arguments import (
     seconds_of,
     status_of,
 )
+from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.config.snapshot import RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
-from otel_bridge.emit.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.emit.recorded_facts import RecordedFacts
 from otel_bridge.emit.recorder import Recorder

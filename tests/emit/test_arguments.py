@@ -10,7 +10,7 @@ import pytest
 
 import otel_bridge
 from otel_bridge.emit.arguments import seconds_of, status_of
-from otel_bridge.emit.flush import DeliveryWaiter, FlushOutcome
+from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.run import Run
 from support.trainers.emit_samples import run_in, seen_in
 

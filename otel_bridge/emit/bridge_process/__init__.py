@@ -1,1 +1,1 @@
-"""Start of a bridge for the run folder, and takeover from a blocked one."""
+"""Start of a bridge for the run folder, takeover from a blocked one, and the wait for its delivery."""

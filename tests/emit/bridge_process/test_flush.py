@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.emit import flush
+from otel_bridge.emit.bridge_process import flush
+from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
-from otel_bridge.emit.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report

@@ -11,7 +11,7 @@ from otel_bridge.errors import PermanentError
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.testing import samples
 from otel_bridge_wandb.axes import WandbAxes
-from otel_bridge_wandb.payload import MAX_LINE_BYTES, bins_of, payload_of
+from otel_bridge_wandb.content.payload import MAX_LINE_BYTES, bins_of, payload_of
 
 TIME_S = samples.START_UNIX_NS / 1e9
 
