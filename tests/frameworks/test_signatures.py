@@ -54,6 +54,17 @@ PLACES = {
             )
         ),
     ],
+    "trinity": [
+        "trinity.utils.log:get_logger",
+        "trinity.utils.monitor:Monitor.__init__",
+        "trinity.utils.monitor:Monitor.close",
+        "trinity.utils.monitor:Monitor.default_args",
+        "trinity.utils.monitor:Monitor.format_data_str",
+        "trinity.utils.monitor:Monitor.log",
+        "trinity.utils.monitor:Monitor.log_table",
+        "trinity.utils.monitor:WandbMonitor.__init__",
+        "trinity.utils.registry:Registry.get",
+    ],
     "verl": [
         "verl.trainer.ppo.ray_trainer:RayPPOTrainer._dump_generations",
         "verl.trainer.ppo.ray_trainer:RayPPOTrainer._log_rollout_data",

@@ -1,0 +1,116 @@
+"""Adapter of Trinity-RFT: a monitor, named by its class path in the configuration.
+
+.. code-block:: yaml
+
+    monitor:
+      monitor_type: otel_bridge.adapters.trinity.OtelBridgeMonitor
+
+Explorer and trainer have a monitor each, in processes of their own. Both belong to one run, as two roles.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_bridge.adapters.framework_import import framework_class
+from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+from otel_bridge.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    class Monitor:
+        """What is used of ``trinity.utils.monitor.Monitor``."""
+
+        def __init__(self, project: str, name: str, role: str, config: Any = None) -> None: ...
+
+        def format_data_str(self, data: dict[str, Any], step: int) -> str:
+            """Return the line that Trinity's monitors print of *data*."""
+            ...
+
+    get_logger: Callable[..., Any]
+else:
+    Monitor = framework_class("trinity.utils.monitor:Monitor", "trinity-rft>=0.6")
+    get_logger = framework_class("trinity.utils.log:get_logger", "trinity-rft>=0.6")
+
+_ARGUMENTS: Final = ("exporters", "tags", "notes", "entity", "job_type", "dir", "system_metrics")
+"""Arguments of ``otel_bridge.init()`` that are shown to users of Trinity."""
+
+
+class OtelBridgeMonitor(Monitor):
+    """Records what one role of Trinity logs. No method raises.
+
+    Args:
+        project: Project.
+        group: Group of runs.
+        name: Name of the run, which all roles share.
+        role: Role of this process.
+        config: Trinity's whole configuration; its ``monitor.monitor_args`` are arguments of ``otel_bridge.init()``.
+    """
+
+    def __init__(self, project: str, group: str, name: str, role: str, config: Any = None) -> None:
+        super().__init__(project, name, role, config)
+        self._role = role
+        self._console: Any = get_logger(__name__, in_ray_actor=True)
+        names = RunNames(project, name, role, None, _arguments(group, config))
+        self._recording = FrameworkRun("Trinity-RFT", names, config)
+        self._recording.begin()
+
+    @guarded
+    def log(self, data: dict[str, Any], step: int, commit: bool = False) -> None:  # noqa: ARG002, FBT  # the signature
+        """Record one row, and print it as Trinity's own monitors do."""
+        if (run := self._recording.begin()) is not None:
+            run.log(data, step, role=run.role or self._role)
+        self._console.info(self.format_data_str(data, step))
+
+    @guarded
+    def log_table(self, table_name: str, experiences_table: Any, step: int) -> None:
+        """Record a data frame: rollouts when it has columns of prompts and responses, else a table of one row."""
+        from otel_bridge.capture.tables import rollouts_of, split_of  # noqa: PLC0415  # only the trainer has tables
+        from otel_bridge.emit.media.values import Table  # noqa: PLC0415
+
+        if (run := self._recording.begin()) is None:
+            return
+        role = run.role or self._role
+        cells = [[_without_nan(cell) for cell in row] for row in experiences_table.to_numpy(dtype=object).tolist()]
+        found = rollouts_of(list(experiences_table.columns), cells)
+        if found is None:
+            run.log({table_name: Table(dataframe=experiences_table)}, step, role=role)
+            return
+        for one in found:
+            at = step if one.step is None else one.step
+            run.log_generations(**one.columns, step=at, split=split_of(table_name), role=role)
+
+    def close(self) -> None:
+        """End this role's part of the run. Trinity calls this more than once, and after a constructor that failed."""
+        recording: FrameworkRun | None = getattr(self, "_recording", None)
+        if recording is not None:
+            recording.finish("finished" if sys.exc_info()[0] is None else "failed")
+
+    @classmethod
+    def default_args(cls) -> dict[str, Any]:
+        """Return the ``monitor_args`` of a configuration that gives none."""
+        return dict.fromkeys(_ARGUMENTS)
+
+
+def _arguments(group: str | None, config: Any) -> dict[str, Any]:
+    """Return arguments of ``init()``; one that it does not have is named on stderr, and the others hold."""
+    from otel_bridge.emit.console import say  # noqa: PLC0415
+
+    given: Mapping[str, Any] = getattr(getattr(config, "monitor", None), "monitor_args", None) or {}
+    arguments: dict[str, Any] = {"group": group or None}
+    for name, value in given.items():
+        if value is None:
+            continue
+        try:
+            arguments |= checked_arguments({name: value})
+        except ConfigError as exc:
+            say(f"Trinity-RFT: monitor.monitor_args: {exc}; it is ignored", always=True)
+    return arguments
+
+
+def _without_nan(cell: Any) -> Any:
+    """Return ``None`` for the NaN that pandas puts where a row has no value."""
+    return None if isinstance(cell, float) and cell != cell else cell  # noqa: PLR0124  # a NaN equals no other
