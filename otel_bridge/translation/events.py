@@ -18,10 +18,11 @@ from otel_bridge.text.secret_patterns import redact_text, scrubbed
 from otel_bridge.translation.decode import content_events
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.decode.resources import Producer
-from otel_bridge.translation.metrics.configs import ConfigEvent, Configs
+from otel_bridge.translation.metrics.configs import Configs
 from otel_bridge.translation.metrics.dedup import Deduplicator, identity
+from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
 from otel_bridge.translation.metrics.media import MediaAssembler, MediaEvent
-from otel_bridge.translation.metrics.summaries import Summaries, SummaryEvent
+from otel_bridge.translation.metrics.summaries import Summaries
 from otel_bridge.translation.processes.lifecycle import EndEvent, RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count, name_first
@@ -177,17 +178,10 @@ class Events:
             name_first(self._state, reason, key)
 
     def _config(self, event: _Event) -> list[Record]:
-        # Our emitter scrubs its configs; a third-party producer may send anything.
-        config = cast("dict[str, Json]", scrubbed(mapping_of(event.record.body.kvlist_value.values)))
-        role = text_in(event.attributes, semconv.ROLE) or event.process.role
-        return [*self._configs.merge(ConfigEvent(event.process.instance, role, event.seq, event.time_unix_ns, config))]
+        return [*self._configs.merge(_values_of(event))]
 
     def _summary(self, event: _Event) -> list[Record]:
-        values = cast("dict[str, Json]", scrubbed(mapping_of(event.record.body.kvlist_value.values)))
-        role = text_in(event.attributes, semconv.ROLE) or event.process.role
-        return [
-            *self._summaries.merge(SummaryEvent(event.process.instance, role, event.seq, event.time_unix_ns, values))
-        ]
+        return [*self._summaries.merge(_values_of(event))]
 
     def _alert(self, event: _Event) -> list[Record]:
         known = int_in({_ALERTS: self._state.get(_ALERTS)}, _ALERTS) or 0
@@ -203,6 +197,13 @@ class Events:
         level = level if level in _LEVELS else "warn"
         step = int_in(event.attributes, semconv.STEP)
         return [Alert(f"a:{number}", role, title, text, level, step, event.time_unix_ns)]
+
+
+def _values_of(event: _Event) -> ValuesEvent:
+    # Our emitter scrubs its values; a third-party producer may send anything.
+    values = cast("dict[str, Json]", scrubbed(mapping_of(event.record.body.kvlist_value.values)))
+    role = text_in(event.attributes, semconv.ROLE) or event.process.role
+    return ValuesEvent(Origin(event.time_unix_ns, event.process.instance, event.seq), role, values)
 
 
 TOO_MANY_ALERTS = "alert/too_many"

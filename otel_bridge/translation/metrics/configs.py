@@ -1,19 +1,17 @@
 """Config events -> the merged config of each role. Pure.
 
-Nested maps merge leaf by leaf. Of two values for one leaf the later wins, in whatever order the values arrive. Within a
-process, later means the higher event number; between processes, the later time. Owns ``config/<role>`` (the merged
-config, as trackers show it) and ``config-leaf/<role>`` (each leaf with its origin) of the state.
+Nested maps merge leaf by leaf; of two values for one leaf the later wins. Owns ``config/<role>`` (the merged config, as
+trackers show it) and ``config-leaf/<role>`` (each leaf with its origin) of the state.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from otel_bridge.records import Config, Json
 from otel_bridge.translation.metrics.keys import ATTEMPT
+from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
 from otel_bridge.translation.state import TranslationState, count
 
 TOO_LARGE = "config/too_large"
@@ -26,61 +24,41 @@ _Leaf: TypeAlias = list[object]
 """Value, time, instance, event number."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEvent:
-    """One ``log_config()`` call.
-
-    Attributes:
-        seq: Event number, 0 when a third-party producer gave none.
-    """
-
-    instance: str
-    role: str | None
-    seq: int
-    time_unix_ns: int
-    config: Mapping[str, Json]
-
-
 class Configs:
     """Merged configs of one run."""
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
 
-    def merge(self, event: ConfigEvent) -> list[Config]:
+    def merge(self, event: ValuesEvent) -> list[Config]:
         """Merge *event*; return the role's new config, or nothing when the config is unchanged."""
         role = event.role or ""
         leaves = dict(cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role}") or {}))
         before = self._state.get(f"config/{role}")
-        for path, value in _leaves(event.config, ""):
+        for path, value in _leaves(event.values, ""):
             if path not in leaves and len(leaves) >= _MAX_LEAVES:
                 count(self._state, TOO_LARGE)
                 continue
-            leaf: _Leaf = [value, event.time_unix_ns, event.instance, event.seq]
-            if path not in leaves or _later(leaf, leaves[path]):
-                leaves[path] = leaf
+            if path not in leaves or event.origin.replaces(_origin_of(leaves[path])):
+                leaves[path] = [value, event.origin.time_unix_ns, event.origin.instance, event.origin.seq]
         merged = _tree(leaves)
         self._state.set(f"config-leaf/{role}", leaves)
         if merged == before:
             return []
         self._state.set(f"config/{role}", merged)
-        return [Config(_id(event), event.role, merged, event.time_unix_ns)]
+        return [Config(_id(event), event.role, merged, event.origin.time_unix_ns)]
 
     def attempt(self, role: str | None, number: int, time_unix_ns: int) -> list[Config]:
         """Note the attempt in the role's config, unless the user's own config has that entry."""
         leaf = cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {}).get(ATTEMPT)
         if leaf is not None and leaf[2] != _OURS:
             return []
-        return self.merge(ConfigEvent(_OURS, role, number, time_unix_ns, {ATTEMPT: number}))
+        return self.merge(ValuesEvent(Origin(time_unix_ns, _OURS, number), role, {ATTEMPT: number}))
 
 
-def _id(event: ConfigEvent) -> str:
-    if event.instance == _OURS:
-        return f"c:{_OURS}:{event.role or ''}:{event.seq}"
-    if event.seq:
-        return f"c:{event.instance}:{event.seq}"
-    parts = repr((event.instance, event.role, event.time_unix_ns, event.config))
-    return f"c:{hashlib.blake2b(parts.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+def _id(event: ValuesEvent) -> str:
+    origin = event.origin  # two roles may have the same attempt
+    return f"c:{_OURS}:{event.role or ''}:{origin.seq}" if origin.instance == _OURS else event.record_id("c")
 
 
 def _leaves(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
@@ -92,12 +70,8 @@ def _leaves(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json
             yield path, value
 
 
-def _later(leaf: _Leaf, other: _Leaf) -> bool:
-    _, time_ns, instance, seq = cast("tuple[Json, int, str, int]", tuple(leaf))
-    _, other_ns, other_instance, other_seq = cast("tuple[Json, int, str, int]", tuple(other))
-    if instance == other_instance and seq and other_seq:
-        return seq > other_seq
-    return (time_ns, instance) > (other_ns, other_instance)
+def _origin_of(leaf: _Leaf) -> Origin:
+    return Origin(*cast("tuple[int, str, int]", tuple(leaf[1:])))
 
 
 def _tree(leaves: Mapping[str, _Leaf]) -> dict[str, Json]:

@@ -1,19 +1,17 @@
 """Summary events -> the last value of each key. Pure.
 
-Of two values of one key the later wins, in whatever order they arrive: within a process, the one with the higher event
-number; between processes, the one with the later time. Owns ``summary/<full key>`` of the state: value, role, time,
-instance, event number; and ``summary-keys``, their number.
+Of two values of one key the later wins. Owns ``summary/<full key>`` of the state: value, role, time, instance, event
+number; and ``summary-keys``, their number.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 from otel_bridge.records import Json, Scalar, Summary
 from otel_bridge.translation.decode.rows import full_key
+from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
 from otel_bridge.translation.state import TranslationState, count, name_first
 
 TOO_MANY = "summary/too_many_keys"
@@ -24,42 +22,27 @@ _MAX_KEYS = 10_000
 _MAX_DEPTH = 32
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryEvent:
-    """One ``summary()`` call.
-
-    Attributes:
-        seq: Event number, 0 when a third-party producer gave none.
-    """
-
-    instance: str
-    role: str | None
-    seq: int
-    time_unix_ns: int
-    values: Mapping[str, Json]
-
-
 class Summaries:
     """Last values of one run's summary."""
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
 
-    def merge(self, event: SummaryEvent) -> list[Summary]:
+    def merge(self, event: ValuesEvent) -> list[Summary]:
         """Merge *event*; return what it changed, or nothing."""
-        changed: dict[str, Scalar] = {}
+        origin, changed = event.origin, dict[str, Scalar]()
         for key, value in self._scalars(event.values, "", 0):
             full = full_key(event.role, key)
             stored = self._state.get(PREFIX + full)
             before = cast("list[Json] | None", stored)
             if before is None and not self._room(full):
                 continue
-            if before is not None and not _later(event, before):
+            if before is not None and not origin.replaces(Origin(*cast("tuple[int, str, int]", tuple(before[2:])))):
                 continue
-            self._state.set(PREFIX + full, [value, event.role, event.time_unix_ns, event.instance, event.seq])
+            self._state.set(PREFIX + full, [value, event.role, origin.time_unix_ns, origin.instance, origin.seq])
             if before is None or before[0] != value or type(before[0]) is not type(value):
                 changed[full] = value
-        return [Summary(_id(event), event.role, changed, event.time_unix_ns)] if changed else []
+        return [Summary(event.record_id("s"), event.role, changed, origin.time_unix_ns)] if changed else []
 
     def _room(self, key: str) -> bool:
         known = cast("int", self._state.get(_KEYS) or 0)
@@ -79,17 +62,3 @@ class Summaries:
             else:
                 count(self._state, NOT_A_VALUE)
                 name_first(self._state, NOT_A_VALUE, prefix + key)
-
-
-def _later(event: SummaryEvent, stored: list[Json]) -> bool:
-    _, _, time_ns, instance, seq = cast("tuple[Json, Json, int, str, int]", tuple(stored))
-    if instance == event.instance and seq and event.seq:
-        return event.seq > seq
-    return (event.time_unix_ns, event.instance) >= (time_ns, instance)
-
-
-def _id(event: SummaryEvent) -> str:
-    if event.seq:
-        return f"s:{event.instance}:{event.seq}"
-    parts = repr((event.instance, event.role, event.time_unix_ns, event.values))
-    return f"s:{hashlib.blake2b(parts.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"

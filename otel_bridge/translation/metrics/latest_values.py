@@ -1,0 +1,51 @@
+"""Events whose values replace older ones: which of two is later, and the id of the record that one gives. Pure.
+
+Within a process, later means the higher event number; between processes, the later time, in whatever order events
+arrive. Among events of one process that have no numbers and the same time, the last to arrive is the later one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from otel_bridge.records import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Holds which event a stored value is from.
+
+    Attributes:
+        time_unix_ns: Time of the event.
+        instance: Process that sent it.
+        seq: Event number, 0 when a third-party producer gave none.
+    """
+
+    time_unix_ns: int
+    instance: str
+    seq: int
+
+    def replaces(self, other: Origin) -> bool:
+        """Return whether a value of this event replaces one of *other*."""
+        if self.instance == other.instance and self.seq and other.seq:
+            return self.seq > other.seq
+        return (self.time_unix_ns, self.instance) >= (other.time_unix_ns, other.instance)
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesEvent:
+    """One call of ``log_config()`` or ``summary()``."""
+
+    origin: Origin
+    role: str | None
+    values: Mapping[str, Json]
+
+    def record_id(self, kind: str) -> str:
+        """Return the id of the record of *kind* that this event gives; equal for a redelivered event."""
+        origin = self.origin
+        if origin.seq:
+            return f"{kind}:{origin.instance}:{origin.seq}"
+        parts = repr((origin.instance, self.role, origin.time_unix_ns, self.values))
+        return f"{kind}:{hashlib.blake2b(parts.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
