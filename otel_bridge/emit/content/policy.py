@@ -54,11 +54,14 @@ _LOOKS: Final = tuple(
             rb"_(?:TOKEN|(?<=[bfgopsurtI]_)(?:(?<=hf_)|(?<=gh[opsur]_)|(?<=b_pat_)|(?<=i_org_)|(?<=wandb_)v|(?<=API_)KEY))",
         ),
         (b"J", rb"J(?<=eyJ)"),
+        (b"9", rb"9(?<=ya29)\."),
     )
 )
 _ASSIGNED_NAME: Final = re.compile(rb"(?:asswd|assword|oken|ecret|pi[_-]?[kK]ey|ASSW(?:OR)?D)[\"']?\s?\Z")
 """End of a name of `redact_assigned`, before its ``=`` or ``:``."""
 _NAME_ENDS: Final = (b"asswd", b"assword", b"oken", b"ecret", b"key", b"Key", b"ASSWD", b"ASSWORD")
+_LAST_OF_NAME: Final = frozenset(ends[-1] for ends in _NAME_ENDS)
+_AFTER_NAME: Final = b" \t\n\r\f\v\"'"
 _NAME_BYTES: Final = 16
 _PASSWORD_IN_URL: Final = re.compile(rb"://[^/\s@]{1,256}@")
 _FEW: Final = 8
@@ -82,9 +85,7 @@ def may_have_shape(data: bytes) -> bool:
             steps -= 1
         if at >= 0 and literals.search(data, at):
             return True
-    if b"dapi" in data or b"ya29." in data:
-        return True
-    if _may_assign(data):
+    if b"dapi" in data or _may_assign(data):
         return True
     return (b"B" in data or b"b" in data) and b"earer " in data
 
@@ -97,9 +98,13 @@ def _may_assign(data: bytes) -> bool:
     for separator in (b":", b"="):
         at = data.find(separator)
         while at >= 0:
-            name = data[max(at - _NAME_BYTES, 0) : at]
-            if name.rstrip(b" \t\n\r\f\v\"'").endswith(_NAME_ENDS) and _ASSIGNED_NAME.search(name):
-                return True
+            last = at - 1
+            while last > 0 and data[last] in _AFTER_NAME:
+                last -= 1
+            if data[last] in _LAST_OF_NAME:
+                name = data[max(at - _NAME_BYTES, 0) : at]
+                if name.rstrip(_AFTER_NAME).endswith(_NAME_ENDS) and _ASSIGNED_NAME.search(name):
+                    return True
             url = url or data.startswith(b"//", at + 1)
             at = data.find(separator, at + 1)
     return url and _PASSWORD_IN_URL.search(data) is not None
