@@ -7,6 +7,7 @@ holds, so that a redelivery changes nothing. Source: ``TrackioMedia._to_dict`` i
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,8 @@ _FILES: Final = {
 _FIND: Final = "get_project_media_path"
 _HOMES: Final = ("trackio.media.utils", "trackio.media", "trackio.utils")
 """Modules that hold ``get_project_media_path``, the newest Trackio first."""
+_MAX_NAME_BYTES: Final = 255
+_MAX_DEPTH: Final = 8
 
 
 def local_put(project: str, run: str) -> Put | None:
@@ -33,13 +36,22 @@ def local_put(project: str, run: str) -> Put | None:
     root: object = getattr(importlib.import_module("trackio.utils"), "MEDIA_DIR", None)
     if found is None or root is None:
         return None
-    folder_of, media_dir = found, Path(str(root))
+    folder_of, media_dir, place = found, Path(str(root)), folder_name(run)
 
     def put(item: MediaItem, step: int) -> str:
-        folder = Path(folder_of(project=project, run=run, step=step))
+        folder = Path(folder_of(project=project, run=place, step=step))
         return str(put_media(folder, item).relative_to(media_dir))
 
     return put
+
+
+def folder_name(run: str) -> str:
+    """Return the path below the project's folder for files of *run*: Trackio joins any name, ``..`` included, to it."""
+    parts = run.split("/")
+    safe = not any(part in {"", ".", ".."} or "\\" in part or not part.isprintable() for part in parts)
+    if safe and len(parts) <= _MAX_DEPTH and max(len(part.encode()) for part in parts) <= _MAX_NAME_BYTES:
+        return run
+    return f"run-{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def _folder_finder(home: str) -> Callable[..., Path] | None:
