@@ -288,10 +288,14 @@ class MediaRecord:
     position: Position = 0
 
     def table(self, item: MediaItem) -> tuple[list[str], list[list[Cell]]]:
-        """Return the columns of *item*, a table, and its rows, with the media that its cells hold."""
+        """Return different names of the columns of *item*, a table, and its rows, with the media that cells hold."""
         held: dict[str, Any] = json.loads(item.data)
         rows: list[list[Any]] = held["rows"]
-        return held["columns"], [
+        names: dict[str, None] = {}
+        for name in held["columns"]:
+            others = (f"{name}_{number}" for number in range(2, len(held["columns"]) + 2))
+            names[next(one for one in (name, *others) if one not in names)] = None
+        return [*names], [
             [self.cells[cell["media"]] if isinstance(cell, dict) else cell for cell in row] for row in rows
         ]
 

@@ -94,7 +94,8 @@ class MediaWriter:
         self._tag(record)
 
     def _image(self, folder: Path, record: MediaRecord, item: MediaItem, at: int) -> None:
-        key = _ILLEGAL_KEY.sub("_", record.key)[:_MAX_KEY].replace("/", "~")
+        key = _ILLEGAL_KEY.sub("_", record.key)[:_MAX_KEY]
+        key = (key if key == record.key else f"{key}-{_hash(record.key)[:8]}").replace("/", "~")
         facts = ("step", str(record.step or 0), "timestamp", str(record.time_unix_ns // 1_000_000), _uuid(record, at))
         stem = self._mark.join((key, *facts))
         whole, small = pictures_of(item)

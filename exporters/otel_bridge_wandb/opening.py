@@ -262,7 +262,7 @@ def _writer(
             axes=axes,
             tables=Tables(table, memory, settings.limits.cell_chars, suffix=suffix),
             store=store,
-            media=WandbMedia(wandb),
+            media=WandbMedia(wandb, str(opened.id)),
             alerts=WandbAlerts(opened, None if settings.offline else memory),
             leave_open=leave_open,
             url=None if settings.offline else str(opened.url or "") or None,

@@ -200,18 +200,19 @@ class WandbRunWriter:
         opened = self._open()
         for record in _due(media, opened.store):
             with as_bridge_errors("logging media", record.position), tempfile.TemporaryDirectory() as folder:
-                value = opened.media.value_of(record, Path(folder))
-                if value is None:
+                line = opened.media.values_of(record, Path(folder))
+                if not line:
                     opened.store.passed(record.position)
                     continue
-                line: dict[str, object] = {shown_key(record.key, record.axis): value}
                 if record.axis is not None:
                     opened.axes.bind((), record.axis)
                     line[record.axis] = record.step
                 line["_timestamp"] = record.time_unix_ns / 1e9
                 if opened.shared is not None:
                     opened.shared.number([line])
-                opened.store.log_media(record.position, functools.partial(opened.run.log, line))
+                opened.store.log_media(
+                    record.position, functools.partial(opened.media.log, opened.run.log, line, record)
+                )
 
     @property
     def left_out(self) -> Mapping[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -140,6 +141,25 @@ def test_trackio_plays_sounds_and_films_and_shows_a_gif_as_an_image(run: RunInfo
     assert (DIRECTORY / "media" / shown["trainer/film"]["file_path"]).read_bytes() == FILM.data
 
 
+@pytest.mark.parametrize("name", ["../../../evil", "/tmp/evil", "a/../../../b", "..", "x" * 300, "nul\0", "a//b"])
+def test_trackio_files_of_a_run_with_an_odd_name_stay_in_trackios_folder(run: RunInfo, name: str) -> None:
+    odd = replace(run, name=name)
+    writer = open_writer(trackio_exporter, odd, trackio_exporter.settings(ENVIRONMENT, Path.cwd()), MemoryTable())
+
+    deliver(writer, some()[:1])
+
+    (row,) = rows_in(DIRECTORY, odd)
+    project, folder, step, file = row["trainer/one"]["file_path"].split("/")
+    assert (project, folder[:4], step, file) == (run.project, "run-", "3", file_name(image(1)))
+    assert (DIRECTORY / "media" / row["trainer/one"]["file_path"]).read_bytes() == png(1)
+
+
+def test_columns_of_one_name_are_all_shown() -> None:
+    record = media("t", table(["a", "a", "a_2", "a"], [[1, 2, 3, 4]]))
+
+    assert record.table(record.items[0]) == (["a", "a_2", "a_2_2", "a_3"], [[1, 2, 3, 4]])
+
+
 def _trackio_image(place: str, shade: int, caption: str | None) -> dict[str, object]:
     return {"_type": "trackio.image", "file_path": place + file_name(image(shade)), "caption": caption}
 
@@ -180,6 +200,19 @@ def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(run: RunInfo,
     (words,) = (folder / "media" / "trainer~words").iterdir()
     assert words.read_text() == "a <b>"
     assert {path.name for path in (folder / "media").iterdir()} == {"trainer~md", "trainer~page", "trainer~words"}
+
+
+@pytest.mark.slow
+def test_mlflow_shows_images_of_keys_with_other_letters_as_series_of_their_own(run: RunInfo, tmp_path: Path) -> None:
+    uri = mlflow_reading.database(tmp_path)
+    settings = otel_bridge_mlflow.exporter.settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
+    writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
+
+    deliver(writer, [media("ä", image(1), position=1), media("ü", image(1), position=2)])
+
+    (found,) = mlflow_reading.runs_of(uri, run)
+    listed = mlflow_reading.client(uri).list_artifacts(found.info.run_id, "images")
+    assert len({one.path.split("+")[0] for one in listed}) == 2
 
 
 @pytest.mark.slow

@@ -6,19 +6,29 @@ they are logged, so that those here are needed no longer than the call.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import html
 import importlib.util
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from otel_bridge.errors import ExporterError
+from otel_bridge.errors import ExporterError, RetryableError
 from otel_bridge.media_files import put_media
 from otel_bridge.records import MediaItem, MediaRecord
-from otel_bridge_wandb.errors import refused
+from otel_bridge_wandb.content.payload import shown_key
+from otel_bridge_wandb.errors import outcome, refused
 
 _NO_PILLOW: Final = "images: wandb needs pillow to log them; pip install pillow where the bridge runs"
+_BATCHED: Final = {"image": "image", "video": "video", "text": "page", "markdown": "page", "html": "page"}
+"""Kinds of which W&B shows a list under one key; sounds it joins by a package that the bridge does not need."""
+_MAX_PART_BYTES: Final = 150
+"""Most bytes of a part of a key: W&B's files are named by their keys, with a step and a digest."""
+_MAX_KEY_BYTES: Final = 1_000
+_MAX_ARTIFACT_CHARS: Final = 128
+_DIGEST_CHARS: Final = 10
 
 
 class WandbMedia:
@@ -26,36 +36,54 @@ class WandbMedia:
 
     Args:
         wandb: The module.
+        run_id: Id of the run in W&B.
     """
 
-    def __init__(self, wandb: Any) -> None:
+    def __init__(self, wandb: Any, run_id: str) -> None:
         self._wandb = wandb
+        # Of a table with media wandb makes an artifact, whose name has both, and a digest where characters are odd.
+        self._table_bytes = max(_MAX_ARTIFACT_CHARS - len(f"run-{run_id}-") - 2 * _DIGEST_CHARS, _DIGEST_CHARS)
         self._has_pillow = importlib.util.find_spec("PIL") is not None
         self.left_out: Counter[str] = Counter()
 
-    def value_of(self, record: MediaRecord, folder: Path) -> object | None:
-        """Return W&B's object for *record*, as `value` does.
+    def values_of(self, record: MediaRecord, folder: Path) -> dict[str, object]:
+        """Return W&B's objects for *record* by key; none when W&B can show none of it.
+
+        Args:
+            record: The media.
+            folder: Empty folder for their files, which exists while the values are logged.
 
         Raises:
             PermanentError: The bytes are not what they claim to be.
         """
         try:
-            return self.value(record, folder)
+            found = [self._shown(record, item, folder) for item in record.items]
         except (OSError, ExporterError):
             raise
         except Exception as exc:
             raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
-
-    def value(self, record: MediaRecord, folder: Path) -> object | None:
-        """Return what to log for *record*, ``None`` when W&B can show none of it.
-
-        Args:
-            record: The media.
-            folder: Empty folder for their files, which exists while the value is logged.
-        """
-        found = [self._shown(record, item, folder) for item in record.items]
         values = [value for value in found if value is not None]
-        return None if not values else values[0] if len(record.items) == 1 else values
+        most = self._table_bytes if record.cells else _MAX_KEY_BYTES
+        key = shown_key(safe_key(record.key, most), record.axis)
+        if len(record.items) == 1:
+            return dict.fromkeys([key], values[0]) if values else {}
+        kinds = {_BATCHED.get(item.kind) for item in record.items}
+        if len(kinds) == 1 and None not in kinds:
+            return {key: values} if values else {}
+        return {f"{key}/{at}": value for at, value in enumerate(found) if value is not None}
+
+    def log(self, log: Callable[[dict[str, object]], None], line: dict[str, object], record: MediaRecord) -> None:
+        """Call *log* with *line*.
+
+        Raises:
+            PermanentError: wandb refuses what it is given, so that it would refuse it again.
+        """
+        try:
+            log(line)
+        except Exception as exc:
+            if _is_refusal(exc) and isinstance(outcome(exc, ""), RetryableError):
+                raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
+            raise
 
     def _shown(self, record: MediaRecord, item: MediaItem, folder: Path) -> object | None:
         if item.kind == "table":
@@ -86,17 +114,25 @@ class WandbMedia:
     def _table(self, record: MediaRecord, item: MediaItem, folder: Path) -> object:
         columns, rows = record.table(item)
         data = [[self._cell(cell, folder) for cell in row] for row in rows]
-        return self._wandb.Table(columns=_distinct(columns), data=data, allow_mixed_types=True)
+        return self._wandb.Table(columns=columns, data=data, allow_mixed_types=True)
 
     def _cell(self, cell: object, folder: Path) -> object:
         return self._file(cell, folder) if isinstance(cell, MediaItem) else cell
 
 
-def _distinct(columns: Sequence[str]) -> list[str]:
-    """Return *columns* with different names, because W&B keeps one of several columns with the same name."""
-    seen: Counter[str] = Counter()
-    names: list[str] = []
-    for column in columns:
-        seen[column] += 1
-        names.append(column if seen[column] == 1 else f"{column}_{seen[column]}")
-    return names
+def safe_key(key: str, most_bytes: int = _MAX_KEY_BYTES) -> str:
+    """Return *key* as wandb can name files by it; a key that must change ends with a digest of what it was."""
+    parts = ["".join(char if char.isprintable() else "_" for char in part) for part in key.split("/")]
+    named = "/".join("_" * len(part) if part in {".", ".."} else _cut(part, _MAX_PART_BYTES) for part in parts)
+    named = _cut(named, most_bytes)
+    return named if named == key else f"{named}~{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def _cut(text: str, size: int) -> str:
+    return text.encode()[:size].decode("utf-8", "ignore")
+
+
+def _is_refusal(exc: Exception) -> bool:
+    names = {base.__name__ for base in type(exc).__mro__}
+    too_long = isinstance(exc, OSError) and exc.errno == errno.ENAMETOOLONG
+    return too_long or isinstance(exc, (ValueError, TypeError, LookupError, AssertionError)) or "UsageError" in names
