@@ -12,14 +12,12 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from otel_bridge.errors import ConfigError, OtelBridgeError
-from otel_bridge.settings import GENERATED_NAME, GENERATED_PROJECT, OFFLINE, PROJECT, ROLE, RUN_NAME, environment
+from otel_bridge.settings import GENERATED_NAME, GENERATED_PROJECT, PROJECT, ROLE, RUN_NAME, environment
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.config.child_env import ChildEnvironment
     from otel_bridge.emit.run import Run
 
 P = ParamSpec("P")
@@ -162,7 +160,6 @@ class _Begun:
         self.lock = threading.RLock()
         self.run: Run | None = None
         self.environment: dict[str, str] | None = None
-        self.offline: ChildEnvironment | None = None
 
     def environment_before(self) -> dict[str, str]:
         """Return the variables of the user: those that the present run set for its children are not among them."""
@@ -173,48 +170,22 @@ class _Begun:
         with self.lock:
             if self.run is run:
                 self.run = self.environment = None
-                if self.offline is not None:
-                    self.offline.take_back()
-                    self.offline = None
 
 
 _begun = _Begun()
 
 
 def _begin(arguments: Mapping[str, Any]) -> Run:
-    """Begin a run; without an exporter its records stay in its folder until ``otel-bridge drain``."""
     from otel_bridge.emit import api  # noqa: PLC0415
-    from otel_bridge.emit.config.child_env import ChildEnvironment  # noqa: PLC0415
 
     with _begun.lock:
-        if _begun.run is None:
-            before, offline = environment(), None
-            if _has_no_destination(before, arguments.get("exporters")):
-                offline = ChildEnvironment()
-                offline.hand_over({OFFLINE.name: "1"})
-            try:
-                run = api.init(**arguments)
-            except BaseException:
-                if offline is not None:
-                    offline.take_back()
-                raise
-        else:  # another logger of the same run, or another run that replaces it
-            before, offline = _begun.environment_before(), _begun.offline
-            run = api.init(**arguments)
+        # Another logger may be of the same run, or of another run that replaces it.
+        before = _begun.environment_before()
+        run = api.init(**arguments)
         if run is not _begun.run:
-            _begun.run, _begun.environment, _begun.offline = run, before, offline
+            _begun.run, _begun.environment = run, before
             run.call_before_end(_begun.forget)
         return run
-
-
-def _has_no_destination(env: Mapping[str, str], exporters: object) -> bool:
-    from otel_bridge.emit.config.child_env import launcher_alive  # noqa: PLC0415
-    from otel_bridge.emit.config.exporters import choose  # noqa: PLC0415
-
-    if launcher_alive(env) or OFFLINE.read(env):
-        return False
-    choice = choose(exporters, env, Path.cwd(), elsewhere=True)
-    return not choice.names and not choice.refused
 
 
 def _is_given(value: str, generated: str) -> bool:

@@ -128,15 +128,20 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_the_framework_goes_on(
         assert (err.count("otel-bridge: fake goes on"), "wadnb" in err) == (1, True)
 
 
-def test_without_an_exporter_the_run_is_held_and_its_children_too(tmp_path: Path) -> None:
-    with environment_of({**held(tmp_path), "OTEL_BRIDGE_OFFLINE": ""}):
+def test_without_an_exporter_the_run_is_kept_with_a_line_and_its_children_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with environment_of({**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_QUIET": ""}):
         recording = FrameworkRun("fake", RunNames("p", "a"))
         recording.log({"loss": 1.0}, 1)
-        inside = os.environ.get("OTEL_BRIDGE_OFFLINE")
+        inside = {name: os.environ.get(name) for name in ("OTEL_BRIDGE_OFFLINE", "OTEL_BRIDGE_EXPORTERS")}
         recording.finish()
 
         (seen,) = seen_in(tmp_path)
-        assert (seen.steps, seen.header.hold, inside, os.environ.get("OTEL_BRIDGE_OFFLINE")) == ([1], True, "1", "")
+        assert (seen.steps, seen.header.hold, inside["OTEL_BRIDGE_OFFLINE"]) == ([1], True, "")
+        assert not inside["OTEL_BRIDGE_EXPORTERS"]
+        (line,) = [one for one in capsys.readouterr().err.splitlines() if "no exporter chosen" in one]
+        assert ("deliver with: otel-bridge drain" in line, str(tmp_path) in line) == (True, True)
 
 
 def test_exporters_none_records_nothing(tmp_path: Path) -> None:
