@@ -142,6 +142,7 @@ class FrameworkRun:
 
     def _take(self, run: Run, *, own: bool) -> Run:
         self._run, self._own = run, own
+        _failures.hand_over(run)
         if self._config is not None:
             run.log_config(self._config)
         return run
@@ -221,13 +222,48 @@ def guarded(call: Callable[P, T]) -> Callable[P, T | None]:
     return guarding
 
 
+class _Failures:
+    """Failures of adapters while no run records: the next run counts them. The first one is printed at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number, self._first = 0, ""
+
+    def add(self, described: str) -> bool:
+        """Add one failure; return whether it is the first one."""
+        with self._lock:
+            self._number += 1
+            self._first = self._first or described
+            return self._number == 1
+
+    def hand_over(self, run: Run) -> None:
+        """Let *run* count the failures, if it records."""
+        with self._lock:
+            number, first = self._number, self._first
+            if not number or not run.recording:
+                return
+            self._number, self._first = 0, ""
+        run.count_drop("adapter_failed", number, key=first)
+
+
+_failures = _Failures()
+
+
 def count_failure(what: str, exc: Exception) -> None:
-    """Count that an adapter failed in *what*."""
+    """Count that an adapter failed in *what*: in the run that records, else in the next one."""
     from otel_bridge.emit import api  # noqa: PLC0415
     from otel_bridge.emit.console import say  # noqa: PLC0415
 
+    described = f"{what}: {_text_of(exc)}"
     run = api.current_run()
     if run is not None and run.recording:
-        run.count_drop("adapter_failed", key=f"{what}: {type(exc).__name__}: {exc}")
-    else:
-        say(f"{what} failed: {type(exc).__name__}: {exc}", always=True)
+        run.count_drop("adapter_failed", key=described)
+    elif _failures.add(described):
+        say(f"an adapter failed, and the framework goes on: {described}", always=True)
+
+
+def _text_of(exc: Exception) -> str:
+    try:
+        return f"{type(exc).__name__}: {exc}"
+    except Exception:  # noqa: BLE001  # an error of the framework's
+        return type(exc).__name__

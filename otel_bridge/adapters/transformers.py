@@ -10,7 +10,8 @@ After `register`, ``report_to="otel_bridge"`` does the same.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.adapters.framework_import import framework_class
 from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
@@ -58,6 +59,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     # --- where the callback belongs -----------------------------------------------------------------------------------
 
+    @guarded
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Find the trainer, which calls this from its constructor."""
         self._find_trainer()
@@ -168,13 +170,29 @@ def renamed(logs: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_of(args: Any, model: Any) -> dict[str, Any]:
-    """Return the training arguments, with the model's config below ``model``."""
-    config: dict[str, Any] = {**args.to_dict()}
-    found = getattr(model, "config", None)
-    if found is not None:
-        config["model"] = found if isinstance(found, dict) else found.to_dict()
-        if callable(count := getattr(model, "num_parameters", None)):
-            config["model"] = {**config["model"], "num_parameters": count()}
+    """Return the training arguments, with the model's config below ``model``; what cannot be read is left out."""
+    config: dict[str, Any] = {**(_arguments_of(args) or {})}
+    found = _config_of_model(model)
+    return {**config, "model": found} if found else config
+
+
+@guarded
+def _arguments_of(args: Any) -> dict[str, Any]:
+    found: dict[str, Any] = args.to_dict()
+    return found
+
+
+@guarded
+def _config_of_model(model: Any) -> dict[str, Any]:
+    found: Any = getattr(model, "config", None)
+    if found is None:
+        return {}
+    if isinstance(found, Mapping):
+        config = dict(cast("Mapping[str, Any]", found))
+    else:  # of a model of transformers, or of the user's own: a dataclass or a namespace
+        config = found.to_dict() if callable(getattr(found, "to_dict", None)) else dict(vars(found))
+    if callable(count := getattr(model, "num_parameters", None)):
+        config["num_parameters"] = count()
     return config
 
 

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any, Final, cast
 
 from otel_bridge.adapters.framework_import import framework_class
-from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, count_failure, guarded
+from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.adapters.verl_traces import install_traces
 
 BACKEND: Final = "otel_bridge"
@@ -79,16 +79,9 @@ def _wrap_tracking(tracking: Any) -> None:
     real_init, real_finish = tracking.__init__, tracking.finish
 
     @functools.wraps(real_init)
-    def init(
-        self: Any, project_name: str, experiment_name: str, default_backend: Any = "console", config: Any = None
-    ) -> None:
-        real_init(self, project_name, experiment_name, default_backend, config)
-        if _is_named(default_backend):
-            try:
-                self.logger[BACKEND] = VerlLogger(project_name, experiment_name, config)
-                wrap_trainers()
-            except Exception as exc:  # noqa: BLE001  # the training must go on
-                count_failure("Tracking", exc)
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        real_init(self, *given, **named)
+        _add_backend(self, inspect.signature(real_init), given, named)
 
     @functools.wraps(real_finish)
     def finish(self: Any, exit_code: int = 0) -> None:
@@ -102,25 +95,46 @@ def _wrap_tracking(tracking: Any) -> None:
     tracking.__init__, tracking.finish = init, finish
 
 
+@guarded
+def _add_backend(
+    tracking: Any, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> None:
+    """Add the backend to a new ``Tracking``, if its arguments name the backend."""
+    asked = signature.bind(tracking, *given, **named).arguments
+    if _is_named(asked.get("default_backend", ())):
+        tracking.logger[BACKEND] = VerlLogger(asked["project_name"], asked["experiment_name"], asked.get("config"))
+        wrap_trainers()
+
+
 def _wrap_generations(generations: Any) -> None:
     real_log = generations.log
 
     @functools.wraps(real_log)
-    def log(self: Any, loggers: Any, samples: Any, step: int) -> None:
-        real_log(self, loggers, samples, step)
-        if _is_named(loggers):
-            _log_generations(self, samples, step)
+    def log(self: Any, *given: Any, **named: Any) -> Any:
+        result = real_log(self, *given, **named)
+        _log_validation(self, inspect.signature(real_log), given, named)
+        return result
 
     generations.log = log
 
 
 @guarded
+def _log_validation(
+    generations: Any, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> None:
+    """Record validation samples, if the arguments name the backend."""
+    asked = signature.bind(generations, *given, **named).arguments
+    if _is_named(asked["loggers"]):
+        _log_generations(generations, asked["samples"], asked["step"])
+
+
 def _log_generations(generations: Any, samples: Sequence[Sequence[Any]], step: int) -> None:
     """Record validation samples, also in a process without ``Tracking``, such as the rollouter of the async mode."""
     if VerlLogger.current is not None:
         recording = VerlLogger.current.recording
     else:
         recording = rollouter_run(generations.project_name, generations.experiment_name)
+    recording.begin()  # what fails below is counted in the run
     inputs, outputs, scores = zip(*samples, strict=True) if samples else ((), (), ())
     recording.log_generations(
         prompts=list(inputs), responses=list(outputs), rewards=list(scores), step=step, split="eval"

@@ -48,7 +48,7 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
                 yield
                 return
             given = {"group": sample_index, "sample": rollout_n, "step": step, "split": "eval" if validate else "train"}
-            fields = {key: _plain(value) for key, value in given.items()}
+            fields = {key: _plain(value) for key, value in given.items() if value is not None}
             with run.rollout(**{key: value for key, value in fields.items() if value is not None}) as live:
                 tokens = _live.set(live), _outermost.set(True)
                 try:
@@ -109,7 +109,7 @@ def _call(
             _outermost.reset(token)
     elif "prompt_ids" in inputs:
         with live.chat() as chat:
-            chat.input_tokens = len(inputs["prompt_ids"])
+            _count_prompt(chat, inputs["prompt_ids"])
             yield lambda result: _generated(chat, owner, result)
     else:
         name = getattr(owner, "name", None)
@@ -151,6 +151,12 @@ def _conversation(live: LiveRollout, owner: Any, inputs: Mapping[str, Any], resu
 
 
 @guarded
+def _count_prompt(chat: Any, tokens: Any) -> None:
+    if tokens is not None:
+        chat.input_tokens = len(tokens)
+
+
+@guarded
 def _generated(chat: Any, owner: Any, result: Any) -> None:
     tokens = _field(result, "token_ids")
     if tokens is not None:
@@ -178,7 +184,8 @@ def _field(value: Any, name: str) -> Any:
     return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
+@guarded
 def _plain(value: Any) -> Any:
-    """Return a number of numpy as a number of Python."""
+    """Return a number of numpy as a number of Python; ``None`` for an array of several."""
     item = getattr(value, "item", None)
     return item() if callable(item) else value

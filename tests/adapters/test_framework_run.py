@@ -162,17 +162,52 @@ def test_a_copy_in_another_process_begins_the_run_by_itself(tmp_path: Path) -> N
         assert (copy.names, copy.begin()) == (recording.names, otel_bridge.current_run())
 
 
-def test_a_failure_of_an_adapter_is_counted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    @guarded
-    def on_log() -> int:
-        raise KeyError("loss")
+@guarded
+def on_log() -> int:
+    raise KeyError("loss")
 
+
+def test_a_failure_of_an_adapter_is_counted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with run_in(tmp_path) as run:
         assert on_log() is None
         run.finish()
-        counted = capsys.readouterr().err
-    on_log()
 
+    counted = capsys.readouterr().err
     assert "1 calls of a framework that its adapter failed on; please report it [adapter_failed], first" in counted
     assert "on_log: KeyError: 'loss'" in counted
-    assert "on_log failed: KeyError: 'loss'" in capsys.readouterr().err
+
+
+def test_failures_before_the_run_begins_are_counted_in_it_and_the_first_is_printed_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with environment_of(held(tmp_path)):
+        on_log()
+        on_log()
+        printed = capsys.readouterr().err
+        recording = FrameworkRun("fake", RunNames("p", "a"))
+        recording.log({"loss": 1.0}, 1)
+        recording.finish()
+
+        assert printed.splitlines() == [
+            "otel-bridge: an adapter failed, and the framework goes on: on_log: KeyError: 'loss'"
+        ]
+        counted = capsys.readouterr().err
+        assert ("dropped: 2 calls" in counted, "first 'on_log: KeyError: 'loss''" in counted) == (True, True)
+
+
+def test_an_error_without_a_text_does_not_reach_the_framework(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    @guarded
+    def fail() -> None:
+        raise Unprintable
+
+    with run_in(tmp_path) as run:
+        fail()
+        run.finish()
+
+    assert "fail: Unprintable'" in capsys.readouterr().err

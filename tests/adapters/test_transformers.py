@@ -120,4 +120,24 @@ def test_a_trainer_with_other_logs_or_a_broken_one_costs_no_row(tmp_path: Path) 
     done = run_program(tmp_path, code)
 
     assert rows_of(recorded(tmp_path), "train/loss") == [(1, 0.5), (2, 0.25)]
-    assert "OtelBridgeCallback.on_step_end failed: TypeError" in done.stderr
+    assert "an adapter failed, and the framework goes on: OtelBridgeCallback.on_step_end: TypeError" in done.stderr
+    assert report_of(runs(tmp_path)).drops == {"adapter_failed": 1}
+
+
+def test_a_model_whose_config_cannot_be_read_costs_no_row(tmp_path: Path) -> None:
+    code = """
+    from types import SimpleNamespace
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    trainer = GRPOTrainer([OtelBridgeCallback()], run_name="one")
+    trainer.model = SimpleNamespace(config=SimpleNamespace(hidden_size=16))  # a module of the user's own
+    trainer.event("on_train_begin")
+    trainer.step(log={"loss": 0.5})
+    """
+
+    run_program(tmp_path, code)
+
+    found = recorded(tmp_path)
+    assert (rows_of(found, "train/loss"), config_in(found)["run_name"]) == ([(1, 0.5)], "one")
+    assert config_in(found)["model"] == {"hidden_size": 16}

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from support.trainers.command_runs import report_of, runs
-from support.trainers.framework_programs import VERL_BATCH, VERL_ROLLOUTER, VERL_TRACES, VERL_TRACKING
+from support.trainers.framework_programs import (
+    VERL_BATCH,
+    VERL_ROLLOUTER,
+    VERL_TRACES,
+    VERL_TRACKING,
+    VERL_UNREADABLE,
+)
 from support.trainers.framework_runs import config_in, ends_of, recorded, rollouts_in, rows_of, run_program
 
 pytestmark = pytest.mark.slow
@@ -44,12 +50,20 @@ def test_validation_generations_of_a_process_without_tracking_join_the_run(tmp_p
     assert rollouts == [("trainer", "eval", 2), ("trainer", "eval", 2), ("rollouter", "eval", 7)]
 
 
+def test_validation_generations_that_cannot_be_read_are_counted_also_as_the_first_record(tmp_path: Path) -> None:
+    run_program(tmp_path, VERL_UNREADABLE)
+
+    assert [one["step"] for one in rollouts_in(recorded(tmp_path))] == [7]
+    assert report_of(runs(tmp_path)).drops == {"adapter_failed": 1}
+
+
 def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> None:
     run_program(tmp_path, VERL_TRACES)
 
     rollouts = {(one["group"], one["sample"]): one for one in rollouts_in(recorded(tmp_path))}
     assert {place: (one["split"], one["step"]) for place, one in rollouts.items()} == {
         ("0", 0): ("train", 3), ("0", 1): ("train", 3), ("1", 0): ("eval", 3), ("4", 0): ("train", 3),
+        ("5", 0): ("train", 3),
     }  # fmt: skip
     one = rollouts["0", 0]
     assert [message["content"] for message in one["messages"]] == ["2+2?", "bc"]

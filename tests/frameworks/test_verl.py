@@ -44,7 +44,7 @@ def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> N
     run_program(tmp_path, VERL_TRACES, real=True)
 
     rollouts = {(one["group"], one["sample"]): one for one in rollouts_in(recorded(tmp_path))}
-    assert sorted(rollouts) == [("0", 0), ("0", 1), ("1", 0), ("4", 0)]
+    assert sorted(rollouts) == [("0", 0), ("0", 1), ("1", 0), ("4", 0), ("5", 0)]
     assert [span["name"] for span in rollouts["0", 0]["spans"]] == ["rollout", "chat", "execute_tool calculator"]
     assert rollouts["1", 0]["split"] == "eval"
 

@@ -225,6 +225,14 @@ assert "otel_bridge" in Tracking.supported_backend
 ValidationGenerationsLogger("math", "one").log(["console", "otel_bridge"], [("2+2?", "4", 1.0)], 7)
 """
 )
+VERL_UNREADABLE = (
+    VERL
+    + """
+generations = ValidationGenerationsLogger("math", "one")
+generations.log(loggers=["otel_bridge"], samples=[("2+2?", "4")], step=6)
+generations.log(["otel_bridge"], [("2+2?", "4", 1.0)], 7)
+"""
+)
 VERL_TRACES = """
 import asyncio
 import verl
@@ -238,7 +246,7 @@ class Tokenizer:
 class Server:
     tokenizer = Tokenizer()
     @rollout_trace_op
-    async def generate(self, request_id, *, prompt_ids, sampling_params):
+    async def generate(self, request_id, *, prompt_ids, sampling_params=None):
         return SimpleNamespace(token_ids=[1, 2], stop_reason="completed")
 
 class Tool:
@@ -254,6 +262,8 @@ class Loop:
         prompt_ids = [3, 4, 5]
         one = await Server().generate("r", prompt_ids=prompt_ids, sampling_params=sampling_params)
         await Tool().execute("i", {"expression": "2+2"})
+        if kwargs.get("odd"):
+            await Server().generate("r", prompt_ids=None)
         if kwargs.get("fails"):
             raise ValueError("no answer")
         return SimpleNamespace(prompt_ids=prompt_ids, response_ids=one.token_ids, num_turns=2, reward_score=0.5)
@@ -267,6 +277,7 @@ async def main():
     RolloutTraceConfig.init("math", "one", "otel_bridge", True)
     done = await asyncio.gather(rollout(0, 0), rollout(0, 1), rollout(1, 0, validate=True), rollout(2, 0, trace=False))
     assert [one.response_ids for one in done] == [[1, 2]] * 4
+    await rollout(5, 0, odd=True)
     try:
         await rollout(4, 0, fails=True)
     except ValueError:
