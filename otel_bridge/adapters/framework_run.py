@@ -37,6 +37,7 @@ class RunNames:
         name: Name of the run.
         role: Role of this process.
         default_project: Project that the framework uses when its user names none; trackers' variables win over it.
+        default_note: Line that is printed, once, when the default project is used.
         arguments: Further arguments of ``otel_bridge.init()``.
     """
 
@@ -44,6 +45,7 @@ class RunNames:
     name: str | None = None
     role: str | None = None
     default_project: str | None = None
+    default_note: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -96,6 +98,11 @@ class FrameworkRun:
         if (run := self.begin()) is not None:
             run.log(values, step, **named)
 
+    def summary(self, values: Mapping[str, object]) -> None:
+        """Record last values of keys."""
+        if (run := self.begin()) is not None:
+            run.summary(values)
+
     def log_config(self, config: object) -> None:
         """Record hyperparameters."""
         if (run := self.begin()) is not None:
@@ -133,6 +140,7 @@ class FrameworkRun:
         project = names.project
         if project is None and not any(env.get(variable) for variable in _TRACKERS_PROJECTS):
             project = names.default_project
+            _notes.say(names.default_note)
         named = {
             "project": None if _is_given(PROJECT.read(env), GENERATED_PROJECT.read(env)) else project,
             "name": None if _is_given(RUN_NAME.read(env), GENERATED_NAME.read(env)) else names.name,
@@ -174,6 +182,24 @@ class _Begun:
 
 
 _begun = _Begun()
+
+
+class _Notes:
+    """Lines that are printed once in this process."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def say(self, line: str) -> None:
+        """Print *line*, unless it is empty or was printed before."""
+        from otel_bridge.emit.console import say  # noqa: PLC0415
+
+        if line and line not in self._said:
+            self._said.add(line)
+            say(line)
+
+
+_notes = _Notes()
 
 
 def _begin(arguments: Mapping[str, Any]) -> Run:

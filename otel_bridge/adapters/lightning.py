@@ -54,7 +54,7 @@ class LightningLogger:
 
         super().__init__()
         self._save_dir, self._attached = save_dir, attached
-        names = RunNames(project, name, role, None, checked_arguments(arguments))
+        names = RunNames(project, name, role, arguments=checked_arguments(arguments))
         self._recording: FrameworkRun = FrameworkRun("Lightning", names)
 
     @property

@@ -31,6 +31,14 @@ else:
 
 DEFAULT_PROJECT: Final = "huggingface"
 """Project of ``TrainingArguments`` when its user names none."""
+_DEFAULT_NOTE: Final = (
+    f"the run is in the project {DEFAULT_PROJECT}, the default of transformers, as those of all other jobs; choose one"
+    " with OTEL_BRIDGE_PROJECT or TrainingArguments(project=…)"
+)
+_LAST_VALUES: Final = (
+    "train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos"
+)  # fmt: skip
+"""What transformers logs once, at the end of a training."""
 _PREFIXES: Final = (("eval_", "eval/"), ("test_", "test/"))
 _SEARCHED_FRAMES: Final = 12
 
@@ -82,9 +90,12 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     def on_log(
         self, args: Any, state: Any, control: Any, model: Any = None, logs: Any = None, **kwargs: Any  # noqa: ARG002
     ) -> None:  # fmt: skip
-        """Record one row."""
+        """Record one row, and what a training as a whole has, as last values."""
         if (recording := self._begin(args, state, model)) is not None and logs:
-            recording.log(renamed(logs), state.global_step)
+            if last := {key: logs[key] for key in _LAST_VALUES if key in logs}:
+                recording.summary(last)
+            if row := renamed({key: value for key, value in logs.items() if key not in last}):
+                recording.log(row, state.global_step)
 
     @guarded
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
@@ -130,8 +141,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         name: str | None = self._name or getattr(args, "run_name", None)
         if name == getattr(args, "output_dir", None):  # the default of transformers 4
             name = None
-        default = before.get("project") or DEFAULT_PROJECT
-        return RunNames(project, name or before.get("name"), None, default, self._arguments)
+        resumed = before.get("project")
+        default, note = (resumed, "") if resumed else (DEFAULT_PROJECT, _DEFAULT_NOTE)
+        return RunNames(project, name or before.get("name"), None, default, note, self._arguments)
 
     def _find_trainer(self) -> None:
         """Take the trainer from the frames that call this: transformers does not pass it to its callbacks."""

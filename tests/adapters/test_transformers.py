@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.trainers.command_runs import report_of, runs
-from support.trainers.framework_runs import config_in, ends_of, recorded, rollouts_in, rows_of, run_program
+from support.trainers.framework_runs import config_in, ends_of, recorded, rollouts_in, rows_of, run_program, summary_in
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ trainer.step(log={"loss": 0.25})
 trainer.step(["2+2", "3+3"], ["4+4", "2+2"])
 trainer.evaluate(["5+5"], ["6+6"])
 trainer.step(["7+7", "8+8"], log={"loss": 0.125})
-trainer.event("on_log", logs={"train_runtime": 2.0})
+trainer.event("on_log", logs={"train_runtime": 2.0, "train_loss": 0.25, "total_flos": 7.0})
 trainer.event("on_train_end")
 trainer.event("on_log", logs={"eval_reward": 1.0})
 """
@@ -52,12 +52,42 @@ def test_rows_have_the_names_of_transformers_and_the_end_of_a_training_is_not_th
     found = recorded(tmp_path)
     assert rows_of(found, "train/loss") == [(1, 0.5), (2, 0.25), (4, 0.125)]
     assert rows_of(found, "eval/reward") == [(3, 0.5), (4, 1.0)]
-    assert (rows_of(found, "train/train_runtime"), rows_of(found, "train/reward")) == ([(4, 2.0)], [])
+    assert (rows_of(found, "train/reward"), summary_in(found)) == (
+        [], {"train_runtime": 2.0, "train_loss": 0.25, "total_flos": 7.0}
+    )  # fmt: skip
+    assert not any(key.startswith("train/train_") for one in found if one["kind"] == "row" for key in one["values"])
     config = config_in(found)
     assert (config["learning_rate"], config["model"]) == (0.1, {"hidden_size": 16, "num_parameters": 7})
     report = report_of(runs(tmp_path))
     assert (ends_of(found), report.project, report.name) == (["finished"], "huggingface", "one")
     assert report.drops == {}
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "warned"),
+    [
+        ({}, "", 1),
+        ({"WANDB_PROJECT": "mine"}, "", 0),
+        ({"OTEL_BRIDGE_PROJECT": "huggingface"}, "", 0),
+        ({}, "project='mine'", 0),
+    ],
+)
+def test_the_default_project_of_all_jobs_is_one_line_once(
+    tmp_path: Path, variables: dict[str, str], arguments: str, warned: int
+) -> None:
+    code = f"""
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    for main in (True, True, False):
+        trainer = GRPOTrainer([OtelBridgeCallback({arguments})], main=main, run_name="one")
+        trainer.step(log={{"loss": 0.5}})
+    """
+
+    done = run_program(tmp_path, code, **variables)
+
+    line = "otel-bridge: the run is in the project huggingface, the default of transformers"
+    assert done.stderr.count(line) == warned
 
 
 def test_a_callback_by_name_and_one_that_is_added_later_record_once_together(tmp_path: Path) -> None:

@@ -69,3 +69,8 @@ def ends_of(found: list[dict[str, Any]]) -> list[str]:
 def rollouts_in(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rollouts of the run."""
     return [one for one in found if one["kind"] == "rollout"]
+
+
+def summary_in(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last values of the run."""
+    return {key: value for one in found if one["kind"] == "summary" for key, value in one["summary"].items()}
