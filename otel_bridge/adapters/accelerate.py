@@ -54,7 +54,9 @@ class OtelBridgeTracker(GeneralTracker):
     ) -> None:
         super().__init__()
         # Accelerate builds an object before it knows its processes: nothing begins here.
-        self._recording = FrameworkRun("accelerate", RunNames(project, name, role, arguments=checked_arguments(arguments)))
+        self._recording = FrameworkRun(
+            "accelerate", RunNames(project, name, role, arguments=checked_arguments(arguments))
+        )
 
     @property
     def tracker(self) -> Run | None:

@@ -96,9 +96,7 @@ def _wrap_tracking(tracking: Any) -> None:
 
 
 @guarded
-def _add_backend(
-    tracking: Any, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]
-) -> None:
+def _add_backend(tracking: Any, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
     """Add the backend to a new ``Tracking``, if its arguments name the backend."""
     asked = signature.bind(tracking, *given, **named).arguments
     if _is_named(asked.get("default_backend", ())):

@@ -54,7 +54,10 @@ def test_a_seeded_run_has_the_same_losses_and_each_completion_arrives_once(tmp_p
     assert rows_of(found, "train/loss", "train/reward", "train/grad_norm") == [
         (step, *values[:3]) for step, values in enumerate(logged, 1)
     ]
-    assert (summary_in(found).keys() >= {"train_runtime", "total_flos"}, rows_of(found, "train/train_runtime")) == (True, [])
+    assert (summary_in(found).keys() >= {"train_runtime", "total_flos"}, rows_of(found, "train/train_runtime")) == (
+        True,
+        [],
+    )
     rollouts = rollouts_in(found)
     assert (len(rollouts), groups_of(rollouts)) == (16, [2] * 8)
     for step, values in enumerate(logged, 1):

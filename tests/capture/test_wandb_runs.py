@@ -1,0 +1,136 @@
+"""Which run a captured ``wandb.init()`` begins, joins or ends, and with which status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_bridge.emit.config.capture_env import capture_variables
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import read_report
+from support.trainers.captured_wandb import (
+    captured,
+    captured_config,
+    captured_points,
+)
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    ended,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    report_of,
+    runs,
+    statuses,
+    values,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("wandb.finish(exit_code=3)", "failed"),
+        ("raise SystemExit(0)", "finished"),
+        ("wandb.run.__exit__(ValueError, ValueError('x'), None)", "failed"),
+    ],
+)
+def test_the_exit_code_is_the_status(tmp_path: Path, code: str, status: str) -> None:
+    captured(tmp_path, f"import wandb\nwandb.init(project='p', name='e')\nwandb.log({{'a': 1}}, step=3)\n{code}")
+
+    assert statuses(only_folder(runs(tmp_path))) == [status]
+    assert captured_points(tmp_path) == {"a": [(3, 1)]}
+
+
+@pytest.mark.parametrize("how", ["mode='disabled'", "settings=wandb.Settings(mode='disabled')", ""])
+def test_a_run_that_the_program_disables_is_not_recorded(tmp_path: Path, how: str) -> None:
+    code = f"import wandb\nrun = wandb.init({how})\nrun.log({{'a': 1}})\nprint(run.disabled)"
+    variables = {} if how else {"WANDB_MODE": "disabled"}
+
+    output = captured(tmp_path, code, **variables)
+
+    assert output.splitlines()[0] == "True"
+    assert not list(runs(tmp_path).glob("*/segments/*"))
+
+
+def test_a_run_begun_again_in_one_process_is_another_run(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    for name in ("a", "b"):
+        with wandb.init(project="p", name=name, reinit="finish_previous") as run:
+            run.log({name: 1}, step=1)
+    """
+
+    captured(tmp_path, code)
+
+    assert sorted(path.name for path in runs(tmp_path).iterdir() if (path / "segments").is_dir()) != []
+    assert len(list(runs(tmp_path).glob("*/segments"))) == 2
+
+
+def test_runs_beside_each_other_are_runs_of_their_own_and_do_not_become_the_programs_run(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    own = wandb.init(project="p", name="own")
+    others = [wandb.init(project="p", name=f"trial{n}", reinit="create_new") for n in range(2)]
+    assert wandb.run is own
+    for step in range(2):
+        for n, run in enumerate(others):
+            run.log({"trial": n}, step=step)
+        wandb.log({"own": 1}, step=step)
+    """
+
+    captured(tmp_path, code)
+
+    found = {report.name: values(folder) for folder in run_folders(runs(tmp_path)) if (report := read_report(folder))}
+    assert found == {
+        "own": {"own": [(0, 1), (1, 1)]},
+        "trial0": {"trial": [(0, 0), (1, 0)]},
+        "trial1": {"trial": [(0, 1), (1, 1)]},
+    }
+
+
+@pytest.mark.parametrize(("variables", "project"), [({}, "huggingface"), ({"OTEL_BRIDGE_PROJECT": "mine"}, "mine")])
+def test_a_chosen_project_wins_over_the_default_of_transformers(
+    tmp_path: Path, variables: dict[str, str], project: str
+) -> None:
+    captured(tmp_path, "import wandb\nprint(wandb.init(project='huggingface', name='e').project)", **variables)
+
+    assert report_of(runs(tmp_path)).project == project
+
+
+def test_tee_writes_w_and_bs_own_run_too_and_is_refused_with_its_exporter(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    run = wandb.init(project="p", name="e", config={"lr": 1})
+    run.define_metric("train/*", step_metric="train/step")
+    wandb.config["seed"] = 3
+    wandb.log({"train/loss": 0.5, "train/step": 7})
+    run.log({"train/loss": 0.25, "train/step": 8})
+    """
+    script = program(tmp_path, "train.py", code)
+    env = environment(tmp_path, OTEL_BRIDGE_CAPTURE_MODE="tee", WANDB_MODE="offline", WANDB_SILENT="true")
+    command = ("--capture", "wandb", "--", "python", script)
+
+    done = otel_bridge("run", "--exporters", "file", *command, cwd=tmp_path, env=env)
+    refused = otel_bridge("run", "--exporters", "wandb", *command, cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 1
+    assert captured_points(tmp_path) == {"train/loss": [(7, 0.5), (8, 0.25)]}
+    assert captured_config(tmp_path)["seed"] == 3
+    assert refused.returncode == 1
+    assert "wandb is an exporter too, and would have every row twice" in refused.stderr
+
+
+def test_a_bridge_that_the_captured_program_starts_writes_with_the_real_wandb(tmp_path: Path) -> None:
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="wandb", WANDB_MODE="offline")
+    script = program(tmp_path, "train.py", "import wandb\nwandb.init(project='p', name='e')\nwandb.log({'a': 1})\n")
+
+    done = call([PYTHON, script], cwd=tmp_path, env=env | capture_variables(env, ["wandb"]))
+
+    assert done.returncode == 0, done.stderr
+    assert ended(runs(tmp_path)).exporters["wandb"].rows == 1
