@@ -199,13 +199,18 @@ def _config_of_model(model: Any) -> dict[str, Any]:
     found: Any = getattr(model, "config", None)
     if found is None:
         return {}
-    if isinstance(found, Mapping):
-        config = dict(cast("Mapping[str, Any]", found))
-    else:  # of a model of transformers, or of the user's own: a dataclass or a namespace
-        config = found.to_dict() if callable(getattr(found, "to_dict", None)) else dict(vars(found))
+    config: dict[str, Any] = {**_entries(found)}
     if callable(count := getattr(model, "num_parameters", None)):
         config["num_parameters"] = count()
     return config
+
+
+def _entries(config: Any) -> Any:
+    """Return the entries of a model's config: a mapping, a config of transformers, or an object of the user's own."""
+    if isinstance(config, Mapping):
+        return cast("Mapping[str, Any]", config)
+    to_dict: Any = getattr(config, "to_dict", None)
+    return to_dict() if callable(to_dict) else vars(config)
 
 
 def resumed_names(state: Any) -> dict[str, str]:
