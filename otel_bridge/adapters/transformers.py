@@ -10,7 +10,7 @@ After `register`, ``report_to="otel_bridge"`` does the same.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.adapters.framework_import import framework_class
@@ -209,8 +209,8 @@ def _entries(config: Any) -> Any:
     """Return the entries of a model's config: a mapping, a config of transformers, or an object of the user's own."""
     if isinstance(config, Mapping):
         return cast("Mapping[str, Any]", config)
-    to_dict: Any = getattr(config, "to_dict", None)
-    return to_dict() if callable(to_dict) else vars(config)
+    to_dict: Callable[[], Any] = getattr(config, "to_dict", lambda: vars(config))
+    return to_dict()
 
 
 def resumed_names(state: Any) -> dict[str, str]:
