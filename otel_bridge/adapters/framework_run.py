@@ -37,16 +37,16 @@ class RunNames:
         name: Name of the run.
         role: Role of this process.
         default_project: Project that the framework uses when its user names none; trackers' variables win over it.
-        default_note: Line that is printed, once, when the default project is used.
         arguments: Further arguments of ``otel_bridge.init()``.
+        default_note: Line that is printed, once, when the default project is used.
     """
 
     project: str | None = None
     name: str | None = None
     role: str | None = None
     default_project: str | None = None
-    default_note: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    default_note: str = ""
 
 
 class FrameworkRun:

@@ -143,7 +143,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             name = None
         resumed = before.get("project")
         default, note = (resumed, "") if resumed else (DEFAULT_PROJECT, _DEFAULT_NOTE)
-        return RunNames(project, name or before.get("name"), None, default, note, self._arguments)
+        return RunNames(project, name or before.get("name"), None, default, self._arguments, note)
 
     def _find_trainer(self) -> None:
         """Take the trainer from the frames that call this: transformers does not pass it to its callbacks."""
@@ -209,7 +209,7 @@ def _entries(config: Any) -> Any:
     """Return the entries of a model's config: a mapping, a config of transformers, or an object of the user's own."""
     if isinstance(config, Mapping):
         return cast("Mapping[str, Any]", config)
-    to_dict: Callable[[], Any] = getattr(config, "to_dict", lambda: vars(config))
+    to_dict: Callable[[], Any] = getattr(config, "to_dict", config.__dict__.copy)
     return to_dict()
 
 
