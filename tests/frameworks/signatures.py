@@ -7,6 +7,15 @@ import importlib
 import inspect
 import json
 import sys
+import typing
+
+if sys.version_info < (3, 12):
+    try:
+        import typing_extensions
+    except ImportError:
+        pass
+    else:
+        typing.TypedDict = typing_extensions.TypedDict  # SkyRL 0.3 needs it for pydantic
 
 
 def parameters(place: str) -> list[list[object]]:

@@ -1,0 +1,293 @@
+"""Adapter of SkyRL: one more base class of the experiment.
+
+.. code-block:: python
+
+    class Exp(OtelBridgeExp, BasePPOExp):
+        ...
+
+SkyRL's own tracker (``trainer.logger``) and its own trajectory logger go on beside it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import threading
+import traceback
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.settings import RUN_NAME, environment
+
+if TYPE_CHECKING:
+    from otel_bridge.capture.rows import MergedRows
+    from otel_bridge.emit.run import Run
+
+    class BasePPOExp:
+        """What is used of ``skyrl.train.entrypoints.main_base.BasePPOExp``."""
+
+        cfg: Any
+
+        def get_tracker(self) -> Any:
+            """Return SkyRL's tracker."""
+
+        def get_trajectory_logger(self) -> Any:
+            """Return SkyRL's trajectory logger."""
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            """Train, or evaluate."""
+else:
+    BasePPOExp = object
+
+DEFAULT_PROJECT: Final = "skyrl"
+"""``trainer.project_name`` of a user who names none."""
+DEFAULT_RUN_NAME: Final = "test_run"
+"""``trainer.run_name`` of a user who names none: it would make one run of all such jobs."""
+_EVAL: Final = ("eval", "val", "test")
+_MAX_TRACEBACK_CHARS: Final = 10_000
+
+
+class OtelBridgeExp(BasePPOExp):
+    """Base class, before SkyRL's own, that records metrics, config and trajectories of an experiment."""
+
+    @functools.cached_property
+    def otel_bridge(self) -> ExperimentRecorder:
+        """Return what records this experiment."""
+        return ExperimentRecorder(self.cfg)
+
+    def get_tracker(self) -> Any:
+        """Return SkyRL's tracker, beside which metrics are recorded."""
+        return OtelBridgeTracking(super().get_tracker(), self.otel_bridge)
+
+    def get_trajectory_logger(self) -> Any:
+        """Return SkyRL's trajectory logger, beside which trajectories are recorded."""
+        return OtelBridgeTrajectoryLogger(super().get_trajectory_logger(), self.otel_bridge)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the experiment, and end the run of otel-bridge with its outcome."""
+        try:
+            outcome = super().run(*args, **kwargs)
+        except BaseException as exc:
+            self._log_failure(exc)
+            raise
+        if inspect.isawaitable(outcome):  # the entry point that only evaluates
+            return self._awaited(outcome)
+        self.otel_bridge.finish()
+        return outcome
+
+    async def _awaited(self, outcome: Awaitable[Any]) -> Any:
+        try:
+            found = await outcome
+        except BaseException as exc:
+            self._log_failure(exc)
+            raise
+        self.otel_bridge.finish()
+        return found
+
+    def _log_failure(self, error: BaseException) -> None:
+        if "otel_bridge" in self.__dict__:  # else SkyRL failed before it had a tracker: no run has begun
+            self.otel_bridge.log_failure(error)
+
+
+class ExperimentRecorder:
+    """Records one experiment. Thread-safe; no method raises.
+
+    Args:
+        cfg: SkyRL's configuration.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        given = getattr(cfg, "trainer", None)
+        project = getattr(given, "project_name", None)
+        names = RunNames(
+            None if project == DEFAULT_PROJECT else project,
+            _run_name(getattr(given, "run_name", None)),
+            default_project=DEFAULT_PROJECT,
+            arguments={"tags": list(getattr(given, "tags", None) or ())},
+        )
+        self._recording = FrameworkRun("SkyRL", names, cfg)
+        self._lock = threading.Lock()
+        self._failed = False
+        self._rows: tuple[Run, MergedRows] | None = None
+        self._resamples = getattr(getattr(getattr(given, "algorithm", None), "dynamic_sampling", None), "type", None)
+
+    def begin(self) -> None:
+        """Begin the run with its config."""
+        self._recording.begin()
+
+    @guarded
+    def log(self, data: Mapping[str, Any], step: int | None, commit: bool) -> None:
+        """Record values of one step; without a commit, further values of the step belong to the same row."""
+        if (run := self._recording.begin()) is not None:
+            self._rows_of(run).log(data, step, commit)
+
+    @guarded
+    def log_trajectories(
+        self,
+        prompts: Sequence[Any],
+        output: Mapping[str, Any],
+        *,
+        tokenizer: Any,
+        step: int,
+        split: str,
+        num_turns: Sequence[int] | None = None,
+    ) -> None:
+        """Record all trajectories of a generation: how many a step are kept is up to the settings of otel-bridge.
+
+        Args:
+            prompts: Prompts: one for each response, or for each trajectory of several responses.
+            output: SkyRL's ``GeneratorOutput``.
+            tokenizer: Tokenizer of the policy.
+            step: Global step.
+            split: ``train`` or ``eval``.
+            num_turns: Number of turns of each trajectory, of which *output* has the last one only.
+        """
+        run = self._recording.begin()
+        if run is None or not output.get("response_ids"):
+            return
+        columns = _columns(output)
+        if self._resamples and split == "train":
+            prompts = ()  # those of the last batch, while the responses are of several
+        elif num_turns is not None:
+            # The last prompt has all turns before it, the first one has none of them.
+            prompts = [None if turns > 1 else prompt for prompt, turns in zip(prompts, num_turns, strict=False)]
+        if prompts:
+            columns["prompts"] = list(prompts)
+        if num_turns is not None:
+            columns["metadata"] = [
+                {**(known or {}), "num_turns": turns}
+                for known, turns in zip(columns.get("metadata") or [None] * len(num_turns), num_turns, strict=False)
+            ]
+        decode = functools.partial(tokenizer.decode, skip_special_tokens=True)
+        run.log_generations(**columns, decode=decode, step=step, split=split)
+
+    @guarded
+    def log_failure(self, error: BaseException) -> None:
+        """Record an alert with the traceback of the exception that passes, once, and end the run as failed."""
+        if not self._failed:
+            self._failed = True
+            if (run := self._recording.begin()) is not None:
+                trace = traceback.format_exc()[-_MAX_TRACEBACK_CHARS:]
+                run.alert(f"Training failed: {type(error).__name__}", trace, "error")
+            self._recording.finish("failed")
+
+    def finish(self) -> None:
+        """End the run; a later record begins it again."""
+        self._recording.finish("failed" if self._failed else "finished")
+
+    def _rows_of(self, run: Run) -> MergedRows:
+        from otel_bridge.capture.rows import MergedRows  # noqa: PLC0415  # only programs that record pay for it
+
+        with self._lock:
+            if self._rows is None or self._rows[0] is not run:
+                rows = MergedRows(run)
+                run.call_before_end(lambda _: rows.end())
+                self._rows = run, rows
+            return self._rows[1]
+
+
+class _Beside:
+    """Object of SkyRL with all its attributes, some of whose methods also record."""
+
+    def __init__(self, wrapped: Any, recorder: ExperimentRecorder) -> None:
+        self._wrapped, self._recorder = wrapped, recorder
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_wrapped":  # not set yet, e.g. in a copy
+            raise AttributeError(name)
+        return getattr(self._wrapped, name)
+
+
+class OtelBridgeTracking(_Beside):
+    """SkyRL's ``Tracking``, beside which metrics and failures are recorded."""
+
+    def __init__(self, wrapped: Any, recorder: ExperimentRecorder) -> None:
+        super().__init__(wrapped, recorder)
+        recorder.begin()
+
+    def log(self, data: Any, step: Any, commit: bool = False) -> None:
+        """Record values of a step, then log them as SkyRL does."""
+        self._recorder.log(data, step, commit)
+        self._wrapped.log(data, step=step, commit=commit)
+
+    def log_exception(self, e: BaseException, step: int = 0) -> None:
+        """Record the failure, once, then log it as SkyRL does."""
+        self._recorder.log_failure(e)
+        self._wrapped.log_exception(e, step=step)
+
+    def finish(self) -> None:
+        """End the run, then SkyRL's own."""
+        self._recorder.finish()
+        self._wrapped.finish()
+
+
+class OtelBridgeTrajectoryLogger(_Beside):
+    """SkyRL's ``TrajectoryLogger``, beside which trajectories are recorded."""
+
+    def log(
+        self,
+        *,
+        tracker: Any,
+        num_samples: int,
+        prompts: list[Any],
+        generator_output: dict[str, Any],
+        tokenizer: Any,
+        global_step: int | None,
+        num_turns_list: list[int] | None = None,
+        wandb_key: str,
+        include_idx: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Record the trajectories, then log *num_samples* of them as SkyRL does."""
+        split = "eval" if wandb_key.rpartition("/")[2].startswith(_EVAL) else "train"
+        step = 0 if global_step is None else global_step
+        self._recorder.log_trajectories(
+            prompts, generator_output, tokenizer=tokenizer, step=step, split=split, num_turns=num_turns_list
+        )
+        if self._wrapped is not None:
+            self._wrapped.log(
+                tracker=tracker,
+                num_samples=num_samples,
+                prompts=prompts,
+                generator_output=generator_output,
+                tokenizer=tokenizer,
+                global_step=global_step,
+                num_turns_list=num_turns_list,
+                wandb_key=wandb_key,
+                include_idx=include_idx,
+                **kwargs,
+            )
+
+
+def _columns(output: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of `Run.log_generations` that a ``GeneratorOutput`` has."""
+    ids: Sequence[Any] = output.get("trajectory_ids") or ()
+    columns = {
+        "response_token_ids": output["response_ids"],
+        "prompt_token_ids": output.get("prompt_token_ids"),
+        "rewards": output.get("rewards"),
+        "loss_masks": output.get("loss_masks"),
+        "finish_reasons": output.get("stop_reasons"),
+        "metadata": output.get("env_metrics"),
+        "groups": [one.instance_id for one in ids] or [_group(one) for one in output.get("prompt_token_ids") or ()],
+        "trajectory_ids": [one.to_string() for one in ids],
+    }
+    return {name: values for name, values in columns.items() if values is not None and len(values)}
+
+
+def _group(prompt: Sequence[int]) -> str:
+    """Return a name for a prompt; equal prompts have the same one."""
+    return hashlib.md5(repr(list(prompt)).encode(), usedforsecurity=False).hexdigest()[:12]
+
+
+def _run_name(given: str | None) -> str | None:
+    """Return the name of the run: SkyRL's default would join all jobs of users who name none."""
+    from otel_bridge.emit.config.identity import new_end  # noqa: PLC0415
+
+    if given != DEFAULT_RUN_NAME:
+        return given
+    # In a worker of Ray the script, of which a name is made otherwise, is Ray's own.
+    env = environment()
+    return None if RUN_NAME.read(env) or env.get("WANDB_NAME") else f"skyrl-{new_end()}"

@@ -1,0 +1,80 @@
+"""SkyRL itself: its experiment, its tracker, its trajectory logger and its evaluation with the adapter's base class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.trainers.framework_jobs import SKYRL, SKYRL_EVAL_ONLY, SKYRL_FAILS, SKYRL_STEP_WISE, SKYRL_TRAINED
+from support.trainers.framework_runs import (
+    NEEDS_REAL,
+    config_in,
+    ends_of,
+    recorded,
+    rollouts_in,
+    rows_of,
+    run_program,
+)
+
+pytestmark = NEEDS_REAL
+
+
+def test_rows_and_trajectories_arrive_beside_the_own_console(tmp_path: Path) -> None:
+    done = run_program(tmp_path, SKYRL_TRAINED, real=True)
+
+    found = recorded(tmp_path)
+    assert rows_of(found, "reward/avg_raw_reward", "timing/step") == [(1, 0.5, 3.0), (2, 0.5, 3.0)]
+    assert [(one["split"], one["reward"]) for one in rollouts_in(found)] == [
+        ("train", 0.75), ("train", 0.0), ("train", 1.0), ("eval", 0.75), ("eval", 0.0), ("eval", 1.0),
+    ]  # fmt: skip
+    assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == ("one", ["finished"])
+    assert "{'reward/avg_raw_reward': '0.5000'}" in done.stderr
+
+
+@pytest.mark.parametrize("program", [SKYRL_FAILS, SKYRL_STEP_WISE, SKYRL_EVAL_ONLY], ids=["fails", "steps", "eval"])
+def test_failures_steps_and_evaluations_arrive_too(tmp_path: Path, program: str) -> None:
+    run_program(tmp_path, program, real=True, fails=program is SKYRL_FAILS)
+
+    found = recorded(tmp_path)
+    assert ends_of(found) == ["failed" if program is SKYRL_FAILS else "finished"]
+    assert len(rollouts_in(found)) == (4 if program is SKYRL_STEP_WISE else 0)
+
+
+def test_the_real_evaluation_gives_its_trajectories(tmp_path: Path) -> None:
+    code = """
+from skyrl.train.evaluate import evaluate
+
+class Generator:
+    async def generate(self, input_batch):
+        number = len(input_batch["prompts"])
+        return {**{name: values[:number] for name, values in OUTPUT.items() if isinstance(values, list)},
+                "rollout_metrics": {}, "rollout_logprobs": None, "trajectory_ids": None}
+
+def TRAIN(self):
+    rows = [{"prompt": one, "env_class": "gsm8k", "env_extras": {"data_source": "sums"}, "uid": str(number)}
+            for number, one in enumerate([PROMPT, OTHER])]
+    cfg = config()
+    cfg.generator.eval_n_samples_per_prompt = 1
+    metrics = asyncio.get_event_loop().create_task(evaluate(
+        [rows], Generator(), cfg, 4, Tokenizer(), self.trajectory_logger, self.tracker))
+    return metrics
+
+class Evaluated(Trainer):
+    async def train(self):
+        metrics = await TRAIN(self)
+        self.tracker.log(metrics, step=4, commit=True)
+        self.tracker.finish()
+
+import asyncio
+Trainer = Evaluated
+Exp(config()).run()
+"""
+    run_program(tmp_path, SKYRL + code, real=True)
+
+    found = recorded(tmp_path)
+    assert [(one["split"], one["step"], one["reward"]) for one in rollouts_in(found)] == [
+        ("eval", 4, 0.75), ("eval", 4, 0.0),
+    ]  # fmt: skip
+    ((step, score),) = rows_of(found, "eval/all/avg_score")
+    assert (step, score) == (4, 0.375)
