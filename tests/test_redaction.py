@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.content.policy import ContentPolicy
 from otel_bridge.records import Json
-from otel_bridge.text.secret_patterns import may_name_secret, redact_named, redact_text, scrubbed, secret_by_name
+from otel_bridge.text.secret_patterns import (
+    may_name_secret,
+    redact_and_cut,
+    redact_named,
+    redact_text,
+    scrubbed,
+    secret_by_name,
+)
 
 KEY = "hf_" + "b" * 34
 
@@ -144,3 +151,11 @@ def test_what_is_scrubbed_once_stays_as_it_is(value: Json) -> None:
 )
 def test_a_message_loses_passwords_and_keys_behind_their_names_and_in_urls(text: str, expected: str) -> None:
     assert ContentPolicy().redact(text) == expected
+
+
+@pytest.mark.parametrize("before", [0, 5, 30])
+def test_a_secret_at_the_edge_of_a_cut_is_redacted_whole(before: int) -> None:
+    text = "a" * (30 - before) + " " + KEY + " " + "b" * 2_000
+
+    assert "hf_" not in redact_and_cut(text, 32)
+    assert len(redact_and_cut(text, 32)) == 32

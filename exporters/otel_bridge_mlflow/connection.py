@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 from otel_bridge.capabilities import incompatibility, release_of
 from otel_bridge.errors import BlockedError
 from otel_bridge.text.addresses import without_credentials
+from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_mlflow.errors import LOGIN, MISSING, Refused, as_bridge_errors, outcome_of_status
 from otel_bridge_mlflow.keys import KeyRules
 from otel_bridge_mlflow.settings import MlflowSettings
@@ -130,8 +131,10 @@ def _failure(response: Response, doing: str, *, missing_is_refused: bool) -> Exc
         code = str(held["error_code"]) if "error_code" in held else None
         text = str(held.get("message") or held.get("detail") or text)
     if missing_is_refused and code in MISSING:
-        return Refused(f"{doing}: {text[:500]}")
-    return outcome_of_status(response.status_code, code, text[:500], doing, response.headers.get("Retry-After"))
+        return Refused(f"{doing}: {redact_and_cut(text, 500)}")
+    return outcome_of_status(
+        response.status_code, code, redact_and_cut(text, 500), doing, response.headers.get("Retry-After")
+    )
 
 
 def connect(settings: MlflowSettings) -> Connection:

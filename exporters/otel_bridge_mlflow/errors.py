@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from otel_bridge.capabilities import incompatibility
 from otel_bridge.errors import BlockedError, ExporterError, OtelBridgeError, RetryableError
 from otel_bridge.request_size import retry_after_s
+from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_mlflow.versions import HINTS, INSTALL
 
 _REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "NOT_IMPLEMENTED"})
@@ -152,4 +153,4 @@ def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
 def _line(exc: Exception) -> str:
     # MLflow's text includes the address it called, with user and password.
     text = re.sub(r"://[^/@\s]+@", "://", " ".join(str(exc).split()))
-    return text if len(text) <= 500 else f"{text[:500]}…"
+    return text if len(text) <= 500 else f"{redact_and_cut(text, 500)}…"

@@ -18,6 +18,7 @@ from otel_bridge.errors import BlockedError, ExporterError, PermanentError, Retr
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import Alert
 from otel_bridge.request_size import RequestSize, retry_after_s
+from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.payload import Payload, timestamp
 from otel_bridge_trackio.settings import Remote
@@ -281,7 +282,7 @@ class RemoteStore:
     def _error(self, response: requests.Response, answer: object) -> ExporterError:
         held = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
         text = str(held.get("error") or response.reason or "no JSON")
-        message = f"{self.url}: HTTP {response.status_code}: {text[:300]}"
+        message = f"{self.url}: HTTP {response.status_code}: {redact_and_cut(text, 300)}"
         lowered = text.lower()
         if any(word in lowered for word in _TOKEN_WORDS) or response.status_code in {401, 403}:
             needed = "HF_TOKEN (hf auth login)" if self._place.space else "TRACKIO_WRITE_TOKEN"
@@ -341,7 +342,7 @@ def _text(stored: object) -> str:
 
 
 def _short(exc: Exception) -> str:
-    return " ".join(str(exc).split())[:300]
+    return redact_and_cut(" ".join(str(exc).split()), 300)
 
 
 def _quoted(text: str) -> str:

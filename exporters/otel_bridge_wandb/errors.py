@@ -17,6 +17,7 @@ import orjson
 
 from otel_bridge.capabilities import incompatibility
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_wandb.versions import INSTALL
 
 LOGIN_HELP: Final = "wandb login, or WANDB_MODE=offline"
@@ -125,7 +126,7 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 
 def _text(exc: BaseException) -> str:
     text = " ".join(str(exc).split())
-    return (text or type(exc).__name__)[:500]
+    return redact_and_cut(text or type(exc).__name__, 500)
 
 
 # The reason why W&B refused an ``init()``, when wandb's exception has no message.

@@ -12,7 +12,7 @@ from otel_bridge.emit.config.named_run import NamedRun
 from otel_bridge.emit.config.snapshot import RunStart
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.recorder import Recorder
-from otel_bridge.text.secret_patterns import redact_text
+from otel_bridge.text.secret_patterns import redact_and_cut
 
 MAX_ALERTS: Final = 1_000
 """Most alerts of one process in one run."""
@@ -140,7 +140,7 @@ class RecordedFacts(NamedRun):
 
 
 def _alert_text(value: object, limit: int) -> str:
-    return "" if value is None else redact_text(str(value)[:limit])
+    return "" if value is None else redact_and_cut(str(value), limit)
 
 
 def _holds_entries(value: object) -> bool:

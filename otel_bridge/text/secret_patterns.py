@@ -18,6 +18,8 @@ from typing import Final
 from otel_bridge.records import Json
 
 REDACTED: Final = "[redacted]"
+MARGIN_CHARS: Final = 512
+"""Characters after a cut that are redacted too, so that a secret at the edge is seen whole."""
 _MAX_KNOWN_CHARS: Final = 256
 
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -254,6 +256,11 @@ def redact_text(value: str) -> str:
     if any(link in value for link in _LINKED):
         value = _IN_LINK.sub(rf"\1{REDACTED}", value)
     return _ASSIGNED.sub(_redacted_assignment, value)
+
+
+def redact_and_cut(value: str, limit: int) -> str:
+    """Return the first *limit* characters of *value* after redaction; a secret at the edge is seen whole."""
+    return redact_text(value[: limit + MARGIN_CHARS])[:limit]
 
 
 def _redacted_assignment(found: re.Match[str]) -> str:

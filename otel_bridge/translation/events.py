@@ -14,7 +14,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
 from otel_bridge.records import Alert, Json, Record, Status
-from otel_bridge.text.secret_patterns import redact_text, scrubbed
+from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
 from otel_bridge.translation.decode import content_events
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.decode.resources import Producer
@@ -185,13 +185,13 @@ class Events:
 
     def _alert(self, event: _Event) -> list[Record]:
         known = int_in({_ALERTS: self._state.get(_ALERTS)}, _ALERTS) or 0
-        title = redact_text(text_in(event.attributes, semconv.ALERT_TITLE)[:_MAX_TITLE_CHARS])
+        title = redact_and_cut(text_in(event.attributes, semconv.ALERT_TITLE), _MAX_TITLE_CHARS)
         if known >= _MAX_ALERTS or not title:
             count(self._state, TOO_MANY_ALERTS if title else ALERT_WITHOUT_TITLE)
             return []
         self._state.set(_ALERTS, known + 1)
         level = text_in(event.attributes, semconv.ALERT_LEVEL).lower()
-        text = redact_text(event.record.body.string_value[:_MAX_TEXT_CHARS])
+        text = redact_and_cut(event.record.body.string_value, _MAX_TEXT_CHARS)
         number = f"{event.process.instance}:{event.seq}" if event.seq else f"{event.process.instance}:a{known}"
         role = text_in(event.attributes, semconv.ROLE) or event.process.role
         level = level if level in _LEVELS else "warn"

@@ -194,7 +194,7 @@ def test_an_alert_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         run.log({"loss": 1.0}, step=7)
         run.alert("kl", "password=hunter2hunter2", level="ERROR")
         run.alert("kl", wait_duration=300, role="judge")
-        otel_bridge.alert("odd", level=object())  # type: ignore[arg-type]  # a user's mistake
+        otel_bridge.alert("odd", "a" * 9_980 + " sk-ant-api03-" + "b" * 80, level=object())  # type: ignore[arg-type]  # a user's mistake
         run.alert("one too many")
         run.alert()
         run.finish()
@@ -207,6 +207,7 @@ def test_an_alert_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "rl.alert.title": "kl", "rl.alert.level": "warn", "rl.role": "judge", "rl.event.seq": 2
     }  # fmt: skip
     assert (third.attributes["rl.alert.title"], third.attributes["rl.alert.level"]) == ("odd", "warn")
+    assert third.body == "a" * 9_980 + " [redacted]"
     assert seen.event("rl.dropped").body == {"alert_limit": 1, "alert_title": 1}
 
 

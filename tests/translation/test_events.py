@@ -94,18 +94,19 @@ def test_an_alert_is_a_record_once_bounded_and_without_secrets(monkeypatch: pyte
     monkeypatch.setattr(events, "_MAX_ALERTS", 2)
     bench = Bench()
     secret = "key sk-ant-api03-" + "a" * 80
+    at_the_edge = "a" * 250 + " " + secret
 
     first = bench.logs(source(), event("rl.alert", 1, secret, rl_alert_title="kl", rl_alert_level="error", rl_step=7))
     again = bench.logs(source(), event("rl.alert", 1, secret, rl_alert_title="kl", rl_alert_level="error", rl_step=7))
     other = bench.logs(
-        source(), event("rl.alert", 2, "", T0 + 1, rl_alert_title="kl", rl_alert_level="odd", rl_role="judge")
+        source(), event("rl.alert", 2, "", T0 + 1, rl_alert_title=at_the_edge, rl_alert_level="odd", rl_role="judge")
     )
     nameless = bench.logs(source(), event("rl.alert", 3, "x"))
     many = bench.logs(source(), event("rl.alert", 4, "x", rl_alert_title="more"))
 
     assert first == [Alert("a:i1:1", "trainer", "kl", "key [redacted]", "error", 7, T0)]
     assert (again, nameless, many) == ([], [], [])
-    assert other == [Alert("a:i1:2", "judge", "kl", "", "warn", None, T0 + 1)]
+    assert other == [Alert("a:i1:2", "judge", "a" * 250 + " key [", "", "warn", None, T0 + 1)]
     assert bench.counts() == {"alert/title": 1, "alert/too_many": 1}
 
 

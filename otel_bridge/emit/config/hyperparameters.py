@@ -22,7 +22,7 @@ from typing import Final, TypeGuard, cast
 
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.records import Json
-from otel_bridge.text.secret_patterns import redact_text, scrubbed
+from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
 
 MAX_DEPTH: Final = 16
 MAX_ENTRIES: Final = 10_000
@@ -183,7 +183,7 @@ class _Cleaner:
             return ""
 
     def _text(self, value: str) -> str:
-        kept = redact_text(value[: MAX_TEXT_CHARS + 1000])[:MAX_TEXT_CHARS]
+        kept = redact_and_cut(value, MAX_TEXT_CHARS)
         self.clipped |= len(value) > MAX_TEXT_CHARS
         self._chars += len(kept)
         return kept

@@ -22,6 +22,7 @@ from otel_bridge.emit.encode.protobuf import utf8
 from otel_bridge.errors import ConfigError
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import (
+    MARGIN_CHARS,
     REDACTED,
     may_be_secret,
     may_name_secret,
@@ -37,8 +38,6 @@ Redaction: TypeAlias = Callable[[str], str]
 
 MAX_DEPTH: Final = 32
 MAX_ITEMS: Final = 10_000
-_MARGIN: Final = 512
-"""Characters after a cut that are redacted too, so that a secret at the edge is seen whole."""
 _log = logging.getLogger("otel_bridge")
 
 # Prefixes of every secret below, each searched by its rarest character: 2 to 50 us for 24 KB, while the expressions
@@ -252,7 +251,7 @@ class ContentFilter:
         limit = self._limit
         if len(text) <= limit:
             return self._policy.redact(text, secrets=self.secrets)
-        kept = self._policy.redact(text[: limit + _MARGIN], secrets=self.secrets)[:limit]
+        kept = self._policy.redact(text[: limit + MARGIN_CHARS], secrets=self.secrets)[:limit]
         left = len(text) - limit
         # Characters beyond ASCII make this a lower bound; counting 100 MB exactly would cost the caller 20 ms.
         self.clipped_bytes += left

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias, cast
 from otel_bridge.emit.config.hyperparameters import MAX_TEXT_CHARS, entries_of
 from otel_bridge.emit.encode.values import MAX_DEPTH, MAX_KEY_CHARS, is_array, is_scalar, to_value
 from otel_bridge.records import Json, Scalar
-from otel_bridge.text.secret_patterns import redact_text, scrubbed
+from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
 
 MAX_ENTRIES: Final = 10_000
 """Most entries of one call, and of a run in the bridge."""
@@ -61,6 +61,6 @@ def _scalar(value: object) -> Scalar | None:
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return redact_text(value[:MAX_TEXT_CHARS])
+        return redact_and_cut(value, MAX_TEXT_CHARS)
     number = to_value(value, lambda _reason, _count: None)
     return number if isinstance(number, (int, float)) else None

@@ -19,7 +19,7 @@ from otel_bridge.emit.media.pictures import MediaDropped, file_bytes, image_byte
 from otel_bridge.emit.media.sounds import audio_bytes, video_bytes
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video
 from otel_bridge.records import Json
-from otel_bridge.text.secret_patterns import REDACTED, may_be_secret
+from otel_bridge.text.secret_patterns import MARGIN_CHARS, REDACTED, may_be_secret
 
 MAX_CAPTION_CHARS: Final = 10_000
 _MIMES: Final = {"text": "text/plain", "markdown": "text/markdown", "html": "text/html", "table": "application/json"}
@@ -112,7 +112,8 @@ class MediaEncoder:
         if self._size + len(data) > self.limit_bytes:
             raise MediaDropped("media_too_large")
         caption = medium.caption if isinstance(medium.caption, str) else str(medium.caption)
-        caption = self._filter().text(caption[:MAX_CAPTION_CHARS]) if caption else ""
+        if caption:
+            caption = self._filter().text(caption[: MAX_CAPTION_CHARS + MARGIN_CHARS])[:MAX_CAPTION_CHARS]
         self._size += len(data)
         (self._cells if cell else self.items).append(EncodedMedium(medium.kind, mime, data, caption, cell))
 

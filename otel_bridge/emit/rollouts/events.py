@@ -17,6 +17,7 @@ from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import MASK_64, Attribute, attributes, fixed64, message, text, varint
 from otel_bridge.emit.encode.row import SCOPE
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
+from otel_bridge.text.secret_patterns import MARGIN_CHARS
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
@@ -64,7 +65,8 @@ def _score(value: object, cutter: ContentFilter) -> dict[str, Attribute] | None:
     if number is not None:
         return {semconv.EVALUATION_VALUE: number}
     if isinstance(value, str) and value:
-        return {semconv.EVALUATION_LABEL: "" if cutter.off else cutter.text(value[:_MAX_LABEL_CHARS])}
+        kept = "" if cutter.off else cutter.text(value[: _MAX_LABEL_CHARS + MARGIN_CHARS])
+        return {semconv.EVALUATION_LABEL: kept[:_MAX_LABEL_CHARS]}
     return None
 
 
