@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, cast
 
+from otel_bridge.alert_rules import NO_RULES, alert_rules
 from otel_bridge.setting_parsers import (
     NO_NAMES,
     NO_TABLE,
@@ -187,6 +188,14 @@ FILE_BYTES = Setting(
     1 << 30,
     size_bytes,
     "Size limit of the file exporter's folder; the oldest file is deleted first.",
+)
+
+# --- alerts -----------------------------------------------------------------------------------------------------------
+ALERTS = Setting(
+    "OTEL_BRIDGE_ALERTS",
+    NO_RULES,
+    alert_rules,
+    "Rules that raise alerts, e.g. nan, stalled:10m, trainer/kl>0.2; read where the bridge runs.",
 )
 
 # --- rollouts ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +79,8 @@ class BridgeOptions:
 
 def _translation(env: Mapping[str, str]) -> TranslationOptions:
     return TranslationOptions(
+        alert_rules=settings.ALERTS.read(env),
+        watching_since_ns=time.time_ns(),
         row_wait_ns=_ns(settings.ROW_WAIT_S.read(env)),
         end_of_stream_wait_ns=_ns(settings.END_OF_STREAM_WAIT_S.read(env)),
         trace_grace_ns=_ns(settings.TRACE_GRACE_S.read(env)),

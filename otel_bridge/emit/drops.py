@@ -14,6 +14,8 @@ _SAY_EVERY_S = 60.0
 MEANING: Mapping[str, str] = {
     "alert_limit": "alerts beyond 1,000 of one process",
     "alert_title": "alerts without a title",
+    "alert/too_many_by_rules": "alerts of OTEL_BRIDGE_ALERTS beyond 1,000 of a run",
+    "alert/too_many_causes": "values that met a rule of OTEL_BRIDGE_ALERTS while 1,000 keys did",
     "bad_histogram": (
         "histograms that cannot be used: n counts, not negative, and n + 1 finite edges, not decreasing (n up to 4,096)"
     ),

@@ -15,6 +15,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_bridge import semconv
 from otel_bridge.records import Alert, Json, Record, Status
 from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
+from otel_bridge.translation.alerts import note_raised
 from otel_bridge.translation.decode import content_events
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.decode.resources import Producer
@@ -196,7 +197,8 @@ class Events:
         role = text_in(event.attributes, semconv.ROLE) or event.process.role
         level = level if level in _LEVELS else "warn"
         step = int_in(event.attributes, semconv.STEP)
-        return [Alert(f"a:{number}", role, title, text, level, step, event.time_unix_ns)]
+        alert = Alert(f"a:{number}", role, title, text, level, step, event.time_unix_ns)
+        return [note_raised(self._state, alert)]
 
 
 def _values_of(event: _Event) -> ValuesEvent:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from otel_bridge.alert_rules import NO_RULES, AlertRule
+
 SECOND_NS = 1_000_000_000
 
 
@@ -57,6 +59,8 @@ class TranslationOptions:
         max_waiting_bytes: Most bytes of incomplete rows and rows behind a gap; beyond it the oldest row is released.
         cumulative_histograms: Whether cumulative histograms of third-party producers are shown as sent, instead of
             the increment of each point.
+        alert_rules: Rules that raise alerts.
+        watching_since_ns: Unix ns when this bridge began; a role is overdue only at a later time.
         max_keys: Most distinct keys of metrics; values of further keys are left out of their rows and counted.
     """
 
@@ -84,4 +88,6 @@ class TranslationOptions:
     max_waiting_bytes: int = 64 << 20
     cumulative_histograms: bool = False
     max_keys: int = 100_000
+    alert_rules: tuple[AlertRule, ...] = NO_RULES
+    watching_since_ns: int = 0
     run_id: str = ""

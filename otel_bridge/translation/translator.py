@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from otel_bridge import semconv
 from otel_bridge.records import Record, Row, Status
+from otel_bridge.translation.alerts import AlertWatcher
 from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.events import Events
 from otel_bridge.translation.frame_decoder import UNDECODABLE, DecodedFrame, FastRow, FrameReader
@@ -92,6 +93,8 @@ class Translator:
         self._events = Events(state, self._lifecycle, self._seen, self._rollouts, self._media)
         self._starts = AttemptDetector(self._axes, self._events)
         self._redelivered_before = _number(state, _REDELIVERED)
+        rules = options.alert_rules
+        self._alerts = AlertWatcher(state, options, self._lifecycle.processes) if rules else None
 
     # --- what the reader calls ----------------------------------------------------------------------------------------
     def opened(self, source: SegmentInfo, now_unix_ns: int) -> list[Record]:
@@ -133,9 +136,11 @@ class Translator:
                 record = self._rows.next(process, *found)
                 if process.status is not None or self._lifecycle.ended:
                     self._lifecycle.row(process, now_unix_ns)
-                return self._with_restarts([record]) if self._axes.restarted else [record]
+                if self._alerts is not None or self._axes.restarted:
+                    return self._finished([record], now_unix_ns)
+                return [record]
         records = self._slow(signal, DecodedFrame(source, payload, whole, append_unix_ns, now_unix_ns))
-        return self._with_restarts(records + self._end_if_due(now_unix_ns))
+        return self._finished(records + self._end_if_due(now_unix_ns), now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Apply the passage of time to rows, traces, steps, silent processes and the end of the run."""
@@ -145,7 +150,9 @@ class Translator:
         self._lifecycle.expire_silent(now_unix_ns)
         for process in self._lifecycle.over_limit(now_unix_ns):
             records += self._forget(process)
-        return self._with_restarts(records + self._end_if_due(now_unix_ns))
+        if self._alerts is not None and not self._lifecycle.ended:
+            records += self._alerts.tick(now_unix_ns, self._axes.steps())
+        return self._finished(records + self._end_if_due(now_unix_ns), now_unix_ns)
 
     def close(self, now_unix_ns: int, status: Status | None = None) -> list[Record]:
         """Release everything that waits, since no more data will arrive.
@@ -159,7 +166,7 @@ class Translator:
         records = self._pause(now_unix_ns)
         self._media.close()
         self._lifecycle.close(now_unix_ns, status)
-        return self._with_restarts(records + self._end_if_due(now_unix_ns, closing=True))
+        return self._finished(records + self._end_if_due(now_unix_ns, closing=True), now_unix_ns)
 
     def pause(self, now_unix_ns: int) -> list[Record]:
         """Release everything that waits, as a bridge drains; processes may continue later, at this or the next bridge.
@@ -168,7 +175,7 @@ class Translator:
         """
         records = self._pause(now_unix_ns)
         self._lifecycle.end_third_party(now_unix_ns)
-        return self._with_restarts(records + self._end_if_due(now_unix_ns, closing=True))
+        return self._finished(records + self._end_if_due(now_unix_ns, closing=True), now_unix_ns)
 
     def flush(self) -> None:
         """Write all facts kept in memory to the state; call before the state is committed with the records."""
@@ -178,6 +185,8 @@ class Translator:
         self._seen.flush()
         self._rollouts.flush()
         self._lifecycle.flush()
+        if self._alerts is not None:
+            self._alerts.flush()
         for key, number in ((_REDELIVERED, self.redelivered()), (_MISSING, self.missing_rows())):
             if number != _number(self._state, key):
                 self._state.set(key, number)
@@ -281,6 +290,11 @@ class Translator:
                 for record in scope.log_records:
                     records += self._events.take(context.producer, context.process, record, frame.now_unix_ns)
         return records
+
+    def _finished(self, records: list[Record], now_unix_ns: int) -> list[Record]:
+        """Return *records* with the configs of further attempts and the alerts that rows raise."""
+        records = self._with_restarts(records)
+        return records if self._alerts is None else self._alerts.rows(records, now_unix_ns)
 
     def _with_restarts(self, records: list[Record]) -> list[Record]:
         """Put the config that names a role's further attempt before the first row of that attempt."""

@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, cast
 
 from otel_bridge.bridge.delivery.batch import Progress
 from otel_bridge.bridge.delivery.requested import DiscardedExporter
@@ -22,6 +22,7 @@ from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report, read_report, write_report
+from otel_bridge.translation.alerts import LAST, RAISED
 from otel_bridge.translation.state import FIRST_KEY
 
 EVERY_S: Final = 0.1
@@ -155,6 +156,8 @@ class ReportWriter:
             discarded={name: one.discarded for name, one in given_up.items() if one.discarded},
             evicted={name: one.evicted for name, one in given_up.items() if one.evicted},
             launcher=self._launcher,
+            alerts=_int(state.get(RAISED)),
+            last_alert=_last_alert(state.get(LAST)),
         )
 
     def _exporter(self, progress: Progress, at: Destination | None, run: RunInfo) -> ExporterReport:
@@ -190,6 +193,10 @@ def _exporter(progress: Progress, at: Destination | None, run: RunInfo, *, rows_
         degraded=[] if at is None else [*at.degraded],
         left_out={} if at is None else dict(at.left_out),
     )
+
+
+def _last_alert(value: object) -> dict[str, str | int]:
+    return dict(cast("dict[str, str | int]", value)) if isinstance(value, dict) else {}
 
 
 def _int(value: object) -> int:

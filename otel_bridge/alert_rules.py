@@ -1,0 +1,126 @@
+"""``OTEL_BRIDGE_ALERTS`` -> the rules that a bridge watches: what a rule means, and how it is written. Pure.
+
+``nan, stalled:10m, trainer/kl>0.2``: a key becomes NaN or infinite, a role sends no row for so long, a key passes a
+bound. ``nan:trainer/*`` and ``stalled:10m:explorer`` restrict a rule to some keys or roles.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Final
+
+NO_RULES: tuple[AlertRule, ...] = ()
+_MAX_RULES: Final = 100
+_SECOND_NS: Final = 1_000_000_000
+_MAX_DURATION_NS: Final = 366 * 86_400 * _SECOND_NS
+_BOUND: Final = re.compile(r"([^<>=]+?)\s*(>=|<=|>|<)\s*([^<>=]+)")
+_DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*(s|m|h|d)")
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_EXPECTED: Final = "expected nan, stalled:DURATION or KEY>NUMBER (>, >=, <, <=), e.g. nan, stalled:10m, trainer/kl>0.2"
+
+
+class AlertKind(Enum):
+    """Names what a rule watches."""
+
+    NOT_FINITE = "nan"
+    STALLED = "stalled"
+    BOUND = "bound"
+
+
+@dataclass(frozen=True, slots=True)
+class AlertRule:
+    """Describes one rule.
+
+    Attributes:
+        kind: What it watches.
+        pattern: Key, or role of a stalled rule, as trackers show it, with or without the role; ``*`` and ``?`` as in a
+            shell, where ``*`` also matches ``/``.
+        text: The rule as it was written.
+        operator: ``>``, ``>=``, ``<`` or ``<=`` of a bound.
+        bound: The bound.
+        after_ns: Longest time without a row of a stalled rule.
+    """
+
+    kind: AlertKind
+    pattern: str
+    text: str
+    operator: str = ""
+    bound: float = 0.0
+    after_ns: int = 0
+
+    def __str__(self) -> str:
+        """Return the rule as it was written."""
+        return self.text
+
+    def watches(self, key: str, role: str | None) -> bool:
+        """Return whether the rule watches the full *key* of a row of *role*."""
+        if self._names(key):
+            return True
+        return bool(role) and key.startswith(f"{role}/") and self._names(key[len(role or "") + 1 :])
+
+    def watches_role(self, role: str | None) -> bool:
+        """Return whether the rule watches *role*; ``*`` also watches processes without a role."""
+        return self._names(role or "")
+
+    def is_met(self, value: float) -> bool:
+        """Return whether *value* is what the rule warns of; NaN meets no bound."""
+        if self.kind is AlertKind.NOT_FINITE:
+            return not math.isfinite(value)
+        if self.operator == ">":
+            return value > self.bound
+        if self.operator == ">=":
+            return value >= self.bound
+        return value < self.bound if self.operator == "<" else value <= self.bound
+
+    def _names(self, name: str) -> bool:
+        return name == self.pattern or fnmatchcase(name, self.pattern)
+
+
+def alert_rules(raw: str) -> tuple[AlertRule, ...]:
+    """Parse rules separated by commas; duplicates are dropped.
+
+    Raises:
+        ValueError: A text is not a rule.
+    """
+    texts = list(dict.fromkeys(part.strip() for part in raw.split(",") if part.strip()))
+    if len(texts) > _MAX_RULES:
+        raise ValueError(f"{len(texts)} rules, expected at most {_MAX_RULES}")
+    return tuple(map(_rule, texts))
+
+
+def _rule(text: str) -> AlertRule:
+    name, colon, rest = text.partition(":")
+    kind = name.strip().lower()
+    if kind == AlertKind.NOT_FINITE.value and (rest.strip() or not colon):
+        return AlertRule(AlertKind.NOT_FINITE, rest.strip() or "*", text)
+    if kind == AlertKind.STALLED.value:
+        duration, _, role = rest.partition(":")
+        return AlertRule(AlertKind.STALLED, role.strip() or "*", text, after_ns=_duration_ns(text, duration.strip()))
+    found = _BOUND.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a rule; {_EXPECTED}")
+    return AlertRule(AlertKind.BOUND, found[1], text, operator=found[2], bound=_number(text, found[3]))
+
+
+def _duration_ns(text: str, duration: str) -> int:
+    found = _DURATION.fullmatch(duration)
+    after_ns = int(float(found[1]) * _UNITS_S[found[2]] * _SECOND_NS) if found else 0
+    if not 0 < after_ns <= _MAX_DURATION_NS:
+        raise ValueError(
+            f"{text!r}: {duration!r} is not a duration above 0 and up to a year, e.g. stalled:90s, 10m, 2h"
+        )
+    return after_ns
+
+
+def _number(text: str, number: str) -> float:
+    try:
+        bound = float(number)
+    except ValueError:
+        bound = math.nan
+    if not math.isfinite(bound):
+        raise ValueError(f"{text!r}: {number!r} is not a finite number, e.g. trainer/kl>0.2")
+    return bound

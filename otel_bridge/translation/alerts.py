@@ -1,0 +1,355 @@
+"""Rows and the passage of time -> alerts by the rules of ``OTEL_BRIDGE_ALERTS``, once a cause. Pure, one thread.
+
+A cause of a key begins with a value that meets a rule, and ends after `CALM_VALUES` values in a row that do not, from
+each process that had one. A value that flickers around a bound is so one cause. A cause of a role ends with its next
+row. Causes are stored under ``alert/`` of the state, which is committed with the records: each alert is a record once,
+whatever is killed. Values that were redelivered are dropped before they come here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from otel_bridge.alert_rules import AlertKind, AlertRule
+from otel_bridge.records import Alert, Distribution, Record, Row, Value, axis_of
+from otel_bridge.translation.options import SECOND_NS, TranslationOptions
+from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.state import TranslationState, count, name_first
+
+CALM_VALUES: Final = 5
+"""Values in a row on the good side after which a cause has ended."""
+TOO_MANY_CAUSES: Final = "alert/too_many_causes"
+TOO_MANY_BY_RULES: Final = "alert/too_many_by_rules"
+RAISED: Final = "alert/raised"
+LAST: Final = "alert/last"
+_BY_RULES: Final = "alert/by_rules"
+_CAUSE: Final = "alert/cause/"
+_ROLE: Final = "alert/role/"
+_STALLED: Final = "alert/stalled/"
+_MAX_ALERTS: Final = 1_000
+"""Most alerts that rules raise in one run."""
+_MAX_CAUSES: Final = 1_000
+_MAX_SOURCES: Final = 64
+_MAX_ROLES: Final = 256
+_MAX_LISTED: Final = 10
+_CHECK_NS: Final = SECOND_NS
+_CONFIRM_NS: Final = 5 * SECOND_NS
+"""Time for which a role must be overdue: by then a bridge has noticed that its process died."""
+_SYSTEM: Final = "system/"
+_IN_WORDS: Final = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
+"""Operators in titles, which not every tracker can show as signs."""
+
+
+def note_raised(state: TranslationState, alert: Alert) -> Alert:
+    """Count *alert* for the report, as the last one; return it."""
+    state.set(RAISED, _integer(state.get(RAISED)) + 1)
+    state.set(LAST, {"title": alert.title, "level": alert.level, "time_unix_ns": alert.time_unix_ns})
+    return alert
+
+
+@dataclass(slots=True)
+class _WatchedKeys:
+    """Keys of one role: those that were looked at, and those that rules watch."""
+
+    seen: set[str] = field(default_factory=set[str])
+    bounds: dict[str, tuple[AlertRule, ...]] = field(default_factory=dict[str, tuple[AlertRule, ...]])
+    finite: dict[str, tuple[AlertRule, ...]] = field(default_factory=dict[str, tuple[AlertRule, ...]])
+
+
+class AlertWatcher:
+    """Watches one run by the rules of its options.
+
+    Args:
+        state: Key space ``alert/``; counts in ``drop/``.
+        options: The rules, and since when this bridge watches.
+        processes: All processes of the run, as they are added.
+    """
+
+    def __init__(self, state: TranslationState, options: TranslationOptions, processes: Mapping[str, Process]) -> None:
+        self._state, self._processes = state, processes
+        rules = options.alert_rules
+        self._values = _ValueCauses(state, [rule for rule in rules if rule.kind is not AlertKind.STALLED], processes)
+        self._stalls = _Stalls(state, [rule for rule in rules if rule.kind is AlertKind.STALLED], options, processes)
+
+    def rows(self, records: list[Record], now_unix_ns: int) -> list[Record]:
+        """Return *records* with the alerts that their rows raise, each behind its row."""
+        found: list[Record] = []
+        for record in records:
+            found.append(record)
+            if type(record) is Row:
+                self._stalls.note(record, now_unix_ns)
+                found += self._admitted(self._values.row(record))
+        return found
+
+    def tick(self, now_unix_ns: int, steps: Mapping[str, int]) -> list[Alert]:
+        """Return the alerts about roles that sent no row for too long; *steps* are the last ones of all axes."""
+        return self._admitted(self._stalls.tick(now_unix_ns, steps))
+
+    def flush(self) -> None:
+        """Write what changed to the state."""
+        self._values.flush()
+        self._stalls.flush()
+
+    def _admitted(self, alerts: list[Alert]) -> list[Alert]:
+        """Return those of *alerts* that the limit of the run admits."""
+        if not alerts:
+            return alerts
+        known = _integer(self._state.get(_BY_RULES))
+        admitted = alerts[: max(_MAX_ALERTS - known, 0)]
+        self._state.set(_BY_RULES, known + len(admitted))
+        if len(admitted) < len(alerts):
+            count(self._state, TOO_MANY_BY_RULES, len(alerts) - len(admitted))
+            name_first(self._state, TOO_MANY_BY_RULES, alerts[len(admitted)].title)
+        return [note_raised(self._state, alert) for alert in admitted]
+
+
+class _ValueCauses:
+    """Causes that values began, by rule and key: process to the number of good values since its last bad one."""
+
+    def __init__(self, state: TranslationState, rules: list[AlertRule], processes: Mapping[str, Process]) -> None:
+        self._state, self._rules, self._processes = state, rules, processes
+        self._watched: dict[str | None, _WatchedKeys] = {}
+        self._causes: dict[tuple[str, str], dict[str, int]] = {}
+        self._changed: set[tuple[str, str]] = set()
+        texts = {rule.text for rule in rules}
+        for name, value in state.items(_CAUSE):
+            rule, key, sources = cast("tuple[str, str, dict[str, int]]", value)
+            if rule in texts:
+                self._causes[rule, key] = dict(sources)
+            else:  # the rule is no longer set
+                state.delete(name)
+        self._caused = {key for _, key in self._causes}
+
+    def row(self, row: Row) -> list[Alert]:
+        """Return the alerts that *row* raises: one for each rule, whatever number of keys meets it first here."""
+        if not self._rules:
+            return []
+        values = row.values
+        watched = self._watched.get(row.role)
+        if watched is None or not watched.seen.issuperset(values):
+            watched = self._learn(row)
+        keys: Iterable[str] = ()
+        bounds = watched.bounds
+        if bounds:
+            keys = [key for key in (values if len(values) < len(bounds) else bounds) if key in values and key in bounds]
+        judged = [(key, rule) for key in keys for rule in bounds[key]]
+        # Two calls in C for the whole row: the sum of finite numbers is finite, unless it overflows.
+        if watched.finite and (not _is_finite(values) or not self._caused.isdisjoint(values)):
+            judged += [(key, rule) for key in values for rule in watched.finite.get(key, ())]
+        if not judged:
+            return []
+        begun: dict[str, tuple[AlertRule, list[str]]] = {}
+        for key, rule in judged:
+            if self._begins(rule, key, _number(values[key], rule), row.id):
+                begun.setdefault(rule.text, (rule, []))[1].append(key)
+        return [_of_values(row, rule, found) for rule, found in begun.values()]
+
+    def flush(self) -> None:
+        """Write the changed causes to the state."""
+        for rule, key in self._changed:
+            name = f"{_CAUSE}{_digest(rule, key)}"
+            if (sources := self._causes.get((rule, key))) is None:
+                self._state.delete(name)
+            else:
+                self._state.set(name, [rule, key, dict(sources)])
+        self._changed.clear()
+
+    def _learn(self, row: Row) -> _WatchedKeys:
+        """Look up once which rules watch the keys of *row*; a run's number of keys is limited before."""
+        if row.role not in self._watched and len(self._watched) >= _MAX_ROLES:
+            self._watched.clear()
+        watched = self._watched.setdefault(row.role, _WatchedKeys())
+        for key in row.values:
+            if key not in watched.seen:
+                watched.seen.add(key)
+                rules = [rule for rule in self._rules if rule.watches(key, row.role)]
+                bounds = tuple(rule for rule in rules if rule.kind is AlertKind.BOUND)
+                finite = tuple(rule for rule in rules if rule.kind is AlertKind.NOT_FINITE)
+                watched.bounds |= {key: bounds} if bounds else {}
+                watched.finite |= {key: finite} if finite else {}
+        return watched
+
+    def _begins(self, rule: AlertRule, key: str, value: float, row_id: str) -> bool:
+        """Note a value of *key*; return whether a cause begins with it."""
+        place = rule.text, key
+        sources = self._causes.get(place)
+        is_met = rule.is_met(value)
+        if sources is None:
+            if not is_met:
+                return False
+            if len(self._causes) >= _MAX_CAUSES:
+                count(self._state, TOO_MANY_CAUSES)
+                name_first(self._state, TOO_MANY_CAUSES, key)
+                return False
+            self._causes[place] = {_source(row_id): 0}
+            self._caused.add(key)
+            self._changed.add(place)
+            return True
+        if is_met or not math.isnan(value):  # NaN is on no side of a bound
+            self._continue(place, sources, _source(row_id), is_met=is_met)
+        return False
+
+    def _continue(self, place: tuple[str, str], sources: dict[str, int], source: str, *, is_met: bool) -> None:
+        """Note a further value of a key with a cause, which ends when every process that had one is calm or gone."""
+        if is_met:
+            if sources.get(source, 1) and (source in sources or len(sources) < _MAX_SOURCES):
+                sources[source] = 0
+                self._changed.add(place)
+            return
+        if source in sources:
+            sources[source] += 1
+            self._changed.add(place)
+            if sources[source] >= CALM_VALUES:
+                del sources[source]
+        for other in [other for other in sources if other != source and self._is_gone(other)]:
+            del sources[other]
+            self._changed.add(place)
+        if not sources:
+            del self._causes[place]
+            self._changed.add(place)
+            self._caused = {key for _, key in self._causes}
+
+    def _is_gone(self, source: str) -> bool:
+        process = self._processes.get(source)
+        return bool(source) and (process is None or process.status is not None)
+
+
+class _Stalls:
+    """Time of the last row of each role, and the roles about whose silence an alert was raised."""
+
+    def __init__(
+        self,
+        state: TranslationState,
+        rules: list[AlertRule],
+        options: TranslationOptions,
+        processes: Mapping[str, Process],
+    ) -> None:
+        self._state, self._rules, self._processes = state, rules, processes
+        self._since_ns, self._remote_wait_ns = options.watching_since_ns, options.end_of_stream_wait_ns
+        self._last = {name.removeprefix(_ROLE): _integer(value) for name, value in state.items(_ROLE)}
+        self._raised = {name: _integer(value) for name, value in state.items(_STALLED)}
+        self._changed: set[str] = set()
+        self._overdue: dict[str, tuple[int, int]] = {}
+        self._checked_ns = 0
+
+    def note(self, row: Row, now_unix_ns: int) -> None:
+        """Note that a row of a role came."""
+        if not self._rules:
+            return
+        role = row.role or ""
+        if row.axis is None and next(iter(row.values), "").startswith(_SYSTEM):
+            return  # a bridge measured its machine
+        if role in self._last or len(self._last) < _MAX_ROLES:
+            self._last[role] = now_unix_ns
+            self._changed.add(role)
+
+    def tick(self, now_unix_ns: int, steps: Mapping[str, int]) -> list[Alert]:
+        """Return an alert for each living role that is overdue, once until its next row."""
+        # Not for times before this bridge began: what it reads of them is a backlog, whose end it does not know yet.
+        early = now_unix_ns < self._since_ns or 0 <= now_unix_ns - self._checked_ns < _CHECK_NS
+        if not self._rules or early:
+            return []
+        self._checked_ns = now_unix_ns
+        alerts: list[Alert] = []
+        living = self._living()
+        for rule in self._rules:
+            for role, (began_ns, remote) in living.items():
+                if rule.watches_role(role):
+                    alerts += self._judged(rule, role, began_ns, now_unix_ns, steps, remote=remote)
+        return alerts
+
+    def flush(self) -> None:
+        """Write the times that changed to the state."""
+        for role in self._changed:
+            self._state.set(f"{_ROLE}{role}", self._last[role])
+        self._changed.clear()
+
+    def _living(self) -> dict[str, tuple[int, bool]]:
+        """Return the roles of open processes that send rows: when the last one began, and whether all are remote."""
+        living: dict[str, tuple[int, bool]] = {}
+        for process in self._processes.values():
+            if process.status is None and not process.gone and process.determines_status:
+                role = process.role or ""
+                began_ns, remote = living.get(role, (0, True))
+                living[role] = max(began_ns, process.began_ns), remote and process.remote
+        return living
+
+    def _judged(
+        self, rule: AlertRule, role: str, began_ns: int, now_unix_ns: int, steps: Mapping[str, int], *, remote: bool
+    ) -> list[Alert]:
+        name = f"{_STALLED}{_digest(rule.text, role)}"
+        last_ns = max(self._last.get(role, self._since_ns), began_ns)
+        # Rows that were sent while no bridge listened may still be under way.
+        grace_ns = min(rule.after_ns, self._remote_wait_ns) if remote else 0
+        overdue = now_unix_ns >= max(last_ns + rule.after_ns, self._since_ns + grace_ns)
+        if not overdue or self._raised.get(name) == last_ns:
+            self._overdue.pop(name, None)
+            return []
+        before_ns, noticed_ns = self._overdue.get(name, (0, 0))
+        if before_ns != last_ns:
+            self._overdue[name] = last_ns, now_unix_ns
+        if before_ns != last_ns or now_unix_ns - noticed_ns < _CONFIRM_NS:
+            return []
+        del self._overdue[name]
+        self._raised[name] = last_ns
+        self._state.set(name, last_ns)
+        return [_of_role(rule, role, last_ns, now_unix_ns, steps.get(axis_of(role or None)))]
+
+
+def _of_values(row: Row, rule: AlertRule, keys: list[str]) -> Alert:
+    first = keys[0]
+    value = _number(row.values[first], rule)
+    what = f"{value:.6g}" if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
+    is_bound = rule.kind is AlertKind.BOUND
+    title = f"{first} {_IN_WORDS[rule.operator]} {rule.bound:.6g}" if is_bound else f"{first} is {what}"
+    text = f"{first} is {what}" + ("" if row.step is None else f" at step {row.step}")
+    if also := keys[1:]:
+        more = len(also) - _MAX_LISTED
+        text += f"; also {', '.join(also[:_MAX_LISTED])}" + (f" and {more} more" if more > 0 else "")
+    level = "warn" if is_bound else "error"
+    id_ = f"a:{row.id}:{_digest(rule.text)}"
+    return Alert(id_, row.role, title, f"{text} (rule {rule.text})", level, row.step, row.time_unix_ns)
+
+
+def _of_role(rule: AlertRule, role: str, last_ns: int, now_unix_ns: int, step: int | None) -> Alert:
+    who, minutes = role or "the run", (now_unix_ns - last_ns) / SECOND_NS / 60
+    title = f"{who} sends no rows"
+    text = f"{who} sent no row for {minutes:.3g} minutes, and its process has not ended"
+    text += "" if step is None else f"; its last step is {step}"
+    id_ = f"a:stalled:{role}:{last_ns}:{_digest(rule.text)}"
+    return Alert(id_, role or None, title, f"{text} (rule {rule.text})", "error", step, now_unix_ns)
+
+
+def _is_finite(values: Mapping[str, Value]) -> bool:
+    """Return whether all *values* are numbers whose sum is finite; a row with a distribution is looked at closely."""
+    try:
+        return math.isfinite(sum(values.values()))  # type: ignore[arg-type]
+    except (TypeError, OverflowError):
+        return False
+
+
+def _number(value: Value, rule: AlertRule) -> float:
+    """Return the number that *rule* judges: of a distribution the mean, and for a finite one the sum."""
+    if isinstance(value, Distribution):
+        return value.mean if rule.kind is AlertKind.BOUND else value.sum
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _source(row_id: str) -> str:
+    """Return the instance id of the process that sent a row; empty for rows of several processes."""
+    return row_id.split(":", 2)[1] if row_id.startswith("m:") else ""
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) else 0
