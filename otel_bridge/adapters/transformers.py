@@ -50,6 +50,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         trainer: The trainer, for a callback that is added after the trainer was made; else the callback finds it.
         project: Project; default: ``TrainingArguments.project``.
         name: Name of the run; default: ``TrainingArguments.run_name``, and on resume that of the checkpoint.
+        config: Hyperparameters beside ``TrainingArguments`` and the model's config.
         arguments: Further arguments of ``otel_bridge.init()``, e.g. ``group`` or ``tags``.
 
     Raises:
@@ -57,10 +58,16 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     """
 
     def __init__(
-        self, trainer: object = None, project: str | None = None, name: str | None = None, **arguments: Any
+        self,
+        trainer: object = None,
+        project: str | None = None,
+        name: str | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        **arguments: Any,
     ) -> None:
         super().__init__()
-        self._trainer, self._project, self._name = trainer, project, name
+        self._trainer, self._project, self._name, self._config = trainer, project, name, config or {}
         self._arguments = checked_arguments(arguments)
         self._recording: FrameworkRun | None = None
         self._completions = CompletionReader()
@@ -130,7 +137,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         if not state.is_world_process_zero or not self._is_first():
             return None
         if self._recording is None:
-            self._recording = FrameworkRun("transformers", self._names(args, state), config=config_of(args, model))
+            self._recording = FrameworkRun(
+                "transformers", self._names(args, state), config={**config_of(args, model), **self._config}
+            )
             self._recording.begin()
         return self._recording
 

@@ -25,6 +25,13 @@ PLACES = {
         "accelerate.tracking:on_main_process",
         "accelerate.tracking:register_tracker_class",
     ],
+    "axolotl": [
+        "axolotl.integrations.base:BasePlugin.__init__",
+        "axolotl.integrations.base:BasePlugin.add_callbacks_post_trainer",
+        "axolotl.integrations.base:PluginManager.add_callbacks_post_trainer",
+        "axolotl.integrations.base:PluginManager.get_instance",
+        "axolotl.integrations.base:PluginManager.register",
+    ],
     "lightning": [
         "lightning.fabric:Fabric.call",
         "lightning.fabric:Fabric.log_dict",

@@ -166,3 +166,15 @@ class Exp(OtelBridgeExp, Evaluation):
 assert asyncio.run(Exp(config()).run(None)) == {"eval/all/avg_score": 0.5}
 """
 )
+AXOLOTL = """
+from axolotl.integrations.base import PluginManager
+from axolotl.utils.dict import DictDefault
+
+manager = PluginManager.get_instance()
+manager.register("otel_bridge.adapters.axolotl.OtelBridgePlugin")
+
+def add_callbacks(trainer, **names):
+    cfg = DictDefault({"base_model": "tiny", "lora_r": 8, "datasets": [{"path": "sums"}], **names})
+    for one in manager.add_callbacks_post_trainer(cfg, trainer):
+        trainer.add_callback(one)
+"""
