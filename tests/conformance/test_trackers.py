@@ -63,15 +63,17 @@ class TestMlflow(ConformanceSuite):
         return lambda run: conformance_reading.mlflow(database, run)
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of an MLflow server."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    mlflow_reading.database(folder, "server.db")
+    with mlflow_server(folder) as url:
+        yield url
+
+
 class TestMlflowServer(ConformanceSuite):
     target = "otel_bridge_mlflow:exporter"
-
-    @pytest.fixture(scope="class")
-    def server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-        folder = tmp_path_factory.mktemp("mlflow")
-        mlflow_reading.database(folder, "server.db")
-        with mlflow_server(folder) as url:
-            yield url
 
     @pytest.fixture
     def environment(self, server: str) -> Mapping[str, str]:
