@@ -70,7 +70,7 @@ def short_folder() -> Iterator[str]:
             "helped",
             {"left": "finished", "leaves": "finished", "crashes": "killed", "killed": "killed"},
         ),
-        ("raises", {"left": "killed", "dropped": "finished"}),
+        ("raises", {"left": "killed or finished", "dropped": "finished"}),
     ],
 )
 def test_an_actors_regular_end_is_an_end_and_a_crash_is_none(
@@ -89,4 +89,6 @@ def test_an_actors_regular_end_is_an_end_and_a_crash_is_none(
         return found if len(found) == len(expected) else None
 
     assert done.returncode == (1 if how == "raises" else 0), done.stderr
-    assert until(ended, "the ends of all runs") == expected
+    found = until(ended, "the ends of all runs")
+    # A driver that ends drops its handles and has its actors killed; an actor may end before it is killed.
+    assert {name: status for name, status in found.items() if status not in expected[name].split(" or ")} == {}, found

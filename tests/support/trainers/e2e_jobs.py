@@ -73,7 +73,7 @@ def script(path: Path, code: str, *, acknowledging: bool = False) -> Path:
 
 
 def run(
-    file: Path, env: Mapping[str, str], *arguments: str, options: Sequence[str] = (), timeout_s: float = 120
+    file: Path, env: Mapping[str, str], *arguments: str, options: Sequence[str] = (), timeout_s: float = HANG_S
 ) -> subprocess.CompletedProcess[str]:
     """Run a script to its end, as a user would: in its own folder, its output captured."""
     command = [sys.executable, *options, str(file), *arguments]
