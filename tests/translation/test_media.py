@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from otel_bridge.records import MediaRecord
+from otel_bridge.translation.metrics.media import MediaAssembler
 from otel_bridge.translation.options import TranslationOptions
 from support.media_samples import image, item, listed, media_event, parts_of, table, text
 from support.otlp.otlp_samples import LOGS, RUN, T0, Bench, event, logs_request, row, source
@@ -136,11 +137,11 @@ def test_what_a_third_party_producer_sends_is_under_the_policy_and_comes_once() 
 def test_parts_that_wait_are_bounded_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     assembler = bench.translator._media
-    monkeypatch.setattr(assembler, "_max_bytes", 25)
     first, *_ = parts_of(1, "first", text("a" * 30), size=20)
     second = parts_of(10, "second", text("b" * 24), size=12)
 
     bench.logs(source("i1"), first)
+    monkeypatch.setattr(assembler, "_max_bytes", assembler._waiting_bytes * 3 // 2)
     bench.logs(source("i2"), second[0])
     (found,) = bench.logs(source("i2"), second[1])
 
@@ -163,3 +164,32 @@ def test_parts_that_nothing_follows_are_counted_when_the_run_is_closed_and_kept_
     assert bench.counts() == {"media/incomplete": 1}
     assert bench.state.get("dropkey/media/incomplete") == "torn"
     assert not list(bench.state.items("media/"))
+
+
+def test_beginnings_without_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MediaAssembler.__init__, "__kwdefaults__", {"max_waiting_bytes": 20_000})
+    bench = Bench()
+
+    for number in range(1, 101):
+        begun = event("rl.media", number, b"", T0, rl_media_key="k", rl_media_id=str(number), rl_media_parts=2)
+        bench.logs(source(), begun)
+
+    waiting = {key.rpartition("/")[0] for key, _ in bench.state.items("media/")}
+    assert 1 < len(waiting) < 20
+    assert bench.state.get("drop/media/incomplete") == 100 - len(waiting)
+
+
+def test_a_part_that_comes_again_under_another_number_counts_its_bytes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MediaAssembler.__init__, "__kwdefaults__", {"max_waiting_bytes": 20_000})
+    bench, shown = Bench(), text("x" * 8_000)
+    first, last = parts_of(1, "k", shown, size=4_000)
+
+    for number in range(10, 20):
+        again = type(first)()
+        again.CopyFrom(first)
+        next(one for one in again.attributes if one.key == "rl.event.seq").value.int_value = number
+        bench.logs(source(), again)
+    (record,) = bench.logs(source(), last)
+
+    assert isinstance(record, MediaRecord)
+    assert record.items == [shown]

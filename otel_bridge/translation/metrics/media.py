@@ -29,6 +29,7 @@ from otel_bridge.translation.state import TranslationState, count, name_first
 INVALID: Final = "media/invalid"
 INCOMPLETE: Final = "media/incomplete"
 MAX_WAITING_BYTES: Final = 128 << 20
+_ENTRY_BYTES: Final = 512
 _PREFIX: Final = "media/"
 _HEAD: Final = "head"
 _TIME: Final = "time_unix_ns"
@@ -65,11 +66,10 @@ class MediaAssembler:
         self._state, self._axes, self._max_bytes = state, axes, max_waiting_bytes
         self._limit = limit_of(options.message_content)
         self._redaction = Redaction(options.redact_secrets, options.redact_email)
-        self._waiting: dict[str, int] = {}
+        self._waiting: dict[str, dict[str, int]] = {}
+        self._waiting_bytes = 0
         for key, value in state.items(_PREFIX):
-            if isinstance(value, bytes):
-                name = key.rpartition("/")[0]
-                self._waiting[name] = self._waiting.get(name, 0) + len(value)
+            self._note(*key.rsplit("/", 1), value)
 
     def take(self, event: MediaEvent, data: bytes) -> list[MediaRecord]:
         """Process one event; return the record that it completes. What is not valid is counted."""
@@ -97,23 +97,28 @@ class MediaAssembler:
         name = f"{_PREFIX}{event.process.instance}/{hashlib.blake2b(part.id.encode(), digest_size=8).hexdigest()}"
         if not part.part:
             key_in(event.attributes)
-            self._state.set(f"{name}/{_HEAD}", {**event.attributes, _TIME: event.time_unix_ns})
-        self._state.set(f"{name}/{part.part:06d}", data)
-        self._waiting[name] = self._waiting.get(name, 0) + len(data)
-        held = dict(self._state.items(f"{name}/")) if self._is_complete(name, part) else {}
-        if held:
+            self._keep(name, _HEAD, {**event.attributes, _TIME: event.time_unix_ns})
+        self._keep(name, f"{part.part:06d}", data)
+        if len(self._waiting[name]) > part.parts and _HEAD in self._waiting[name]:
+            held = dict(self._state.items(f"{name}/"))
             head = cast("dict[str, object]", held.pop(f"{name}/{_HEAD}"))
             self._forget(name)
             data = b"".join(cast("bytes", held[key]) for key in sorted(held))
             return self._records(event, head, int_in(head, _TIME) or event.time_unix_ns, data)
-        while sum(self._waiting.values()) > self._max_bytes:
+        while self._waiting_bytes > self._max_bytes:
             self._drop(next(iter(self._waiting)))
         return []
 
-    def _is_complete(self, name: str, part: MediaPart) -> bool:
-        return all(self._state.get(f"{name}/{number:06d}") is not None for number in range(part.parts)) and (
-            self._state.get(f"{name}/{_HEAD}") is not None
-        )
+    def _keep(self, name: str, kind: str, value: object) -> None:
+        self._state.set(f"{name}/{kind}", value)
+        self._note(name, kind, value)
+
+    def _note(self, name: str, kind: str, value: object) -> None:
+        """Count what waits: without the cost of an entry, parts without bytes would have no bound."""
+        known = self._waiting.setdefault(name, {})
+        size = _ENTRY_BYTES + len(value if isinstance(value, bytes) else repr(value))
+        self._waiting_bytes += size - known.get(kind, 0)
+        known[kind] = size
 
     def _drop(self, name: str) -> None:
         head = cast("dict[str, object]", self._state.get(f"{name}/{_HEAD}") or {})
@@ -123,7 +128,7 @@ class MediaAssembler:
     def _forget(self, name: str) -> None:
         for key, _ in list(self._state.items(f"{name}/")):
             self._state.delete(key)
-        self._waiting.pop(name, None)
+        self._waiting_bytes -= sum(self._waiting.pop(name, {}).values())
 
     def _records(
         self, event: MediaEvent, attributes: Mapping[str, object], time_unix_ns: int, data: bytes
