@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import orjson
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from PIL import Image as Pillow
 
+from otel_bridge.emit.content.policy import ContentPolicy
+from otel_bridge.emit.encode.protobuf import Attribute
+from otel_bridge.emit.media.log import MediaLog
 from otel_bridge.records import MediaItem, MediaRecord, axis_of
 from otel_bridge.testing import samples
 from support.otlp.otlp_samples import T0, event
@@ -100,3 +108,34 @@ def parts_of(first_seq: int, key: str, *items: MediaItem, size: int) -> list[Log
         )
         for part, piece in enumerate(pieces)
     ]  # fmt: skip
+
+
+class Logged:
+    """What one call gives: events and drops."""
+
+    def __init__(self, *media: object, log: MediaLog | None = None, step: int = 1, **policy: object) -> None:
+        self.drops: dict[str, int] = {}
+        log = log or MediaLog(ContentPolicy(**policy))  # type: ignore[arg-type]
+        self.events: list[tuple[Mapping[str, Attribute], bytes]] = [
+            *log.events("k", media, step=step, role=None, drop=self._drop)
+        ]
+
+    def _drop(self, reason: str, number: int, key: str) -> None:
+        assert key == "k"
+        self.drops[reason] = self.drops.get(reason, 0) + number
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(body for _, body in self.events)
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        return self.events[0][0]["rl.media.items"]  # type: ignore[return-value]
+
+    @property
+    def table(self) -> dict[str, Any]:
+        return orjson.loads(self.data[: self.items[0]["size"]])
+
+
+def pixels_in(data: bytes) -> Any:
+    return np.asarray(Pillow.open(io.BytesIO(data)))

@@ -6,10 +6,12 @@ empty and captions are missing.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, cast
 
 import orjson
@@ -24,6 +26,7 @@ from otel_bridge.text.secret_patterns import MARGIN_CHARS, REDACTED, may_be_secr
 MAX_CAPTION_CHARS: Final = 10_000
 _MIMES: Final = {"text": "text/plain", "markdown": "text/markdown", "html": "text/html", "table": "application/json"}
 _MAX_CELLS: Final = 2_000_000
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _INT64: Final = 1 << 63
 
 
@@ -97,6 +100,8 @@ class MediaEncoder:
         is_html = medium.kind == "html"
         if is_html and isinstance(value, os.PathLike):
             value = file_bytes(cast("os.PathLike[str]", value), self.limit_bytes).decode("utf-8", "replace")
+        if isinstance(value, (bytes, bytearray)):
+            value = value.decode("utf-8", "replace")
         text = value if isinstance(value, str) else str(value)
         if len(text) > self.limit_bytes:
             raise MediaDropped("media_too_large")
@@ -124,7 +129,9 @@ class MediaEncoder:
             raise MediaDropped("media_too_large")
         before = self._size, len(self._cells)
         try:
-            cells: list[list[Json]] = [[self._cell(value) for value in row] for row in rows]
+            cells = cast("list[list[Json]]", rows)
+            if not _are_plain(rows):
+                cells = [[self._cell(value) for value in row] for row in rows]
             self._add(table, _MIMES["table"], self._json(columns, cells))
         except BaseException:
             self._size = before[0]
@@ -151,6 +158,13 @@ class MediaEncoder:
         return dumps({"columns": [policy.redact(column) for column in columns], "rows": rows})
 
     def _cell(self, value: object) -> Json:
+        try:
+            return self._any_cell(value)
+        except Exception:  # noqa: BLE001  # code of the user's own object
+            self.count("media_unreadable", 1)
+            return None
+
+    def _any_cell(self, value: object) -> Json:
         if value is None or type(value) in {str, bool}:
             return cast("Json", value)
         if isinstance(value, (int, float)):
@@ -165,7 +179,7 @@ class MediaEncoder:
             plain: object = item()
             return self._cell(plain) if type(plain) in {int, float, bool, str} else str(plain)
         if isinstance(value, (dict, list, tuple)):
-            return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+            return _json_text(cast("object", value))
         return "[bytes]" if isinstance(value, (bytes, bytearray)) else str(value)
 
     def _medium_in_cell(self, medium: Media) -> Json:
@@ -183,6 +197,22 @@ class MediaEncoder:
         return {"media": len(self._cells) - 1}
 
 
+def _are_plain(rows: Sequence[Sequence[object]]) -> bool:
+    """Return whether every cell is one that orjson writes as it should be; NaN and infinities become null."""
+    types = {type(value) for row in rows for value in row}
+    if not _PLAIN.issuperset(types):
+        return False
+    whole = [value for row in rows for value in row if type(value) is int] if int in types else [0]
+    return min(whole) >= -_INT64 and max(whole) < _INT64
+
+
+def _json_text(value: object) -> str:
+    try:
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # a larger integer or a lone surrogate somewhere
+        return json.dumps(value, default=str)
+
+
 def _number(value: float) -> int | float | str | None:
     if isinstance(value, int):
         return int(value) if -_INT64 <= value < _INT64 else str(value)
@@ -196,11 +226,12 @@ def columns_and_rows(table: Table, count: Callable[[str, int], None]) -> tuple[l
     if callable(getattr(value, "itertuples", None)):  # a pandas data frame
         columns = list(value.columns) if columns is None else columns
         value = value.itertuples(index=False, name=None)
-    rows: list[object] = list(cast("Iterable[object]", value))
+    rows: list[object] = list(islice(cast("Iterable[object]", value), _MAX_CELLS + 1))
     if columns is None and rows and isinstance(rows[0], Mapping):
-        columns = list(cast("Mapping[object, object]", rows[0]))
+        named_rows = (cast("Mapping[object, object]", row) for row in rows if isinstance(row, Mapping))
+        columns = list(dict.fromkeys(name for row in named_rows for name in row))
     if columns is None:
-        columns = list(range(len(cast("Sequence[object]", rows[0])))) if rows else []
+        columns = list(range(len(_cells_of(next(iter(rows), ())))))
     whole: list[Sequence[object]] = []
     changed = 0
     for row in rows:
@@ -208,7 +239,7 @@ def columns_and_rows(table: Table, count: Callable[[str, int], None]) -> tuple[l
             named = cast("Mapping[object, object]", row)
             whole.append([named.get(column) for column in columns])
             continue
-        cells = list(cast("Iterable[object]", row))
+        cells = _cells_of(row)
         if len(cells) != len(columns):
             changed += 1
             cells = [*cells[: len(columns)], *([None] * (len(columns) - len(cells)))]
@@ -216,3 +247,10 @@ def columns_and_rows(table: Table, count: Callable[[str, int], None]) -> tuple[l
     if changed:
         count("media_row_length", changed)
     return [str(column) for column in columns], whole
+
+
+def _cells_of(row: object) -> list[object]:
+    """Return the cells of *row*; a row that is not a sequence is one cell."""
+    if type(row) is list:
+        return cast("list[object]", row)
+    return list(cast("Iterable[object]", row)) if isinstance(row, Iterable) and not isinstance(row, str) else [row]

@@ -9,16 +9,22 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
-from otel_bridge.emit.media.png import png_of
+from otel_bridge.emit.media.png import MAX_SIDE, png_of
 from otel_bridge.journal.files import read_regular
 
 PNG: Final = "image/png"
-_MAX_PIXEL_FACTOR: Final = 8
-"""Most bytes of pixels for a byte of the limit: beyond it, no compression helps, and the loop would wait for it."""
+_MAX_PIXEL_FACTOR: Final = 4
+"""Most numbers for a byte of the limit: the loop waits for their encoding."""
+_MAX_SHARE: Final = 2.0
+"""Largest float of an image of shares: resizing and rounding pass 1 by a little."""
 _CHANNELS: Final = frozenset({1, 2, 3, 4})
+_PIL_KEPT: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
+_PIL_NUMBERS: Final = frozenset({"F", "I", "I;16", "I;16B", "I;16L", "I;16N"})
+_PIL_ALPHA: Final = {"PA": "RGBA", "La": "LA", "RGBa": "RGBA"}
 
 
 class MediaDropped(Exception):  # noqa: N818  # an outcome, caught in this package
@@ -52,12 +58,40 @@ def image_bytes(value: object, limit_bytes: int) -> tuple[str, bytes]:
         return _mime_of(data), data
     figure: Any = value
     if callable(getattr(figure, "savefig", None)):
-        file = io.BytesIO()
+        file = LimitedFile(limit_bytes)
         figure.savefig(file, format="png")
         return PNG, file.getvalue()
     if type(figure).__module__.partition(".")[0] == "PIL":
-        return PNG, _of_pil(figure)
-    return PNG, png_of(_pixels(figure, limit_bytes))
+        return PNG, _of_pil(figure, limit_bytes)
+    pixels = _pixels(figure, limit_bytes)
+    if max(pixels.shape[:2]) > MAX_SIDE:
+        raise MediaDropped("media_too_large")
+    encoded = png_of(pixels, limit_bytes, bytes_of(pixels))
+    if encoded is None:
+        raise MediaDropped("media_too_large")
+    return PNG, encoded
+
+
+class LimitedFile(io.BytesIO):
+    """File in memory that refuses more than a number of bytes.
+
+    Args:
+        limit_bytes: Most bytes.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__()
+        self._limit_bytes = limit_bytes
+
+    def write(self, data: Any, /) -> int:
+        """Append *data*.
+
+        Raises:
+            MediaDropped: The file would be too large.
+        """
+        if self.tell() + len(data) > self._limit_bytes:
+            raise MediaDropped("media_too_large")
+        return super().write(data)
 
 
 def _mime_of(data: bytes) -> str:
@@ -72,16 +106,40 @@ def _mime_of(data: bytes) -> str:
     raise MediaDropped("media_format")
 
 
-def _of_pil(image: Any) -> bytes:
-    if image.mode not in {"1", "L", "LA", "P", "RGB", "RGBA"}:
-        image = image.convert("RGB")
-    file = io.BytesIO()
+def _of_pil(image: Any, limit_bytes: int) -> bytes:
+    width, height = image.size
+    if not width or not height:
+        raise MediaDropped("media_format")
+    if width * height * len(image.getbands()) > limit_bytes * _MAX_PIXEL_FACTOR or max(width, height) > MAX_SIDE:
+        raise MediaDropped("media_too_large")
+    if image.mode in _PIL_NUMBERS:
+        image = _shown_of_numbers(image)
+    elif image.mode not in _PIL_KEPT:
+        image = image.convert(_PIL_ALPHA.get(image.mode, "RGB"))
+    file = LimitedFile(limit_bytes)
     image.save(file, "PNG", compress_level=1)
     return file.getvalue()
 
 
+def _shown_of_numbers(image: Any) -> Any:
+    """Return an image of floats or wide integers as grey: converted by pillow, all above 255 would be white."""
+    if image.mode == "I;16":
+        return image
+    if image.mode.startswith("I;16"):
+        image = image.convert("I")
+    _, high = image.getextrema()
+    if image.mode == "I" and high > 255:
+        return image.convert("I;16")
+    factor = 255 if image.mode == "F" and high <= _MAX_SHARE else 1
+
+    def scaled(number: Any) -> Any:  # pillow takes nothing but a product and a sum
+        return number * factor + 0
+
+    return image.point(scaled).convert("L")
+
+
 def _pixels(value: Any, limit_bytes: int) -> Any:
-    """Return *value* as a numpy array of uint8, shape (height, width, channels)."""
+    """Return *value* as a numpy array of numbers, shape (height, width, channels)."""
     array = array_of(value, limit_bytes)
     if array.ndim == 2:
         array = array[:, :, None]
@@ -92,7 +150,7 @@ def _pixels(value: Any, limit_bytes: int) -> Any:
         array = array.transpose(1, 2, 0)
     if array.shape[2] not in _CHANNELS:
         raise MediaDropped("media_format")
-    return as_bytes(array)
+    return array
 
 
 def array_of(value: Any, limit_bytes: int) -> Any:
@@ -124,16 +182,28 @@ def _of_tensor(value: Any) -> Any:
         return value.float().numpy()
 
 
-def as_bytes(array: Any) -> Any:
-    """Return numbers as uint8: floats up to 1 are shares of 255, booleans 0 and 255."""
+def bytes_of(array: Any) -> Callable[[Any], Any]:
+    """Return what turns numbers of *array*, or a part of it, into uint8.
+
+    Booleans become 0 and 255, and 16 bits shares of 65,535 when one is above 255. Floats are shares of 1 when none is
+    much above it; NaN is 0.
+    """
     numpy = sys.modules["numpy"]
     if array.dtype == numpy.uint8:
-        return array
+        return lambda part: part
     if array.dtype.kind == "b":
-        return array.astype(numpy.uint8) * 255
-    if array.dtype.kind == "f":
-        array = numpy.nan_to_num(array.astype(numpy.float32), posinf=255.0, neginf=0.0)
-        if array.max() <= 1.0:
-            array = array * 255.0
-        array = array.round()
-    return array.clip(0, 255).astype(numpy.uint8)
+        return lambda part: part.astype(numpy.uint8) * 255
+    if array.dtype == numpy.uint16 and array.max() > 255:
+        return lambda part: (part >> 8).astype(numpy.uint8)
+    if array.dtype.kind != "f":
+        return lambda part: part.clip(0, 255).astype(numpy.uint8)
+    with numpy.errstate(all="ignore"):
+        high = numpy.max(array, where=numpy.isfinite(array), initial=0.0)
+    scale = 255.0 if high <= _MAX_SHARE else 1.0
+
+    def of_floats(part: Any) -> Any:
+        with numpy.errstate(all="ignore"):
+            numbers = part.astype(numpy.float32) * scale
+        return numpy.nan_to_num(numbers, posinf=255.0, neginf=0.0).round().clip(0, 255).astype(numpy.uint8)
+
+    return of_floats

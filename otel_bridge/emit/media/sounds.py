@@ -5,19 +5,21 @@ Source of the first bytes: RFC 2361 and 9639, RFC 3533; ISO/IEC 14496-12 4.3; RF
 
 from __future__ import annotations
 
-import io
 import os
 import struct
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from otel_bridge.emit.media.pictures import MediaDropped, array_of, as_bytes, file_bytes
+from otel_bridge.emit.media.pictures import LimitedFile, MediaDropped, array_of, bytes_of, file_bytes
 
 WAV: Final = "audio/wav"
 GIF: Final = "image/gif"
 _DEFAULT_FPS: Final = 4
 _MAX_FRAMES: Final = 10_000
+_MAX_FRAME_MS: Final = 655_350
+_FAST_OCTREE: Final = 2
+"""``PIL.Image.Quantize.FASTOCTREE``."""
 _CHANNELS: Final = frozenset({1, 3, 4})
 _AUDIO: Final[Sequence[tuple[bytes, str]]] = ((b"ID3", "audio/mpeg"), (b"OggS", "audio/ogg"), (b"fLaC", "audio/flac"))
 _VIDEO: Final[Sequence[tuple[bytes, str]]] = (
@@ -33,7 +35,7 @@ def audio_bytes(value: object, sample_rate: object, limit_bytes: int) -> tuple[s
     """
     data = _given_bytes(value, limit_bytes)
     if data is None:
-        return WAV, _wav(array_of(value, limit_bytes), sample_rate)
+        return WAV, _wav(array_of(value, limit_bytes), sample_rate, limit_bytes)
     if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
         return WAV, data
     if data[:1] == b"\xff" and data[1:2] >= b"\xe0":
@@ -49,7 +51,7 @@ def video_bytes(value: object, fps: object, limit_bytes: int) -> tuple[str, byte
     """
     data = _given_bytes(value, limit_bytes)
     if data is None:
-        return GIF, _gif(array_of(value, limit_bytes), fps)
+        return GIF, _gif(array_of(value, limit_bytes), fps, limit_bytes)
     if data[4:8] == b"ftyp":
         return "video/mp4", data
     return _by_start(data, _VIDEO), data
@@ -70,13 +72,17 @@ def _by_start(data: bytes, known: Sequence[tuple[bytes, str]]) -> str:
     raise MediaDropped("media_format")
 
 
-def _wav(samples: Any, sample_rate: object) -> bytes:
+def _wav(samples: Any, sample_rate: object, limit_bytes: int) -> bytes:
+    if not isinstance(sample_rate, (int, float)):
+        item: object = getattr(sample_rate, "item", None)
+        sample_rate = item() if callable(item) else None
     if not isinstance(sample_rate, (int, float)) or not 0 < sample_rate < 1 << 31 or samples.ndim not in {1, 2}:
         raise MediaDropped("media_format")
-    numpy = sys.modules["numpy"]
-    if samples.dtype.kind == "f":
-        samples = numpy.nan_to_num(samples.astype(numpy.float32)).clip(-1, 1) * 32_767
-    data = samples.clip(-32_768, 32_767).astype("<i2").tobytes()
+    if 2 * samples.size > limit_bytes:
+        raise MediaDropped("media_too_large")
+    if samples.ndim == 2 and samples.shape[0] < samples.shape[1]:  # a row for each channel, as torchaudio has it
+        samples = samples.T
+    data = _as_16_bits(samples).astype("<i2").tobytes()
     channels = samples.shape[1] if samples.ndim == 2 else 1
     if not 0 < channels < 1 << 16 or not data:
         raise MediaDropped("media_format")
@@ -86,7 +92,22 @@ def _wav(samples: Any, sample_rate: object) -> bytes:
     return b"".join((head, form, struct.pack("<4sI", b"data", len(data)), data))
 
 
-def _gif(frames: Any, fps: object) -> bytes:
+def _as_16_bits(samples: Any) -> Any:
+    """Return samples as numbers of 16 bits; those of 8 and of 32 bits have the range of WAV and of numpy's integers."""
+    numpy = sys.modules["numpy"]
+    if samples.dtype.kind == "f":
+        with numpy.errstate(all="ignore"):
+            return numpy.nan_to_num(samples.astype(numpy.float32), posinf=1.0, neginf=-1.0).clip(-1, 1) * 32_767
+    if samples.dtype.kind == "b":
+        raise MediaDropped("media_format")
+    if samples.dtype == numpy.uint8:
+        return (samples.astype(numpy.int16) - 128) * 256
+    if samples.dtype == numpy.int32 and max(samples.max(), -int(samples.min())) > 1 << 15:
+        return samples >> 16
+    return samples.clip(-32_768, 32_767)
+
+
+def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
     if frames.ndim == 3:
         frames = frames[..., None]
     if frames.ndim != 4 or not frames.size or len(frames) > _MAX_FRAMES:
@@ -99,10 +120,17 @@ def _gif(frames: Any, fps: object) -> bytes:
         from PIL import Image as Pillow  # noqa: PLC0415  # optional, and slow to import
     except ImportError as exc:
         raise MediaDropped("media_no_pillow") from exc
-    pixels = as_bytes(frames)
+    as_bytes = bytes_of(frames)
     make = cast("Callable[[Any], Any]", Pillow.fromarray)
-    first, *others = [make(frame[..., 0] if frame.shape[2] == 1 else frame) for frame in pixels]
+
+    def shown(frame: Any) -> Any:
+        frame = as_bytes(frame)
+        # Pillow would choose the colours of a frame by median cut, which takes a second where there are many.
+        return make(frame[..., 0]) if frame.shape[2] == 1 else make(frame).quantize(method=_FAST_OCTREE)
+
     rate = float(fps) if isinstance(fps, (int, float)) and fps > 0 else _DEFAULT_FPS
-    file = io.BytesIO()
-    first.save(file, "GIF", save_all=True, append_images=others, duration=max(round(1_000 / rate), 20), loop=0)
+    duration_ms = min(max(round(1_000 / max(rate, 1e-3)), 20), _MAX_FRAME_MS)
+    file = LimitedFile(limit_bytes)
+    others = map(shown, frames[1:])
+    shown(frames[0]).save(file, "GIF", save_all=True, append_images=others, duration=duration_ms, loop=0)
     return file.getvalue()

@@ -69,7 +69,8 @@ class MediaAssembler:
         self._waiting: dict[str, dict[str, int]] = {}
         self._waiting_bytes = 0
         for key, value in state.items(_PREFIX):
-            self._note(*key.rsplit("/", 1), value)
+            name, _, kind = key.rpartition("/")
+            self._note(name, kind, value)
 
     def take(self, event: MediaEvent, data: bytes) -> list[MediaRecord]:
         """Process one event; return the record that it completes. What is not valid is counted."""
