@@ -20,7 +20,7 @@ Flags are `1` or `0`; sizes take units (`64MiB`, `2g`); times are seconds; lists
 Where a tracker is, its own variables say: see [exporters.md](exporters.md). The bridge reads them, and its own
 settings, in the environment of the process that started it.
 """
-_OURS = (*_TRACKERS, "console", "file", exporter.OTLP)
+_OURS = (*_TRACKERS, "console", "file", exporter.WEBHOOK, exporter.OTLP)
 _CONTENT = """\
 Every exporter, one of your own too, has `OTEL_BRIDGE_<EXPORTER>_MESSAGE_CONTENT`
 ([rollouts.md](rollouts.md#privacy)):

@@ -32,6 +32,8 @@ from otel_bridge.text.addresses import without_credentials
 GROUP: Final = "otel_bridge.exporters"
 OTLP: Final = "otlp"
 """The only exporter without a writer: the bridge forwards the bytes of the segments."""
+WEBHOOK: Final = "webhook"
+"""The exporter of alerts alone; a bridge adds it to its runs when the address is set."""
 NONE: Final = "none"
 NEW_RUN_HINT: Final = "--new or OTEL_BRIDGE_NEW_RUN=1 starts another"
 """End of the line that reports that a tracker already holds the run."""

@@ -5,11 +5,13 @@ A parser takes the text of a variable and raises `ValueError` with what it expec
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+from urllib.parse import urlsplit
 
 from otel_bridge.errors import ConfigError
 
@@ -54,7 +56,8 @@ class Setting(Generic[T]):
             return self.parse(raw.strip())
         except ValueError as exc:
             seen = "…" if self.secret else repr(raw)
-            raise ConfigError(f"{self.name}={seen}: {exc}; unset it to use the default, {self.default!r}") from exc
+            message = f"{self.name}={seen}: {exc}; unset it to use the default, {self.default!r}"
+            raise ConfigError(message) from (None if self.secret else exc)
 
 
 def environment() -> dict[str, str]:
@@ -65,6 +68,27 @@ def environment() -> dict[str, str]:
 def text(raw: str) -> str:
     """Return the text unchanged."""
     return raw
+
+
+def webhook_address(raw: str) -> str:
+    """Parse an https address; http only for this machine. The address is a secret, so that no message repeats it."""
+    try:
+        parts = urlsplit(raw)
+        scheme, host, _ = parts.scheme, parts.hostname or "", parts.port
+    except ValueError:
+        scheme, host = "", ""
+    if not host or not raw.isprintable() or " " in raw or scheme not in {"http", "https"}:
+        raise ValueError("expected an address such as https://hooks.slack.com/services/…")
+    if scheme == "http" and not _is_loopback(host):
+        raise ValueError("expected https, because others could read the address on its way; http is for 127.0.0.1 only")
+    return raw
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def flag(raw: str) -> bool:

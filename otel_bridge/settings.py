@@ -31,6 +31,7 @@ from otel_bridge.setting_parsers import (
     size_bytes,
     table_of_names,
     text,
+    webhook_address,
 )
 
 __all__ = [
@@ -196,6 +197,13 @@ ALERTS = Setting(
     NO_RULES,
     alert_rules,
     "Rules that raise alerts, e.g. nan, stalled:10m, trainer/kl>0.2; read where the bridge runs.",
+)
+ALERT_WEBHOOK = Setting(
+    "OTEL_BRIDGE_ALERT_WEBHOOK",
+    "",
+    webhook_address,
+    "Address to which each alert is posted as Slack takes it; read where the bridge runs.",
+    secret=True,
 )
 
 # --- rollouts ---------------------------------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
-"""The exporters ``console`` (records as text on standard output) and ``file`` (JSON lines in the run folder)."""
+"""The exporters ``console`` (text on standard output), ``file`` (JSON lines) and ``webhook`` (alerts by HTTP)."""
 
 from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
 from otel_bridge_local.console import ConsoleSettings, open_console
 from otel_bridge_local.file import FileSettings, held, open_file
+from otel_bridge_local.webhook import WebhookSettings, open_webhook
 
-__all__ = ["console", "file"]
+__all__ = ["console", "file", "webhook"]
 
 console = Exporter(settings=ConsoleSettings.from_environment, ordered=True, open=open_console, takes_traces=True)
 file = Exporter(settings=FileSettings.from_environment, ordered=True, open=open_file, held=held, takes_traces=True)
+webhook = Exporter(settings=WebhookSettings.from_environment, ordered=True, open=open_webhook)

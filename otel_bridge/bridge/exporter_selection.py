@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import cast
+from typing import Final, cast
 
 from otel_bridge.bridge.delivery.batch import LastWanted
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
@@ -12,9 +12,12 @@ from otel_bridge.bridge.exporters import Names, chosen, other_traces, places_nam
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
-from otel_bridge.exporter import OTLP, SIGNALS
+from otel_bridge.exporter import OTLP, SIGNALS, WEBHOOK
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.translation.options import OtherTraces
+
+_ALERTS: Final = ("logs",)
+"""Signals of the webhook; alerts go to the exporters of every signal."""
 
 
 class ExporterSelection:
@@ -27,6 +30,7 @@ class ExporterSelection:
         workers: Workers of the chosen exporters.
         given: Signal to exporters, as given by ``--exporters``; ``None``: the segments decide.
         discard: Exporters that never get the records that they lack.
+        webhook: Whether alerts are also posted to the webhook.
         not_forwarded: Returns how many segments ``otlp`` is owed.
         say: Takes one line for the log.
 
@@ -44,6 +48,7 @@ class ExporterSelection:
         workers: ExporterSet,
         given: Mapping[str, tuple[str, ...]] | None,
         discard: Collection[str] = (),
+        webhook: bool = False,
         not_forwarded: Callable[[], int] = lambda: 0,
         say: Callable[[str], None],
     ) -> None:
@@ -51,6 +56,7 @@ class ExporterSelection:
         self._last_names: object = view.meta("exporters")
         self._places = cast("dict[str, dict[str, str]] | None", view.meta("places")) or {}
         self._others_reported = False
+        self._webhook = webhook
         self._discard, self._not_forwarded = frozenset(discard), not_forwarded
         self.requested = RequestedExporters(ledger, view)
         self.chosen = False
@@ -101,6 +107,10 @@ class ExporterSelection:
                 names.setdefault(OTLP, self.requested.signals_of(OTLP) or SIGNALS)
         for name in names.keys() - last_wanted.keys():
             names[name] = tuple(one for one in SIGNALS if one in {*names[name], *self.requested.signals_of(name)})
+        if self._webhook and names:  # without another exporter, all records wait for the one that will be chosen
+            names.setdefault(WEBHOOK, _ALERTS)
+        elif self._given is None and WEBHOOK not in self.requested.names:
+            names.pop(WEBHOOK, None)  # an earlier bridge of the run had the address
         return {name: signals for name, signals in names.items() if name not in self._discard}, last_wanted
 
     def begin(self, header: SegmentHeader, *, alone: bool) -> None:

@@ -35,6 +35,7 @@ class BridgeOptions:
             ``None`` to keep them open.
         max_open_runs: Most active runs at a time; ``None`` for as many as the limit of open files allows.
         stall_s: Silence of the thread that reads run folders after which it counts as stalled.
+        webhook: Whether alerts are also posted to the webhook.
     """
 
     places: ExporterEnvironment
@@ -54,6 +55,7 @@ class BridgeOptions:
     lazy: bool = False
     max_open_runs: int | None = None
     stall_s: float = settings.STALL_S.default
+    webhook: bool = False
 
     @classmethod
     def read(cls, env: Mapping[str, str], cwd: Path, *, load: Load = load_exporter) -> BridgeOptions:
@@ -70,6 +72,7 @@ class BridgeOptions:
             max_bytes=settings.MAX_BYTES.read(env),
             max_open_runs=settings.MAX_OPEN_RUNS.read(env),
             stall_s=settings.STALL_S.read(env),
+            webhook=bool(settings.ALERT_WEBHOOK.read(env)),
         )
 
     def of_run(self, run_id: str) -> TranslationOptions:

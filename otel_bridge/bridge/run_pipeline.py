@@ -101,6 +101,7 @@ class RunPipeline:
             workers=self.workers,
             given=options.exporters,
             discard=options.discard,
+            webhook=options.webhook,
             not_forwarded=lambda: not_forwarded(self.reader, view.sources()),
             say=say,
         )

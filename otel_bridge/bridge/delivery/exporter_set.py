@@ -12,7 +12,7 @@ from otel_bridge.bridge.delivery.exporter_delivery import Delivery
 from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
 from otel_bridge.bridge.exporters import ExporterEnvironment, Names
 from otel_bridge.bridge.ledger.run_ledger import Ledger
-from otel_bridge.exporter import OTLP, RunInfo
+from otel_bridge.exporter import OTLP, WEBHOOK, RunInfo
 from otel_bridge.otlp.content import Limit
 from otel_bridge.records import Position
 
@@ -147,11 +147,11 @@ class ExporterSet:
         return not left, all(_is_parked(progress, retry_after_exit_s) for progress in left)
 
     def written(self) -> list[Position]:
-        """Return the written position of each exporter that does not fail."""
+        """Return the written position of each exporter of rows that does not fail; the webhook passes over rows."""
         return [
             worker.progress.written
             for name, worker in self.by_name.items()
-            if name != OTLP and worker.progress.failing_since_s is None
+            if name not in {OTLP, WEBHOOK} and worker.progress.failing_since_s is None
         ]
 
     def stop(self) -> None:

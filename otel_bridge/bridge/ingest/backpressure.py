@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
-from otel_bridge.exporter import OTLP
+from otel_bridge.exporter import OTLP, WEBHOOK
 from otel_bridge.records import Position
 
 AHEAD_RECORDS: Final = 4_000
@@ -23,7 +23,10 @@ def no_writer_ready(workers: ExporterSet, position: Position, processes: Process
     Unread records stay in the segments, where they take no more room than in the ledger. The bridge reads them once an
     exporter makes progress.
     """
-    found = [(name, worker.progress) for name, worker in workers.by_name.items()]
+    every = [(name, worker.progress) for name, worker in workers.by_name.items()]
+    found = [
+        pair for pair in every if pair[0] != WEBHOOK
+    ] or every  # the webhook, which passes over rows, is always ready
     if any(one.failing_since_s is None and one.state != "blocked" for _, one in found):
         return False
     written = max((one.written for name, one in found if name != OTLP), default=0)

@@ -41,7 +41,7 @@ def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path
         ),
         (
             {"OTEL_BRIDGE_EXPORTERS": "trakio"},
-            "✗ exporter 'trakio' is not known; choose from console, file, mlflow, otlp, trackio, wandb, none",
+            "✗ exporter 'trakio' is not known; choose from console, file, mlflow, otlp, trackio, wandb, webhook, none",
         ),
         ({"OTEL_BRIDGE_EXPORTERS": "wandb", "WANDB_MODE": "disabled"}, "✗ WANDB_MODE=disabled"),
     ],

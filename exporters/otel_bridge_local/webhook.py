@@ -1,0 +1,218 @@
+"""The exporter ``webhook``: posts each alert of a run to ``OTEL_BRIDGE_ALERT_WEBHOOK``, as Slack takes it, once.
+
+Before a request the alert's position is stored as begun. A clear refusal (no connection, 429, 5xx) deletes it,
+and the bridge retries. If the outcome is unknown (no answer, or a kill meanwhile), the alert is not sent again: a
+person would be called twice. Such alerts are counted as left out.
+
+The address is a secret. Errors of requests and urllib3 name it, so that no text of theirs leaves this module.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import orjson
+import requests
+from urllib3.exceptions import MaxRetryError, NewConnectionError
+
+from otel_bridge.errors import BlockedError, ConfigError, ExporterError, PermanentError, RetryableError
+from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.records import Alert, Evaluation, Json, Position, RolloutRecord, Row, Status
+from otel_bridge.request_size import retry_after_s
+from otel_bridge.settings import ALERT_WEBHOOK
+
+TIMEOUT_S: Final = (5.0, 10.0)
+"""Seconds to connect, and to wait for the answer."""
+_THROUGH: Final = "alerts/through"
+_BEGUN: Final = "alerts/begun"
+_MAX_TEXT_CHARS: Final = 3_000
+_SIGNS: Final = {"info": ":information_source:", "warn": ":warning:", "error": ":rotating_light:"}
+_UNKNOWN: Final = frozenset({408, 504})
+_REFUSED: Final = frozenset({400, 413, 422})
+_HELP: Final = f"check {ALERT_WEBHOOK.name} where the bridge runs; make another address if this one was withdrawn"
+UNKNOWN_OUTCOME: Final = "alerts that may not have arrived: the webhook did not answer; they are not sent again"
+_log = logging.getLogger("otel_bridge")
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Holds the address.
+
+    Attributes:
+        url: Where alerts are posted; a secret.
+    """
+
+    url: str = field(repr=False)
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str], cwd: Path) -> WebhookSettings:
+        """Read the address.
+
+        Raises:
+            ConfigError: There is none, or it cannot be used.
+        """
+        del cwd
+        url = ALERT_WEBHOOK.read(env)
+        if not url:
+            raise ConfigError(f"the exporter webhook needs {ALERT_WEBHOOK.name}: {ALERT_WEBHOOK.doc}")
+        return cls(url)
+
+    @property
+    def destination(self) -> Mapping[str, str]:
+        """Return an empty mapping: the address is a secret, and another one gets no old alerts."""
+        return {}
+
+    def view(self, run: RunInfo) -> str:
+        """Return an empty text, because a webhook shows nothing."""
+        del run
+        return ""
+
+
+def open_webhook(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> WebhookRunWriter:
+    """Return a writer that posts the alerts of *run*."""
+    if not isinstance(settings, WebhookSettings):
+        raise TypeError(f"expected WebhookSettings, got {type(settings).__name__}")
+    return WebhookRunWriter(run, settings.url, memory)
+
+
+class WebhookRunWriter:
+    """Posts the alerts of one run; everything else is left to trackers.
+
+    Args:
+        run: The run.
+        url: Where alerts are posted.
+        memory: Keeps the last position that was posted, and the one that was begun.
+    """
+
+    def __init__(self, run: RunInfo, url: str, memory: WriterMemory) -> None:
+        self.url: str | None = None
+        self.left_out: Counter[str] = Counter()
+        self._run, self._address, self._memory = run, url, memory
+
+    def write_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Post *alerts*, each in a request of its own; one that was posted or begun before is not posted again."""
+        for alert in alerts:
+            if alert.position <= self._position(_THROUGH):
+                continue
+            if self._position(_BEGUN) == alert.position:  # killed while the answer was awaited
+                self._unknown(alert, "its bridge was killed meanwhile")
+                continue
+            self._memory.put(_BEGUN, str(alert.position).encode())
+            self._post(alert)
+
+    def _post(self, alert: Alert) -> None:
+        try:
+            status, retry_s = _answer(self._address, message(self._run, alert))
+        except ExporterError as exc:  # nothing was sent
+            self._memory.delete(_BEGUN)
+            exc.position = alert.position
+            raise
+        if status is None or status in _UNKNOWN:
+            self._unknown(alert, "no answer" if status is None else f"HTTP {status}")
+            return
+        if 200 <= status < 300:
+            self._through(alert)
+            return
+        self._memory.delete(_BEGUN)
+        raise _error(status, retry_s, alert.position)
+
+    def _unknown(self, alert: Alert, why: str) -> None:
+        self.left_out[UNKNOWN_OUTCOME] += 1
+        _log.warning("webhook: the alert %r may not have arrived (%s); it is not sent again", alert.title, why)
+        self._through(alert)
+
+    def _through(self, alert: Alert) -> None:
+        self._memory.put(_THROUGH, str(alert.position).encode())
+
+    def _position(self, key: str) -> Position:
+        return int(self._memory.get(key) or 0)
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        """Do nothing."""
+
+    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
+        """Do nothing."""
+
+    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
+        """Do nothing."""
+
+    def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
+        """Do nothing."""
+
+    def durable(self) -> Position | None:
+        """Return ``None``: what was posted counts as delivered."""
+        return None
+
+    def end(self, status: Status) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing: each request has a connection of its own."""
+
+
+def message(run: RunInfo, alert: Alert) -> bytes:
+    """Return the JSON that is posted: ``text`` alone, which Slack, Mattermost and Discord's ``/slack`` take."""
+    text = alert.text if len(alert.text) <= _MAX_TEXT_CHARS else f"{alert.text[:_MAX_TEXT_CHARS]}…"
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(alert.time_unix_ns / 1e9))
+    step = None if alert.step is None else f"step {alert.step}"
+    facts = [f"{run.project}/{run.name}", alert.role, step, when]
+    lines = [
+        f"{_SIGNS.get(alert.level, '')} *{_escaped(alert.title)}* ({alert.level})",
+        _escaped(text),
+        _escaped(" · ".join(fact for fact in facts if fact)),
+    ]
+    return orjson.dumps({"text": "\n".join(line for line in lines if line).encode("utf-8", "replace").decode()})
+
+
+def _escaped(text: str) -> str:
+    # Slack reads <…> as links and calls such as <!channel>: api.slack.com, "Formatting text for app surfaces".
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _answer(url: str, body: bytes) -> tuple[int | None, float | None]:
+    """Post *body*; return status and Retry-After, or ``None`` as status when it is unknown what became of the request.
+
+    The body of an answer is not read: a status is all that is needed, and a body may repeat the address.
+
+    Raises:
+        RetryableError: There was no connection, so that nothing was sent.
+        BlockedError: The server's certificate is not accepted, so that nothing was sent.
+    """
+    failure: ExporterError | None = None
+    try:
+        with requests.post(
+            url,
+            data=body,
+            headers={"Content-Type": "application/json", "Connection": "close"},
+            timeout=TIMEOUT_S,
+            allow_redirects=False,
+            stream=True,
+        ) as answer:
+            return answer.status_code, retry_after_s(answer.headers.get("Retry-After"))
+    except requests.exceptions.SSLError:
+        failure = BlockedError("the webhook's certificate is not accepted, so that nothing was sent", help=_HELP)
+    except (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError):
+        failure = RetryableError("the webhook cannot be reached: no connection in time")
+    except requests.RequestException as exc:
+        reason = exc.args[0] if exc.args else None
+        if not isinstance(reason, MaxRetryError) or not isinstance(reason.reason, NewConnectionError):
+            return None, None
+        failure = RetryableError("the webhook cannot be reached: no connection; is its address right?")
+    raise failure  # outside: the errors of requests, which name the address, are not attached to it
+
+
+def _error(status: int, retry_s: float | None, position: Position) -> ExporterError:
+    message_ = f"the webhook answered HTTP {status}"
+    if status == 429 or status >= 500:
+        return RetryableError(message_, position=position, retry_after_s=retry_s)
+    if status in _REFUSED:
+        return PermanentError(f"{message_}: it does not take this message", position=position)
+    if 300 <= status < 400:
+        return BlockedError(f"{message_}, a redirect, which is not followed", position=position, help=_HELP)
+    return BlockedError(f"{message_}, expected 200", position=position, help=_HELP)
