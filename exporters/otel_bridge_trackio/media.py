@@ -11,15 +11,17 @@ import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from otel_bridge.capabilities import accepts
-from otel_bridge.media_files import put_media
+from otel_bridge.errors import PermanentError
+from otel_bridge.media_files import file_name, put_media
 from otel_bridge.records import Json, MediaItem, MediaRecord
 from otel_bridge_trackio.payload import RESERVED, Payload
 
 Put = Callable[[MediaItem, int], str]
 """Stores the file of an item at a step; returns its path below Trackio's folder of media."""
+UPLOAD: Final = "bulk_upload_media"
 _FILES: Final = {
     "image": "trackio.image", "audio": "trackio.audio", "video": "trackio.video", "html": "trackio.html",
 }  # fmt: skip
@@ -41,6 +43,56 @@ def local_put(project: str, run: str) -> Put | None:
     def put(item: MediaItem, step: int) -> str:
         folder = Path(folder_of(project=project, run=place, step=step))
         return str(put_media(folder, item).relative_to(media_dir))
+
+    return put
+
+
+class FileServer(Protocol):
+    """Takes files, as a Trackio server does."""
+
+    def upload(self, name: str, data: bytes, /) -> Payload:
+        """Send a file; return what names it in a call."""
+        ...
+
+    def call(self, name: str, **arguments: object) -> object:
+        """Call one function of the server."""
+        ...
+
+    def file_bytes(self, path: str, /) -> int | None:
+        """Return the size of a file that the server shows, ``None`` when it shows none at *path*."""
+        ...
+
+
+def remote_put(server: FileServer, fields: Payload, media_dir: str, hf_token: str | None = None) -> Put:
+    """Return what stores files on a Trackio server: each is looked for there before and after it is sent.
+
+    Args:
+        server: The server.
+        fields: Project, run and id of the run, as every entry names them.
+        media_dir: The server's folder of media.
+        hf_token: Token that a Space requires.
+    """
+    project = str(fields["project"])
+    folder = "".join(char for char in project if char.isalnum() or char in "-_") or "default"
+    place = folder_name(str(fields["run"]))
+
+    def put(item: MediaItem, step: int) -> str:
+        path = f"{folder}/{place}/{step}/{file_name(item)}"
+        shown, size = f"{media_dir}/{path}", len(item.data)
+        if server.file_bytes(shown) == size:
+            return path
+        sent: Payload = {
+            **fields, "run": place, "step": step, "relative_path": None,
+            "uploaded_file": server.upload(file_name(item), item.data),
+        }  # fmt: skip
+        server.call(UPLOAD, uploads=[sent], hf_token=hf_token)
+        held = server.file_bytes(shown)
+        if held != size:
+            raise PermanentError(
+                f"Trackio's server shows {held} bytes of a file of {size} under {path}: its Trackio names files itself;"
+                " upgrade Trackio on the server"
+            )
+        return path
 
     return put
 

@@ -8,7 +8,7 @@ a query for the stored ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 from urllib.parse import urljoin
 
@@ -20,6 +20,7 @@ from otel_bridge.records import Alert
 from otel_bridge.request_size import RequestSize, retry_after_s
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_trackio.encoding import encoded
+from otel_bridge_trackio.media import UPLOAD, Put, remote_put
 from otel_bridge_trackio.payload import Payload, timestamp
 from otel_bridge_trackio.settings import Remote
 from otel_bridge_trackio.store import StoreEntry
@@ -163,8 +164,55 @@ class RemoteStore:
             raise
         return True
 
-    def media(self) -> None:
-        """Return ``None``, because a server takes files from Trackio's own client only."""
+    def media(self) -> Put | None:
+        """Return what uploads the files of media, ``None`` when the server has no call for that.
+
+        Raises:
+            RetryableError: The server cannot be reached now.
+            BlockedError: The server refuses access.
+        """
+        try:
+            self.call(UPLOAD, uploads=[], hf_token=self._place.hf_token)
+            known = self.call("get_settings")
+        except BlockedError as exc:
+            if "Unknown API" in str(exc):
+                return None
+            raise
+        folder = cast("dict[str, object]", known).get("media_dir") if isinstance(known, dict) else None
+        return remote_put(self, self._fields, str(folder), self._place.hf_token) if folder else None
+
+    def upload(self, name: str, data: bytes) -> Payload:
+        """Send a file to the server's folder of uploads; return what names it in a call.
+
+        Raises:
+            RetryableError: The server is down, slow or busy.
+            BlockedError: The server refuses access.
+        """
+        answer = self._answer("POST", "api/upload", None, files={"files": (name, data)})
+        paths: object = cast("dict[str, object]", answer).get("paths") if isinstance(answer, dict) else None
+        if not isinstance(paths, list) or not paths:
+            raise RetryableError(f"{self.url}: api/upload named no file")
+        return {"path": str(cast("list[object]", paths)[0]), "orig_name": name, "meta": {"_type": "gradio.FileData"}}
+
+    def file_bytes(self, path: str) -> int | None:
+        """Return the size of a file that the server shows, ``None`` when it shows none at *path*.
+
+        Raises:
+            RetryableError: The server is down, slow or busy.
+        """
+        address = urljoin(self.url.partition("?")[0], "file")
+        try:
+            with self._session.get(
+                address, params={"path": path}, timeout=self._place.timeout_s, stream=True, allow_redirects=False,
+                headers={"Accept-Encoding": "identity"},
+            ) as response:  # fmt: skip
+                if response.status_code == 404:
+                    return None
+                if response.status_code != 200:
+                    raise self._error(response, None)
+                return int(response.headers.get("Content-Length", "-1"))
+        except requests.RequestException as exc:
+            raise RetryableError(f"{self.url}: {_short(exc)}", timed_out=isinstance(exc, requests.Timeout)) from exc
 
     def close(self) -> None:
         """Close the connection."""
@@ -262,13 +310,16 @@ class RemoteStore:
         answer = self._answer("POST", f"api/{name}", body)
         return cast("dict[str, object]", answer).get("data") if isinstance(answer, dict) else None
 
-    def _answer(self, method: str, path: str, body: bytes | None) -> object:
+    def _answer(
+        self, method: str, path: str, body: bytes | None, files: Mapping[str, tuple[str, bytes]] | None = None
+    ) -> object:
         try:
             response = self._session.request(
                 method,
                 urljoin(self.url.partition("?")[0], path),
                 data=body,
-                headers={"Content-Type": "application/json"},
+                files=files,
+                headers=None if files else {"Content-Type": "application/json"},
                 timeout=self._place.timeout_s,
                 allow_redirects=False,
             )

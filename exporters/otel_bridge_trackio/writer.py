@@ -6,13 +6,14 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from otel_bridge.errors import BlockedError, ExporterError, RetryableError
 from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, RunInfo, TrackerCounts, WriterMemory
 from otel_bridge.records import AXIS, Alert, Evaluation, Json, MediaRecord, Position, RolloutRecord, Row, Scalar, Status
 from otel_bridge_trackio.config import beside, config_payload
-from otel_bridge_trackio.media import media_metrics
+from otel_bridge_trackio.media import Put, media_metrics
 from otel_bridge_trackio.names import name_of
 from otel_bridge_trackio.payload import Payload, late_trace, rollout_trace, row_metrics, timestamp
 from otel_bridge_trackio.remote import count_remote
@@ -21,7 +22,7 @@ from otel_bridge_trackio.sink import EntrySink, abilities_of, open_sink
 from otel_bridge_trackio.store import StoreEntry, count
 
 _log = logging.getLogger(__name__)
-NO_MEDIA: Final = "media: Trackio takes their files in its local folder only"
+NO_MEDIA: Final = "media: this Trackio, or its inbox, takes no files"
 WRITABLE: Final = "make TRACKIO_DIR writable for this user"
 _LAST: Final = "last"
 _CREATED: Final = "created"
@@ -73,7 +74,6 @@ class TrackioRunWriter:
         self.tracker_run_id = self._run_id = run.id
         self.found = _found(self._store, project_of(run)) if memory.get(_LAST) is None else ""
         self._group = run.group
-        self._put = self._store.media()
         self.left_out: Counter[str] = Counter()
         self._configs: dict[str | None, Mapping[str, Json]] = {}
         self._summary: dict[str, Scalar] = {}
@@ -113,8 +113,14 @@ class TrackioRunWriter:
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
         """Store the files of *media*, then the rows that name them."""
-        put = self._put
         shown = [record for record in media if record.items]
+        if not shown:
+            return
+        try:
+            put = self._put
+        except ExporterError as exc:
+            exc.position = shown[0].position
+            raise
         if put is None:
             self.left_out[NO_MEDIA] += len(shown)
             return
@@ -122,6 +128,9 @@ class TrackioRunWriter:
             step = 0 if record.step is None else record.step
             try:
                 found = media_metrics(record, put, step)
+            except ExporterError as exc:
+                exc.position = record.position
+                raise
             except PermissionError as exc:
                 raise BlockedError(f"Trackio's media: {exc}", position=record.position, help=WRITABLE) from exc
             except OSError as exc:
@@ -129,6 +138,10 @@ class TrackioRunWriter:
             metrics: Payload = {axis: last for axis, last in record.steps.items() if axis != AXIS}
             log_id = self._log_id(record.id)
             self._write([StoreEntry(record.position, log_id, step, timestamp(record.time_unix_ns), metrics | found)])
+
+    @cached_property
+    def _put(self) -> Put | None:
+        return self._store.media()  # asks a server
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Store *values* as records that name their rollout."""

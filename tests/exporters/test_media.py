@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import orjson
 import pytest
@@ -25,7 +28,7 @@ from otel_bridge_trackio.writer import NO_MEDIA
 from otel_bridge_wandb import exporter as wandb_exporter
 from support.media_samples import image, item, media, png, table, text
 from support.trackers import mlflow_reading
-from support.trackers.trackio_store import DIRECTORY, ENVIRONMENT, rows_in
+from support.trackers.trackio_store import DIRECTORY, ENVIRONMENT, HAS_INBOX, rows_in
 
 
 def some() -> list[MediaRecord]:
@@ -45,6 +48,15 @@ GIF = item("video", "image/gif", b"GIF89a")
 
 def moving() -> list[MediaRecord]:
     return [media("sound", SOUND, position=1), media("film", FILM, position=2), media("gif", GIF, position=3)]
+
+
+@pytest.fixture(autouse=True)
+def _installed(request: pytest.FixtureRequest) -> None:
+    """Skip tests of trackers that are not installed: each runs with other versions of one tracker too."""
+    name = request.node.name.replace("inbox", "trackio")
+    for tracker in ("trackio", "mlflow", "wandb"):
+        if tracker in name and importlib.util.find_spec(tracker) is None:
+            pytest.skip(f"{tracker} is not installed")
 
 
 @pytest.fixture
@@ -164,6 +176,7 @@ def _trackio_image(place: str, shade: int, caption: str | None) -> dict[str, obj
     return {"_type": "trackio.image", "file_path": place + file_name(image(shade)), "caption": caption}
 
 
+@pytest.mark.skipif(not HAS_INBOX, reason="this Trackio has no inbox")
 def test_an_inbox_takes_none_and_they_are_counted(run: RunInfo) -> None:
     settings = trackio_exporter.settings({**ENVIRONMENT, "TRACKIO_STORAGE_MODE": "jsonl"}, Path.cwd())
     writer = open_writer(trackio_exporter, run, settings, MemoryTable())
@@ -184,8 +197,8 @@ def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(run: RunInfo,
     assert writer.left_out == {"captions: MLflow shows none": 4}  # type: ignore[attr-defined]
 
     api, (found,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
-    folder = Path(api.download_artifacts(found.info.run_id, "", str(tmp_path)))
-    names = sorted(path.name for path in (folder / "images").iterdir())
+    folder = Path(urlsplit(found.info.artifact_uri).path)  # MLflow 3.7 cannot download what its own log_image names
+    names = sorted(path.name.replace("%", "+") for path in (folder / "images").iterdir())
     assert [name.split("+")[:3] for name in names] == [
         ["trainer~many", "step", "3"] for _ in range(4)
     ] + [["trainer~one", "step", "3"] for _ in range(2)]  # fmt: skip
@@ -212,11 +225,11 @@ def test_mlflow_shows_images_of_keys_with_other_letters_as_series_of_their_own(r
 
     (found,) = mlflow_reading.runs_of(uri, run)
     listed = mlflow_reading.client(uri).list_artifacts(found.info.run_id, "images")
-    assert len({one.path.split("+")[0] for one in listed}) == 2
+    assert len({re.split("[+%]", one.path)[0] for one in listed}) == 2
 
 
 @pytest.mark.slow
-def test_an_artifact_store_that_refuses_costs_the_media_alone(
+def test_an_artifact_store_of_mlflow_that_refuses_costs_the_media_alone(
     run: RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = mlflow_reading.database(tmp_path)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-PACKAGES: Final = ("pytest>=8.2,<10", "pytest-timeout", "hypothesis", "numpy")
+PACKAGES: Final = ("pytest>=8.2,<10", "pytest-timeout", "hypothesis", "numpy", "pillow")
 """What the tests need beside otel-bridge and the tracker."""
 CONTRACT: Final[Mapping[str, Sequence[str]]] = {
     "trackio": ("tests/exporters/trackio/test_contract.py",),
@@ -16,17 +16,20 @@ CONTRACT: Final[Mapping[str, Sequence[str]]] = {
 MORE: Final[Mapping[str, Sequence[str]]] = {
     "trackio": (
         *(f"tests/exporters/trackio/test_{name}.py" for name in ("writer", "inbox", "remote", "abilities")),
+        "tests/exporters/test_media.py",
         "tests/capture/test_trackio.py",
     ),
     "wandb": (
         *(
             f"tests/exporters/wandb/{name}.py"
-            for name in ("online/test_contract", "test_offline", "shared/test_together")
+            for name in ("online/test_contract", "test_offline", "content/test_media", "shared/test_together")
         ),
+        "tests/exporters/test_media.py",
         "tests/capture/test_wandb.py",
     ),
-    "mlflow": tuple(
-        f"tests/exporters/mlflow/test_{name}.py" for name in ("rows", "runs", "params", "traces", "rewards")
+    "mlflow": (
+        *(f"tests/exporters/mlflow/test_{name}.py" for name in ("rows", "runs", "params", "traces", "rewards")),
+        "tests/exporters/test_media.py",
     ),
 }
 """Suites of each tracker that run when all cells do."""

@@ -19,6 +19,8 @@ from otel_bridge.testing.contract import ReadBack, WriterContract, same_scalars
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.remote import RemoteStore
 from otel_bridge_trackio.settings import Remote
+from otel_bridge_trackio.writer import NO_MEDIA
+from support.media_samples import image, media, png, table, text
 from support.trackers import trackio_store
 from support.trackers.mlflow_server import FaultProxy
 from support.trackers.trackio_server import TOKEN, TrackioServer
@@ -290,3 +292,61 @@ def test_a_whole_job_goes_to_a_server_and_says_what_it_does_not_keep(server: Tra
     assert [scalar.value for scalar in shown.scalars if scalar.key == "trainer/loss"] == [n / 7 for n in range(50)]
     assert len(shown.rollouts) == 1
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and TOKEN.encode() in file.read_bytes()]
+
+
+def test_media_are_files_of_the_server_and_rows_that_name_them_once(
+    server: TrackioServer, proxy: FaultProxy, run: RunInfo
+) -> None:
+    shown = media("t", table(["q", "p"], [["x", {"media": 0}]]), cells=[image(4)], position=2)
+    records = [media("one", image(1, "first"), position=1), shown, media("page", text("<p>", "html"), position=3)]
+    writer = opened(proxy.url, run)
+
+    for path in ("upload", "bulk_upload_media", "bulk_log"):
+        proxy.lose_answer, proxy.path = True, path
+        with pytest.raises((RetryableError, PermanentError)) as raised:
+            writer.write_media(records)  # type: ignore[attr-defined]
+        assert raised.value.position == 1
+        if "upgrade Trackio" in str(raised.value):
+            pytest.skip("a server of this Trackio names files itself")
+        proxy.heal()
+    deliver(writer, records)
+    deliver(opened(server.url, run, MemoryTable()), records)
+
+    rows = trackio_store.rows_in(server.folder / "store", run)
+    one, cell, page = rows[0]["trainer/one"], rows[1]["trainer/t"]["_value"][0]["p"], rows[2]["trainer/page"]
+    assert len(rows) == 3
+    assert (one["_type"], one["caption"]) == ("trackio.image", "first")
+    folder = server.folder / "store" / "media"
+    found = [(folder / each["file_path"]).read_bytes() for each in (one, cell, page)]
+    assert found == [png(1), png(4), b"<p>"]
+    assert len([path for path in (folder / run.project).rglob("*") if path.is_file()]) == 3
+
+
+def test_a_server_that_names_files_itself_costs_the_media_alone(
+    server: TrackioServer, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = opened(server.url, run)
+    monkeypatch.setattr(RemoteStore, "upload", lambda self, name, data: _renamed(upload(self, name, data)))
+
+    dead = deliver(writer, [media("one", image(1), position=1), samples.row(1, position=2)])
+
+    assert dead == [1]
+    assert len(contents(server, run).scalars) > 0
+
+
+upload = RemoteStore.upload
+
+
+def _renamed(sent: Mapping[str, object]) -> dict[str, object]:
+    return {**sent, "orig_name": "another.png"}
+
+
+def test_a_server_without_the_call_for_files_counts_media(
+    server: TrackioServer, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otel_bridge_trackio.remote.UPLOAD", "no_such_call")
+
+    writer = opened(server.url, run)
+    deliver(writer, [media("one", image(1), position=1)])
+
+    assert writer.left_out == {NO_MEDIA: 1}  # type: ignore[attr-defined]
