@@ -1,0 +1,189 @@
+"""Adapter of Ray Tune: a logger callback, for which each trial is a run of its own.
+
+.. code-block:: python
+
+    tuner = tune.Tuner(train, run_config=tune.RunConfig(callbacks=[OtelBridgeLoggerCallback()]))
+
+Tune calls it in the driver, which holds the runs of all trials. Waiting for delivery would stop the other trials, so it
+waits at the end of the experiment only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_bridge.adapters.framework_import import framework_class
+from otel_bridge.adapters.framework_run import checked_arguments, guarded
+from otel_bridge.errors import ConfigError, OtelBridgeError
+from otel_bridge.settings import GENERATED_PROJECT, PROJECT, environment
+
+if TYPE_CHECKING:
+    from otel_bridge.emit.arguments import EndStatus
+    from otel_bridge.emit.run import Run
+
+    class LoggerCallback:
+        """What is used of ``ray.tune.logger.LoggerCallback``."""
+
+else:
+    LoggerCallback = framework_class("ray.tune.logger:LoggerCallback", "ray[tune]>=2.7")
+
+MAX_OPEN_TRIALS: Final = 200
+"""Most trials whose runs are open at a time, below the number of handles that a process may have."""
+_OF_TUNE: Final = frozenset({"id", "handle", "otel", "rank"})
+"""Arguments of ``init()`` that are Tune's to choose."""
+_PLACE: Final = ("hostname", "node_ip", "pid")
+"""Entries of a result that say where the trial runs: config, recorded when they change."""
+_BOOKKEEPING: Final = frozenset({
+    *_PLACE, "training_iteration", "config", "date", "timestamp", "trial_id", "experiment_id", "experiment_tag", "done",
+    "should_checkpoint", "checkpoint_dir_name", "iterations_since_restore", "time_since_restore",
+    "timesteps_since_restore", "__duplicate__", "__trial_info__",
+})  # fmt: skip
+"""Entries of a result that Tune adds, beside the metrics of the trial."""
+_CALLBACKS: Final = "callbacks"
+
+
+class OtelBridgeLoggerCallback(LoggerCallback):
+    """Records what trials report. No method raises; all are called by the thread that tunes.
+
+    Args:
+        project: Project; default: as in ``otel_bridge.init()``.
+        group: Group of the trials; default: the name of the experiment.
+        arguments: Further arguments of ``otel_bridge.init()`` for each trial, e.g. ``exporters`` or ``tags``.
+
+    Raises:
+        ConfigError: ``otel_bridge.init()`` does not have an argument, or Tune chooses it.
+    """
+
+    def __init__(self, project: str | None = None, group: str | None = None, **arguments: Any) -> None:
+        super().__init__()
+        for name in sorted(_OF_TUNE & arguments.keys()):
+            raise ConfigError(f"{name}= of a trial's run follows from the trial; remove it")
+        self._project, self._group, self._arguments = project, group, checked_arguments(arguments)
+        self._begin_empty()
+
+    def _begin_empty(self) -> None:
+        self._open: dict[str, _TrialRun | None] = {}
+        self._waits: deque[Callable[[float], None]] = deque(maxlen=MAX_OPEN_TRIALS)
+        self._reported: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs: Tune stores its callbacks with the experiment, and the runs are found by id."""
+        return {"_project": self._project, "_group": self._group, "_arguments": self._arguments}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self._project, self._group = state["_project"], state["_group"]
+        self._arguments = state["_arguments"]
+        self._begin_empty()
+
+    @guarded
+    def log_trial_start(self, trial: Any) -> None:
+        """Begin the run of *trial*, or go on with it."""
+        self._run_of(trial)
+
+    @guarded
+    def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:  # noqa: ARG002  # Tune's
+        """Record one row; its step is the training iteration of the trial."""
+        if (run := self._run_of(trial)) is not None:
+            run.log_result(result)
+
+    @guarded
+    def log_trial_end(self, trial: Any, failed: bool = False) -> None:
+        """End the run of *trial*; a later result begins it again."""
+        self._end(trial.trial_id, "failed" if failed else "finished")
+
+    @guarded
+    def on_experiment_end(self, trials: Any, **info: Any) -> None:  # noqa: ARG002  # Tune's signature
+        """End runs that are still open, those of interrupted trials, and wait until all is delivered."""
+        from otel_bridge.emit.arguments import DEFAULT_FINISH_S  # noqa: PLC0415
+
+        for trial_id in list(self._open):
+            self._end(trial_id, "killed")
+        deadline = time.monotonic() + DEFAULT_FINISH_S
+        while self._waits:
+            self._waits.popleft()(max(deadline - time.monotonic(), 0.0))
+
+    def _run_of(self, trial: Any) -> _TrialRun | None:
+        """Return the run of *trial*, which begins now if it is not open; ``None`` when it cannot begin."""
+        trial_id = str(trial.trial_id)
+        if trial_id in self._open:
+            run = self._open.pop(trial_id)
+        else:
+            if len(self._open) >= MAX_OPEN_TRIALS:  # e.g. paused trials: the one that was silent the longest
+                self._end(next(iter(self._open)), "finished")
+            run = self._begin(trial, trial_id)
+        self._open[trial_id] = run  # the last one, since it is at work
+        return run
+
+    def _begin(self, trial: Any, trial_id: str) -> _TrialRun | None:
+        from otel_bridge.emit import api  # noqa: PLC0415  # only programs that record pay for it
+        from otel_bridge.emit.console import say  # noqa: PLC0415
+        from otel_bridge.records import run_id_of  # noqa: PLC0415
+
+        experiment = str(trial.experiment_dir_name)
+        try:
+            run = api.init(
+                _unless_given(self._project),
+                str(trial),
+                # Names of trials may be equal, e.g. those of a trial_name_creator.
+                id=run_id_of(experiment, trial_id),
+                group=self._group or experiment,
+                handle=True,
+                **self._arguments,
+            )
+        except OtelBridgeError as exc:
+            if str(exc) not in self._reported:
+                self._reported.add(str(exc))
+                say(f"Ray Tune goes on, and trials are not recorded: {exc}", always=True)
+            return None
+        return _TrialRun(run, trial, experiment)
+
+    def _end(self, trial_id: str, status: EndStatus) -> None:
+        ended = self._open.pop(str(trial_id), None)
+        if ended is not None and (wait := ended.run.end_part(status)) is not None:
+            self._waits.append(wait)
+
+
+class _TrialRun:
+    """The open run of one trial, with what was recorded of its config.
+
+    Args:
+        run: The run, a handle.
+        trial: The trial.
+        experiment: Name of its experiment.
+    """
+
+    def __init__(self, run: Run, trial: Any, experiment: str) -> None:
+        self.run = run
+        self._config: object = None
+        self._place: dict[str, Any] = {}
+        self._log_config(trial.config)
+        tag = getattr(trial, "experiment_tag", None)
+        run.log_config({"tune": {"experiment": experiment, "trial_id": str(trial.trial_id), "experiment_tag": tag}})
+
+    def log_result(self, result: Mapping[str, Any]) -> None:
+        """Record a result: a row, and what has changed of the config."""
+        self._log_config(result.get("config"))
+        place = {name: result[name] for name in _PLACE if result.get(name) is not None}
+        if place != self._place:
+            self._place = place
+            self.run.log_config({"tune": place})
+        row = {name: value for name, value in result.items() if name not in _BOOKKEEPING and value is not None}
+        self.run.log(row, result.get("training_iteration"))
+
+    def _log_config(self, config: Mapping[str, Any] | None) -> None:
+        """Record the hyperparameters, again when a scheduler has changed them."""
+        found = {name: value for name, value in (config or {}).items() if name != _CALLBACKS}
+        shown = repr(found)  # arrays have no truth value, and a scheduler may change a dict in place
+        if found and shown != self._config:
+            self._config = shown
+            self.run.log_config(found)
+
+
+def _unless_given(project: str | None) -> str | None:
+    """Return *project*, or ``None`` when a variable of otel-bridge names one, which wins."""
+    env = environment()
+    given = PROJECT.read(env)
+    return None if given and given != GENERATED_PROJECT.read(env) else project
