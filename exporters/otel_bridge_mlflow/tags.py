@@ -1,6 +1,7 @@
 """Sets the tags of an MLflow run: the run of otel-bridge, its program, its roles, and its summary.
 
-Numbers of a summary are metrics, because MLflow sorts and compares runs by metrics; texts and bools are tags.
+An alert is a tag and a point of a metric. Numbers of a summary are metrics, because MLflow sorts and compares runs by
+metrics; texts and bools are tags.
 
 Names of MLflow's own tags: mlflow/utils/mlflow_tags.py. Tags that a person may change in the UI (the note) and tags
 that another bridge of the run has set (host, commit) are never overwritten.
@@ -8,6 +9,7 @@ that another bridge of the run has set (host, commit) are never overwritten.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +17,7 @@ from typing import Final, cast
 
 from otel_bridge import semconv
 from otel_bridge.errors import ExporterError
-from otel_bridge.exporter import RunInfo
+from otel_bridge.exporter import RunInfo, WriterMemory
 from otel_bridge.records import Alert, MediaRecord, RolloutRecord, Row, Scalar
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import as_bridge_errors
@@ -24,6 +26,7 @@ from otel_bridge_mlflow.metrics import MetricWriter
 
 _SUMMARY: Final = "summary/"
 _ALERT: Final = "alert/"
+_ALERTS: Final = "alerts/"
 _SOURCE: Final = {
     "mlflow.source.name": semconv.PROCESS_COMMAND,
     "mlflow.source.git.commit": semconv.VCS_REVISION,
@@ -115,10 +118,14 @@ class SummaryWriter:
         run_id: MLflow's run id.
         metrics: Writer of the run's metrics.
         names: Names of the tags.
+        memory: Keeps the numbers of the alerts.
     """
 
-    def __init__(self, connection: Connection, run_id: str, metrics: MetricWriter, names: Names) -> None:
+    def __init__(
+        self, connection: Connection, run_id: str, metrics: MetricWriter, names: Names, memory: WriterMemory
+    ) -> None:
         self._connection, self._run_id, self._metrics, self._names = connection, run_id, metrics, names
+        self._memory = memory
         self._numbers: dict[str, float] | None = None
         self._tags: dict[str, str] = {}
 
@@ -147,7 +154,7 @@ class SummaryWriter:
                 del self._tags[key]
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
-        """Show *alerts* as tags; one that comes again sets the same tag.
+        """Show *alerts* as tags, and as metrics that count up; one that comes again sets the same tag and point.
 
         Raises:
             RetryableError: As `Connection.request`.
@@ -159,6 +166,21 @@ class SummaryWriter:
         with as_bridge_errors(f"writing alerts of MLflow run {self._run_id}"):
             for key, text in texts.items():
                 self._set_tag(self._names.name(key), text)
+        self._metrics.write([self._point(alert) for alert in alerts])
+
+    def _point(self, alert: Alert) -> Row:
+        """Return the point of *alert* in the run's time line: ``alerts/<level>``, the number of such alerts so far.
+
+        The number is stored before it is written, so that an alert that comes again has the same number.
+        """
+        key = f"{_ALERTS}{alert.level}"
+        positions: list[int] = json.loads(self._memory.get(key) or b"[]")
+        if alert.position not in positions:
+            positions.append(alert.position)
+            self._memory.put(key, json.dumps(positions).encode())
+        number = positions.index(alert.position) + 1
+        step = number if alert.step is None else alert.step
+        return Row(alert.id, None, step, None, alert.time_unix_ns, {key: number}, position=alert.position)
 
     def _set_tag(self, name: str, text: str) -> None:
         shown = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()[: self._connection.rules.tag_length]

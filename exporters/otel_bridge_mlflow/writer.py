@@ -45,7 +45,7 @@ class MlflowRunWriter:
         self._params = ParamWriter(connection, opened, Names("param", connection.rules, memory))
         self._roles = Roles(connection, opened.id)
         tags = Names("summary", connection.rules, memory)
-        self._summary = SummaryWriter(connection, opened.id, self._metrics, tags)
+        self._summary = SummaryWriter(connection, opened.id, self._metrics, tags, memory)
         self.tracker_run_id = opened.id
         self.found = opened.found
         self.degraded = connection.abilities.degraded
@@ -107,7 +107,7 @@ class MlflowRunWriter:
             self._params.write(role, config)
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
-        """Show *alerts* as tags ``alert/<title>``."""
+        """Show *alerts* as tags ``alert/<title>`` and points of the metrics ``alerts/<level>``."""
         with self._outcomes():
             self._summary.write_alerts(alerts)
 

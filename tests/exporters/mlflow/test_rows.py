@@ -221,3 +221,20 @@ def test_a_number_beyond_double_is_refused_and_named(uri: str, run: RunInfo) -> 
         opened(uri, run).write_rows(samples.placed([samples.row(1, {"huge": 10**400})]))
 
     assert raised.value.position == 1
+
+
+def test_alerts_count_up_in_the_time_line_and_one_that_comes_again_changes_nothing(uri: str, run: RunInfo) -> None:
+    given = [samples.alert(2), samples.alert(3, "nan", "error"), samples.alert(5, "nan", "error")]
+    alerts = samples.placed(given)
+    memory = MemoryTable()
+
+    writer = opened(uri, run, memory)
+    writer.write_alerts(alerts)
+    writer.write_alerts(alerts[1:])
+    opened(uri, run, memory).write_alerts([*alerts, *samples.placed([*given, samples.alert(9)])[3:]])
+
+    times = [alert.time_unix_ns // 1_000_000 for alert in (*alerts, samples.alert(9))]
+    assert held(uri, run) == {
+        "alerts/warn": [(2, 1.0, times[0]), (9, 2.0, times[3])],
+        "alerts/error": [(3, 1.0, times[1]), (5, 2.0, times[2])],
+    }
