@@ -126,6 +126,7 @@ class Report:
         discarded: Exporter to the number of records that a person gave up with ``drain --discard``.
         evicted: Exporter to the number of records that were deleted to free space before it had them.
         launcher: Whether the bridge is ``otel-bridge run``.
+        media: Number of images, tables, texts, sounds and films so far, those in cells of a table left aside.
         alerts: Number of alerts so far.
         last_alert: ``title``, ``level`` and ``time_unix_ns`` of the last alert; empty without one.
     """
@@ -157,6 +158,7 @@ class Report:
     discarded: dict[str, int] = field(default_factory=dict[str, int])
     evicted: dict[str, int] = field(default_factory=dict[str, int])
     launcher: bool = False
+    media: int = 0
     alerts: int = 0
     last_alert: dict[str, str | int] = field(default_factory=dict[str, "str | int"])
 

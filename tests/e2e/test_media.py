@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import signal
 import subprocess
 import sys
@@ -76,6 +77,10 @@ def test_what_a_killed_program_logged_and_a_bridge_killed_four_times_delivered_i
     assert killed[0]
     assert done.returncode == 0, done.stderr
     assert held(base) == expected
+    assert json.loads(only_folder(base).report_path.read_bytes())["media"] == sum(expected.values())
+    status = [sys.executable, "-c", "import sys; from otel_bridge.cli import main; main(['status', sys.argv[1]])", base]
+    shown = subprocess.run([*map(str, status)], env=env, capture_output=True, text=True, timeout=HANG_S, check=True)
+    assert f"{sum(expected.values())} media logged" in shown.stdout
     assert sorted(line["step"] for line in lines(base) if line["kind"] == "row") == list(range(40))
 
 

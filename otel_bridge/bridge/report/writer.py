@@ -23,6 +23,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report, read_report, write_report
 from otel_bridge.translation.alerts import LAST, RAISED
+from otel_bridge.translation.metrics.media import COUNTED
 from otel_bridge.translation.state import FIRST_KEY
 
 EVERY_S: Final = 0.1
@@ -156,6 +157,7 @@ class ReportWriter:
             discarded={name: one.discarded for name, one in given_up.items() if one.discarded},
             evicted={name: one.evicted for name, one in given_up.items() if one.evicted},
             launcher=self._launcher,
+            media=_int(state.get(COUNTED)),
             alerts=_int(state.get(RAISED)),
             last_alert=_last_alert(state.get(LAST)),
         )

@@ -51,7 +51,9 @@ def run_table(
     if state is not None:
         parts.append(Text(_pace(report, state, now_ns), style="dim"))
     parts += [_roles(report, now_ns if state is not None else None), _trackers(report, state, now_ns)]
-    parts += [Text(line, style="dim") for line in (*_backlogs(report), *_degraded(report), *_former(report))]
+    parts += [
+        Text(line, style="dim") for line in (*_media(report), *_backlogs(report), *_degraded(report), *_former(report))
+    ]
     parts += [Text(line, style="yellow") for line in _alerts(report, now_ns)]
     lines = [*(_undelivered(state, live=live) if state is not None else ()), *warnings(report)]
     return Group(*parts, *(Text(line, style="yellow") for line in lines))
@@ -191,6 +193,7 @@ def state_line(state: RunState, *, here: bool) -> str:
     refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
     unread_bytes = 0 if state.bridge_alive else state.unread_bytes
     waits = f"; {size(unread_bytes)} that no bridge has read" if unread_bytes else ""
+    waits += f"; {report.media:,} media" if report.media else ""
     waits += f"; {report.alerts:,} alerts, last {report.last_alert.get('title', '')}" if report.alerts else ""
     return f"{report.project}/{report.name} ({state.run_id}) {report.status} {steps}; {trackers}{waits}{refused}"
 
@@ -288,6 +291,11 @@ def _alerts(report: Report, now_ns: int) -> Sequence[str]:
         return ()
     count = "1 alert" if report.alerts == 1 else f"{report.alerts:,} alerts, the last one"
     return (f"{count} {age((now_ns - time_ns) / 1e9)} ago: {shown(str(title))} ({level})",)
+
+
+def _media(report: Report) -> Sequence[str]:
+    """Return a line with the number of media; nothing without any."""
+    return (f"{report.media:,} media logged",) if report.media else ()
 
 
 def _backlogs(report: Report) -> Sequence[str]:

@@ -29,6 +29,8 @@ from otel_bridge.translation.state import TranslationState, count, name_first
 INVALID: Final = "media/invalid"
 INCOMPLETE: Final = "media/incomplete"
 MAX_WAITING_BYTES: Final = 128 << 20
+COUNTED: Final = "media-count"
+"""Key of the state with the number of media so far."""
 _ENTRY_BYTES: Final = 512
 _PREFIX: Final = "media/"
 _HEAD: Final = "head"
@@ -152,7 +154,11 @@ class MediaAssembler:
         )
         if event.producer.foreign:  # our emitter applies the policy itself
             record = limited_media(record, self._limit, self._redaction.text)
-        return [record] if record.items else []
+        if not record.items:
+            return []
+        known = self._state.get(COUNTED)
+        self._state.set(COUNTED, (known if isinstance(known, int) else 0) + len(record.items))
+        return [record]
 
     def _count(self, reason: str, key: str) -> None:
         count(self._state, reason)
