@@ -24,7 +24,7 @@ _OF_SETTINGS: Final = {
 """Argument of ``wandb.init()`` to the field of ``wandb.Settings`` that it overrides."""
 _OF_ENVIRONMENT: Final = {
     "id": "WANDB_RUN_ID", "group": "WANDB_RUN_GROUP", "job_type": "WANDB_JOB_TYPE", "entity": "WANDB_ENTITY",
-    "resume": "WANDB_RESUME",
+    "resume": "WANDB_RESUME", "notes": "WANDB_NOTES", "tags": "WANDB_TAGS",
 }  # fmt: skip
 DEFAULT_PROJECT: Final = "huggingface"
 _VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -73,6 +73,8 @@ class WandbArguments:
             given = _explicit(self._settings, _OF_SETTINGS[name])
         if given is None and name in _OF_ENVIRONMENT and not (name == "id" and os.environ.get(RUN_ID.name)):
             given = os.environ.get(_OF_ENVIRONMENT[name]) or None
+        if name == "tags":
+            return given.split(",") if isinstance(given, str) else given
         return given
 
 

@@ -5,6 +5,7 @@ Shared by the capture of the real ``wandb`` and by `otel_bridge.compat.wandb`. N
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, cast
 
@@ -12,10 +13,11 @@ from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.rows import MergedRows
 from otel_bridge.capture.tables import SeenTables, has_step, rollouts_of, split_of
-from otel_bridge.emit.encode.values import is_scalar
+from otel_bridge.emit.encode.values import is_array, is_scalar
 from otel_bridge.emit.run import Run
 
 _PLAIN: Final = frozenset({int, float, bool, str, dict, type(None)})
+_NUMBERS: Final = frozenset({int, float, bool})
 _OBJECTS: Final = ("wandb.", "otel_bridge.compat.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
 """Packages whose objects are media and tables."""
 _MAX_TYPES: Final = 256
@@ -54,20 +56,30 @@ class WandbRecording:
             if not isinstance(data, Mapping):
                 self.run.log(data)
                 return
-            given = cast("Mapping[str, Any]", data)
-            values = given
-            special = [key for key, value in values.items() if type(value) not in _PLAIN and self._is_special(value)]
-            if special:
-                values = {key: value for key, value in given.items() if key not in special}
-                self.rows.axes.note(values)
-                for key in special:
-                    self._take(str(key), given[key], step)
+            values = cast("Mapping[str, Any]", data)
+            if odd := [key for key, value in values.items() if type(value) not in _PLAIN]:
+                values = self._without_objects(values, odd, step)
             else:
-                self._row = tuple(given)
+                self._row = tuple(values)
             self.last.note(values)
             self.rows.log(values, step, commit)
         except Exception:  # noqa: BLE001  # objects of the user's
             self.run.count_drop("internal_error")
+
+    def _without_objects(self, given: Mapping[str, Any], odd: Collection[str], step: Any) -> Mapping[str, Any]:
+        """Record media and tables among the values *odd*; return the others, arrays of one number as a number."""
+        special = [key for key in odd if self._is_special(given[key])]
+        values = {key: value for key, value in given.items() if key not in special}
+        for key in odd:
+            if key in values:
+                values[key] = single_number(values[key])
+        if special:
+            self.rows.axes.note(values)
+            for key in special:
+                self._take(str(key), given[key], step)
+        else:
+            self._row = tuple(given)
+        return values
 
     def define_metric(self, name: str, step_metric: str | None = None) -> None:
         """Note the step metric of a key or glob."""
@@ -150,6 +162,17 @@ class WandbRecording:
         return True
 
 
+def single_number(value: Any) -> Any:
+    """Return the number in an array or tensor of one element, as W&B does; any other value as it is."""
+    try:
+        if is_scalar(value) or (is_array(value) and math.prod(tuple(value.shape)) == 1):
+            number = value.item()
+            return number if type(number) in _NUMBERS else value
+    except Exception:  # noqa: BLE001  # an object of the user's; the recorder counts it
+        return value
+    return value
+
+
 class RecordedSummary(dict[str, Any]):
     """The summary of a captured run: the last value of each key, and what the program sets itself."""
 
@@ -184,4 +207,4 @@ class RecordedSummary(dict[str, Any]):
     def note(self, row: Mapping[str, Any]) -> None:
         """Set the last numbers and texts of a row, which are recorded as such; arrays are not kept alive."""
         if len(self) < _MAX_SUMMARY:
-            super().update({key: value for key, value in row.items() if type(value) in _PLAIN or is_scalar(value)})
+            super().update({key: value for key, value in row.items() if type(value) in _PLAIN})

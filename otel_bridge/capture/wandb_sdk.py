@@ -152,13 +152,19 @@ class _Capture:
         if settings is not None:
             kept["settings"] = {**settings} if isinstance(settings, dict) else settings.model_copy()
         package = self._package
+        given = package.helper.parse_config(
+            kept.pop("config", None) or {},
+            include=kept.pop("config_include_keys", None),
+            exclude=kept.pop("config_exclude_keys", None),
+        )
         before = {name: getattr(package, name) for name in _GLOBALS if hasattr(package, name)}
         try:
+            # Without the config, whose entries a disabled run refuses where `config-defaults.yaml` has them too.
             disabled = self._real_init(**{**kept, "mode": "disabled"})
         finally:  # the disabled run has become the program's
             package.__dict__.update(before)
         config = package.sdk.wandb_config.Config()
-        config.update(dict(disabled.config.items()), allow_val_change=True)
+        config.update({**disabled.config, **given}, allow_val_change=True)
         return config, disabled.settings
 
     def _set_global(self, run: Any) -> None:

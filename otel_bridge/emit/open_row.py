@@ -52,20 +52,27 @@ class OpenRowRecorder(Recorder):
     def _add_part(self, row: OpenRow, values: Mapping[str, object], step: int) -> None:
         role = self._other_role(row.role)
         shown = role or self._role
-        numbers = flatten(values, self.drops.count)
-        if not numbers:
-            return
-        names = (shown, *numbers)
-        if names != self._part_names:  # most parts have the names of the previous one
-            numbers = distinct(numbers, shown, self.drops.count)
-            self._part_names = names if len(numbers) == len(names) - 1 else ()
-            self._part_keys = frozenset(key_of(shown, key) for key in numbers)
         now = time_ns()
         if not self._last_ns < now < self._check_again:
             now = self._irregular(now)
+        at, payload = row.time_ns or now, None
+        if (
+            type(values) is dict and (shown, *values) == self._part_names
+        ):  # most parts have the names of the previous one
+            payload = self._encoder.encode_known_part(values, at, step, role, self._seq + 1)
+        if payload is None:
+            numbers = flatten(values, self.drops.count)
+            if not numbers:
+                return
+            names = (shown, *numbers)
+            if names != self._part_names:
+                numbers = distinct(numbers, shown, self.drops.count)
+                self._part_names = names if len(numbers) == len(names) - 1 else ()
+                self._part_keys = frozenset(key_of(shown, key) for key in numbers)
+            payload = self._encoder.encode_part(numbers, at, step, role)
         if not row.time_ns:
-            self._last_ns = row.time_ns = now
-        if self._append(_METRICS, self._encoder.encode_part(numbers, row.time_ns, step, role), now):
+            self._last_ns = row.time_ns = at
+        if self._append(_METRICS, payload, now):
             row.keys |= self._part_keys
 
     def _end_row(self, row: OpenRow, step: int) -> None:

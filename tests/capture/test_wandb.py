@@ -133,6 +133,22 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
     assert captured_summary(folders[0]) == {"best": 0.75, "total": 3}
 
 
+def test_an_array_of_one_number_is_that_number_as_in_wandb(tmp_path: Path) -> None:
+    code = """
+    import numpy as np, wandb
+    run = wandb.init(project="p", name="e")
+    row = {"zero_d": np.array(2.0), "one": np.array([[4]]), "scalar": np.float32(0.5), "true": np.bool_(True)}
+    wandb.log(row)
+    wandb.log(row, step=3)
+    assert {key: run.summary[key] for key in row} == {"zero_d": 2.0, "one": 4, "scalar": 0.5, "true": True}
+    """
+    (tmp_path / "real").mkdir()
+
+    captured(tmp_path, code)
+
+    assert comparable(captured_points(tmp_path)) == comparable(points_of(offline(tmp_path / "real", code)))
+
+
 def test_media_arrive_with_the_step_and_the_files_that_wandb_made(tmp_path: Path) -> None:
     code = """
     import numpy as np, pathlib, wandb

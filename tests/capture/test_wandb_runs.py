@@ -36,6 +36,7 @@ pytestmark = pytest.mark.slow
     [
         ("wandb.finish(exit_code=3)", "failed"),
         ("raise SystemExit(0)", "finished"),
+        ("import sys; sys.exit()", "finished"),
         ("wandb.run.__exit__(ValueError, ValueError('x'), None)", "failed"),
     ],
 )
@@ -134,3 +135,43 @@ def test_a_bridge_that_the_captured_program_starts_writes_with_the_real_wandb(tm
 
     assert done.returncode == 0, done.stderr
     assert ended(runs(tmp_path)).exporters["wandb"].rows == 1
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(3)", "sys.exit('no data')"])
+def test_a_program_that_exits_with_a_code_has_failed_as_in_wandb(tmp_path: Path, ending: str) -> None:
+    code = f"""
+    import sys, wandb
+    own = wandb.init(project="p", name="e")
+    wandb.log({{"a": 1}})
+    {ending}
+    """
+
+    captured(tmp_path, code, code_of_exit=3 if "3" in ending else 1)
+
+    assert statuses(only_folder(runs(tmp_path))) == ["failed"]
+
+
+def test_defaults_in_a_file_give_way_to_the_programs_config(tmp_path: Path) -> None:
+    (tmp_path / "config-defaults.yaml").write_text("lr: {desc: rate, value: 0.5}\nbatch: {value: 3}\n", "utf-8")
+    code = """
+    import wandb
+    run = wandb.init(project="p", name="e", config={"batch": 4, "left": 1}, config_exclude_keys=["left"])
+    assert dict(run.config) == {"lr": 0.5, "batch": 4}, run.config
+    wandb.log({"a": 1})
+    """
+
+    captured(tmp_path, code)
+
+    assert captured_config(tmp_path) == {"lr": 0.5, "batch": 4}
+
+
+def test_tags_and_notes_of_the_environment_are_those_that_the_program_sees(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    run = wandb.init(project="p", name="e")
+    print(run.tags, run.notes)
+    """
+
+    output = captured(tmp_path, code, WANDB_TAGS="a,b", WANDB_NOTES="why")
+
+    assert output.splitlines()[0] == "('a', 'b') why"

@@ -57,6 +57,27 @@ def test_each_part_is_appended_at_once_and_the_number_last_with_the_final_step(t
         assert (run.last_step(), recorder.drops.counts) == (7, {"text": 1})
 
 
+def test_rows_of_known_names_are_encoded_by_a_template_as_without_one(tmp_path: Path) -> None:
+    with run_in(tmp_path, role="train") as run:
+        recorder = recorder_of(run)
+        for step in range(300):  # numbers and steps of one byte and of two
+            row = OpenRow("other" if step % 2 else None)
+            recorder.add_part(row, {"a": step / 2, "b/c": 1.0}, step)
+            if step % 3 == 0:
+                recorder.add_part(row, {"a": -1.0, "b/c": 7}, step)
+            recorder.end_row(row, step)
+
+        frames = frames_in(tmp_path)
+        parts, numbers = ([one for one in frames if ("rl.row" in one) is ends] for ends in (False, True))
+        expected: list[tuple[float, float, int]] = []
+        for step in range(300):
+            expected += [(step / 2, 1.0, step), *([(-1.0, 7, step)] if step % 3 == 0 else [])]
+        assert [(one["a"], one["b/c"], one["rl.step"]) for one in parts] == expected
+        assert [(one["rl.row"], one["rl.step"], one["rl.seq"]) for one in numbers] == [
+            (2, step, step + 1) for step in range(300)
+        ]
+
+
 def test_a_row_without_a_part_has_no_number(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         recorder = recorder_of(run)

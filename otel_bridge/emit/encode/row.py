@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 from struct import Struct
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from otel_bridge.emit.encode.buckets import BucketPoint, encode_buckets
 from otel_bridge.emit.encode.histogram import HistogramPoint, encode_point
@@ -145,6 +145,11 @@ class _Template:
         self.pack, self.arguments = self.variants.get(sizes) or self._compile(*sizes)
         self.suffix_bytes, self.seq_bytes = sizes
 
+    def row_point_bytes(self) -> int:
+        """Return the length of the row's own point, which is last: prefix, time, count, attributes, row's number."""
+        prefix = cast("bytes", self.arguments[-5])
+        return len(prefix) + 8 + 9 + self.suffix_bytes + self.seq_bytes
+
     def _compile(self, suffix_bytes: int, seq_bytes: int) -> tuple[_Pack, _Arguments]:
         codes, arguments, head = ["<"], list[bytes | float | None](), SCOPE
         for name in self.names:
@@ -261,9 +266,22 @@ class RowEncoder:
         own = attributes(7, ((ROW_TIME, own_ns),)) if own_ns else b""
         return b"".join((SCOPE, *points, self._row_point(len(values), time_unix_ns, suffix, seq, own)))
 
+    def encode_known_part(
+        self, values: Mapping[Any, object], time_unix_ns: int, step: int, role: str | None, seq: int
+    ) -> bytes | None:
+        """Encode some values of a row as `encode_part` does when a template fits them, else return ``None``.
+
+        *seq* is the likely number of the row: the row's own point, which is the last one, is cut off.
+        """
+        row = self.encode_known(values, time_unix_ns, step, role, seq)
+        return None if row is None else row[: -self._latest.row_point_bytes()]
+
     def encode_part(self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None) -> bytes:
         """Encode some values of a row whose number follows with `encode_number`, at the same time."""
-        return b"".join((SCOPE, *self._points(values, time_unix_ns, step, role, self._suffix(step, role))[0]))
+        points, floats_only = self._points(values, time_unix_ns, step, role, self._suffix(step, role))
+        if floats_only:
+            self._consider(tuple(values))
+        return b"".join((SCOPE, *points))
 
     def encode_number(self, count: int, time_unix_ns: int, step: int, role: str | None, seq: int) -> bytes:
         """Encode the number of a row of *count* values, whose parts were encoded before."""
