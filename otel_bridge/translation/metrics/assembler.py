@@ -2,13 +2,13 @@
 
 From a local segment rows arrive whole and in order. From a receiver rows may arrive cut, doubled and reordered. A row
 waits until it is whole, and a whole row until the rows before it have arrived, both at most ``row_wait_ns``. Waiting
-rows are stored under ``row/<instance>/<time>`` of the state. A row without a number that comes from a local segment is
-*open*: its process adds to it, so that the row waits for its number or for the end of its process.
+rows are stored under ``row/<instance>/<time>`` of the state. A row without a number is *open*: its process adds to it,
+so that the row waits for its number or for the end of its process. From a receiver it may be a row that was cut, whose
+number is lost: once a number is missing, the row waits as rows with a number do.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from typing import cast
 
@@ -93,7 +93,7 @@ class RowAssembler:
                 self.redelivered += 1
                 return []
             row = self._wait(process, piece, now_unix_ns)
-        if not self._fill(row, piece, open_=not process.remote and row.seq == 0):
+        if not self._fill(row, piece, open_=row.seq == 0):
             self.redelivered += 1
             return []
         self._changed.add((process, piece.time_ns))
@@ -114,12 +114,13 @@ class RowAssembler:
 
     def _due(self, process: Process, now_unix_ns: int) -> list[int]:
         """Return the times of the rows of *process* that have waited long enough, in order."""
-        waiting = process.waiting.values()
-        if not process.remote:  # an open row is not due before those that began to wait after it
-            return sorted(row.time_ns for row in waiting if self._due_ns(process, row) <= now_unix_ns)
-        return sorted(
-            row.time_ns for row in itertools.takewhile(lambda row: self._due_ns(process, row) <= now_unix_ns, waiting)
-        )
+        due: list[int] = []
+        for row in process.waiting.values():  # in the order in which they began to wait
+            if self._due_ns(process, row) <= now_unix_ns:
+                due.append(row.time_ns)
+            elif process.remote and row.seq:  # an open row is not due before those that began to wait after it
+                break
+        return sorted(due)
 
     def close(self) -> list[Row]:
         """Release all rows, since no more data will arrive."""
@@ -148,11 +149,17 @@ class RowAssembler:
         return rows
 
     def _due_ns(self, process: Process, row: PendingRow) -> int:
-        if process.remote:
-            return self._receive_clock.due(row.since_ns, self._options.row_wait_ns)
-        if row.seq == 0:
-            return _FOREVER if process.status is None else 0
-        return row.since_ns + self._options.row_wait_ns
+        wait_ns = self._options.row_wait_ns
+        if not process.remote:
+            if row.seq == 0:
+                return _FOREVER if process.status is None else 0
+            return row.since_ns + wait_ns
+        since_ns = row.since_ns
+        if row.seq == 0 and process.status is None:
+            if not process.ready:  # no number is missing
+                return _FOREVER
+            since_ns = max(since_ns, min(one.since_ns for one in process.ready.values()))
+        return self._receive_clock.due(since_ns, wait_ns)
 
     # --- one row ------------------------------------------------------------------------------------------------------
     def _wait(self, process: Process, piece: RowFragment, now_unix_ns: int) -> PendingRow:
@@ -166,11 +173,16 @@ class RowAssembler:
 
         A later value of an *open_* row replaces an earlier one, and its step is the last one.
         """
-        new = {key: value for key, value in piece.values.items() if open_ or key not in row.values}
+        new = {
+            key: value
+            for key, value in piece.values.items()
+            if key not in row.values or (open_ and row.values[key] != value)
+        }
         numbered = piece.seq > 0 and row.seq == 0
-        if not (new or numbered):
+        moved = open_ and row.step != piece.step
+        if not (new or numbered or moved):
             return False
-        if open_:
+        if moved:
             row.step = piece.step
         if numbered:
             row.number(piece.seq, piece.want, piece.own_ns)

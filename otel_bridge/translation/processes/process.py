@@ -67,7 +67,7 @@ class PendingRow:
 
     def add(self, values: Mapping[str, Value], same: int) -> int:
         """Add *values*, and *same* values without a full key of their own; return their approximate size in bytes."""
-        size_bytes = sum(len(key) + 64 for key in values)
+        size_bytes = sum(len(key) + 64 for key in values if key not in self.values)
         self.values.update(values)
         self.same += same
         self.size_bytes += size_bytes

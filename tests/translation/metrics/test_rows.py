@@ -254,17 +254,20 @@ def test_a_row_that_stays_incomplete_is_written_as_it_is_and_a_later_piece_becom
     assert bench.translator.missing_rows() == 0
 
 
-def test_a_piece_whose_row_never_said_its_number_is_written_under_its_time() -> None:
+def test_a_piece_whose_row_never_said_its_number_is_written_under_its_time_once_a_number_is_missing() -> None:
     whole = row(1, {"a": 1.0, "b": 2.0})
     bench = Bench()
     bench.request(metrics_request((who(), [only(whole, "a")])))
 
-    cut = bench.tick(10)
+    before = bench.tick(60)
+    bench.request(metrics_request((who(), [row(2, {"a": 3.0})])))
+    at_once, cut = bench.tick(1), bench.tick(10)
     later = bench.request(metrics_request((who(), [only(whole, "b", "rl.row")])))
     again = bench.request(metrics_request((who(), [whole])))
 
-    assert cut == [trainer_row(1, {"a": 1.0}, id_=f"m:i1:t{T0 + 1}")]
-    assert later == [trainer_row(1, {"b": 2.0}, id_=f"m:i1:t{T0 + 1}:1")]
+    assert (before, at_once) == ([], [])
+    assert cut == [trainer_row(1, {"a": 1.0}, id_=f"m:i1:t{T0 + 1}"), trainer_row(2, {"a": 3.0})]
+    assert later == [trainer_row(1, {"b": 2.0}, id_=f"m:i1:t{T0 + 1}:1", steps={"trainer/step": 2})]
     assert again == []
     assert bench.translator.missing_rows() == 0
 
@@ -366,3 +369,29 @@ def test_a_row_in_parts_of_a_killed_process_is_written_at_its_end_without_a_coun
     found = [(one.step, dict(one.values)) for one in bench.records if isinstance(one, Row)]
     assert found == [(1, {"trainer/loss": 1.0}), (2, {"trainer/loss": 0.5})]
     assert bench.counts() == {}
+
+
+def test_a_row_in_parts_from_a_receiver_is_one_record_with_its_last_values_however_long_it_was_open() -> None:
+    bench = Bench()
+    first, later = row(2, {"loss": 1.0, "lr": 0.1}), row(2, {"loss": 0.5, "acc": 0.9})
+
+    bench.request(metrics_request((who(), [part(first, 0, "loss", "lr")])))
+    bench.request(metrics_request((who(), [row(1, {"between": 1.0})])))
+    bench.restart()
+    before = [*bench.records, *bench.tick(60)]
+    number = part(row(2, {"a": 1, "b": 2, "c": 3}), 7, "rl.row")
+    ended = bench.request(metrics_request((who(), [part(later, 0, "loss", "acc"), number])))
+
+    assert [dict(one.values) for one in before if isinstance(one, Row)] == [{"trainer/between": 1.0}]
+    values = {"trainer/loss": 0.5, "trainer/lr": 0.1, "trainer/acc": 0.9}
+    assert ended == [Row("m:i1:2", "trainer", 7, "trainer/step", T0 + 2, values, {"trainer/step": 7})]
+
+
+def test_a_row_that_is_added_to_very_often_takes_the_memory_of_its_values_only() -> None:
+    bench = Bench(options=TranslationOptions(run_id=RUN, max_waiting_bytes=400))
+
+    for number in range(20):
+        bench.metrics(source(), only(row(1, {"loss": float(number)}), "loss"))
+    bench.metrics(source(), only(row(1, {"loss": 0.0}), "rl.row"))
+
+    assert bench.records == [trainer_row(1, {"loss": 19.0})]
