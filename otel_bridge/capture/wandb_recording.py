@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
+from otel_bridge.capture.metric_summaries import MetricSummaries
 from otel_bridge.capture.rows import MergedRows
 from otel_bridge.capture.tables import SeenTables, has_step, rollouts_of, split_of
 from otel_bridge.emit.encode.values import is_array, is_scalar
@@ -47,7 +48,8 @@ class WandbRecording:
         self._row: Collection[str] = ()
         self._tables = SeenTables()
         self._special: dict[type, bool] = {}
-        run.call_before_end(lambda _run: self.rows.end())
+        self._summaries = MetricSummaries()
+        run.call_before_end(lambda _run: self._end())
 
     def log(self, data: Any, step: Any = None, commit: Any = None) -> None:
         """Record one ``log()`` call; tables of prompts and responses become rollouts, others and media are media."""
@@ -62,6 +64,8 @@ class WandbRecording:
             else:
                 self._row = tuple(values)
             self.last.note(values)
+            if self._summaries.defined:
+                self._summaries.note(values)
             self.rows.log(values, step, commit)
         except Exception:  # noqa: BLE001  # objects of the user's
             self.run.count_drop("internal_error")
@@ -81,10 +85,12 @@ class WandbRecording:
             self._row = tuple(given)
         return values
 
-    def define_metric(self, name: str, step_metric: str | None = None) -> None:
-        """Note the step metric of a key or glob."""
+    def define_metric(self, name: str, step_metric: str | None = None, summary: Collection[str] = ()) -> None:
+        """Note the step metric of a key or glob, and the summaries that W&B would show of it."""
         counts.captured("wandb.define_metric")
         self.rows.axes.define(name, step_metric)
+        for kind in self._summaries.define(name, summary):
+            self.not_captured(f"define_metric(summary={kind!r})")
 
     def config(self, changed: Mapping[str, Any]) -> None:
         """Record entries of the config."""
@@ -115,6 +121,11 @@ class WandbRecording:
     def finish(self, exit_code: Any = None) -> None:
         """End the run; an exit code other than 0 means failed."""
         self.run.finish("failed" if exit_code else "finished")
+
+    def _end(self) -> None:
+        self.rows.end()
+        if found := self._summaries.result():
+            self.run.summary(found)
 
     def _is_special(self, value: Any) -> bool:
         kind = cast("type[object]", type(value))

@@ -81,9 +81,7 @@ def _recorded(package: Any) -> dict[str, Any]:
 
     def note_metric(self: Any, record: Any) -> None:
         """Note the definition that ``define_metric()`` has checked."""
-        self.recording.define_metric(record.glob_name or record.name, record.step_metric or None)
-        if record.HasField("summary"):
-            self.recording.not_captured("define_metric(summary=)")
+        define_metric(self.recording, record)
 
     def use_artifact(self: Any, artifact_or_name: Any, type: Any = None, **_named: Any) -> Any:  # noqa: A002
         """Return the artifact, read by W&B's own public API; that the run used it is not recorded."""
@@ -106,6 +104,12 @@ def _recorded(package: Any) -> dict[str, Any]:
         "_metric_callback": note_metric, "use_artifact": use_artifact, "log_artifact": log_artifact,
         "__reduce__": reduce,
     }  # fmt: skip
+
+
+def define_metric(recording: WandbRecording, record: Any) -> None:
+    """Note the definition that a ``MetricRecord`` of W&B holds."""
+    summary = [field.name for field, chosen in record.summary.ListFields() if chosen]
+    recording.define_metric(record.glob_name or record.name, record.step_metric or None, summary)
 
 
 def _shown_facts() -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from otel_bridge.capture import hook
 from otel_bridge.capture.wandb_arguments import WandbArguments, begin, facts_of, goes_on, resumed_step
 from otel_bridge.capture.wandb_recording import WandbRecording
-from otel_bridge.capture.wandb_run import run_class
+from otel_bridge.capture.wandb_run import define_metric, run_class
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
@@ -209,7 +209,7 @@ def _copy_too(package: Any, run: Any, recorded: Run) -> None:
 
     def note_metric(record: Any) -> None:
         """Define a metric in both."""
-        recording.define_metric(record.glob_name or record.name, record.step_metric or None)
+        define_metric(recording, record)
         real_metric(record)
 
     def note_config(key: Any = None, val: Any = None, data: Any = None) -> None:

@@ -165,9 +165,8 @@ class CompatRun:
 
     def define_metric(self, name: str, step_metric: str | None = None, **others: Any) -> None:
         """Note the step metric of a key or glob."""
-        if others.get("summary"):
-            self._recording.not_captured("define_metric(summary=)")
-        self._recording.define_metric(name, step_metric)
+        summary = str(others.get("summary") or "").replace(" ", "").split(",")
+        self._recording.define_metric(name, step_metric, [kind for kind in summary if kind])
 
     def log_artifact(self, *given: Any, **named: Any) -> NoArtifact:
         """Do nothing: the call has no counterpart, and is counted."""

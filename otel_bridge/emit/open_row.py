@@ -56,9 +56,8 @@ class OpenRowRecorder(Recorder):
         if not self._last_ns < now < self._check_again:
             now = self._irregular(now)
         at, payload = row.time_ns or now, None
-        if (
-            type(values) is dict and (shown, *values) == self._part_names
-        ):  # most parts have the names of the previous one
+        given: tuple[object, ...] = (shown, *values) if values.__class__ is dict else ()
+        if given and given == self._part_names:  # most parts have the names of the previous one
             payload = self._encoder.encode_known_part(values, at, step, role, self._seq + 1)
         if payload is None:
             numbers = flatten(values, self.drops.count)

@@ -66,7 +66,7 @@ wandb.log({"flag": True, "nan": float("nan"), "word": "text", "none": None})
 wandb.log({})
 wandb.define_metric("train/step")
 wandb.define_metric("train/*", step_metric="train/step")
-wandb.define_metric("eval/*", step_metric="train/step", summary="min")
+wandb.define_metric("eval/*", step_metric="train/step", summary="min,none")
 wandb.log({"train/loss": 0.5, "train/step": 100})
 wandb.log({"train/loss": 0.25}, commit=False)
 wandb.log({"train/step": 101, "eval/acc": 0.5, "other": 1})
@@ -117,7 +117,10 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
     assert found == expected
     without = captured_points(folders[2])
     assert [without.pop(key) != [] for key in ("hist", "lower")] == [True, True]
-    assert (comparable(without), captured_summary(folders[2])) == (expected, {"best": 0.75, "total": 3})
+    assert (comparable(without), captured_summary(folders[2])) == (
+        expected,
+        {"best": 0.75, "total": 3, "eval/acc.min": 0.5},
+    )
     assert truth.config.items() <= captured_config(folders[2]).items()
     assert [(one["step"], one["reward"]) for one in rollouts(folders[2])] == [(0, 0.0), (1, 0.5), (2, 1.0)]
     assert truth.config.items() <= captured_config(folders[0]).items()
@@ -129,8 +132,8 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
         (0, "eval", 0.0), (1, "eval", 0.5), (2, "eval", 1.0)
     ]  # fmt: skip
     assert report.steps["train/step"] == 101
-    assert re.search(r"wandb.log +23  define_metric\(summary=\) +1\n", output)
-    assert captured_summary(folders[0]) == {"best": 0.75, "total": 3}
+    assert re.search(r"wandb.log +23  define_metric\(summary='none'\) +1\n", output)
+    assert captured_summary(folders[0]) == {"best": 0.75, "total": 3, "eval/acc.min": 0.5}
 
 
 def test_an_array_of_one_number_is_that_number_as_in_wandb(tmp_path: Path) -> None:
