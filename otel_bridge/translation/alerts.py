@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import Alert, Distribution, Record, Row, Value, axis_of
@@ -42,6 +43,10 @@ _CONFIRM_NS: Final = 5 * SECOND_NS
 _SYSTEM: Final = "system/"
 _IN_WORDS: Final = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
 """Operators in titles, which not every tracker can show as signs."""
+_OPERATORS: Final[Mapping[str, Callable[[Any, float], bool]]] = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le
+}  # fmt: skip
+_Bound: TypeAlias = tuple[AlertRule, Callable[[Any, float], bool], float]
 
 
 def note_raised(state: TranslationState, alert: Alert) -> Alert:
@@ -56,7 +61,7 @@ class _WatchedKeys:
     """Keys of one role: those that were looked at, and those that rules watch."""
 
     seen: set[str] = field(default_factory=set[str])
-    bounds: dict[str, tuple[AlertRule, ...]] = field(default_factory=dict[str, tuple[AlertRule, ...]])
+    bounds: dict[str, tuple[_Bound, ...]] = field(default_factory=dict[str, "tuple[_Bound, ...]"])
     finite: dict[str, tuple[AlertRule, ...]] = field(default_factory=dict[str, tuple[AlertRule, ...]])
 
 
@@ -132,11 +137,14 @@ class _ValueCauses:
         watched = self._watched.get(row.role)
         if watched is None or not watched.seen.issuperset(values):
             watched = self._learn(row)
-        keys: Iterable[str] = ()
-        bounds = watched.bounds
-        if bounds:
-            keys = [key for key in (values if len(values) < len(bounds) else bounds) if key in values and key in bounds]
-        judged = [(key, rule) for key in keys for rule in bounds[key]]
+        judged: list[tuple[str, AlertRule]] = []
+        bounds, caused = watched.bounds, self._caused
+        for key in values if len(values) < len(bounds) else bounds:
+            if key in values and key in bounds:
+                value = values[key]
+                for rule, beyond, bound in bounds[key]:  # compared here: a call for each value would cost as much again
+                    if type(value) is Distribution or key in caused or beyond(value, bound):
+                        judged.append((key, rule))
         # Two calls in C for the whole row: the sum of finite numbers is finite, unless it overflows.
         if watched.finite and (not _is_finite(values) or not self._caused.isdisjoint(values)):
             judged += [(key, rule) for key in values for rule in watched.finite.get(key, ())]
@@ -167,7 +175,8 @@ class _ValueCauses:
             if key not in watched.seen:
                 watched.seen.add(key)
                 rules = [rule for rule in self._rules if rule.watches(key, row.role)]
-                bounds = tuple(rule for rule in rules if rule.kind is AlertKind.BOUND)
+                are_bounds = (rule for rule in rules if rule.kind is AlertKind.BOUND)
+                bounds = tuple((rule, _OPERATORS[rule.operator], rule.bound) for rule in are_bounds)
                 finite = tuple(rule for rule in rules if rule.kind is AlertKind.NOT_FINITE)
                 watched.bounds |= {key: bounds} if bounds else {}
                 watched.finite |= {key: finite} if finite else {}

@@ -9,7 +9,7 @@ import pytest
 
 import otel_bridge_mlflow
 from otel_bridge.errors import PermanentError
-from otel_bridge.exporter import RunInfo
+from otel_bridge.exporter import RunInfo, WritesAlerts
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.testing import MemoryTable, samples
 from otel_bridge_mlflow.metrics import Counts
@@ -228,10 +228,12 @@ def test_alerts_count_up_in_the_time_line_and_one_that_comes_again_changes_nothi
     alerts = samples.placed(given)
     memory = MemoryTable()
 
-    writer = opened(uri, run, memory)
-    writer.write_alerts(alerts)
-    writer.write_alerts(alerts[1:])
-    opened(uri, run, memory).write_alerts([*alerts, *samples.placed([*given, samples.alert(9)])[3:]])
+    first, second = opened(uri, run, memory), opened(uri, run, memory)
+    assert isinstance(first, WritesAlerts)
+    assert isinstance(second, WritesAlerts)
+    first.write_alerts(alerts)
+    first.write_alerts(alerts[1:])
+    second.write_alerts([*alerts, *samples.placed([*given, samples.alert(9)])[3:]])
 
     times = [alert.time_unix_ns // 1_000_000 for alert in (*alerts, samples.alert(9))]
     assert held(uri, run) == {
