@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
+from otel_bridge.capture.process_runs import begin_run
 from otel_bridge.capture.trackio_traces import rollout_of_trace
 from otel_bridge.emit import api
 from otel_bridge.emit.config.capture_env import refuse_twice
@@ -68,7 +69,7 @@ def install(module: ModuleType, mode: str) -> None:
 
 def _begin(project: str, name: str | None, group: str | None, config: Mapping[str, Any]) -> Run:
     shown = {key: value for key, value in config.items() if not key.startswith("_")}  # Trackio's own entries
-    return api.init(project, name, group=group, config=shown or None)
+    return begin_run("trackio", project, name, group=group, config=shown or None)
 
 
 def _refuse_twice() -> None:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from otel_bridge.capture.process_runs import begin_run
 from otel_bridge.capture.wandb_recording import WandbRecording
-from otel_bridge.emit import api
 from otel_bridge.emit.run import Run
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import axis_of, run_id_of
@@ -93,7 +93,8 @@ def begin(asked: WandbArguments, *, name: str | None = None, id_: str | None = N
     if project == DEFAULT_PROJECT and _chosen_project():  # transformers names it for every job
         project = None
     tags = asked["tags"]
-    return api.init(
+    return begin_run(
+        "wandb",
         _printable(project),
         _printable(asked["name"] or name),
         id=None if given is None else _usable_id(str(given)),
