@@ -55,6 +55,7 @@ class _Capture:
     def __init__(self, package: Any, mode: str) -> None:
         self._package, self._mode = package, mode
         self._real_init: Callable[..., Any] = package.init
+        self._real_teardown: Callable[..., None] = package.teardown
         self._real_api: Any = package.api
         self._key: str | None = None
         self._class: Any = run_class(package)
@@ -111,9 +112,10 @@ class _Capture:
         return self._package.sdk.wandb_setup._setup(settings=settings, start_service=False)
 
     def teardown(self, exit_code: Any = None) -> None:
-        """End the run."""
+        """End the run, and forget the settings: a sweep's agent names the next run by variables."""
         if self._package.run is not None:
             self._package.run.finish(exit_code=exit_code)
+        self._real_teardown(exit_code=exit_code)
 
     # --- a run --------------------------------------------------------------------------------------------------------
 

@@ -175,3 +175,44 @@ def test_tags_and_notes_of_the_environment_are_those_that_the_program_sees(tmp_p
     output = captured(tmp_path, code, WANDB_TAGS="a,b", WANDB_NOTES="why")
 
     assert output.splitlines()[0] == "('a', 'b') why"
+
+
+def test_the_runs_of_a_sweep_go_on_in_wandb_each_under_the_agents_id_and_are_copied(tmp_path: Path) -> None:
+    code = """
+    import os, wandb
+    wandb.setup()
+    for number in range(2):  # as wandb's agent does around the program's function
+        os.environ.update(WANDB_SWEEP_ID="s", WANDB_RUN_ID=f"run{number}")
+        wandb.teardown()
+        with wandb.init(project="p") as run:
+            assert (run.id, type(run) is wandb.Run) == (f"run{number}", True), run.id
+            run.log({"loss": number})
+    """
+    script = program(tmp_path, "train.py", code)
+    env = environment(tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
+
+    done = otel_bridge(
+        "run", "--exporters", "file", "--capture", "wandb", "--", "python", script, cwd=tmp_path, env=env
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name[-4:] for path in (tmp_path / "wandb").glob("offline-run-*")) == ["run0", "run1"]
+    assert sorted(str(values(folder)) for folder in run_folders(runs(tmp_path))) == [
+        "{'loss': [(0, 0)]}", "{'loss': [(0, 1)]}"
+    ]  # fmt: skip
+
+
+def test_teardown_ends_the_run_and_another_may_begin(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    wandb.init(project="p", name="e")
+    wandb.log({"a": 1})
+    wandb.teardown()
+    wandb.teardown()
+    assert wandb.run is None
+    wandb.init(project="p", name="e").log({"a": 2})
+    """
+
+    captured(tmp_path, code)
+
+    assert captured_points(tmp_path) == {"a": [(0, 1), (1, 2)]}
