@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import glob
 import logging
 import math
 import shutil
@@ -153,7 +154,6 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Writ
         ownership.require_allowed(run_id, resume_of(run, settings))
         ownership.refuse_other_writer(run_id)
     folder = _own_folder(run, settings)
-    _clear(folder, run_id)
     timeouts = UploadTimeouts(memory)
     settings = dataclasses.replace(settings, limits=timeouts.stretched(settings.limits))
     with as_bridge_errors("asking for config and keys"):  # wandb's first upload replaces the config
@@ -162,6 +162,8 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Writ
     try:
         held = int(opened.starting_step) if alone else max(found.lines, held_before(memory)) if found else 0
         ownership.opened(held)
+        with as_bridge_errors("sending the files of a killed writer"):
+            _carry_over(opened, folder, run_id)
         lines = LineLedger(memory, held)
         _settle(lines, server)
         limits = settings.limits if alone else dataclasses.replace(settings.limits, stall_s=math.inf)
@@ -214,9 +216,22 @@ def _own_folder(run: RunInfo, settings: WandbSettings) -> Path | None:
     return settings.root(run) / "wandb" if settings.directory is None else None
 
 
-def _clear(folder: Path | None, run_id: str) -> None:
-    """Delete the copies that killed writers left, because the server and the ledger hold their data."""
+def _carry_over(opened: Any, folder: Path | None, run_id: str) -> None:
+    """Send the files of media that killed writers left once more, and delete their copies.
+
+    The server may hold the line of a picture and not its file, which wandb sends later. Everything else is in the
+    ledger, or confirmed.
+    """
+    mine = Path(str(opened.dir))
     for left in folder.glob(f"run-*-{run_id}*") if folder else ():
+        if left == mine.parent:
+            continue
+        for file in (left / "files" / "media").rglob("*") if left.name.endswith(f"-{run_id}") else ():
+            if file.is_file():
+                own = mine / file.relative_to(left / "files")
+                own.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(own)  # a kill of this writer leaves it for the next one
+                opened.save(glob.escape(str(own)), base_path=str(mine), policy="now")
         shutil.rmtree(left, ignore_errors=True)
 
 
