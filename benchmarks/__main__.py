@@ -12,6 +12,7 @@ NAMES = (
     "bridge_cpu",
     "caller",
     "captured_wandb",
+    "media",
     "rollouts",
     "live_rollouts",
     "training",
