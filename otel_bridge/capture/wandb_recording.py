@@ -17,7 +17,9 @@ from otel_bridge.capture.tables import SeenTables, has_step, rollouts_of, split_
 from otel_bridge.emit.encode.values import is_array, is_scalar
 from otel_bridge.emit.run import Run
 
-_PLAIN: Final = frozenset({int, float, bool, str, dict, type(None)})
+_PLAIN: Final = frozenset({int, float, bool, str, type(None)})
+_SHOWN: Final = _PLAIN | {dict}
+_MAX_DEPTH: Final = 32
 _NUMBERS: Final = frozenset({int, float, bool})
 _OBJECTS: Final = ("wandb.", "otel_bridge.compat.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
 """Packages whose objects are media and tables."""
@@ -72,18 +74,31 @@ class WandbRecording:
 
     def _without_objects(self, given: Mapping[str, Any], odd: Collection[str], step: Any) -> Mapping[str, Any]:
         """Record media and tables among the values *odd*; return the others, arrays of one number as a number."""
-        special = [key for key in odd if self._is_special(given[key])]
-        values = {key: value for key, value in given.items() if key not in special}
+        special: dict[str, Any] = {}
+        values = dict(given)
         for key in odd:
-            if key in values:
-                values[key] = single_number(values[key])
+            self._sort(values, key, str(key), special, 0)
         if special:
             self.rows.axes.note(values)
-            for key in special:
-                self._take(str(key), given[key], step)
+            for key, value in special.items():
+                self._take(key, value, step)
         else:
             self._row = tuple(given)
         return values
+
+    def _sort(self, values: dict[str, Any], key: str, shown: str, special: dict[str, Any], depth: int) -> None:
+        """Move the value of *key* to *special* if it is media or a table, also within nested dicts."""
+        value = values[key]
+        if type(value) is dict:
+            if depth < _MAX_DEPTH:
+                inner: dict[str, Any] = dict(cast("dict[str, Any]", value))
+                for name in [name for name, one in inner.items() if type(one) not in _PLAIN]:
+                    self._sort(inner, name, f"{shown}/{name}", special, depth + 1)
+                values[key] = inner
+        elif self._is_special(value):
+            special[shown] = values.pop(key)
+        else:
+            values[key] = single_number(value)
 
     def define_metric(self, name: str, step_metric: str | None = None, summary: Collection[str] = ()) -> None:
         """Note the step metric of a key or glob, and the summaries that W&B would show of it."""
@@ -218,4 +233,4 @@ class RecordedSummary(dict[str, Any]):
     def note(self, row: Mapping[str, Any]) -> None:
         """Set the last numbers and texts of a row, which are recorded as such; arrays are not kept alive."""
         if len(self) < _MAX_SUMMARY:
-            super().update({key: value for key, value in row.items() if type(value) in _PLAIN})
+            super().update({key: value for key, value in row.items() if type(value) in _SHOWN})

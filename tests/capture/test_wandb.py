@@ -166,6 +166,7 @@ def test_media_arrive_with_the_step_and_the_files_that_wandb_made(tmp_path: Path
     wandb.log({"t": wandb.Table(columns=["x", "picture"], data=[[1, wandb.Image(red)], [2.5, None]])})
     pathlib.Path("a.gif").write_bytes(b"GIF89a")
     wandb.log({"film": wandb.Video("a.gif"), "plot": wandb.Object3D(np.zeros((4, 3)))})
+    wandb.log({"deep": {"x": 1, "er": {"image": wandb.Image(red, caption="deep")}}})
     """
 
     output = captured(tmp_path, code)
@@ -181,12 +182,14 @@ def test_media_arrive_with_the_step_and_the_files_that_wandb_made(tmp_path: Path
         "page": (5, [("html", "")]),
         "t": (6, [("table", "")]),
         "film": (7, [("video", "")]),
+        "deep/er/image": (8, [("image", "deep")]),
     }
+    assert captured_points(tmp_path) == {"loss": [(4, 1.0)], "deep/x": [(8, 1)]}
     page = (folder.path / "file" / found["page"]["items"][0]["file"]).read_text()
     assert page == "<p>hi</p>"
     assert [item["type"] for item in found["t"]["cells"]] == ["image"]
     assert report_of(runs(tmp_path)).drops == {"not_captured": 1}
-    assert re.search(r"wandb.Image +2\b", output)
+    assert re.search(r"wandb.Image +3\b", output)
     assert re.search(r"wandb.Object3D +1\b", output)
 
 

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.framework_programs import VERL_BATCH, VERL_ROLLOUTER, VERL_TRACES, VERL_TRACKING
+from support.trainers.command_runs import report_of, runs
+from support.trainers.framework_programs import (
+    VERL_BATCH,
+    VERL_ROLLOUTER,
+    VERL_TRACES,
+    VERL_TRACKING,
+    VERL_UNREADABLE,
+)
 from support.trainers.framework_runs import NEEDS_REAL, ends_of, recorded, rollouts_in, rows_of, run_program
 
 pytestmark = NEEDS_REAL
@@ -38,6 +45,42 @@ def test_validation_generations_of_a_process_without_tracking_arrive(tmp_path: P
 
     (one,) = rollouts_in(recorded(tmp_path))
     assert (one["role"], one["split"], one["step"], one["reward"]) == ("rollouter", "eval", 7, 1.0)
+
+
+def test_validation_generations_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    code = VERL_UNREADABLE.replace('samples=[("2+2?", "4")]', "samples=[(1, 2, 3, 4)]")
+
+    run_program(tmp_path, code, real=True)
+
+    assert [one["step"] for one in rollouts_in(recorded(tmp_path))] == [7]
+    assert report_of(runs(tmp_path)).drops == {"adapter_failed": 1}
+
+
+def test_a_plugin_that_cannot_load_is_one_line_and_verl_refuses_the_backend_itself(tmp_path: Path) -> None:
+    code = """
+    import sys
+    from importlib.abc import MetaPathFinder
+
+    class Broken(MetaPathFinder):
+        def find_spec(self, name, path, target=None):
+            if name == "otel_bridge.adapters.verl_traces":
+                raise ImportError("half an installation")
+
+    sys.meta_path.insert(0, Broken())
+    from verl.utils.tracking import Tracking
+
+    Tracking("math", "one", ["console"]).log({"loss": 1.0}, 1)
+    try:
+        Tracking("math", "one", ["console", "otel_bridge"])
+    except AssertionError as refused:
+        print("refused", refused)
+    """
+
+    done = run_program(tmp_path, code, real=True)
+
+    assert "refused otel_bridge is not supported" in done.stdout
+    (line,) = [one for one in done.stderr.splitlines() if one.startswith("otel-bridge:")]
+    assert "verl goes on without the backend otel_bridge: ImportError: half an installation" in line
 
 
 def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> None:
