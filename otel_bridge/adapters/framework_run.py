@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -64,6 +66,11 @@ class FrameworkRun:
         self._lock = threading.RLock()
         self._run: Run | None = None
         self._own, self._stopped = False, False
+        _all.add(self)
+
+    def begin_in_child(self) -> None:
+        """Replace the lock in a forked child: another thread of the parent may have held it."""
+        self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy in another process needs: the run begins there by itself."""
@@ -170,6 +177,10 @@ class _Begun:
         self.run: Run | None = None
         self.environment: dict[str, str] | None = None
 
+    def begin_in_child(self) -> None:
+        """Replace the lock in a forked child."""
+        self.lock = threading.RLock()
+
     def environment_before(self) -> dict[str, str]:
         """Return the variables of the user: those that the present run set for its children are not among them."""
         return environment() if self.environment is None else self.environment
@@ -255,6 +266,10 @@ class _Failures:
         self._lock = threading.Lock()
         self._number, self._first = 0, ""
 
+    def begin_in_child(self) -> None:
+        """Replace the lock in a forked child, and leave the parent's failures to the parent."""
+        self.__init__()  # type: ignore[misc]
+
     def add(self, described: str) -> bool:
         """Add one failure; return whether it is the first one."""
         with self._lock:
@@ -273,6 +288,17 @@ class _Failures:
 
 
 _failures = _Failures()
+_all: weakref.WeakSet[FrameworkRun] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    _begun.begin_in_child()
+    _failures.begin_in_child()
+    for recording in list(_all):
+        recording.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def count_failure(what: str, exc: Exception) -> None:

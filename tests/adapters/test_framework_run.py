@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import otel_bridge
 from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.emit import api
 from support.trainers.emit_samples import environment_of, held, run_in, seen_in
 
 
@@ -151,6 +155,37 @@ def test_exporters_none_records_nothing(tmp_path: Path) -> None:
         recording.log({"loss": 1.0}, 2)
 
         assert seen_in(tmp_path) == []
+
+
+def test_a_child_that_is_forked_while_another_thread_begins_the_run_can_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with environment_of(held(tmp_path)):
+        recording = FrameworkRun("fake", RunNames("p", "a"))
+        inside, goes_on = threading.Event(), threading.Event()
+        real_init = api.init
+
+        def init(**arguments: Any) -> Any:
+            inside.set()
+            goes_on.wait()
+            return real_init(**arguments)
+
+        monkeypatch.setattr(api, "init", init)
+        thread = threading.Thread(target=recording.begin)
+        thread.start()
+        inside.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # a child that waits for a lock is killed
+            monkeypatch.undo()
+            recording.log({"loss": 1.0}, 1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        goes_on.set()
+        thread.join()
+
+        assert status == 0
+        assert [seen.steps for seen in seen_in(tmp_path) if seen.rows] == [[1]]
 
 
 def test_a_copy_in_another_process_begins_the_run_by_itself(tmp_path: Path) -> None:
