@@ -1,0 +1,241 @@
+"""verl's tracking: the backend ``otel_bridge``, validation generations and training batches.
+
+verl has no registry, so its classes are wrapped. No run begins before the backend is named:
+``trainer.logger=[console,otel_bridge]``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Final, cast
+
+from otel_bridge.adapters.framework_import import framework_class
+from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.adapters.verl_traces import install_traces
+
+BACKEND: Final = "otel_bridge"
+_REQUIREMENT: Final = "verl>=0.9.1"
+_TRAINERS: Final = {
+    "verl.trainer.ppo.ray_trainer": "RayPPOTrainer",
+    "verl.trainer.ppo.v1.trainer_base": "PPOTrainer",
+}
+_WRAPPED: Final = "otel_bridge_wrapped"
+_batch: ContextVar[Any] = ContextVar("otel_bridge_verl_batch", default=None)
+
+
+class VerlLogger:
+    """The backend ``otel_bridge`` of one ``Tracking``.
+
+    Args:
+        project_name: Project.
+        experiment_name: Name of the run.
+        config: Hyperparameters.
+    """
+
+    current: VerlLogger | None = None
+    """The last one of this process, which validation generations and training batches belong to."""
+
+    def __init__(self, project_name: str, experiment_name: str, config: object) -> None:
+        names = RunNames(project_name, experiment_name, "trainer")
+        self.recording = FrameworkRun("verl", names, config)
+        self.recording.begin()
+        VerlLogger.current = self
+        self._finished = False
+
+    @guarded
+    def log(self, data: Mapping[str, object], step: int) -> None:
+        """Record one row."""
+        self.recording.log(data, step)
+
+    def finish(self, exit_code: int = 0) -> None:
+        """End the run, once."""
+        if not self._finished:
+            self._finished = True
+            self.recording.finish("failed" if exit_code else "finished")
+
+
+def install() -> None:
+    """Make the backend known to verl in this process, once.
+
+    Raises:
+        MissingExtraError: verl is not installed, or too old.
+    """
+    tracking: Any = framework_class("verl.utils.tracking:Tracking", _REQUIREMENT)
+    generations: Any = framework_class("verl.utils.tracking:ValidationGenerationsLogger", _REQUIREMENT)
+    if BACKEND not in tracking.supported_backend:
+        tracking.supported_backend.append(BACKEND)
+        _wrap_tracking(tracking)
+        _wrap_generations(generations)
+        install_traces()
+
+
+def _wrap_tracking(tracking: Any) -> None:
+    real_init, real_finish = tracking.__init__, tracking.finish
+
+    @functools.wraps(real_init)
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        real_init(self, *given, **named)
+        _add_backend(self, inspect.signature(real_init), given, named)
+
+    @functools.wraps(real_finish)
+    def finish(self: Any, exit_code: int = 0) -> None:
+        try:
+            real_finish(self, exit_code)
+        finally:
+            logger = getattr(self, "logger", {}).get(BACKEND)
+            if logger is not None:
+                logger.finish(exit_code)
+
+    tracking.__init__, tracking.finish = init, finish
+
+
+@guarded
+def _add_backend(tracking: Any, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """Add the backend to a new ``Tracking``, if its arguments name the backend."""
+    asked = signature.bind(tracking, *given, **named).arguments
+    if _is_named(asked.get("default_backend", ())):
+        tracking.logger[BACKEND] = VerlLogger(asked["project_name"], asked["experiment_name"], asked.get("config"))
+        wrap_trainers()
+
+
+def _wrap_generations(generations: Any) -> None:
+    real_log = generations.log
+
+    @functools.wraps(real_log)
+    def log(self: Any, *given: Any, **named: Any) -> Any:
+        result = real_log(self, *given, **named)
+        _log_validation(self, inspect.signature(real_log), given, named)
+        return result
+
+    generations.log = log
+
+
+@guarded
+def _log_validation(
+    generations: Any, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> None:
+    """Record validation samples, if the arguments name the backend."""
+    asked = signature.bind(generations, *given, **named).arguments
+    if _is_named(asked["loggers"]):
+        _log_generations(generations, asked["samples"], asked["step"])
+
+
+def _log_generations(generations: Any, samples: Sequence[Sequence[Any]], step: int) -> None:
+    """Record validation samples, also in a process without ``Tracking``, such as the rollouter of the async mode."""
+    if VerlLogger.current is not None:
+        recording = VerlLogger.current.recording
+    else:
+        recording = rollouter_run(generations.project_name, generations.experiment_name)
+    recording.begin()  # what fails below is counted in the run
+    inputs, outputs, scores = zip(*samples, strict=True) if samples else ((), (), ())
+    recording.log_generations(
+        prompts=list(inputs), responses=list(outputs), rewards=list(scores), step=step, split="eval"
+    )
+
+
+@functools.cache
+def rollouter_run(project_name: str | None, experiment_name: str | None) -> FrameworkRun:
+    """Return the run of a process that makes rollouts and has no ``Tracking``."""
+    return FrameworkRun("verl", RunNames(project_name, experiment_name, "rollouter"))
+
+
+# --- training batches -------------------------------------------------------------------------------------------------
+
+
+def wrap_trainers() -> None:
+    """Let the trainers of this process record the batches that they dump (``trainer.rollout_data_dir``)."""
+    for module, name in _TRAINERS.items():
+        trainer: Any = getattr(sys.modules.get(module), name, None)
+        if trainer is not None and not getattr(trainer, _WRAPPED, False):
+            setattr(trainer, _WRAPPED, True)
+            _wrap_trainer(trainer)
+
+
+def _wrap_trainer(trainer: Any) -> None:
+    real_log, real_dump = trainer._log_rollout_data, trainer._dump_generations
+
+    @functools.wraps(real_log)
+    def log_rollout_data(self: Any, batch: Any, *arguments: Any, **named: Any) -> Any:
+        with _batch_of_step(batch):
+            return real_log(self, batch, *arguments, **named)
+
+    @functools.wraps(real_dump)
+    def dump_generations(self: Any, *arguments: Any, **named: Any) -> Any:
+        if (batch := _batch.get()) is not None:  # else a validation
+            _log_dump(self, batch, real_dump, arguments, named)
+        return real_dump(self, *arguments, **named)
+
+    trainer._log_rollout_data, trainer._dump_generations = log_rollout_data, dump_generations
+
+
+@contextlib.contextmanager
+def _batch_of_step(batch: Any) -> Generator[None]:
+    token = _batch.set(batch)
+    try:
+        yield
+    finally:
+        _batch.reset(token)
+
+
+@guarded
+def _log_dump(
+    trainer: Any, batch: Any, dump: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]
+) -> None:
+    """Record a training batch: groups by ``uid``, numbers of the reward function as parts of the reward."""
+    given = inspect.signature(dump).bind(trainer, *arguments, **named).arguments
+    inputs, outputs, truths = given["inputs"], given["outputs"], given["gts"]
+    extra: Mapping[str, Sequence[Any]] = given["reward_extra_infos_dict"]
+    number = len(outputs)
+    columns = {name: list(values) for name, values in extra.items() if len(values) == number}
+    parts = {name: values for name, values in columns.items() if all(map(_is_number, values))}
+    others = {name: values for name, values in columns.items() if name not in parts and name != "uid"}
+    others["ground_truth"] = truths
+    advantages, uids = _advantages(batch, number), _uids(batch, columns.get("uid"), number)
+    rollouts = [
+        {
+            "messages": [
+                {"role": "user", "content": inputs[place]},
+                {"role": "assistant", "content": outputs[place]},
+            ],
+            "reward": given["scores"][place],
+            "rewards": {name: float(values[place]) for name, values in parts.items()},
+            "advantage": advantages[place],
+            "group": uids[place],
+            "batch_index": place,
+            "metadata": {name: values[place] for name, values in others.items() if values[place] is not None},
+        }
+        for place in range(number)
+    ]
+    if VerlLogger.current is not None:
+        VerlLogger.current.recording.log_rollouts(rollouts, step=trainer.global_steps)
+
+
+def _is_number(value: object) -> bool:
+    return hasattr(value, "__float__") and not isinstance(value, str)
+
+
+def _uids(batch: Any, keys: Sequence[Any] | None, number: int) -> Sequence[str | None]:
+    """Return the group of each sample; the new trainer has keys ``<uid>_<rollout>_<output>`` instead."""
+    found: Any = getattr(batch, "non_tensor_batch", {}).get("uid")
+    if found is not None and len(found) == number:
+        return [str(one) for one in found]
+    return [None] * number if keys is None else [str(one).rsplit("_", 2)[0] for one in keys]
+
+
+def _advantages(batch: Any, number: int) -> Sequence[float | None]:
+    """Return the mean advantage over the tokens of each response, where the batch has advantages."""
+    tensors: Any = getattr(batch, "batch", None)
+    if tensors is None or "advantages" not in tensors.keys() or "response_mask" not in tensors.keys():  # noqa: SIM118
+        return [None] * number
+    mask = tensors["response_mask"]
+    means: Any = (tensors["advantages"] * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+    return cast("list[float]", means.tolist())
+
+
+def _is_named(backends: Any) -> bool:
+    return backends == BACKEND or (not isinstance(backends, str) and BACKEND in backends)
