@@ -8,15 +8,17 @@ Reads lines from standard input (``rows trainer 1 3``, ``rollouts``, ``config tr
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from otel_bridge.errors import ExporterError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter, WritesSummary
-from otel_bridge.records import Record, Row, Status
+from otel_bridge.records import MediaItem, MediaRecord, Record, Row, Status, axis_of
 from otel_bridge.testing import deliver, open_writer, samples
 from otel_bridge.testing.child import FileMemory
 from otel_bridge_wandb import exporter
@@ -102,6 +104,8 @@ class Machine:
                 self.rollouts(role, int(first), int(last))
             case ["config", role, config]:
                 self.config(role, json.loads(config))
+            case ["media", role, step]:
+                self.write([*_media(role, int(step))])
             case ["summary", role, key, value]:
                 cast("WritesSummary", self.writer).write_summary(role, {f"{role}/{key}": float(value)})
             case ["durable"]:
@@ -111,6 +115,19 @@ class Machine:
             case _:
                 self.writer.close()
         return None
+
+
+def _media(role: str, step: int) -> Iterator[MediaRecord]:
+    """A page, and a table whose cell holds a film: neither needs pillow."""
+    page, film = f"<p>{step}</p>".encode(), b"\0\0\0\x18ftyp" + bytes([step])
+    table = json.dumps({"columns": ["film"], "rows": [[{"media": 0}]]}).encode()
+    cell = MediaItem("video", "video/mp4", film, hashlib.sha256(film).hexdigest())
+    for key, kind, mime, data in (("page", "html", "text/html", page), ("films", "table", "application/json", table)):
+        item = MediaItem(kind, mime, data, hashlib.sha256(data).hexdigest())
+        axis, cells = axis_of(role), [cell] if kind == "table" else []
+        yield MediaRecord(
+            f"media:{role}:{step}:{key}", role, f"{role}/{key}", step, axis, samples.START_UNIX_NS, [item], cells
+        )
 
 
 def main() -> None:
