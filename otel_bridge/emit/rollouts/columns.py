@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
+
+import orjson
 
 from otel_bridge.emit.encode import coerce
 
@@ -134,7 +137,7 @@ def is_blank(prompt: object) -> bool:
 
 # Assignment of entries of parallel lists to rollouts as turns, and of prompts and groups to rollouts.
 
-_EDGE: Final = 512
+_EDGE: Final = 256
 
 
 def folded(trajectory_ids: Column, entries: int) -> list[list[int]]:
@@ -207,20 +210,23 @@ class Layout:
 
 
 class PromptGroups:
-    """Names of prompts: equal prompts have the same name in every process and at every step."""
+    """Names of prompts: equal prompts have the same name in every process and at every step, different ones do not."""
 
     def __init__(self) -> None:
-        self._names: dict[object, str] = {}
+        self._names: dict[object, tuple[str, object]] = {}
 
     def name(self, prompt: object) -> str:
         """Return the group of *prompt*."""
         known = prompt if type(prompt) is str else id(prompt)
-        name = self._names.get(known)
-        if name is None:
-            start, end = _edges(prompt)
-            digest = hashlib.md5(f"{start}\0{end}".encode("utf-8", "replace"), usedforsecurity=False)
-            name = self._names[known] = digest.hexdigest()[:12]
-        return name
+        if known not in self._names:
+            data = _content(prompt)
+            # The whole prompt: templates give many prompts the same beginning, end and length. crc32 takes a fifth of
+            # the time of a cryptographic digest; with the edges, two prompts hardly share a name.
+            parts = f"{zlib.crc32(data):08x}{len(data)}".encode(), data[:_EDGE], data[-_EDGE:]
+            digest = hashlib.md5(b"\0".join(parts), usedforsecurity=False)
+            # The prompt is kept: the id of an object that is gone may be that of another one.
+            self._names[known] = digest.hexdigest()[:12], prompt
+        return self._names[known][0]
 
 
 def places_in_groups(groups: Sequence[str | None]) -> list[int]:
@@ -234,14 +240,23 @@ def places_in_groups(groups: Sequence[str | None]) -> list[int]:
     return places
 
 
-def _edges(prompt: Any) -> tuple[str, str]:  # whatever the user put there
-    """Return beginning and end of a prompt, which distinguish prompts and are cheap for long ones."""
+def _content(prompt: object) -> bytes:
+    """Return what distinguishes a prompt: its text, or its messages or token ids as JSON."""
     if isinstance(prompt, str):
-        return prompt[:_EDGE], f"{prompt[-_EDGE:]}{len(prompt)}"
-    if isinstance(prompt, Mapping):
-        return _edges(str(coerce.mapping(cast("object", prompt)).get("content")))
-    if isinstance(prompt, (list, tuple)) and prompt:
-        entries = cast("Sequence[Any]", prompt)
-        texts = [str(entry) for entry in entries[:16]] if not isinstance(entries[0], (str, Mapping)) else []
-        return "".join(texts) or _edges(entries[0])[0], _edges(entries[-1])[1]
-    return str(cast("object", prompt))[:_EDGE], ""
+        return prompt.encode("utf-8", "replace")
+    tolist = getattr(prompt, "tolist", None)
+    value: object = tolist() if callable(tolist) else prompt
+    try:
+        return orjson.dumps(value, default=_described, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:  # a text that is not Unicode, or an integer beyond 64 bits
+        return str(value).encode("utf-8", "replace")
+
+
+def _described(value: object) -> object:
+    """Return what JSON shows of an object: a list or its type, never its address, which differs by process."""
+    tolist = getattr(value, "tolist", None)
+    if callable(tolist):
+        return tolist()
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[object, object]", value))
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else type(value).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from otel_bridge.emit.rollouts.calls import log_generations
+from otel_bridge.emit.rollouts.columns import PromptGroups
 from support.trainers.emit_rollout_doubles import MemoryRun, attributes, message, said
 
 
@@ -246,6 +248,40 @@ def test_turns_as_token_ids_say_only_what_is_new() -> None:
     parts = [entry["parts"][0] for entry in said(run.roots[0]).input]
     assert [part.get("content", part.get("response")) for part in parts] == ["1", "2", "3"]
     assert said(run.roots[0]).output == [message("assistant", "4")]
+
+
+_TEMPLATE = ["<|system|>" + "be brief. " * 100, "<|assistant|>" + "think first. " * 100]
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        [f"{_TEMPLATE[0]}{question}{_TEMPLATE[1]}" for question in ("2 + 2?", "3 + 3?")],
+        [[*range(40), question, *range(40)] for question in (101, 102)],
+        [np.array([*range(40), question, *range(40)]) for question in (101, 102)],
+        [
+            [message("system", _TEMPLATE[0]), message("user", question), message("user", _TEMPLATE[1])]
+            for question in ("2 + 2?", "3 + 3?")
+        ],
+        [[{"role": "user", "content": [{"text": question}, {"image": object()}]}] for question in ("2 + 2?", "3 + 3?")],
+        [b"2 + 2?", b"3 + 3?"],
+        ["a\udc80b", "a\udc80c"],
+        [[2**70], [2**71]],
+    ],
+    ids=["text", "token ids", "arrays", "messages", "objects", "bytes", "not Unicode", "large integers"],
+)
+def test_prompts_of_one_template_are_groups_of_their_own_and_equal_prompts_one(prompts: list[Any]) -> None:
+    names = PromptGroups()
+    first, second = (names.name(prompt) for prompt in prompts)
+
+    assert first != second
+    assert PromptGroups().name(copy.deepcopy(prompts[0])) == first
+
+
+def test_a_prompt_that_is_gone_does_not_give_its_group_to_another() -> None:
+    names = PromptGroups()
+
+    assert len({names.name([number]) for number in range(50)}) == 50
 
 
 def test_groups_with_and_without_trajectory_ids_mix() -> None:
