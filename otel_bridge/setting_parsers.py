@@ -56,7 +56,8 @@ class Setting(Generic[T]):
             return self.parse(raw.strip())
         except ValueError as exc:
             seen = "…" if self.secret else repr(raw)
-            message = f"{self.name}={seen}: {exc}; unset it to use the default, {self.default!r}"
+            default = "for none" if self.default in (None, (), "") else f"to use the default, {self.default!r}"
+            message = f"{self.name}={seen}: {exc}; unset it {default}"
             raise ConfigError(message) from (None if self.secret else exc)
 
 

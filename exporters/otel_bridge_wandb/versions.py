@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from otel_bridge.capabilities import Capabilities, accepts, release_of
 from otel_bridge.errors import BlockedError
+from otel_bridge.text.secret_patterns import redact_and_cut
 
 INSTALL: Final = "pip install 'wandb>=0.23.1,<1'"
 TESTED_WITH: Final = "0.23.1, 0.24.2, 0.25.1, 0.26.1, 0.27.2, 0.28.2, 0.30.0, 0.31.0"
@@ -126,7 +127,7 @@ def _require_many_runs(wandb: Any, tracker: str) -> None:
     try:
         wandb.Settings(reinit="create_new")
     except Exception as exc:
-        reason = " ".join(str(exc).split())[:300]
+        reason = redact_and_cut(" ".join(str(exc).split()), 300)
         raise BlockedError(f"{tracker} does not take Settings(reinit='create_new'): {reason}", help=INSTALL) from exc
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from otel_bridge.errors import BlockedError, RetryableError
+from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_wandb.errors import outcome
 from otel_bridge_wandb.settings import UploadLimits
 
@@ -283,7 +284,7 @@ def fatal_error(log_file: Path) -> str:
     except OSError:
         return ""
     found = _FATAL.findall(tail)
-    return found[-1][:500] if found else ""
+    return redact_and_cut(found[-1], 500) if found else ""
 
 
 def artifact_name(run_id: str, key: str) -> str:
