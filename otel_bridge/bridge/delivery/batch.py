@@ -309,12 +309,15 @@ def kinds_of(signals: Sequence[str], *, takes_traces: bool = False) -> tuple[int
 
 
 def needs_writer(at: Destination, records: Sequence[Record], end: End | None) -> bool:
-    """Return whether these records need an open run in the tracker; a config alone does not."""
+    """Return whether these records need an open run in the tracker; a config alone does not.
+
+    A run that failed or was killed before its first row needs one: its tracker shows it, with its config.
+    """
     kinds = {type(record) for record in records}
     if kinds & {Row, RolloutRecord, PlainTrace, Summary, MediaRecord, Alert}:
         return True
     if not at.opened:
-        return False
+        return end is not None and bool(end.id) and end.status is not Status.FINISHED
     if Evaluation in kinds:
         return True
     return (not at.ended and bool(records or end)) or (end is not None and end.status is not at.end_status)
