@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _TARGETS = {
-    "wandb": ("otel_bridge.capture.wandb_sdk", ("wandb",)),
+    "wandb": ("otel_bridge.capture.wandb.sdk", ("wandb",)),
     "trackio": ("otel_bridge.capture.trackio_sdk", ("trackio",)),
     "tensorboard": (
         "otel_bridge.capture.tensorboard",

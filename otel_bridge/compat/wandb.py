@@ -17,9 +17,9 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from otel_bridge.capture import hook
-from otel_bridge.capture.wandb_arguments import RunFacts, WandbArguments, begin, facts_of, goes_on, resumed_step
-from otel_bridge.capture.wandb_recording import RecordedSummary, WandbRecording
-from otel_bridge.capture.wandb_run import NEUTRAL, NoArtifact
+from otel_bridge.capture.wandb.arguments import RunFacts, WandbArguments, begin, facts_of, goes_on, resumed_step
+from otel_bridge.capture.wandb.recording import RecordedSummary, WandbRecording
+from otel_bridge.capture.wandb.run import NEUTRAL, NoArtifact
 from otel_bridge.compat.objects import (
     WandbAudio,
     WandbChart,

@@ -1,4 +1,4 @@
-"""The calls of wandb without wandb: what is not in test_wandb.py, which runs every call with both."""
+"""The calls of wandb without wandb: what is not in wandb/test_calls.py, which runs every call with both."""
 
 from __future__ import annotations
 

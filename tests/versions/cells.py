@@ -25,7 +25,7 @@ MORE: Final[Mapping[str, Sequence[str]]] = {
             for name in ("online/test_contract", "test_offline", "content/test_media", "shared/test_together")
         ),
         "tests/exporters/test_media.py",
-        "tests/capture/test_wandb.py",
+        *(f"tests/capture/wandb/test_{name}.py" for name in ("calls", "runs", "processes")),
     ),
     "mlflow": (
         *(f"tests/exporters/mlflow/test_{name}.py" for name in ("rows", "runs", "params", "traces", "rewards")),

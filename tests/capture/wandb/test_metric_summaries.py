@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from otel_bridge.capture.metric_summaries import MetricSummaries
+from otel_bridge.capture.wandb.metric_summaries import MetricSummaries
 
 
 def test_each_kind_is_computed_over_the_finite_numbers_of_its_keys() -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
-from otel_bridge.capture.wandb_arguments import RunFacts
-from otel_bridge.capture.wandb_recording import WandbRecording
+from otel_bridge.capture.wandb.arguments import RunFacts
+from otel_bridge.capture.wandb.recording import WandbRecording
 
 NEUTRAL: Final = {
     "display": False, "finish_artifact": None, "link_artifact": None, "link_model": None,

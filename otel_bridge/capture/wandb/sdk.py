@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_bridge.capture import hook
-from otel_bridge.capture.wandb_arguments import WandbArguments, begin, facts_of, goes_on, resumed_step
-from otel_bridge.capture.wandb_recording import WandbRecording
-from otel_bridge.capture.wandb_run import define_metric, run_class
+from otel_bridge.capture.wandb.arguments import WandbArguments, begin, facts_of, goes_on, resumed_step
+from otel_bridge.capture.wandb.recording import WandbRecording
+from otel_bridge.capture.wandb.run import define_metric, run_class
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose

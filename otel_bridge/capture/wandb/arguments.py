@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from otel_bridge.capture.process_runs import begin_run
-from otel_bridge.capture.wandb_recording import WandbRecording
+from otel_bridge.capture.wandb.recording import WandbRecording
 from otel_bridge.emit.run import Run
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import axis_of, run_id_of
