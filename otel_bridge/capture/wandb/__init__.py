@@ -1,0 +1,1 @@
+"""Capture of wandb: its module and its runs replaced, by its rules for rows, steps, config and summary."""
