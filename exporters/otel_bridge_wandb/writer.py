@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -189,7 +190,7 @@ class WandbRunWriter:
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Log one increment for each key among *rollouts*."""
         opened = self._open()
-        for key, grouped in groupby(_due(rollouts, opened.store), _rollout_key):
+        for key, grouped in groupby(_due(rollouts, opened.store), attrgetter("key")):
             group = list(grouped)
             with as_bridge_errors("logging rollouts", group[0].position):
                 increment = opened.tables.rollouts(key, group)
@@ -222,7 +223,7 @@ class WandbRunWriter:
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Log one increment of the table of evaluations for each rollout key among *values*."""
         opened = self._open()
-        for key, grouped in groupby(_due(values, opened.store), _late_key):
+        for key, grouped in groupby(_due(values, opened.store), attrgetter("rollout_key")):
             group = list(grouped)
             with as_bridge_errors("logging late values", group[0].position):
                 increment = opened.tables.late(key, group)
@@ -383,14 +384,6 @@ def _log_table(opened: OpenRun, increment: Increment, positions: Sequence[Positi
     except BaseException:
         increment.undo()
         raise
-
-
-def _rollout_key(rollout: RolloutRecord) -> str:
-    return rollout.key
-
-
-def _late_key(value: Evaluation) -> str:
-    return value.rollout_key
 
 
 def _due(records: Sequence[R], store: RunStore) -> Sequence[R]:

@@ -11,9 +11,9 @@ from typing import Any, Final, cast
 
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
-from otel_bridge.capture.wandb.metric_summaries import MetricSummaries
 from otel_bridge.capture.rows import MergedRows
 from otel_bridge.capture.tables import SeenTables, has_step, rollouts_of, split_of
+from otel_bridge.capture.wandb.metric_summaries import MetricSummaries
 from otel_bridge.emit.encode.values import is_array, is_scalar
 from otel_bridge.emit.run import Run
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from otel_bridge.testing import samples
+from support.trackers import wandb_shared_machines as shared
 from support.trackers.wandb_backend.server import WandbServer
 from support.trackers.wandb_backend.state import WandbRun
-from support.waiting import HANG_S
-
-from support.trackers import wandb_shared_machines as shared
-from support.trackers.wandb_shared_machines import ID, ROLES, ROOT, PYTHON, SHARED, Begin, Machine, until
+from support.trackers.wandb_shared_machines import ID, ROLES, Begin, Machine, until
 
 server = shared.server
 begin = shared.begin
