@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from otel_bridge.adapters.framework_import import framework_class
-from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+from otel_bridge.adapters.parts.framework_import import framework_class
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

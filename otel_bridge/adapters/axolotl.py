@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_bridge.adapters.framework_import import framework_class
-from otel_bridge.adapters.framework_run import guarded
+from otel_bridge.adapters.parts.framework_import import framework_class
+from otel_bridge.adapters.parts.framework_run import guarded
 
 if TYPE_CHECKING:
 

@@ -18,7 +18,7 @@ from otel_bridge.errors import MissingExtraError, OtelBridgeError
 from otel_bridge.settings import LIGHTNING
 
 if TYPE_CHECKING:
-    from otel_bridge.adapters.framework_run import FrameworkRun
+    from otel_bridge.adapters.parts.framework_run import FrameworkRun
     from otel_bridge.emit.run import Run
 
 _PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric")
@@ -50,7 +50,7 @@ class LightningLogger:
         attached: bool = False,
         **arguments: Any,
     ) -> None:
-        from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, checked_arguments  # noqa: PLC0415
+        from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments  # noqa: PLC0415
 
         super().__init__()
         self._save_dir, self._attached = save_dir, attached

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_bridge.adapters.framework_import import framework_class
-from otel_bridge.adapters.framework_run import checked_arguments, guarded
+from otel_bridge.adapters.parts.framework_import import framework_class
+from otel_bridge.adapters.parts.framework_run import checked_arguments, guarded
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.settings import GENERATED_PROJECT, PROJECT, environment
 

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.settings import RUN_NAME, environment
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
-from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 
 ROLE: Final = "rollout"
 """Role of the rollouts, that of slime's metrics ``rollout/*``, unless the run of the process has one."""

@@ -13,9 +13,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from otel_bridge.adapters.framework_import import framework_class
-from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
-from otel_bridge.adapters.trl_completions import CompletionReader
+from otel_bridge.adapters.parts.framework_import import framework_class
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+from otel_bridge.adapters.parts.trl_completions import CompletionReader
 
 if TYPE_CHECKING:
 

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_bridge.adapters.framework_import import framework_class
-from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+from otel_bridge.adapters.parts.framework_import import framework_class
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
 from otel_bridge.errors import ConfigError
 
 if TYPE_CHECKING:

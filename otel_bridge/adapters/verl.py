@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 try:
-    from otel_bridge.adapters.verl_tracking import BACKEND, VerlLogger, install
+    from otel_bridge.adapters.parts.verl_tracking import BACKEND, VerlLogger, install
 
     install()
 except Exception as error:

@@ -63,7 +63,7 @@ def test_a_plugin_that_cannot_load_is_one_line_and_verl_refuses_the_backend_itse
 
     class Broken(MetaPathFinder):
         def find_spec(self, name, path, target=None):
-            if name == "otel_bridge.adapters.verl_traces":
+            if name == "otel_bridge.adapters.parts.verl_traces":
                 raise ImportError("half an installation")
 
     sys.meta_path.insert(0, Broken())

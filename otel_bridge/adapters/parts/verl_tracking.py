@@ -14,9 +14,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
-from otel_bridge.adapters.framework_import import framework_class
-from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
-from otel_bridge.adapters.verl_traces import install_traces
+from otel_bridge.adapters.parts.framework_import import framework_class
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.adapters.parts.verl_traces import install_traces
 
 BACKEND: Final = "otel_bridge"
 _REQUIREMENT: Final = "verl>=0.9.1"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import otel_bridge
-from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.emit import api
 from support.trainers.emit_samples import environment_of, held, run_in, seen_in
 

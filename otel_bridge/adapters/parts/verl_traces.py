@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from otel_bridge.adapters.framework_import import framework_class
-from otel_bridge.adapters.framework_run import FrameworkRun, RunNames, guarded
+from otel_bridge.adapters.parts.framework_import import framework_class
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 
 if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.live import LiveRollout
