@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -104,8 +105,15 @@ def test_a_full_disk_drops_what_does_not_fit_and_both_sides_go_on_when_there_is_
         time.sleep(1.1)  # the limit is counted once a second
         trainer.log(150, 100, width=10)
         filler.unlink()
-        time.sleep(1.1)
-        trainer.log(250, 50)
+        probes = count(250)
+
+        def goes_on() -> bool:  # on a busy machine the limit is counted less often
+            trainer.log(next(probes), 1)
+            return any(step >= 250 for step in rows(base))
+
+        until(goes_on)
+        first = next(probes)
+        trainer.log(first, 50)
         said = trainer.end()
         until(lambda: ended(base) and not bridges(base))
         got, report, ends = rows(base), read_report(only_folder(base)), status(base)
@@ -114,8 +122,8 @@ def test_a_full_disk_drops_what_does_not_fit_and_both_sides_go_on_when_there_is_
     assert ends == ["finished"]
     dropped = sum(report.drops.get(reason, 0) for reason in ("disk_full", "directory_full", "disk_half_full"))
     assert got == sorted(set(got))
-    assert set(got) >= {*range(50), *range(250, 300)}
-    assert (dropped > 100, len(got) + dropped) == (True, 300)
+    assert set(got) >= {*range(50), *range(first, first + 50)}
+    assert (dropped > 100, len(got) + dropped) == (True, first + 50)
     assert "dropped: " in said
 
 
