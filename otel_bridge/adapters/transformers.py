@@ -100,6 +100,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         """Record one row, and what a training as a whole has, as last values."""
         if (recording := self._begin(args, state, model)) is not None and logs:
             if last := {key: logs[key] for key in _LAST_VALUES if key in logs}:
+                flos = getattr(state, "total_flos", None)
+                if "train_runtime" in last and flos is not None:  # PrinterCallback takes it out of the shared dict
+                    last.setdefault("total_flos", flos)
                 recording.summary(last)
             if row := renamed({key: value for key, value in logs.items() if key not in last}):
                 recording.log(row, state.global_step)

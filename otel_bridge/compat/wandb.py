@@ -291,15 +291,19 @@ util = SimpleNamespace(generate_id=_generate_id)
 sdk = SimpleNamespace(lib=SimpleNamespace(runid=SimpleNamespace(generate_id=_generate_id)))
 
 
+class NotInCompatError(MissingExtraError, AttributeError):
+    """Raised for names that only the real package has; `hasattr` is false for them."""
+
+
 def __getattr__(name: str) -> Any:
     """Return a function of the current run.
 
     Raises:
-        MissingExtraError: Only the real package has it.
+        NotInCompatError: Only the real package has it.
         AttributeError: It is not a name of wandb's that programs use.
     """
     if name in _ONLY_REAL:
-        raise MissingExtraError(f"wandb.{name} needs W&B's own package: pip install wandb, and `import wandb`")
+        raise NotInCompatError(f"wandb.{name} needs W&B's own package: pip install wandb, and `import wandb`")
     if name not in _OF_RUN:
         raise AttributeError(f"module 'otel_bridge.compat.wandb' has no attribute {name!r}: see docs/capture.md")
 

@@ -38,6 +38,7 @@ def test_a_table_is_filled_as_in_wandb() -> None:
 def test_what_only_the_real_package_has_says_so(name: str) -> None:
     with pytest.raises(MissingExtraError, match=f"wandb.{name} needs W&B's own package: pip install wandb"):
         getattr(compat, name)
+    assert not hasattr(compat, name)
 
 
 def test_other_names_are_missing_as_in_any_module_and_calls_before_init_are_errors() -> None:

@@ -18,6 +18,7 @@ from otel_bridge.emit.encode.values import is_array, is_scalar
 from otel_bridge.emit.run import Run
 
 _PLAIN: Final = frozenset({int, float, bool, str, type(None)})
+_KEYS: Final = frozenset({str})
 _SHOWN: Final = _PLAIN | {dict}
 _MAX_DEPTH: Final = 32
 _NUMBERS: Final = frozenset({int, float, bool})
@@ -61,6 +62,8 @@ class WandbRecording:
                 self.run.log(data)
                 return
             values = cast("Mapping[str, Any]", data)
+            if not _KEYS.issuperset(map(type, values)):
+                values = {str(key): value for key, value in values.items()}
             if odd := [key for key, value in values.items() if type(value) not in _PLAIN]:
                 values = self._without_objects(values, odd, step)
             else:

@@ -154,7 +154,8 @@ def next_commands(state: RunState, *, here: bool) -> list[str]:
     lines = [f"  {line}" for line in place_commands(report)]
     # No bridge delivers: it gave up, was killed, or ended before more was appended.
     if not state.bridge_alive and not state.refused and (state.unread_bytes or not report.ended):
-        lines.append(f"  otel-bridge drain {state.folder}")
+        exporters = "" if report.exporters else "--exporters trackio "  # a run without an exporter needs a choice
+        lines.append(f"  otel-bridge drain {exporters}{state.folder}")
     if any(one.dead_letters for one in report.exporters.values()):
         lines.append(f"  otel-bridge dead-letters list {state.folder}")
     return lines

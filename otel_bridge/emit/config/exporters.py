@@ -81,6 +81,9 @@ def choose(
     """
     asked = _asked(argument)
     by_signal = _by_launcher(asked, env) if launched else _by_environment(asked, env)
+    for chosen in by_signal.values():
+        if NONE in chosen and len(set(chosen)) > 1:
+            raise ConfigError(f"exporters {','.join(chosen)}: expected {NONE} alone, or trackers without it")
     refused = any(NONE in chosen for chosen in by_signal.values())
     kept = {signal: tuple(n for n in chosen if n != NONE) for signal, chosen in by_signal.items()}
     used = dict.fromkeys(name for chosen in kept.values() for name in chosen)

@@ -13,6 +13,7 @@ from support.trainers.captured_wandb import (
     captured,
     captured_config,
     captured_points,
+    rollouts,
 )
 from support.trainers.command_runs import (
     PYTHON,
@@ -216,3 +217,20 @@ def test_teardown_ends_the_run_and_another_may_begin(tmp_path: Path) -> None:
     captured(tmp_path, code)
 
     assert captured_points(tmp_path) == {"a": [(0, 1), (1, 2)]}
+
+
+def test_keys_that_are_not_text_become_text_and_cost_neither_row_nor_table(tmp_path: Path) -> None:
+    captured(
+        tmp_path,
+        """
+        import wandb
+        run = wandb.init(project="p", name="keys")
+        run.define_metric("val/*", step_metric="epoch")
+        run.log({"good": 2, 5: 6})
+        run.log({"gen": wandb.Table(["prompt", "response", "reward"], data=[["i", "o", 0.5]])})
+        """,
+    )
+
+    assert captured_points(tmp_path)["good"] == [(0, 2)]
+    assert captured_points(tmp_path)["5"] == [(0, 6)]
+    assert len(rollouts(tmp_path)) == 1

@@ -36,6 +36,11 @@ def test_nothing_named_is_nothing_chosen() -> None:
     assert choose(None, {}, _CWD) == RequestedDestinations(everywhere(), {})
 
 
+def test_none_stands_alone() -> None:
+    with pytest.raises(ConfigError, match="exporters none,file: expected none alone, or trackers without it"):
+        choose("none,file", {}, _CWD)
+
+
 def test_none_is_a_choice() -> None:
     assert choose("none", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, _CWD) == RequestedDestinations(
         everywhere(), {}, True
