@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from otel_bridge.capture.wandb.recording import AttributeDict
 from otel_bridge.emit.encode.histogram import Histogram
 from otel_bridge.emit.media.values import Audio, Html, Image, Video
 
@@ -133,7 +134,7 @@ class WandbChart:
         del given, named
 
 
-class WandbConfig(dict[str, Any]):
+class WandbConfig(AttributeDict):
     """The hyperparameters of a run; each change is recorded once the run has begun."""
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
@@ -142,14 +143,6 @@ class WandbConfig(dict[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         self.update({key: value})
-
-    def __getattr__(self, key: str) -> Any:
-        try:
-            return self[key]
-        except KeyError:
-            raise AttributeError(key) from None
-
-    __setattr__ = __setitem__
 
     def update(self, *given: Any, allow_val_change: Any = None, **named: Any) -> None:
         """Set and record entries, given as a mapping or a namespace."""

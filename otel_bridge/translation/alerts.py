@@ -125,7 +125,7 @@ class _ValueCauses:
             rule, key, sources = cast("tuple[str, str, dict[str, int]]", value)
             if rule in texts:
                 self._causes[rule, key] = dict(sources)
-            else:  # the rule is no longer set
+            else:  # the rule was removed
                 state.delete(name)
         self._caused = {key for _, key in self._causes}
 

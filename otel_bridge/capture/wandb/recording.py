@@ -202,7 +202,22 @@ def single_number(value: Any) -> Any:
     return value
 
 
-class RecordedSummary(dict[str, Any]):
+class AttributeDict(dict[str, Any]):
+    """A dict whose entries are attributes too, as W&B's config and summary have them."""
+
+    __slots__ = ()
+
+    def __getattr__(self, key: str) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            raise AttributeError(key) from None
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        self[key] = value
+
+
+class RecordedSummary(AttributeDict):
     """The summary of a captured run: the last value of each key, and what the program sets itself."""
 
     __slots__ = ("record",)
@@ -215,14 +230,6 @@ class RecordedSummary(dict[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
         self.record({key: value})
-
-    def __getattr__(self, key: str) -> Any:
-        try:
-            return self[key]
-        except KeyError:
-            raise AttributeError(key) from None
-
-    __setattr__ = __setitem__
 
     def __delattr__(self, key: str) -> None:
         self.pop(key, None)

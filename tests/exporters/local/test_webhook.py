@@ -35,7 +35,7 @@ def alert(position: int, title: str = "kl") -> Alert:
     return dataclasses.replace(samples.alert(position, title), position=position)
 
 
-def test_an_alert_is_one_text_that_calls_nobody(tmp_path: Path) -> None:
+def test_an_alert_is_one_text_without_mentions(tmp_path: Path) -> None:
     one = Alert("a:1", "trainer", "kl > 0.2", "see <!channel> & <http://x|y>", "error", 7, 1_700_000_000 * 10**9, 3)
 
     with webhook() as running:
