@@ -6,12 +6,20 @@ import contextlib
 import time
 from typing import Final, NamedTuple
 
+from otel_bridge.emit.config.exporters import installed
+from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.report import end_of_log
+from otel_bridge.journal.segment import read_segment
 from otel_bridge.text.printable import printable
 
 _STARTING_S: Final = 10
 """Seconds that a starting bridge may take to lock the folder on a busy machine. An idle machine needs half a second."""
+
+
+_HEADERS_READ: Final = 8
+"""Segments whose headers are read to learn whether a run names exporters: its processes rarely differ in it."""
 
 
 class Unread(NamedTuple):
@@ -32,7 +40,7 @@ def unread(run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, 
         here: Whether the folder is on this machine, so that its files can be read.
     """
     run_id, waits = printable(run_id), f"{waiting_bytes:,} bytes wait"
-    watch, drain = f"otel-bridge status --watch {folder.path}", f"otel-bridge drain {folder.path}"
+    watch = f"otel-bridge status --watch {folder.path}"
     if here and _starting(folder):
         return Unread(f"{run_id}: its bridge is starting, {waits}", watch)
     log_end = ""
@@ -41,7 +49,22 @@ def unread(run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, 
             log_end = f"; its bridge's log ends: {line}"
     if served:
         return Unread(f"{run_id}: its bridge has not reported on it yet, {waits}{log_end}", watch)
+    drain = drain_command(folder, chosen=_names_exporters(folder))
     return Unread(f"{run_id}: no bridge has read it yet, {waits}{log_end}", drain)
+
+
+def drain_command(folder: RunFolder, *, chosen: bool) -> str:
+    """Return the command that delivers *folder*; without a chosen exporter, it names one that could deliver here."""
+    return f"otel-bridge drain {'' if chosen else f'--exporters {installed()[0]} '}{folder.path}"
+
+
+def _names_exporters(folder: RunFolder) -> bool:
+    """Return whether a segment of *folder* names an exporter, or none of its headers can be read."""
+    headers: list[SegmentHeader | None] = []
+    for segment in folder.segments()[:_HEADERS_READ]:
+        with contextlib.suppress(OtelBridgeError):
+            headers.append(read_segment(segment.path, 0, limit_bytes=0, final=False)[0])
+    return not headers or any(header is None or any(header.exporters.values()) for header in headers)
 
 
 def _starting(folder: RunFolder) -> bool:

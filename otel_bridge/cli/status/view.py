@@ -16,7 +16,7 @@ from rich.text import Text
 
 from otel_bridge.cli.status.run_state import KeptRecords, RunState, lasts_s
 from otel_bridge.cli.status.source import Overview
-from otel_bridge.cli.status.unread import Unread, unread
+from otel_bridge.cli.status.unread import Unread, drain_command, unread
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.emit.console import first_key, without_messages
 from otel_bridge.emit.drops import MEANING
@@ -154,8 +154,7 @@ def next_commands(state: RunState, *, here: bool) -> list[str]:
     lines = [f"  {line}" for line in place_commands(report)]
     # No bridge delivers: it gave up, was killed, or ended before more was appended.
     if not state.bridge_alive and not state.refused and (state.unread_bytes or not report.ended):
-        exporters = "" if report.exporters else "--exporters trackio "  # a run without an exporter needs a choice
-        lines.append(f"  otel-bridge drain {exporters}{state.folder}")
+        lines.append(f"  {drain_command(RunFolder.at(Path(state.folder)), chosen=bool(report.exporters))}")
     if any(one.dead_letters for one in report.exporters.values()):
         lines.append(f"  otel-bridge dead-letters list {state.folder}")
     return lines

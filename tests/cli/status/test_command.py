@@ -20,6 +20,7 @@ from rich.console import Console
 
 from otel_bridge.cli.status.run_state import RunState
 from otel_bridge.cli.status.view import next_commands, show, warnings
+from otel_bridge.exporter import OTLP
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report
 from support.bridge.gated_tracker import install
@@ -331,13 +332,36 @@ def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(processes: dict[s
 
 
 def test_a_run_that_has_not_ended_and_has_no_bridge_names_the_command_that_delivers_it() -> None:
-    report = Report(1, "p", "n", status="running")
+    report = Report(1, "p", "n", status="running", exporters={OTLP: ExporterReport()})
     gave_up = RunState("r", "/runs/r", report=report)
     ended = replace(gave_up, report=replace(report, ended=True))
 
     shown = [next_commands(state, here=True) for state in (gave_up, replace(gave_up, bridge_alive=True), ended)]
 
     assert shown == [["  otel-bridge drain /runs/r"], [], []]
+
+
+def test_a_run_without_an_exporter_is_shown_with_a_command_that_names_one(tmp_path: Path) -> None:
+    train = program(
+        tmp_path,
+        "train.py",
+        """
+        import otel_bridge
+        with otel_bridge.init("maths", "ppo", role="trainer") as run:
+            run.log({"loss": 0.5}, step=1)
+        """,
+    )
+    env = environment(tmp_path)
+    call(["python", train], cwd=tmp_path, env=env)
+
+    unread = otel_bridge("status", cwd=tmp_path, env=env).stdout.splitlines()[1]
+    refused = otel_bridge("drain", cwd=tmp_path, env=env)
+    read = next_commands(RunState("r", "/runs/r", report=Report(1, "p", "n", status="running")), here=True)
+
+    assert refused.returncode == 1
+    assert re.fullmatch(r"  otel-bridge drain --exporters \w+ /.+", unread)
+    assert read == [f"{unread.rpartition(' ')[0]} /runs/r"]
+    assert otel_bridge(*unread.split()[1:], cwd=tmp_path, env=env).returncode == 0
 
 
 def test_a_directory_that_is_full_of_what_file_wrote_for_ended_runs_says_so_and_what_to_delete(tmp_path: Path) -> None:
