@@ -50,6 +50,10 @@ class MetricAxes:
         else:
             self._exact[name] = step_metric or ""
 
+    def defines(self, name: str) -> bool:
+        """Return whether *name* has a definition."""
+        return name[:-1] in self._globs if name.endswith("*") else name in self._exact
+
     def group_of(self, key: str) -> Group:
         """Return the group of *key*: an exact definition counts before the longest glob."""
         found = self._groups.get(key)

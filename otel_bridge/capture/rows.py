@@ -9,22 +9,35 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 from otel_bridge.capture.metric_axes import COUNTER, Group, MetricAxes
 from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.open_row import OpenRow, OpenRowRecorder
 from otel_bridge.emit.run import Run
 
+_KEPT: Final = frozenset({int, float, bool, str, type(None), dict})
+RowCompleted: TypeAlias = Callable[[Mapping[str, Any], int], None]
+"""Called with the values of a complete row, of a merged one without arrays and lists, and with W&B's step of it."""
+
 
 class _PendingStep:
-    """Open rows of one step, one for each group of values."""
+    """Open rows of one step, one for each group of values.
+
+    Attributes:
+        values: Plain values of all of them.
+    """
 
     def __init__(self, recorder: OpenRowRecorder, axes: MetricAxes, counter: int) -> None:
         self.counter = counter
         self._recorder, self._axes = recorder, axes
         self._rows: dict[Group, OpenRow] = {}
+        self.values: dict[str, Any] = {}
+
+    def note(self, values: Mapping[str, Any]) -> None:
+        """Keep the plain ones of *values*."""
+        self.values.update({key: value for key, value in values.items() if type(value) in _KEPT})
 
     def add(self, group: Group, values: Mapping[str, Any]) -> None:
         """Append values of one group."""
@@ -46,13 +59,15 @@ class MergedRows:
     Args:
         run: The run of otel-bridge.
         counter: First step of the counter.
+        completed: Called at the end of each row whose step is not below the counter.
 
     Attributes:
         axes: Definitions of step metrics.
     """
 
-    def __init__(self, run: Run, counter: int = 0) -> None:
+    def __init__(self, run: Run, counter: int = 0, completed: RowCompleted | None = None) -> None:
         self.axes = MetricAxes()
+        self._completed = completed
         self._run = run
         self._lock = threading.RLock()
         self._counter = counter
@@ -66,6 +81,12 @@ class MergedRows:
         """Return W&B's counter: the step of the next row without a step."""
         return self._counter
 
+    @property
+    def pending_keys(self) -> Iterable[str]:
+        """Return the keys of the pending row."""
+        with self._lock:
+            return () if self._pending is None else tuple(self._pending.values)
+
     def step_of(self, key: str, step: Any = None) -> tuple[str | None, int]:
         """Return role and step that a value of *key* would have now."""
         group = self.axes.group_of(key) if self.axes.defined else COUNTER
@@ -78,7 +99,10 @@ class MergedRows:
         commits = given is None if commit is None else bool(commit)
         with self._lock:
             if self._recorder is None:
-                self._counter = max(self._counter, given or 0) + commits
+                self._counter = max(self._counter, given or 0)
+                if self._completed is not None:
+                    self._completed(values, self._counter)
+                self._counter += commits
                 return
             if self.axes.defined:
                 self.axes.note(values)
@@ -102,10 +126,14 @@ class MergedRows:
     def _add(self, values: Mapping[str, Any], *, commits: bool) -> None:
         if commits and self._pending is None:
             self._write(values, self._counter)
+            if self._completed is not None:
+                self._completed(values, self._counter)
             return
         if self._pending is None:
             self._pending = self._begin(self._counter)
         self._add_to(self._pending, values)
+        if self._completed is not None and self._pending is not None:
+            self._pending.note(values)
         if commits:
             self._end_pending()
 
@@ -142,6 +170,8 @@ class MergedRows:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.end()
+            if self._completed is not None:
+                self._completed(pending.values, pending.counter)
 
     def _end_lower(self) -> None:
         lower, self._lower = self._lower, None

@@ -32,6 +32,7 @@ from otel_bridge.compat.objects import (
 )
 from otel_bridge.emit.startup import nothing_recorded
 from otel_bridge.errors import ConfigError, MissingExtraError
+from otel_bridge.metric_summaries import NO_SUMMARY, SUMMARY_KINDS
 from otel_bridge.settings import environment
 
 __version__: Final = "0.31.0"
@@ -164,9 +165,11 @@ class CompatRun:
         self._recording.alert(title, text, level)
 
     def define_metric(self, name: str, step_metric: str | None = None, **others: Any) -> None:
-        """Note the step metric of a key or glob."""
-        summary = str(others.get("summary") or "").replace(" ", "").split(",")
-        self._recording.define_metric(name, step_metric, [kind for kind in summary if kind])
+        """Note the step metric of a key or glob, and the kinds of its summary."""
+        kinds = [kind for kind in str(others.get("summary") or "").lower().split(",") if kind]
+        if wrong := [kind for kind in kinds if kind not in {*SUMMARY_KINDS, NO_SUMMARY, "copy"}]:
+            raise Error(f"Unhandled define_metric() arg: summary op: {wrong[0]}")
+        self._recording.define_metric(name, step_metric, kinds, overwrite=bool(others.get("overwrite")))
 
     def log_artifact(self, *given: Any, **named: Any) -> NoArtifact:
         """Do nothing: the call has no counterpart, and is counted."""

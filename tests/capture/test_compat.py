@@ -63,7 +63,7 @@ def test_a_program_with_a_config_file_and_a_disabled_run(tmp_path: Path) -> None
     with wandb.init(project="p", name="on", config="config.yaml", tags=["x"], notes="n") as run:
         assert (wandb.config.lr, run.tags, wandb.run is run, run.dir != "") == (0.5, ("x",), True, True)
         assert wandb.init() is run
-        wandb.log({"on": 1, "image": wandb.Image("x.png"), "list": [wandb.Plotly([1])]}, step=4)
+        wandb.log({"on": 1, "image": wandb.Image("x.png"), "list": [wandb.Plotly([1])]}, step=4, commit=True)
         wandb.alert("title", "text", wandb.AlertLevel.ERROR)
         wandb.config.setdefaults({"lr": 1, "more": 2})
         assert wandb.summary["on"] == 1

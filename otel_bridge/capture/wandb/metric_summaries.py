@@ -1,93 +1,74 @@
-"""Summaries of W&B's ``define_metric(summary="min,max,mean,first")`` -> last values ``<key>.min``, as W&B names them.
-
-They are computed in the process that defines them, over the numbers that it logs, and recorded when its run ends.
-``last`` and ``copy`` are what a tracker shows anyway.
-"""
+"""What ``run.summary`` shows the program of metrics with ``define_metric(summary=…)``: ``{"max": 0.5}``, or nothing."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
+from otel_bridge.metric_summaries import NO_SUMMARY, KeySummary, SummaryDefinitions
+
 _MAX_KEYS: Final = 10_000
-_SHOWN_ANYWAY: Final = frozenset({"last", "copy"})
-_NUMBERS: Final = frozenset({int, float, bool})
 
 
-class _Numbers:
-    """What the finite numbers of one key have come to."""
-
-    __slots__ = ("count", "first", "high", "low", "total")
-
-    def __init__(self, first: float) -> None:
-        self.first = self.low = self.high = self.total = first
-        self.count = 1
-
-    def add(self, number: float) -> None:
-        """Add one number."""
-        self.low, self.high = min(self.low, number), max(self.high, number)
-        self.total += number
-        self.count += 1
-
-
-_KINDS: Final[Mapping[str, Callable[[_Numbers], float]]] = {
-    "min": lambda numbers: numbers.low,
-    "max": lambda numbers: numbers.high,
-    "mean": lambda numbers: numbers.total / numbers.count,
-    "first": lambda numbers: numbers.first,
-}
-
-
-class MetricSummaries:
-    """Definitions of one run, and the numbers of their keys. Its owner locks."""
+class ShownSummaries:
+    """Definitions of one run, and what the values of their keys have come to. Its owner locks."""
 
     def __init__(self) -> None:
-        self._exact: dict[str, tuple[str, ...]] = {}
-        self._globs: dict[str, tuple[str, ...]] = {}
-        self._numbers: dict[str, _Numbers] = {}
+        self._definitions = SummaryDefinitions()
+        self._keys: dict[str, KeySummary] = {}
+        self._set: set[str] = set()
 
-    @property
-    def defined(self) -> bool:
-        """Whether any metric has a summary that is computed here."""
-        return bool(self._exact or self._globs)
+    def define(self, name: str, kinds: Collection[str], shown: Mapping[str, Any], *, replace: bool) -> list[str]:
+        """Note the summaries of a key or glob.
 
-    def define(self, name: str, kinds: Collection[str]) -> list[str]:
-        """Note the summaries of a key, or of all keys that begin as *name* does before its ``*``.
+        Args:
+            name: Key, or the beginning of keys with ``*``.
+            kinds: As W&B names them.
+            shown: The summary, whose value of the key begins the new one.
+            replace: Whether an earlier definition of *name* ends.
 
         Returns:
-            Kinds that cannot be computed, such as ``best``.
+            Kinds that trackers cannot show.
         """
-        known = tuple(kind for kind in kinds if kind in _KINDS)
-        if known and name.endswith("*"):
-            self._globs[name[:-1]] = known
-        elif known:
-            self._exact[name] = known
-        return [kind for kind in kinds if kind not in _KINDS and kind not in _SHOWN_ANYWAY]
+        self._set.discard(name)
+        value = shown.get(name)
+        if kinds and name not in self._keys and value is not None and not isinstance(value, dict):
+            self._keys[name] = KeySummary(value)
+        return self._definitions.define(name, kinds, replace=replace)
 
-    def note(self, values: Mapping[str, Any]) -> None:
-        """Take the finite numbers of a row; a number of another key than the defined ones costs one look-up."""
+    def forget(self, keys: Iterable[str]) -> None:
+        """Show *keys*, which the program has set itself, as their plain last values from now on, as W&B does."""
+        if self._definitions.defined:
+            self._set.update(keys)
+
+    def of_row(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Take the values of a row; return what the summary shows of them."""
+        if not self._definitions.defined:
+            return values
+        shown = dict(values)
         for key, value in values.items():
-            if type(value) not in _NUMBERS or not math.isfinite(value) or not self._kinds_of(key):
-                continue
-            known = self._numbers.get(key)
-            if known is not None:
-                known.add(float(value))
-            elif len(self._numbers) < _MAX_KEYS:
-                self._numbers[key] = _Numbers(float(value))
+            kinds = self._definitions.kinds_of(key)
+            if kinds and key not in self._set and not isinstance(value, dict):
+                del shown[key]
+                if NO_SUMMARY not in kinds and (result := self._added(key, value).result(kinds)):
+                    shown[key] = result
+        return shown
 
-    def result(self) -> dict[str, float]:
-        """Return the summaries by ``<key>.<kind>``."""
+    def result(self) -> dict[str, Any]:
+        """Return the summaries for trackers by ``<key>.<kind>``; the last value is shown by them anyway."""
         return {
-            f"{key}.{kind}": _KINDS[kind](numbers)
-            for key, numbers in self._numbers.items()
-            for kind in self._kinds_of(key)
+            f"{key}.{kind}": value
+            for key, known in self._keys.items()
+            if key not in self._set and NO_SUMMARY not in (kinds := self._definitions.kinds_of(key))
+            for kind, value in known.result(kinds - {"last"}).items()
         }
 
-    def _kinds_of(self, key: str) -> tuple[str, ...]:
-        """Return the kinds of *key*: an exact definition counts before the longest glob."""
-        exact = self._exact.get(key)
-        if exact is not None or not self._globs:
-            return exact or ()
-        prefix = max((one for one in self._globs if key.startswith(one)), key=len, default=None)
-        return () if prefix is None else self._globs[prefix]
+    def _added(self, key: str, value: Any) -> KeySummary:
+        known = self._keys.get(key)
+        if known is not None:
+            known.add(value)
+            return known
+        new = KeySummary(value)
+        if len(self._keys) < _MAX_KEYS:
+            self._keys[key] = new
+        return new

@@ -13,7 +13,7 @@ from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.rows import MergedRows
 from otel_bridge.capture.tables import SeenTables, has_step, rollouts_of, split_of
-from otel_bridge.capture.wandb.metric_summaries import MetricSummaries
+from otel_bridge.capture.wandb.metric_summaries import ShownSummaries
 from otel_bridge.emit.encode.values import is_array, is_scalar
 from otel_bridge.emit.run import Run
 
@@ -46,12 +46,12 @@ class WandbRecording:
         counts.captured("wandb.init")
         self.run = run
         last = run.last_step()
-        self.rows = MergedRows(run, counter or (0 if last is None else last + 1))
+        self.rows = MergedRows(run, counter or (0 if last is None else last + 1), self._completed)
         self.last = RecordedSummary(self.summary)
         self._row: Collection[str] = ()
         self._tables = SeenTables()
         self._special: dict[type, bool] = {}
-        self._summaries = MetricSummaries()
+        self._summaries = ShownSummaries()
         run.call_before_end(lambda _run: self._end())
 
     def log(self, data: Any, step: Any = None, commit: Any = None) -> None:
@@ -68,9 +68,6 @@ class WandbRecording:
                 values = self._without_objects(values, odd, step)
             else:
                 self._row = tuple(values)
-            self.last.note(values)
-            if self._summaries.defined:
-                self._summaries.note(values)
             self.rows.log(values, step, commit)
         except Exception:  # noqa: BLE001  # objects of the user's
             self.run.count_drop("internal_error")
@@ -103,11 +100,18 @@ class WandbRecording:
         else:
             values[key] = single_number(value)
 
-    def define_metric(self, name: str, step_metric: str | None = None, summary: Collection[str] = ()) -> None:
+    def _completed(self, values: Mapping[str, Any], _step: int) -> None:
+        """Show a complete row in the summary, as W&B does."""
+        self.last.note(self._summaries.of_row(values))
+
+    def define_metric(
+        self, name: str, step_metric: str | None = None, summary: Collection[str] = (), *, overwrite: bool = False
+    ) -> None:
         """Note the step metric of a key or glob, and the summaries that W&B would show of it."""
         counts.captured("wandb.define_metric")
-        self.rows.axes.define(name, step_metric)
-        for kind in self._summaries.define(name, summary):
+        if step_metric or overwrite or not self.rows.axes.defines(name):
+            self.rows.axes.define(name, step_metric)
+        for kind in self._summaries.define(name, summary, self.last, replace=overwrite):
             self.not_captured(f"define_metric(summary={kind!r})")
 
     def config(self, changed: Mapping[str, Any]) -> None:
@@ -124,6 +128,7 @@ class WandbRecording:
     def summary(self, changed: Mapping[str, Any]) -> None:
         """Record entries of the summary that the program sets itself."""
         counts.captured("wandb.summary", len(changed))
+        self._summaries.forget(changed)
         self.run.summary(changed)
 
     def not_captured(self, call: str) -> None:
@@ -184,7 +189,7 @@ class WandbRecording:
         if rollouts_of(columns, rows) is None:
             return False
         new = self._tables.new_rows(key, rows, at, own_step=has_step(columns))
-        for found in rollouts_of(columns, new, self.last) or ():
+        for found in rollouts_of(columns, new, (*self.last, *self.rows.pending_keys)) or ():
             own = at if found.step is None else found.step
             counts.captured("wandb.Table: rollouts", len(found.columns["responses"]))
             self.run.log_generations(**found.columns, step=own, split=split_of(key, self._row), role=role)
@@ -228,7 +233,7 @@ class RecordedSummary(AttributeDict):
         object.__setattr__(self, "record", record)
 
     def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, value)
+        super().__setitem__(key, _shown(value))
         self.record({key: value})
 
     def __delattr__(self, key: str) -> None:
@@ -243,4 +248,12 @@ class RecordedSummary(AttributeDict):
     def note(self, row: Mapping[str, Any]) -> None:
         """Set the last numbers and texts of a row, which are recorded as such; arrays are not kept alive."""
         if len(self) < _MAX_SUMMARY:
-            super().update({key: value for key, value in row.items() if type(value) in _SHOWN})
+            super().update({key: _shown(value) for key, value in row.items() if type(value) in _SHOWN})
+
+
+def _shown(value: Any) -> Any:
+    """Return *value* as the summary shows it: a dict has its entries as attributes."""
+    if type(value) is not dict:
+        return value
+    inner: dict[str, Any] = cast("dict[str, Any]", value)
+    return AttributeDict({str(key): _shown(one) for key, one in inner.items()})

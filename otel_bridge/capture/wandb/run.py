@@ -109,7 +109,8 @@ def _recorded(package: Any) -> dict[str, Any]:
 def define_metric(recording: WandbRecording, record: Any) -> None:
     """Note the definition that a ``MetricRecord`` of W&B holds."""
     summary = [field.name for field, chosen in record.summary.ListFields() if chosen]
-    recording.define_metric(record.glob_name or record.name, record.step_metric or None, summary)
+    name, step_metric = record.glob_name or record.name, record.step_metric or None
+    recording.define_metric(name, step_metric, summary, overwrite=bool(record._control.overwrite))
 
 
 def _shown_facts() -> dict[str, Any]:
