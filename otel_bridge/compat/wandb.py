@@ -17,7 +17,8 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from otel_bridge.capture import hook
-from otel_bridge.capture.wandb.arguments import RunFacts, WandbArguments, begin, facts_of, goes_on, resumed_step
+from otel_bridge.capture.wandb.arguments import RunFacts, WandbArguments, begin, facts_of, goes_on
+from otel_bridge.capture.wandb.earlier import earlier_run
 from otel_bridge.capture.wandb.recording import RecordedSummary, WandbRecording
 from otel_bridge.capture.wandb.run import NEUTRAL, NoArtifact
 from otel_bridge.compat.objects import (
@@ -98,7 +99,6 @@ class CompatRun:
         self.name, self.notes, self.tags = facts.name, facts.notes, facts.tags
         self.offline = False
         object.__setattr__(config, "record", recording.config)
-        recording.config(dict(config))
 
     @property
     def id(self) -> str:
@@ -250,9 +250,12 @@ def init(  # noqa: PLR0917  # the order of W&B's arguments
         hook.capture("tensorboard", mode="replace")
     disabled = (asked["mode"] or os.environ.get("WANDB_MODE")) == "disabled"
     recorded = nothing_recorded(environment(), Path()) if disabled else begin(asked)
-    resumed = bool(asked["resume"]) and asked["resume"] != "never"
-    recording = WandbRecording(recorded, resumed_step(recorded) if resumed else None)
-    begun = CompatRun(recording, facts_of(recorded, asked, resumed=resumed), _config_of(config), disabled=disabled)
+    earlier = earlier_run(recorded) if asked.resumes else None
+    recording, given = WandbRecording(recorded, earlier), _config_of(config)
+    shown = given if earlier is None else WandbConfig({**earlier.config, **given})
+    facts = facts_of(recorded, asked, resumed=earlier is not None)
+    begun = CompatRun(recording, facts, shown, disabled=disabled)
+    recording.config(dict(given))
     if not asked.beside:
         _shown().update(run=begun, config=begun.config, summary=begun.summary)
     return begun

@@ -12,8 +12,7 @@ from typing import Any, Final, cast
 from otel_bridge.capture.process_runs import begin_run
 from otel_bridge.capture.wandb.recording import WandbRecording
 from otel_bridge.emit.run import Run
-from otel_bridge.journal.report import read_report
-from otel_bridge.records import axis_of, run_id_of
+from otel_bridge.records import run_id_of
 from otel_bridge.settings import GENERATED_PROJECT, PROJECT, RUN_ID
 
 _OF_SETTINGS: Final = {
@@ -66,6 +65,11 @@ class WandbArguments:
     def beside(self) -> bool:
         """Whether the run is one beside others of the process, and does not become ``wandb.run``."""
         return bool(self["reinit"] == "create_new")
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a run that exists is resumed."""
+        return bool(self["resume"]) and self["resume"] != "never"
 
     def __getitem__(self, name: str) -> Any:
         given = self._arguments.get(name)
@@ -128,13 +132,6 @@ def facts_of(run: Run, asked: WandbArguments, *, resumed: bool) -> RunFacts:
         tags=tuple(asked["tags"] or ()),
         resumed=resumed,
     )
-
-
-def resumed_step(run: Run) -> int | None:
-    """Return the step after the last one of a run that was delivered before."""
-    report = None if run.recorder is None else read_report(run.recorder.folder)
-    last = None if report is None else report.steps.get(axis_of(run.role))
-    return None if last is None else last + 1
 
 
 def _usable_id(given: str) -> str:

@@ -13,6 +13,7 @@ from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.rows import MergedRows
 from otel_bridge.capture.tables import SeenTables, has_step, rollouts_of, split_of
+from otel_bridge.capture.wandb.earlier import EarlierRun, SavedRun
 from otel_bridge.capture.wandb.metric_summaries import ShownSummaries
 from otel_bridge.emit.encode.values import is_array, is_scalar
 from otel_bridge.emit.run import Run
@@ -34,7 +35,7 @@ class WandbRecording:
 
     Args:
         run: The run of otel-bridge.
-        counter: First step of W&B's counter.
+        earlier: What is known of a run that is resumed.
 
     Attributes:
         run: The run of otel-bridge.
@@ -42,12 +43,14 @@ class WandbRecording:
         last: The summary: the last value of each key.
     """
 
-    def __init__(self, run: Run, counter: int | None = None) -> None:
+    def __init__(self, run: Run, earlier: EarlierRun | None = None) -> None:
         counts.captured("wandb.init")
         self.run = run
         last = run.last_step()
+        counter = None if earlier is None else earlier.step
         self.rows = MergedRows(run, counter or (0 if last is None else last + 1), self._completed)
-        self.last = RecordedSummary(self.summary)
+        self.last, self._saved = RecordedSummary(self.summary), SavedRun(run)
+        self.last.note({} if earlier is None else earlier.summary)
         self._row: Collection[str] = ()
         self._tables = SeenTables()
         self._special: dict[type, bool] = {}
@@ -103,6 +106,7 @@ class WandbRecording:
     def _completed(self, values: Mapping[str, Any], _step: int) -> None:
         """Show a complete row in the summary, as W&B does."""
         self.last.note(self._summaries.of_row(values))
+        self._saved.save(self.last)
 
     def define_metric(
         self, name: str, step_metric: str | None = None, summary: Collection[str] = (), *, overwrite: bool = False
@@ -120,6 +124,8 @@ class WandbRecording:
         if shown:
             counts.captured("wandb.config", len(shown))
             self.run.log_config(shown)
+            self._saved.note_config(shown)
+            self._saved.save(self.last)
 
     def config_callback(self, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None) -> None:
         """Record a change of a ``wandb.Config``: one entry, or several."""
@@ -149,6 +155,7 @@ class WandbRecording:
         self.rows.end()
         if found := self._summaries.result():
             self.run.summary(found)
+        self._saved.save(self.last, at_once=True)
 
     def _is_special(self, value: Any) -> bool:
         kind = cast("type[object]", type(value))

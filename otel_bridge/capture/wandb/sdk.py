@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_bridge.capture import hook
-from otel_bridge.capture.wandb.arguments import WandbArguments, begin, facts_of, goes_on, resumed_step
+from otel_bridge.capture.wandb.arguments import WandbArguments, begin, facts_of, goes_on
+from otel_bridge.capture.wandb.earlier import earlier_run
 from otel_bridge.capture.wandb.recording import WandbRecording
 from otel_bridge.capture.wandb.run import define_metric, run_class
 from otel_bridge.emit.config.capture_env import refuse_twice
@@ -138,13 +139,16 @@ class _Capture:
     def _begin(self, asked: WandbArguments, arguments: dict[str, Any]) -> Any:
         config, settings = self._parsed(arguments)
         run = begin(asked)
-        resumed = bool(asked["resume"]) and asked["resume"] != "never"
-        recording = WandbRecording(run, resumed_step(run) if resumed else None)
-        facts = facts_of(run, asked, resumed=resumed)
+        earlier = earlier_run(run) if asked.resumes else None
+        recording = WandbRecording(run, earlier)
+        facts = facts_of(run, asked, resumed=earlier is not None)
+        given = dict(config.items())
+        if earlier is not None:  # what the program gives counts before it
+            config.update({**earlier.config, **given}, allow_val_change=True)
         captured = self._class(recording, facts, settings, config)
         if not asked.beside:
             self._set_global(captured)
-        recording.config(dict(config.items()))
+        recording.config(given)
         return captured
 
     def _parsed(self, arguments: dict[str, Any]) -> tuple[Any, Any]:

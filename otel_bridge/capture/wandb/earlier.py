@@ -1,0 +1,111 @@
+"""What the program of a resumed run reads of the time before: config, summary and step, from a file in the run folder.
+
+W&B gives them from its server. Here each process saves what it has given, at most every 10 s and at its end, without
+secrets. A folder on another machine holds no such file: its run is resumed without them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+import orjson
+
+from otel_bridge.emit.config.hyperparameters import config_of
+from otel_bridge.emit.run import Run
+from otel_bridge.journal.files import read_regular
+from otel_bridge.journal.folder import put_file
+from otel_bridge.journal.report import read_report
+from otel_bridge.records import axis_of
+from otel_bridge.text.secret_patterns import REDACTED
+
+_FILE: Final = "captured.json"
+_MAX_BYTES: Final = 64 << 20
+_EVERY_S: Final = 10.0
+_COST: Final = 100
+"""Least time between two savings, in units of what the last one took."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """What is known of a run before it is resumed.
+
+    Attributes:
+        config: Its config, without secrets.
+        summary: Its last values.
+        step: The step after its last one; ``None`` when no row was delivered.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    step: int | None = None
+
+
+def earlier_run(run: Run) -> EarlierRun | None:
+    """Return what is known of *run* from before this process; ``None`` when it is a new one."""
+    recorder = run.recorder
+    if recorder is None:
+        return None
+    report, saved = read_report(recorder.folder), _read(recorder.folder.path / _FILE)
+    last = None if report is None else report.steps.get(axis_of(run.role))
+    if last is None and saved is None:
+        return None
+    held = saved or {"config": {}, "summary": {}}
+    return EarlierRun(_plain(held["config"]), _plain(held["summary"]), None if last is None else last + 1)
+
+
+class SavedRun:
+    """Saves what a process gives to its run.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._path = None if run.recorder is None else run.recorder.folder.path / _FILE
+        self._config: dict[str, Any] = {}
+        self._due = 0.0
+
+    def note_config(self, changed: Mapping[str, Any]) -> None:
+        """Take entries of the config."""
+        self._config.update(changed)
+
+    def save(self, summary: Mapping[str, Any], *, at_once: bool = False) -> None:
+        """Save config and *summary*, unless that was done a moment ago. A full disk costs only the file."""
+        began = time.monotonic()
+        if self._path is None or (began < self._due and not at_once):
+            return
+        given = {"config": self._config, "summary": summary}
+        try:  # what other processes of the run saved stays
+            held = _read(self._path) or {"config": {}, "summary": {}}
+            found = {part: held[part] | config_of(values, _ignore) for part, values in given.items()}
+            put_file(self._path, orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS))
+        except Exception:  # noqa: BLE001, S110  # values of the user's, or the disk
+            pass
+        ended = time.monotonic()
+        self._due = ended + max(_EVERY_S, _COST * (ended - began))
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]] | None:
+    try:
+        found: Any = orjson.loads(read_regular(path, _MAX_BYTES))
+    except (OSError, ValueError):
+        return None
+    held = cast("dict[str, dict[str, Any]]", found if isinstance(found, dict) else {})
+    return held if all(isinstance(held.get(part), dict) for part in ("config", "summary")) else None
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *values* without those that were redacted, also within nested dicts."""
+    return {
+        key: _plain(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if not (isinstance(value, str) and REDACTED in value)
+    }
+
+
+def _ignore(_reason: str, _number: int, _key: str) -> None:
+    return
