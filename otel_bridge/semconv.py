@@ -117,6 +117,8 @@ TURN_LAST: Final = "rl.turn.last"
 # --- events (log records) ---------------------------------------------------------------------------------------------
 EVENT_NAME: Final = "event.name"
 EVENT_CONFIG: Final = "rl.run.config"
+CONFIG_REPLACE: Final = "rl.config.replace"
+"""Bool, on `EVENT_CONFIG`: each of its entries replaces the one of its name, where nested maps merge otherwise."""
 EVENT_ALERT: Final = "rl.alert"
 ALERT_TITLE: Final = "rl.alert.title"
 ALERT_LEVEL: Final = "rl.alert.level"

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
+from otel_bridge.capture.config import record_config
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.process_runs import begin_run
@@ -129,7 +130,7 @@ class _TrackioConfig(dict[str, Any]):
         super().update(new)
         if self.run is not None:
             counts.captured("trackio.config", len(new))
-            self.run.log_config(new)
+            record_config(self.run, new)
 
     def __ior__(self, given: Any) -> _TrackioConfig:  # type: ignore[override, misc]  # a dict's own has two forms
         self.update(given)

@@ -205,7 +205,8 @@ def _values_of(event: _Event) -> ValuesEvent:
     # Our emitter scrubs its values; a third-party producer may send anything.
     values = cast("dict[str, Json]", scrubbed(mapping_of(event.record.body.kvlist_value.values)))
     role = text_in(event.attributes, semconv.ROLE) or event.process.role
-    return ValuesEvent(Origin(event.time_unix_ns, event.process.instance, event.seq), role, values)
+    origin = Origin(event.time_unix_ns, event.process.instance, event.seq)
+    return ValuesEvent(origin, role, values, replaces=event.attributes.get(semconv.CONFIG_REPLACE) is True)
 
 
 TOO_MANY_ALERTS = "alert/too_many"

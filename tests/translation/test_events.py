@@ -21,6 +21,23 @@ def test_configs_of_a_role_are_merged_leaf_by_leaf() -> None:
     assert bench.state.get("config/trainer") == second[0].config
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 1, 0), (1, 0, 2)])
+def test_an_entry_that_replaces_takes_the_place_of_a_nested_one_in_whatever_order_they_come(
+    order: tuple[int, ...],
+) -> None:
+    bench = Bench()
+    sent = [
+        event("rl.run.config", 1, {"lr": 1, "actor": {"size": 7, "deep": {"a": 1}}, "word": {"x": 1}}, T0),
+        event("rl.run.config", 2, {"actor": {"size": 8}, "word": "w"}, T0 + 1, rl_config_replace=True),
+        event("rl.run.config", 3, {"actor": {"layers": 2}}, T0 + 2),
+    ]
+
+    for number in order:
+        bench.request(logs_request((who(), [sent[number]])), LOGS)
+
+    assert bench.state.get("config/trainer") == {"lr": 1, "actor": {"size": 8, "layers": 2}, "word": "w"}
+
+
 def test_of_two_configs_of_one_process_the_higher_number_holds_in_whatever_order_they_come() -> None:
     bench = Bench()
 

@@ -6,9 +6,11 @@ Shared by the capture of the real ``wandb`` and by `otel_bridge.compat.wandb`. N
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, cast
 
+from otel_bridge.capture.config import record_config
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.rows import MergedRows
@@ -28,6 +30,8 @@ _OBJECTS: Final = ("wandb.", "otel_bridge.compat.", "otel_bridge.emit.media.", "
 _MAX_TYPES: Final = 256
 _MAX_SUMMARY: Final = 100_000
 _CONFIG_OF_WANDB: Final = "_wandb"
+_OWN_KEYS: Final = frozenset({"_step", "_runtime", "_timestamp"})
+"""Keys of a row that W&B sets itself."""
 
 
 class WandbRecording:
@@ -52,6 +56,7 @@ class WandbRecording:
         self.last, self._saved = RecordedSummary(self.summary), SavedRun(run)
         self.last.note({} if earlier is None else earlier.summary)
         self._row: Collection[str] = ()
+        self._began = time.time()
         self._tables = SeenTables()
         self._special: dict[type, bool] = {}
         self._summaries = ShownSummaries()
@@ -67,6 +72,8 @@ class WandbRecording:
             values = cast("Mapping[str, Any]", data)
             if not _KEYS.issuperset(map(type, values)):
                 values = {str(key): value for key, value in values.items()}
+            if not _OWN_KEYS.isdisjoint(values):
+                values = {key: value for key, value in values.items() if key not in _OWN_KEYS}
             if odd := [key for key, value in values.items() if type(value) not in _PLAIN]:
                 values = self._without_objects(values, odd, step)
             else:
@@ -103,9 +110,11 @@ class WandbRecording:
         else:
             values[key] = single_number(value)
 
-    def _completed(self, values: Mapping[str, Any], _step: int) -> None:
+    def _completed(self, values: Mapping[str, Any], step: int) -> None:
         """Show a complete row in the summary, as W&B does."""
-        self.last.note(self._summaries.of_row(values))
+        now = time.time()
+        own = {"_step": step, "_timestamp": now, "_runtime": now - self._began}
+        self.last.note({**self._summaries.of_row(values), **own})
         self._saved.save(self.last)
 
     def define_metric(
@@ -123,7 +132,7 @@ class WandbRecording:
         shown = {key: value for key, value in changed.items() if key != _CONFIG_OF_WANDB}
         if shown:
             counts.captured("wandb.config", len(shown))
-            self.run.log_config(shown)
+            record_config(self.run, shown)
             self._saved.note_config(shown)
             self._saved.save(self.last)
 

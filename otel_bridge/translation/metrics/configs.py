@@ -1,7 +1,8 @@
 """Config events -> the merged config of each role. Pure.
 
-Nested maps merge leaf by leaf; of two values for one leaf the later wins. Owns ``config/<role>`` (the merged config, as
-trackers show it) and ``config-leaf/<role>`` (each leaf with its origin) of the state.
+Nested maps merge leaf by leaf, unless their event replaces; of two values for one leaf the later wins.
+Owns ``config/<role>`` (the merged config, as trackers show it) and ``config-leaf/<role>`` (each leaf with its origin) of
+the state.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from otel_bridge.translation.state import TranslationState, count
 TOO_LARGE = "config/too_large"
 _MAX_LEAVES = 20_000
 _SEPARATOR = "\x1f"
+_LEAF = 4
 _OURS = "otel_bridge"
 """Placeholder for the instance of a leaf that no process sent."""
 
 _Leaf: TypeAlias = list[object]
-"""Value, time, instance, event number."""
+"""Value, time, instance, event number; and ``True`` for a map that replaces all that is older below its path."""
 
 
 class Configs:
@@ -35,6 +37,8 @@ class Configs:
         role = event.role or ""
         leaves = dict(cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role}") or {}))
         before = self._state.get(f"config/{role}")
+        if event.replaces:
+            _replace_maps(leaves, event)
         for path, value in _leaves(event.values, ""):
             if path not in leaves and len(leaves) >= _MAX_LEAVES:
                 count(self._state, TOO_LARGE)
@@ -70,8 +74,22 @@ def _leaves(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json
             yield path, value
 
 
+def _replace_maps(leaves: dict[str, _Leaf], event: ValuesEvent) -> None:
+    """Note the maps of *event* among *leaves*, and forget the older leaves below them."""
+    origin = event.origin
+    for key, value in event.values.items():
+        path = key.replace(_SEPARATOR, " ")
+        if not isinstance(value, dict) or (path in leaves and not origin.replaces(_origin_of(leaves[path]))):
+            continue
+        below = [one for one in leaves if one.startswith(path + _SEPARATOR)]
+        for one in below:
+            if origin.replaces(_origin_of(leaves[one])):
+                del leaves[one]
+        leaves[path] = [{}, origin.time_unix_ns, origin.instance, origin.seq, True]
+
+
 def _origin_of(leaf: _Leaf) -> Origin:
-    return Origin(*cast("tuple[int, str, int]", tuple(leaf[1:])))
+    return Origin(*cast("tuple[int, str, int]", tuple(leaf[1:4])))
 
 
 def _tree(leaves: Mapping[str, _Leaf]) -> dict[str, Json]:
@@ -86,7 +104,7 @@ def _tree(leaves: Mapping[str, _Leaf]) -> dict[str, Json]:
                 below = node[parent] = {}
             node = below
         value = cast("Json", leaf[0])
-        if value == {} and isinstance(value, dict):
+        if value == {} and isinstance(value, dict) and len(leaf) == _LEAF:
             node.setdefault(last, {})  # nothing to merge
         else:
             node[last] = value
@@ -94,5 +112,5 @@ def _tree(leaves: Mapping[str, _Leaf]) -> dict[str, Json]:
 
 
 def _age(item: tuple[str, _Leaf]) -> tuple[int, str, int, str]:
-    path, (_, time_ns, instance, seq) = item
+    path, (_, time_ns, instance, seq, *_replaces) = item
     return cast("int", time_ns), cast("str", instance), cast("int", seq), path

@@ -36,11 +36,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ValuesEvent:
-    """One call of ``log_config()`` or ``summary()``."""
+    """One call of ``log_config()`` or ``summary()``.
+
+    Attributes:
+        replaces: Whether a nested value replaces the one of its name, with which it is merged otherwise.
+    """
 
     origin: Origin
     role: str | None
     values: Mapping[str, Json]
+    replaces: bool = False
 
     def record_id(self, kind: str) -> str:
         """Return the id of the record of *kind* that this event gives; equal for a redelivered event."""

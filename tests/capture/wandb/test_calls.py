@@ -225,3 +225,27 @@ def test_sync_tensorboard_captures_the_event_writer(tmp_path: Path) -> None:
     captured(tmp_path, code)
 
     assert captured_points(tmp_path) == {"losses/value": [(0, 0.0), (100, 0.5), (200, 1.0)]}
+
+
+def test_entries_of_the_config_are_replaced_whole_and_w_and_bs_own_keys_of_a_row_are_its_own(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    run = wandb.init(project="p", name="e", config={"a": {"b": 1, "c": 2}, "kept": {"x": 1}})
+    run.config.update({"a": {"b": 3}}, allow_val_change=True)
+    assert run.config["a"] == {"b": 3}
+    run.log({"x": 1, "_step": 50, "_runtime": 99, "_timestamp": 123.0})
+    run.log({"_step": 70})
+    run.log({"x": 2, "n": {"_step": 3}})
+    assert run.step == 3 and run.summary["_step"] == 2 and run.summary["_timestamp"] > 1000, dict(run.summary)
+    assert run.summary["_runtime"] < 90
+    """
+    (tmp_path / "real").mkdir()
+    truth = offline(tmp_path / "real", code)
+
+    captured(tmp_path, code)
+
+    assert comparable(captured_points(tmp_path)) == comparable({
+        "x": [(0, 1), (2, 2)], "n/_step": [(2, 3)]
+    })  # fmt: skip
+    assert comparable(points_of(truth))["x"] == comparable(captured_points(tmp_path))["x"]
+    assert captured_config(tmp_path) == truth.config == {"a": {"b": 3}, "kept": {"x": 1}}

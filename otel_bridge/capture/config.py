@@ -1,0 +1,23 @@
+"""Changes of a captured run's config -> the event of otel-bridge whose entries replace those of before, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from otel_bridge import semconv
+from otel_bridge.emit.config.hyperparameters import config_of
+from otel_bridge.emit.run import Run
+
+
+def record_config(run: Run, changed: Mapping[str, Any]) -> None:
+    """Record entries of the config of *run*: a nested one replaces the one of its name, as in W&B and Trackio."""
+    if run.recorder is None:
+        return
+    try:
+        body = config_of(changed, run.count_drop)
+    except Exception:  # noqa: BLE001  # code of the user's own objects
+        run.count_drop("internal_error")
+        return
+    if body:
+        run.recorder.event(semconv.EVENT_CONFIG, {semconv.CONFIG_REPLACE: True}, body)
