@@ -1,8 +1,7 @@
 """Config events -> the merged config of each role. Pure.
 
-Nested maps merge leaf by leaf, unless their event replaces; of two values for one leaf the later wins.
-Owns ``config/<role>`` (the merged config, as trackers show it) and ``config-leaf/<role>`` (each leaf with its origin) of
-the state.
+Nested maps merge leaf by leaf, unless their event replaces; of two values for one leaf the later wins. Owns of the state
+``config/<role>`` (the merged config, as trackers show it) and ``config-leaf/<role>`` (each leaf with its origin).
 """
 
 from __future__ import annotations
