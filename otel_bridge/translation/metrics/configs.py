@@ -1,6 +1,6 @@
 """Config events -> the merged config of each role. Pure.
 
-Nested maps merge leaf by leaf, unless their event replaces; of two values for one leaf the later wins. Owns of the state
+Nested maps merge leaf by leaf, unless their event replaces; of two values for one leaf the later wins. Owned keys:
 ``config/<role>`` (the merged config, as trackers show it) and ``config-leaf/<role>`` (each leaf with its origin).
 """
 
