@@ -40,6 +40,7 @@ from otel_bridge_wandb.settings import (
     project_of,
     resume_of,
     run_id_of,
+    sweep_of,
 )
 from otel_bridge_wandb.shared_mode.run import SharedRun, definitions_count, marker_of, table_suffix_of
 from otel_bridge_wandb.shared_mode.settings import Sharing, part_of_id
@@ -149,7 +150,8 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Writ
     with as_bridge_errors("asking for the run"):
         server = connect(entity=entity_of(run, settings))
         found = server.find()
-    ownership = RunOwnership(memory, found)
+    assigned = found is not None and sweep_of(run) is not None
+    ownership = RunOwnership(memory, found, assigned=assigned)
     if alone:
         ownership.require_allowed(run_id, resume_of(run, settings))
         ownership.refuse_other_writer(run_id)
@@ -158,7 +160,8 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Writ
     settings = dataclasses.replace(settings, limits=timeouts.stretched(settings.limits))
     with as_bridge_errors("asking for config and keys"):  # wandb's first upload replaces the config
         before = server.stored() if found is not None and not alone else None
-    opened = _init(wandb, run, settings, ownership, alone=alone)
+        parameters = server.parameters() if assigned else None
+    opened = _init(wandb, run, settings, ownership, alone=alone, config=parameters)
     try:
         held = int(opened.starting_step) if alone else max(found.lines, held_before(memory)) if found else 0
         ownership.opened(held)
@@ -185,14 +188,23 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Writ
         raise
 
 
-def _init(wandb: Any, run: RunInfo, settings: WandbSettings, ownership: RunOwnership, *, alone: bool) -> Any:
+def _init(
+    wandb: Any,
+    run: RunInfo,
+    settings: WandbSettings,
+    ownership: RunOwnership,
+    *,
+    alone: bool,
+    config: Mapping[str, object] | None = None,
+) -> Any:
     """Open the run. WANDB_RESUME was checked; wandb gets *never* too, in case another process creates the run now."""
     never = alone and not ownership.exists and resume_of(run, settings) == "never"
     ownership.opening()
     try:
         return sdk.init(
-            wandb, run, settings, resume="never" if never else "allow", stopped=_nothing, known=ownership.exists
-        )
+            wandb, run, settings,
+            resume="never" if never else "allow", stopped=_nothing, known=ownership.exists, config=config,
+        )  # fmt: skip
     except BlockedError:
         ownership.refused()
         raise

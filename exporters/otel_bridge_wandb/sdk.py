@@ -24,7 +24,7 @@ from otel_bridge import semconv
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
 from otel_bridge_wandb.errors import LOGIN_HELP, as_bridge_errors, refusal_of
-from otel_bridge_wandb.settings import WandbSettings, entity_of, group_of, project_of, run_id_of
+from otel_bridge_wandb.settings import WandbSettings, entity_of, group_of, project_of, run_id_of, sweep_of
 from otel_bridge_wandb.versions import WandbAbilities, abilities_of, replace_what_interferes
 
 Wandb = Any
@@ -37,7 +37,8 @@ _SERVICE: Final = SimpleNamespace(pid=0)
 _TUNING: Final = ("x_file_stream_transmit_interval", "x_server_side_derived_summary")
 _IDENTITY: Final = (
     "WANDB_ENTITY", "WANDB_JOB_TYPE", "WANDB_LAUNCH", "WANDB_MODE", "WANDB_NAME", "WANDB_NOTES", "WANDB_PROJECT",
-    "WANDB_RESUME", "WANDB_RUN_GROUP", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SWEEP_ID", "WANDB_TAGS",
+    "WANDB_RESUME", "WANDB_RUN_GROUP", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH",
+    "WANDB_TAGS",
 )  # fmt: skip
 """Variables that would name a run. A bridge uses its records for that, never its own environment."""
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
@@ -98,6 +99,7 @@ def init(
     resume: str | None,
     stopped: Callable[[], None],
     known: bool = False,
+    config: Mapping[str, object] | None = None,
 ) -> WandbRun:
     """Open the run and return wandb's object for it.
 
@@ -107,6 +109,7 @@ def init(
         settings: Where.
         known: Whether the server has the run, so that a generated name must not replace its name.
         resume: Treatment of an existing run; ``None`` offline.
+        config: What the server holds of a sweep's trial, which the first upload would replace.
         stopped: Called from another thread when the server or a dead upload wants the run stopped.
     """
     identity = run.identity
@@ -126,6 +129,7 @@ def init(
         "run_tags": tags or None,
         "run_notes": run.notes or identity.get(semconv.WANDB_NOTES),
         "run_job_type": run.job_type or identity.get(semconv.WANDB_JOB_TYPE),
+        "sweep_id": sweep_of(run),
         "resume": resume,
         "reinit": "create_new",
         "init_timeout": settings.limits.init_timeout_s,
@@ -138,7 +142,7 @@ def init(
     with as_bridge_errors("opening the run"):
         chosen = _settings(wandb, values)
         try:
-            return wandb.init(settings=chosen)
+            return wandb.init(settings=chosen, config=dict(config or {}))
         except BaseException as exc:
             close_failed_init(wandb, run_id_of(run, settings), exc)
             if why := refusal_of(exc, settings.root(run), run_id_of(run, settings)):

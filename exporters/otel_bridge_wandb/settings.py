@@ -186,7 +186,13 @@ def run_id_of(run: RunInfo, settings: WandbSettings) -> str:
 def group_of(run: RunInfo, settings: WandbSettings) -> str | None:
     """Return the group: the user's, else, for the runs of several machines, the id of their common run."""
     alone = not is_other_node(run, settings) and not settings.unshared
-    return run.group or run.identity.get(semconv.WANDB_GROUP) or (None if alone else run.id)
+    group = run.group if run.group != sweep_of(run) else None  # W&B shows the sweep as such
+    return group or run.identity.get(semconv.WANDB_GROUP) or (None if alone else run.id)
+
+
+def sweep_of(run: RunInfo) -> str | None:
+    """Return the sweep that the run is a trial of: the producer's ``WANDB_SWEEP_ID``."""
+    return run.identity.get(semconv.WANDB_SWEEP_ID, "").strip() or None
 
 
 def project_of(run: RunInfo) -> str:

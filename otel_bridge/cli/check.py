@@ -21,8 +21,8 @@ from otel_bridge.journal.report import ExporterReport, Report, read_report
 _PROJECT: Final = "otel-bridge-doctor"
 _WAIT_S: Final = 60.0
 _OF_A_JOB: Final = (
-    "WANDB_RUN_ID", "WANDB_PROJECT", "WANDB_RUN_GROUP", "WANDB_RESUME", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME",
-    "TRACKIO_PROJECT", "OTEL_BRIDGE_RUN_ID", "OTEL_RESOURCE_ATTRIBUTES",
+    "WANDB_RUN_ID", "WANDB_PROJECT", "WANDB_RUN_GROUP", "WANDB_RESUME", "WANDB_SWEEP_ID", "MLFLOW_RUN_ID",
+    "MLFLOW_EXPERIMENT_NAME", "TRACKIO_PROJECT", "OTEL_BRIDGE_RUN_ID", "OTEL_RESOURCE_ATTRIBUTES",
 )  # fmt: skip
 """Variables that name a job's own run. They are removed, so that the test run is not written into that run."""
 _NOTHING_CHOSEN: Final = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"

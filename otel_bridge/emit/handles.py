@@ -15,8 +15,8 @@ from otel_bridge.settings import GENERATED_NAME, NEW_RUN, RUN_ID, RUN_NAME
 MAX_HANDLES: Final = 256
 """Most runs of one process beside its own at a time; each has three open files."""
 _OF_THE_PROCESS: Final = frozenset({
-    RUN_ID.name, RUN_NAME.name, GENERATED_NAME.name, NEW_RUN.name, "WANDB_RUN_ID", "WANDB_NAME", "MLFLOW_RUN_ID",
-    "OTEL_RESOURCE_ATTRIBUTES", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID",
+    RUN_ID.name, RUN_NAME.name, GENERATED_NAME.name, NEW_RUN.name, "WANDB_RUN_ID", "WANDB_NAME", "WANDB_SWEEP_ID",
+    "MLFLOW_RUN_ID", "OTEL_RESOURCE_ATTRIBUTES", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID",
 })  # fmt: skip
 """Variables that name the process's own run, and no other."""
 

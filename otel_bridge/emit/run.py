@@ -22,6 +22,7 @@ from otel_bridge.emit.arguments import (
     status_of,
 )
 from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
+from otel_bridge.emit.config.resource import is_trial
 from otel_bridge.emit.config.snapshot import RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
 from otel_bridge.emit.process_segment import Checkpoint
@@ -321,7 +322,11 @@ class Run(RecordedFacts):
         return None if self._recorder is None else read_report(self._recorder.folder)
 
     def _wait(self, recorder: Recorder, mark: Checkpoint, timeout_s: float, *, end: bool) -> FlushOutcome:
-        return DeliveryWaiter(recorder.folder, recorder.starter, self.facts.choice.names, mark, end=end).wait(timeout_s)
+        facts = self.facts
+        waiter = DeliveryWaiter(
+            recorder.folder, recorder.starter, facts.choice.names, mark, end=end, launched=not is_trial(facts.env)
+        )
+        return waiter.wait(timeout_s)
 
 
 def status_at_exit() -> EndStatus:

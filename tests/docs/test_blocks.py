@@ -32,7 +32,7 @@ ELSEWHERE = {
     ("docs/collector.md", ""): 1,
     ("docs/collector.md", "bash"): 1,  # tests/collector/otelcol/test_pipelines
     ("docs/collector.md", "yaml"): 1,
-    ("docs/capture.md", "sh"): 1,  # tests/capture
+    ("docs/capture.md", "sh"): 2,  # tests/capture
     ("docs/coming-from.md", "python"): 6,  # test_coming_from
     ("docs/exporters.md", "bash"): 1,  # as in README.md
     ("docs/exporters.md", "python"): 3,  # test_pages, test_examples

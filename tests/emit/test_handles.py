@@ -45,6 +45,7 @@ def test_variables_that_name_the_processs_run_do_not_name_a_handle(tmp_path: Pat
         "OTEL_BRIDGE_RUN_ID": "mine",
         "OTEL_BRIDGE_RUN_NAME": "mine",
         "WANDB_RUN_ID": "w",
+        "WANDB_SWEEP_ID": "s",
         "OTEL_BRIDGE_PROJECT": "p",
     }
     with environment_of({**held(tmp_path), **named}):
@@ -56,6 +57,8 @@ def test_variables_that_name_the_processs_run_do_not_name_a_handle(tmp_path: Pat
         assert (own.id, own.id_in("wandb")) == ("mine", "w")
         assert (named_only.project, named_only.name) == ("p", "trial")
         assert named_only.id_in("wandb") == named_only.id
+        swept = ["WANDB_SWEEP_ID" in one.facts.env for one in (own, named_only, nameless, joined)]
+        assert swept == [True, False, False, False]
         assert len({own.id, named_only.id, nameless.id, joined.id}) == 4
         assert joined.id == "elsewhere"
         assert os.environ["OTEL_BRIDGE_RUN_NAME"] == "mine"

@@ -29,10 +29,11 @@ class RunOwnership:
     Args:
         memory: Memory of this destination.
         found: The run as the server has it now; ``None`` when it does not exist.
+        assigned: Whether the server assigned the run to this job, as a sweep's trial: it then made the run itself.
     """
 
-    def __init__(self, memory: WriterMemory, found: ServerRun | None) -> None:
-        self._memory, self._found = memory, found
+    def __init__(self, memory: WriterMemory, found: ServerRun | None, *, assigned: bool = False) -> None:
+        self._memory, self._found, self._assigned = memory, found, assigned
         self._opened = _number(memory.get(_OPENED))
         self._opening = _number(memory.get(_OPENING))
 
@@ -48,8 +49,11 @@ class RunOwnership:
 
     @property
     def owned(self) -> bool:
-        """Return whether this folder has opened the run, or has tried to and no other process wrote since."""
-        if self._opened is not None:
+        """Return whether this folder has opened the run, or may without a second writer.
+
+        It may when it has tried to and no other process wrote since, or when the run was assigned and has no line.
+        """
+        if self._opened is not None or (self._assigned and self._found is not None and self._found.lines == 0):
             return True
         found, opening = self._found, self._opening
         return found is not None and opening is not None and found.lines <= max(opening, 0)

@@ -92,6 +92,11 @@ class Server:
         self._api.flush()
         return dict(self._api.run(f"{self._entity}/{self._project}/{self._run_id}").rawconfig)
 
+    def parameters(self) -> dict[str, Any]:
+        """Return the user's part of the run's config: of a sweep's trial that has not begun, its parameters."""
+        self._api.flush()
+        return dict(self._api.run(f"{self._entity}/{self._project}/{self._run_id}").config)
+
     def stored(self) -> Stored:
         """Return config and keys of the run."""
         self._api.flush()

@@ -90,8 +90,23 @@ def _explicit(settings: Any, field: str) -> Any:
     return found if field in getattr(settings, "model_fields_set", ()) else None
 
 
-def begin(asked: WandbArguments, *, name: str | None = None, id_: str | None = None, project: str | None = None) -> Run:
-    """Begin the run of otel-bridge that W&B's arguments name. Every process records, as in W&B: rank 0."""
+def begin(
+    asked: WandbArguments,
+    *,
+    name: str | None = None,
+    id_: str | None = None,
+    project: str | None = None,
+    group: str | None = None,
+) -> Run:
+    """Begin the run of otel-bridge that W&B's arguments name. Every process records, as in W&B: rank 0.
+
+    Args:
+        asked: The arguments.
+        name: Name where they have none.
+        id_: Id in place of theirs.
+        project: Project where they have none.
+        group: Group where they have none.
+    """
     given = asked["id"] if id_ is None else id_
     project = asked["project"] or project
     if project == DEFAULT_PROJECT and _chosen_project():  # transformers names it for every job
@@ -102,7 +117,7 @@ def begin(asked: WandbArguments, *, name: str | None = None, id_: str | None = N
         _printable(project),
         _printable(asked["name"] or name),
         id=None if given is None else _usable_id(str(given)),
-        group=_printable(asked["group"]),
+        group=_printable(asked["group"] or group),
         tags=[tags] if isinstance(tags, str) else [str(tag) for tag in tags or ()],
         notes=asked["notes"],
         entity=_printable(asked["entity"]),

@@ -127,6 +127,11 @@ def _shown_facts() -> dict[str, Any]:
         urls: Mapping[str, str] = self.recording.run.urls
         return urls.get("wandb") or next(iter(urls.values()), None)
 
+    def sweep_url(self: Any) -> str | None:
+        """Return the page of the trial's sweep, as W&B's settings name it."""
+        shown = self._settings.model_copy(update={"entity": self.facts.entity, "project": self.facts.project})
+        return shown.sweep_url or None
+
     read: dict[str, Callable[[Any], Any]] = {
         "url": url, "dir": folder,
         "config": lambda self: self._config,
@@ -136,7 +141,7 @@ def _shown_facts() -> dict[str, Any]:
         "offline": lambda _self: False,
         "disabled": lambda _self: False,
         "project_url": lambda _self: None,
-        "sweep_url": lambda _self: None,
+        "sweep_url": sweep_url,
         "sync_dir": folder,
     }  # fmt: skip
     facts = {

@@ -2,7 +2,7 @@
 
 The real package stays the surface: ``wandb.init`` returns a ``wandb.Run`` that starts no service process, makes no
 folder and reaches no network. ``wandb.Api`` stays as it is. Runs that the program disables are W&B's own, and are not
-recorded. A run of a sweep goes on in W&B, which needs its results, and is copied.
+recorded. A trial of a sweep is recorded as the run that the sweep's agent names.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from otel_bridge.capture.wandb.arguments import WandbArguments, begin, facts_of,
 from otel_bridge.capture.wandb.earlier import earlier_run
 from otel_bridge.capture.wandb.recording import WandbRecording
 from otel_bridge.capture.wandb.run import define_metric, run_class
+from otel_bridge.capture.wandb.sweeps import SweepTrial, current_trial, stoppable
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
@@ -93,15 +94,18 @@ class _Capture:
             return self._real_init(*given, **named)
         if asked["sync_tensorboard"] or arguments.get("tensorboard"):
             _capture_tensorboard()
-        if self._mode == "tee" or os.environ.get("WANDB_SWEEP_ID"):
-            _refuse_twice()
+        if self._mode == "tee":
+            refuse_twice(("wandb",), "tee", _exporters())
             before = self._package.run
             run = self._real_init(*given, **named)
             if run is not before:
                 _copy_too(self._package, run, begin(asked, name=run.name, id_=run.id, project=run.project))
             return run
+        trial = current_trial(self._package)
+        if trial is not None:
+            asked = WandbArguments(trial.arguments(arguments))
         current = self._current(asked)
-        return current if current is not None else self._begin(asked, arguments)
+        return current if current is not None else self._begin(asked, arguments, trial)
 
     def login(self, key: Any = None, *_given: Any, **_named: Any) -> bool:
         """Accept any key; nothing is checked or stored."""
@@ -136,16 +140,22 @@ class _Capture:
             return None
         return current
 
-    def _begin(self, asked: WandbArguments, arguments: dict[str, Any]) -> Any:
+    def _begin(self, asked: WandbArguments, arguments: dict[str, Any], trial: SweepTrial | None) -> Any:
         config, settings = self._parsed(arguments)
-        run = begin(asked)
+        if trial is not None:
+            trial.lock_config(config)
+            trial.notify(_exporters())
+        run = begin(asked, group=None if trial is None else trial.sweep_id)
         earlier = earlier_run(run) if asked.resumes else None
         recording = WandbRecording(run, earlier)
         facts = facts_of(run, asked, resumed=earlier is not None)
         given = dict(config.items())
         if earlier is not None:  # what the program gives counts before it
-            config.update({**earlier.config, **given}, allow_val_change=True)
+            before = {key: value for key, value in earlier.config.items() if key not in given}
+            config.update(before, allow_val_change=True)
         captured = self._class(recording, facts, settings, config)
+        if trial is not None:
+            captured.log = stoppable(captured.log, run)
         if not asked.beside:
             self._set_global(captured)
         recording.config(given)
@@ -185,10 +195,9 @@ def _capture_tensorboard() -> None:
         return
 
 
-def _refuse_twice() -> None:
+def _exporters() -> tuple[str, ...]:
     env = environment()
-    choice = choose(None, env, Path.cwd(), launched=launcher_alive(env), elsewhere=True)
-    refuse_twice(("wandb",), "tee", choice.names)
+    return tuple(choose(None, env, Path.cwd(), launched=launcher_alive(env), elsewhere=True).names)
 
 
 def _copy_too(package: Any, run: Any, recorded: Run) -> None:

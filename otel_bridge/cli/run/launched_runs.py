@@ -1,4 +1,7 @@
-"""Run folders that a launcher's children open. The launcher has a segment in each, which keeps the run open."""
+"""Run folders that a launcher's children open. The launcher has a segment in each, which keeps the run open.
+
+A trial of a W&B sweep ends with its own processes: the sweep awaits its end, and may make many trials of one command.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ class LaunchedRuns:
     def __init__(self, base: Path) -> None:
         self._base = base
         self._since_ns = time.time_ns()
-        self._runs: dict[Path, _LauncherSegment] = {}
+        self._folders: dict[Path, RunFolder] = {}
+        self._segments: list[_LauncherSegment] = []
         self._lock = threading.Lock()
         self._ended: Status | None = None
 
@@ -40,36 +44,37 @@ class LaunchedRuns:
         """Return the folders that this launcher's children or its receiver write to."""
         with self._lock:
             for folder in run_folders(self._base):
-                if folder.path not in self._runs:
+                if folder.path not in self._folders:
                     self._join(folder)
-            return [run.folder for run in self._runs.values()]
+            return list(self._folders.values())
 
     def end(self, status: Status) -> None:
         """Record in every run that the command has ended with *status*."""
         with self._lock:
             self._ended = status
-            for run in self._runs.values():
-                run.end(status)
+            for segment in self._segments:
+                segment.end(status)
 
     def _join(self, folder: RunFolder) -> None:
         """Serve *folder* if a child of this command writes to it; another job's folder is left to its own bridge."""
         header = _own_header(folder, self._since_ns)
         if header is None:
             return
-        try:
-            run = _LauncherSegment(folder, header)
-        except OtelBridgeError:
-            return  # the disk is full, or the folder is gone: the next call tries again
-        self._runs[folder.path] = run
-        if self._ended is not None:
-            run.end(self._ended)
+        if not _is_trial(header):
+            try:
+                segment = _LauncherSegment(folder, header)
+            except OtelBridgeError:
+                return  # the disk is full, or the folder is gone: the next call tries again
+            self._segments.append(segment)
+            if self._ended is not None:
+                segment.end(self._ended)
+        self._folders[folder.path] = folder
 
 
 class _LauncherSegment:
     """Writes the launcher's own segment in one run folder."""
 
     def __init__(self, folder: RunFolder, of: SegmentHeader) -> None:
-        self.folder = folder
         self._instance_id = os.urandom(8).hex()
         header = SegmentHeader.of_this_process(
             "launcher",
@@ -119,6 +124,11 @@ class _LauncherSegment:
         flags += [semconv.RUN_NAME_GENERATED] if "run_name" in of.generated else []
         attributes += [KeyValue(key=key, value=AnyValue(bool_value=True)) for key in flags]
         return Resource(attributes=attributes).SerializeToString()
+
+
+def _is_trial(of: SegmentHeader) -> bool:
+    """Return whether the run is a trial of a W&B sweep."""
+    return any(one.key == semconv.WANDB_SWEEP_ID for one in Resource.FromString(of.resource).attributes)
 
 
 def _own_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:

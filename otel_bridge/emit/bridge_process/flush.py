@@ -54,6 +54,7 @@ class DeliveryWaiter:
         exporters: Names that the report must list before it counts.
         mark: End of this process's records.
         end: Whether to wait also for the run's end, if this process is its last.
+        launched: Whether a launcher keeps the run open until its command ends, so that its end is not awaited.
     """
 
     def __init__(
@@ -64,12 +65,13 @@ class DeliveryWaiter:
         mark: Checkpoint,
         *,
         end: bool = False,
+        launched: bool = True,
     ) -> None:
         self._folder = folder
         self._starter = starter
         self._exporters = exporters
         self._mark = mark
-        self._end = end
+        self._end, self._launched = end, launched
         self._position: int | None = None
         self._gone = False
 
@@ -93,7 +95,8 @@ class DeliveryWaiter:
             return True  # delivered, and deleted with the run's end
         if not self._is_read(mine) or (mine is not None and mine.waiting_rows):
             return False
-        if not report.launcher and any(name not in report.exporters for name in self._exporters):
+        kept_open = report.launcher and self._launched
+        if not kept_open and any(name not in report.exporters for name in self._exporters):
             return False
         if self._position is None:
             self._position = report.position
@@ -128,7 +131,7 @@ class DeliveryWaiter:
         states = [one.state for one in report.exporters.values()]
         return (
             report.ended
-            or report.launcher
+            or (report.launcher and self._launched)
             or others
             or all(state == "ended" or state in _NOT_WAITED_FOR for state in states)
         )

@@ -127,6 +127,8 @@ def identify(asked: InitArguments, env: Mapping[str, str], cwd: Path, *, launche
     )
     name = name or _job_name(env)
     name_generated = not name or (asked.name is None and name == GENERATED_NAME.read(env))
+    if name_generated and asked.id is not None and run_id != RUN_ID.read(env):
+        name = ""  # it was generated for another run
     new = LAUNCHER_NEW.read(env) if launched else ""
     if not name and run_id and not NEW_RUN.read(env):
         name = run_id  # the same in every process that knows only the id

@@ -27,6 +27,7 @@ _TRACKER_VARIABLES: Final = {
     semconv.WANDB_NOTES: "WANDB_NOTES",
     semconv.WANDB_JOB_TYPE: "WANDB_JOB_TYPE",
     semconv.WANDB_RESUME: "WANDB_RESUME",
+    semconv.WANDB_SWEEP_ID: "WANDB_SWEEP_ID",
     semconv.MLFLOW_RUN_ID: "MLFLOW_RUN_ID",
     semconv.MLFLOW_EXPERIMENT: "MLFLOW_EXPERIMENT_NAME",
     semconv.TRACKIO_PROJECT: "TRACKIO_PROJECT",
@@ -47,6 +48,11 @@ def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, st
     if identity.asked.entity:
         found[semconv.WANDB_ENTITY] = identity.asked.entity
     return found
+
+
+def is_trial(env: Mapping[str, str]) -> bool:
+    """Return whether *env* is that of a trial of a W&B sweep, whose run ends with its own processes."""
+    return bool(env.get(_TRACKER_VARIABLES[semconv.WANDB_SWEEP_ID]))
 
 
 def encode_resource(

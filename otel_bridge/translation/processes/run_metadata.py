@@ -35,6 +35,7 @@ _IDENTITY: Final = (
     semconv.WANDB_NOTES,
     semconv.WANDB_JOB_TYPE,
     semconv.WANDB_RESUME,
+    semconv.WANDB_SWEEP_ID,
     semconv.MLFLOW_RUN_ID,
     semconv.MLFLOW_EXPERIMENT,
     semconv.TRACKIO_PROJECT,

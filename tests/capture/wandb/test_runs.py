@@ -178,7 +178,7 @@ def test_tags_and_notes_of_the_environment_are_those_that_the_program_sees(tmp_p
     assert output.splitlines()[0] == "('a', 'b') why"
 
 
-def test_the_runs_of_a_sweep_go_on_in_wandb_each_under_the_agents_id_and_are_copied(tmp_path: Path) -> None:
+def test_with_tee_the_trials_of_a_sweep_go_on_in_wandb_each_under_the_agents_id_and_are_copied(tmp_path: Path) -> None:
     code = """
     import os, wandb
     wandb.setup()
@@ -190,7 +190,7 @@ def test_the_runs_of_a_sweep_go_on_in_wandb_each_under_the_agents_id_and_are_cop
             run.log({"loss": number})
     """
     script = program(tmp_path, "train.py", code)
-    env = environment(tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
+    env = environment(tmp_path, WANDB_MODE="offline", WANDB_SILENT="true", OTEL_BRIDGE_CAPTURE_MODE="tee")
 
     done = otel_bridge(
         "run", "--exporters", "file", "--capture", "wandb", "--", "python", script, cwd=tmp_path, env=env

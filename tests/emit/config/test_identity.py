@@ -29,6 +29,17 @@ def test_an_argument_goes_before_every_variable() -> None:
     assert (found.rank, found.world_size) == (1, 8)
 
 
+def test_a_name_that_was_generated_for_another_run_is_not_that_of_a_run_with_an_id() -> None:
+    env = {"OTEL_BRIDGE_RUN_NAME": "made-up", "OTEL_BRIDGE_GENERATED_NAME": "made-up"}
+    here = {**env, "OTEL_BRIDGE_RUN_ID": "trial"}
+
+    found = [identify(InitArguments(project="p", id="trial"), one, _CWD) for one in (env, here)]
+
+    assert [(one.id, one.name, one.name_generated) for one in found] == [
+        ("trial", "trial", True), ("trial", "made-up", True)
+    ]  # fmt: skip
+
+
 def test_our_variables_go_before_resource_attributes_and_those_before_the_trackers() -> None:
     env = {
         "OTEL_BRIDGE_PROJECT": "ours",

@@ -62,6 +62,13 @@ def traces_in(directory: Path, run: RunInfo) -> list[dict[str, Any]]:
         return traces
 
 
+def config_in(directory: Path, run: RunInfo) -> dict[str, Any]:
+    """The config of *run* in *directory*, with Trackio's own entries (``_Group``)."""
+    with _reading(directory) as store:
+        config: dict[str, Any] = store.SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)
+        return config
+
+
 @contextmanager
 def _reading(directory: Path) -> Iterator[Any]:
     os.environ["TRACKIO_DIR"] = str(DIRECTORY)  # read while Trackio is imported

@@ -19,6 +19,7 @@ from otel_bridge_wandb.online.uploads import ServerRun
 from support.bridge.bridge_doubles import until
 from support.trackers import wandb_online_runs as online
 from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_backend.state import WandbRun
 from support.trackers.wandb_online_runs import losses, made, open_run, rows, settings_at
 
 server, memory, opened, limits = online.server, online.memory, online.opened, online.limits
@@ -204,3 +205,43 @@ def test_a_generated_name_never_replaces_a_given_one_and_a_given_one_replaces_a_
         shown.append(server.run(run.id).display_name)
 
     assert shown == [run.id, run.name, run.name]
+
+
+@pytest.mark.parametrize("state", ["pending", "running"])
+@pytest.mark.parametrize(("sweep", "allowed"), [({"rl.wandb.sweep_id": "s"}, True), ({}, False)])
+def test_a_trial_goes_on_in_the_empty_run_that_the_server_made_for_it(
+    server: WandbServer,
+    run: RunInfo,
+    memory: MemoryTable,
+    tmp_path: Path,
+    state: str,
+    sweep: dict[str, str],
+    allowed: bool,
+) -> None:
+    second = job(tmp_path, run, "never")
+    second = dataclasses.replace(second, identity={**second.identity, **sweep})
+    server.store.runs["stand-in", run.project, run.id] = WandbRun(
+        "stand-in", run.project, run.id, "made", state=state, raw_config={"lr": {"value": 0.5}}
+    )
+
+    if not allowed:
+        with pytest.raises(BlockedError, match="WANDB_RESUME=never"):
+            open_run(server, second, memory)
+        return
+    write(open_run(server, second, memory), 1, 2)
+
+    held = server.run(run.id)
+    assert (losses(server, run), held.state, held.sweep, held.config) == ([1, 2], "finished", "s", {"lr": 0.5})
+    assert [upsert.config["lr"] for upsert in held.upserts[:1]] == [{"value": 0.5}]
+
+
+def test_a_trial_stays_out_of_a_run_that_another_process_writes(
+    server: WandbServer, run: RunInfo, memory: MemoryTable, tmp_path: Path
+) -> None:
+    deliver(open_run(server, run, MemoryTable()), rows(1, 3))
+    second = job(tmp_path, run, "allow")
+    second = dataclasses.replace(second, identity={**second.identity, "rl.wandb.sweep_id": "s"})
+
+    until(lambda: server.lines(run.id) == 3)
+    with pytest.raises(BlockedError, match="is being written by another process"):
+        open_run(server, second, memory)

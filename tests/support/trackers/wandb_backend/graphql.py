@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from support.trackers.wandb_backend.introspection import introspected
 from support.trackers.wandb_backend.state import Upsert, WandbArtifact, WandbRun, WandbStore, definitions_of
+from support.trackers.wandb_backend.sweeps import Sweeps
 
 Variables: TypeAlias = dict[str, Any]
 Answer: TypeAlias = dict[str, Any]
@@ -37,6 +38,7 @@ class Resolver:
         """Server features that are switched on, e.g. ``EXPAND_DEFINED_METRIC_GLOBS``."""
         self.lists_artifacts = True
         """Whether the versions of an artifact can be listed."""
+        self.sweeps = Sweeps(store, ENTITY)
         self.unknown: list[tuple[str, str]] = []
         """Operations that nobody answers: name, query."""
         self._known: dict[str, Callable[[Variables], Answer]] = {
@@ -57,6 +59,12 @@ class Resolver:
             "RunSampledHistory": self._sampled_history,
             "Runs": self._runs,
             "NotifyScriptableRunAlert": self._alert,
+            "UpsertSweep": self.sweeps.upsert,
+            "CreateAgent": self.sweeps.create_agent,
+            "Heartbeat": self.sweeps.heartbeat,
+            "GetSweep": self.sweeps.get,
+            "GetSweepState": self.sweeps.get,
+            "SweepWithRuns": self.sweeps.get,
             "CreateRunFiles": self._create_run_files,
             "CreateArtifact": self._create_artifact,
             "CreateArtifactManifest": self._create_manifest,
@@ -133,8 +141,14 @@ class Resolver:
 
     def _runs(self, given: Variables) -> Answer:
         wanted = (given.get("entity") or ENTITY, given.get("project"))
-        name = json.loads(given.get("filters") or "{}").get("name")
-        runs = [run for key, run in self._store.runs.items() if key[:2] == wanted and name in {None, run.id}]
+        filters = json.loads(given.get("filters") or "{}")
+        name = filters.get("name")
+        sweep = next((one["sweep"] for one in filters.get("$and", ()) if "sweep" in one), None)
+        runs = [
+            run
+            for key, run in self._store.runs.items()
+            if key[:2] == wanted and name in {None, run.id} and sweep in {None, run.sweep, f"sweep-of-{run.sweep}"}
+        ]
         edges = [{"node": _bucket(run), "cursor": run.id} for run in runs]
         found = {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}
         return {"project": {"internalId": "1", "runCount": len(runs), "readOnly": False, "runs": found}}
@@ -270,7 +284,7 @@ def _bucket(run: WandbRun) -> Answer:
         "jobType": run.job_type or None,
         "tags": run.tags,
         "state": run.state,
-        "sweepName": None,
+        "sweepName": run.sweep or None,
         "commit": None,
         "readOnly": False,
         "createdAt": _CREATED,

@@ -9,7 +9,8 @@
         server.answer(503, what="filestream", times=3)
 
 It uses what wandb 0.31 asks: upserts, resume, viewer, filestream, run files, artifacts (incremental tables
-included), and the run queries of ``wandb.Api()``. It is not a W&B: nothing is computed, nobody is refused.
+included), sweeps and their agents, and the run queries of ``wandb.Api()``. It is not a W&B:
+nothing is computed, nobody is refused.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any, Final, cast
 from otel_bridge.records import Json
 from support.trackers.wandb_backend.graphql import ENTITY, Resolver
 from support.trackers.wandb_backend.state import WandbRun, WandbStore
+from support.trackers.wandb_backend.sweeps import NoSweepError
 
 KEY: Final = "f" * 40
 _OPERATION: Final = re.compile(r"\b(?:query|mutation)\s+(\w+)")
@@ -280,6 +282,8 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> tuple[int, bytes]:
         try:
             return self._act(owner, what, name, asked, upload)
+        except NoSweepError as exc:
+            return 404, json.dumps({"errors": [{"message": f"could not find sweep {exc}"}]}).encode()
         except Exception:  # noqa: BLE001  # a fault of the stand-in: shown to the test, not hidden behind retries
             owner.errors.append(f"{what} {name}: {traceback.format_exc()}")
             return 400, b'{"errors": [{"message": "the stand-in failed"}]}'

@@ -57,6 +57,7 @@ class WandbRun:
         derived: Last value of each key, as the server derives it from the lines.
         clients: In shared mode, each writer's id to how many lines it has sent.
         own_steps: In shared mode, lines for which a writer brought a ``_step`` of its own: the server gives it.
+        sweep: Name of the sweep that it belongs to.
     """
 
     entity: str
@@ -83,6 +84,7 @@ class WandbRun:
     derived: dict[str, Any] = field(default_factory=dict[str, Any])
     clients: dict[str, int] = field(default_factory=dict[str, int])
     own_steps: int = 0
+    sweep: str = ""
 
     @property
     def history(self) -> list[dict[str, Json]]:
@@ -113,6 +115,7 @@ class WandbRun:
         self.job_type = given.get("jobType") or self.job_type
         self.notes = given.get("notes") or self.notes
         self.host = given.get("host") or self.host
+        self.sweep = given.get("sweep") or self.sweep
         if given.get("tags"):
             self.tags = list(given["tags"])
         if given.get("config"):

@@ -1,0 +1,106 @@
+"""Trials of a W&B sweep: which run the sweep's agent names, and with which config, by wandb's settings.
+
+The agent sets ``WANDB_SWEEP_ID``, ``WANDB_RUN_ID`` and ``WANDB_SWEEP_PARAM_PATH`` for each trial (agents/pyagent.py,
+wandb_agent.py). The server already has the trial's run, and decides the next trials by the metrics of that run.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from otel_bridge.emit.console import say
+from otel_bridge.emit.run import Run
+
+_DEFAULT_PROJECT: Final = "uncategorized"
+_TO_W_AND_B: Final = frozenset({"wandb", "otlp"})
+"""Exporters that lead to W&B, ``otlp`` by way of another bridge."""
+_notified: Final[set[str]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTrial:
+    """Describes the trial that this process runs.
+
+    Attributes:
+        sweep_id: The sweep.
+        run_id: The run that the agent names.
+        project: The project of the sweep; that of the program is ignored, as in W&B.
+        entity: The entity; empty for the default of the API key.
+        config: The parameters, which the program cannot change.
+    """
+
+    sweep_id: str
+    run_id: str
+    project: str
+    entity: str
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments *given* to ``init()`` with what the sweep decides."""
+        return {**given, "id": self.run_id, "project": self.project, "entity": self.entity}
+
+    def lock_config(self, config: Any) -> None:
+        """Set the parameters in a ``wandb.Config``, which ignores later changes of them with a warning."""
+        if self.config:
+            config.merge_locked(dict(self.config), user="sweep", _allow_val_change=True)
+
+    def notify(self, exporters: tuple[str, ...]) -> None:
+        """Print once for each sweep that W&B gets no metrics, unless one of *exporters* leads there."""
+        if self.sweep_id in _notified or not _TO_W_AND_B.isdisjoint(exporters):
+            return
+        _notified.add(self.sweep_id)
+        say(
+            f"W&B's sweep {self.sweep_id} gets no metrics: grid and random search work, "
+            "bayes and early stopping do not; add the exporter wandb, or set OTEL_BRIDGE_CAPTURE_MODE=tee",
+            always=True,
+        )
+
+
+def stoppable(log: Callable[..., None], run: Run) -> Callable[..., None]:
+    """Return *log* for a trial, which the agent may stop by an exception in the trial's thread.
+
+    ``_terminate_thread`` of wandb/agents/pyagent.py raises it once, wherever the thread is. Inside *log* it would only
+    be counted as a drop, and the trial would go on.
+
+    Args:
+        log: Records one row.
+        run: The run that it records.
+    """
+
+    @functools.wraps(log)
+    def logged(*given: Any, **named: Any) -> None:
+        before = _drop_count(run)
+        log(*given, **named)
+        if getattr(threading.current_thread(), "_terminated", False) and _drop_count(run) > before:
+            raise Exception("the sweep's agent stopped this trial")  # the class that the agent raises
+
+    return logged
+
+
+def _drop_count(run: Run) -> int:
+    return 0 if run.recorder is None else sum(run.recorder.drops.counts.values())
+
+
+def current_trial(package: Any) -> SweepTrial | None:
+    """Return the trial that this process runs by the settings of *package*, ``None`` outside a sweep."""
+    settings = package.sdk.wandb_setup.singleton().settings
+    if not settings.sweep_id:
+        return None
+    return SweepTrial(
+        sweep_id=str(settings.sweep_id),
+        run_id=str(settings.run_id or package.util.generate_id()),
+        project=str(settings.project or _DEFAULT_PROJECT),
+        entity=str(settings.entity or ""),
+        config=_parameters(package, settings.sweep_param_path),
+    )
+
+
+def _parameters(package: Any, path: str | None) -> Mapping[str, Any]:
+    if not path:
+        return {}
+    read: Mapping[str, Any] = package.sdk.lib.config_util.dict_from_config_file(path, must_exist=True)
+    return read
