@@ -19,9 +19,9 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.ingest_load import POINTS
+from benchmarks.collector.ingest_load import POINTS
+from benchmarks.collector.service import Service, service
 from benchmarks.results import Result, median
-from benchmarks.service import Service, service
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 
@@ -79,7 +79,7 @@ def _theirs(collector: str | None, kind: str, fsync: bool) -> float:
 
 def _rate(process: psutil.Process, kind: str, address: str, ready: Callable[[], None]) -> float:
     """Return points a core-second; begins warm, and when *ready* returned: the exporter knows that nobody is there."""
-    load = [sys.executable, "-m", "benchmarks.ingest_load", kind, address]
+    load = [sys.executable, "-m", "benchmarks.collector.ingest_load", kind, address]
     subprocess.run([*load, "200", str(_IN_FLIGHT)], check=True, capture_output=True)
     ready()
     before = cpu_s(process)

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks import storm_worker
-from benchmarks.service import FREE, OFF, Service
-from benchmarks.storm_truth import Noted, Stores, faults
+from benchmarks.collector.service import FREE, OFF, Service
+from benchmarks.soak import storm_worker
+from benchmarks.soak.storm_truth import Noted, Stores, faults
 from support.trackers.wandb_backend.server import WandbServer
 
 ROLES: Mapping[str, float] = {"trainer": 0.05, "explorer": 0.08, "evaluator": 0.15}

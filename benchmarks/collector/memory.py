@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.collector.service import Service, service
 from benchmarks.results import Result, median, reported
-from benchmarks.service import Service, service
 from otel_bridge import semconv
 from otel_bridge.emit.encode.protobuf import message
 from otel_bridge.emit.encode.row import RowEncoder

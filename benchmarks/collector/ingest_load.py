@@ -1,4 +1,4 @@
-"""Sends requests of 1,000 points: ``python -m benchmarks.ingest_load grpc|http ADDRESS COUNT IN_FLIGHT``."""
+"""Sends requests of 1,000 points: ``python -m benchmarks.collector.ingest_load grpc|http ADDRESS COUNT IN_FLIGHT``."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.storm_worker import LATE_AFTER
+from benchmarks.soak.storm_worker import LATE_AFTER
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status, run_id_of, trace_id_of
 from support.trackers import conformance_reading, mlflow_reading, wandb_reading

@@ -21,11 +21,11 @@ from pathlib import Path
 import grpc
 
 from benchmarks.child import printed
-from benchmarks.ingest import cpu_s
+from benchmarks.collector.ingest import cpu_s
+from benchmarks.collector.service import OFF, Service, service
 from benchmarks.peers import below
 from benchmarks.results import Result
-from benchmarks.service import OFF, Service, service
-from benchmarks.three_trackers_load import end_request, requests
+from benchmarks.trackers.three_trackers_load import end_request, requests
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import ExporterReport, read_report
 
@@ -47,8 +47,8 @@ from benchmarks import peers
 name, rows = sys.argv[1], int(sys.argv[2])
 peers.prepare(Path(sys.argv[3]))
 import psutil
-from benchmarks.ingest import cpu_s
-from benchmarks.three_trackers_load import rows_of
+from benchmarks.collector.ingest import cpu_s
+from benchmarks.trackers.three_trackers_load import rows_of
 tracker = name.partition("_")[0]
 __import__(tracker)
 with getattr(peers, name)() as log:  # warm: the tracker's own process runs, its tables are there
@@ -62,7 +62,7 @@ print(cpu_s(process) - began)
 """
 _DECODE = """
 import sys, time
-from benchmarks.three_trackers_load import decode, requests
+from benchmarks.trackers.three_trackers_load import decode, requests
 sent = requests("run", int(sys.argv[1]))
 began = time.process_time()
 for data in sent: decode(data)

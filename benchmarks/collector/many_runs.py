@@ -1,6 +1,7 @@
 """A service with more runs than may be at work at one time: how long until all are delivered, how much memory it takes.
 
-``python -m benchmarks.many_runs --runs 10000`` (the default limit of files), ``--runs 200 --files 200`` (few files).
+``python -m benchmarks.collector.many_runs --runs 10000`` (the default limit of files), or with few files:
+``--runs 200 --files 200``.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from urllib.error import HTTPError
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from benchmarks.collector.service import OFF, Service
 from benchmarks.results import Result, reported, show
-from benchmarks.service import OFF, Service
 from otel_bridge import semconv
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report

@@ -29,8 +29,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
 
-from benchmarks.service import FREE, OFF, Service
-from benchmarks.storm import storm
+from benchmarks.collector.service import FREE, OFF, Service
+from benchmarks.soak.storm import storm
 from otel_bridge import semconv
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report

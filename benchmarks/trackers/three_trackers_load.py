@@ -1,4 +1,4 @@
-"""The rows of `benchmarks.three_trackers`: as dicts, as OTLP requests, and back from those the plain way."""
+"""The rows of `benchmarks.trackers.three_trackers`: as dicts, as OTLP requests, and back from those the plain way."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""A service under outages and kills, for as long as asked: ``python -m benchmarks.soak``."""

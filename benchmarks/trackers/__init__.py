@@ -1,0 +1,1 @@
+"""Delivery into real trackers: rows a second, latency, CPU, and what wide runs cost."""
