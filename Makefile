@@ -6,13 +6,16 @@ BIN := $(VENV)/bin
 INSTALL := PYTHON=$(PYTHON) .ci/install
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-# Most tests wait for processes and trackers: twice as many workers as cores. Tests that share a server stay in one worker.
-TEST_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
+# Most tests wait for processes and trackers: three times as many workers as cores, each with up to 0.6 GB. Tests that share a
+# server stay in one worker.
+TEST_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(3 * (os.cpu_count() or 1), 16))')
 IN_PARALLEL := -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 FUZZ_SECONDS ?= 60
 SOAK_MINUTES ?= 10
 CELLS ?= all
 STORM_MINUTES ?= 15
+# Where it is set, each of the hundreds of processes of the tests would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON_ROOTS := otel_bridge exporters collector examples tests benchmarks
 
 .PHONY: help demo otelcol test test-fast test-long test-genai test-frameworks test-versions check format fuzz soak storm bench docs docs-site clean

@@ -117,7 +117,7 @@ def test_the_first_block_of_emitting_is_a_program(tmp_path: Path) -> None:
     assert found == {"trainer/loss": [(10, 0.5)], "trainer/actor/lr": [(10, 1e-6)]}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_other_blocks_of_emitting_run_one_after_the_other(tmp_path: Path) -> None:
     _, objects, lists, live, late, beside = blocks("docs/emitting.md", "python")
     begin = (
@@ -168,6 +168,7 @@ def test_the_capture_of_the_readme_records_a_program_as_it_is(tmp_path: Path) ->
     assert values(only_folder(tmp_path / ".otel-bridge")) == {"loss": [(3, 0.5)]}
 
 
+@pytest.mark.long
 def test_the_commands_of_the_readme_that_need_one_machine_do_what_they_say(tmp_path: Path) -> None:
     first, others, stock, instrumented, held = (
         block

@@ -49,7 +49,7 @@ def test_a_program_that_changed_over_gives_its_rows_config_and_end(tmp_path: Pat
     assert sum(line["kind"] == "rollout" for line in found) == (3 if name == "from_trackio" else 0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mlflows_client_writes_to_the_same_run(tmp_path: Path) -> None:
     uri = mlflow_reading.database(tmp_path)
 

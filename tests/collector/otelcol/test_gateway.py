@@ -31,6 +31,7 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
         yield found
 
 
+@pytest.mark.long
 def test_each_run_stays_at_one_bridge_and_one_that_is_away_gets_all_of_its_rows_later(
     tmp_path: Path, jobs: Jobs
 ) -> None:

@@ -25,8 +25,8 @@ ROUNDS = 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", ["trainer", ""])
-@pytest.mark.parametrize("how", ["live", "drained"])
+@pytest.mark.parametrize("role", ["trainer", pytest.param("", marks=pytest.mark.long)])
+@pytest.mark.parametrize("how", ["live", pytest.param("drained", marks=pytest.mark.long)])
 def test_a_job_that_was_killed_and_started_again_has_finished(tmp_path: Path, role: str, how: str) -> None:
     job = program(tmp_path, "job.py", JOB)
 

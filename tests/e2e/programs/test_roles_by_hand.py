@@ -53,7 +53,7 @@ def start_plain(folder: Path) -> None:
     assert [role.wait(120) for role in roles] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("start", [launch, start_plain])
+@pytest.mark.parametrize("start", [launch, pytest.param(start_plain, marks=pytest.mark.long)])
 def test_three_scripts_are_one_run_in_each_tracker(tmp_path: Path, start) -> None:
     start(tmp_path)
 

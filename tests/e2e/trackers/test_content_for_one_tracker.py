@@ -55,7 +55,7 @@ def holders(folder: Path, text: str) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("allowed", ["trackio", "wandb"])
+@pytest.mark.parametrize("allowed", ["trackio", pytest.param("wandb", marks=pytest.mark.long)])
 def test_text_goes_to_the_one_tracker_that_may_have_it_and_rewards_to_all(tmp_path: Path, allowed: str) -> None:
     off = {f"OTEL_BRIDGE_{name.upper()}_MESSAGE_CONTENT": "off" for name in TRACKERS if name != allowed}
     env = environment(

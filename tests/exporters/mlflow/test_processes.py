@@ -31,7 +31,7 @@ def first_use(uri: str, run: RunInfo, role: str, start, results) -> None:
         results.put(repr(exc))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_bridges_that_open_one_fresh_database_at_once_share_one_run(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     uri, run = f"sqlite:///{tmp_path}/new/mlflow.db", samples.run_info(tmp_path)

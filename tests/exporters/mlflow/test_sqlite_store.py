@@ -104,7 +104,7 @@ def killed(work: Callable[[Path], None], kills: dict[str, tuple[Callable, object
     return said
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_bridge_killed_at_any_moment_while_it_creates_a_store_is_followed_by_one_that_writes_it(
     tmp_path: Path,
 ) -> None:
