@@ -1,6 +1,9 @@
+"""The report of a bridge: written whole, read with care; what it says of unread bytes and of places."""
+
 from __future__ import annotations
 
 import stat
+import sys
 import threading
 from pathlib import Path
 
@@ -8,7 +11,17 @@ import pytest
 
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report, read_report, write_report
+from otel_bridge.journal.report import (
+    BridgeReport,
+    ExporterReport,
+    ProcessReport,
+    Report,
+    places,
+    read_report,
+    runnable,
+    unread_bytes,
+    write_report,
+)
 from support.otlp.journal_samples import run_folder
 
 REPORT = Report(
@@ -107,3 +120,76 @@ def test_fields_of_another_version_are_passed_over_and_missing_ones_have_their_d
 def test_a_report_that_cannot_be_written_is_an_error_of_the_journal(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="cannot be written"):
         write_report(RunFolder(tmp_path, "none"), REPORT)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    found = run_folder(tmp_path)
+    for number, size in ((0, 100), (1, 200), (2, 50)):
+        found.segment_path("a", number).write_bytes(bytes(size))
+    found.segment_path("b", 0).write_bytes(bytes(30))
+    return found
+
+
+def test_without_a_report_everything_is_unread(folder: RunFolder) -> None:
+    assert unread_bytes(folder.segments(), None) == 380
+
+
+def test_what_lies_behind_the_places_of_the_report_is_unread(folder: RunFolder) -> None:
+    report = Report(processes={"a": ProcessReport(segment=1, offset=120)})
+
+    assert unread_bytes(folder.segments(), report) == 80 + 50 + 30
+
+
+def test_a_segment_that_is_gone_or_was_cut_since_the_report_counts_nothing(folder: RunFolder) -> None:
+    report = Report(processes={"a": ProcessReport(segment=2, offset=90), "b": ProcessReport(segment=4, offset=10)})
+
+    assert unread_bytes(folder.segments(), report) == 0
+
+
+@pytest.fixture
+def environment_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A virtual environment in a folder with a space, not activated: it has a python and a trackio."""
+    folder = tmp_path / "my env" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("python", "trackio"):
+        (folder / name).touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("trackio show --project maths", "'{0}/trackio' show --project maths"),
+        ("trackio", "'{0}/trackio'"),
+        ("TRACKIO_DIR='a b'\"'\"'c' X=1 trackio show", "TRACKIO_DIR='a b'\"'\"'c' X=1 '{0}/trackio' show"),
+        ("tail -f log", "tail -f log"),
+        ("http://127.0.0.1:5000/#/runs/1", "http://127.0.0.1:5000/#/runs/1"),
+        ("", ""),
+    ],
+)
+def test_a_command_is_shown_by_its_path_where_only_this_environment_has_it(
+    environment_folder: Path, command: str, shown: str
+) -> None:
+    assert runnable(command) == shown.format(environment_folder)
+
+
+def test_a_command_that_the_shell_finds_stays_short(environment_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(environment_folder))
+
+    assert runnable("trackio show") == "trackio show"
+
+
+def test_an_address_goes_before_a_command_and_what_has_neither_is_left_out(environment_folder: Path) -> None:
+    exporters = {
+        "mlflow": ExporterReport(url="http://m/#/runs/1", view="mlflow ui"),
+        "otlp": ExporterReport(),
+        "trackio": ExporterReport(view="trackio show"),
+    }
+
+    assert places(Report(exporters=exporters)) == {
+        "mlflow": "http://m/#/runs/1",
+        "trackio": f"'{environment_folder}/trackio' show",
+    }
