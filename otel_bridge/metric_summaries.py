@@ -7,7 +7,7 @@ first and the last value may be any.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 SUMMARY_KINDS: Final = ("min", "max", "mean", "first", "last")
@@ -47,7 +47,7 @@ class SummaryDefinitions:
         return [kind for kind in kinds if kind not in SUMMARY_KINDS and kind != "copy"]
 
     def kinds_of(self, key: str) -> frozenset[str]:
-        """Return the kinds of *key*: an exact definition counts before the longest glob."""
+        """Return the kinds of *key*: an exact definition counts before the longest glob. *key* may be a glob's name."""
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= _MAX_NAMES:
@@ -56,6 +56,8 @@ class SummaryDefinitions:
         return found
 
     def _find(self, key: str) -> frozenset[str]:
+        if key.endswith("*"):
+            return self._globs.get(key[:-1], _NOTHING)
         exact = self._exact.get(key)
         if exact is not None:
             return exact
@@ -85,6 +87,17 @@ class KeySummary:
             self.total += value
             self.low = value if value < self.low or value != value else self.low  # noqa: PLR0124  # a NaN stays
             self.high = value if value > self.high or value != value else self.high  # noqa: PLR0124
+
+    @classmethod
+    def of_state(cls, stored: Sequence[Any]) -> KeySummary:
+        """Return the one that `state` describes."""
+        made = cls(None)
+        made.count, made.total, made.low, made.high, made.first, made.last = stored
+        return made
+
+    def state(self) -> list[Any]:
+        """Return all values, as a list to store."""
+        return [self.count, self.total, self.low, self.high, self.first, self.last]
 
     def result(self, kinds: Collection[str]) -> dict[str, Any]:
         """Return the values of *kinds*; those of numbers only when there was one."""

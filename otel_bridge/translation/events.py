@@ -6,7 +6,7 @@ identified by its content.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -21,6 +21,7 @@ from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_i
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.metrics.configs import Configs
 from otel_bridge.translation.metrics.dedup import Deduplicator, identity
+from otel_bridge.translation.metrics.defined_summaries import DefinedSummaries
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
 from otel_bridge.translation.metrics.media import MediaAssembler, MediaEvent
 from otel_bridge.translation.metrics.summaries import Summaries
@@ -86,10 +87,19 @@ class Events:
         seen: Deduplicator,
         rollouts: RolloutEvents,
         media: MediaAssembler,
+        *,
+        defined: DefinedSummaries,
     ) -> None:
-        self._media = media
+        self._media, self._defined = media, defined
         self._state, self._lifecycle, self._seen, self._rollouts = state, lifecycle, seen, rollouts
         self._configs, self._summaries = Configs(state), Summaries(state)
+        self._handlers: dict[str, Callable[[_Event], list[Record]]] = {
+            semconv.EVENT_CONFIG: self._config,
+            semconv.EVENT_SUMMARY: self._summary,
+            semconv.EVENT_METRIC_SUMMARY: self._metric_summary,
+            semconv.EVENT_ALERT: self._alert,
+            semconv.EVENT_MEDIA: self._taken_media,
+        }
         self.redelivered = 0
 
     def take(self, producer: Producer, process: Process, record: LogRecord, now_unix_ns: int) -> list[Record]:
@@ -118,14 +128,8 @@ class Events:
     def _act(self, name: str, event: _Event, now_unix_ns: int) -> list[Record]:
         if name in _DATA:
             self._lifecycle.data(event.process, now_unix_ns, event=event.seq)
-            if name == semconv.EVENT_CONFIG:
-                return self._config(event)
-            if name == semconv.EVENT_SUMMARY:
-                return self._summary(event)
-            if name == semconv.EVENT_ALERT:
-                return self._alert(event)
-            if name == semconv.EVENT_MEDIA:
-                return self._taken_media(event)
+            if name in self._handlers:
+                return self._handlers[name](event)
             take = self._rollouts.evaluation if name == semconv.EVENT_EVALUATION else self._rollouts.sampled_out
             return take(event.producer.attributes, event.process.instance, event.record, now_unix_ns)
         if name == semconv.EVENT_END:
@@ -184,6 +188,10 @@ class Events:
     def _summary(self, event: _Event) -> list[Record]:
         return [*self._summaries.merge(_values_of(event))]
 
+    def _metric_summary(self, event: _Event) -> list[Record]:
+        self._defined.define(_values_of(event))
+        return []
+
     def _alert(self, event: _Event) -> list[Record]:
         known = int_in({_ALERTS: self._state.get(_ALERTS)}, _ALERTS) or 0
         title = redact_and_cut(text_in(event.attributes, semconv.ALERT_TITLE), _MAX_TITLE_CHARS)
@@ -219,7 +227,7 @@ _LEVELS = frozenset({"info", "warn", "error"})
 _STATUSES = frozenset(status.value for status in Status)
 _DATA = frozenset({
     semconv.EVENT_CONFIG, semconv.EVENT_SUMMARY, semconv.EVENT_ALERT,
-    semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION, semconv.EVENT_MEDIA,
+    semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION, semconv.EVENT_MEDIA, semconv.EVENT_METRIC_SUMMARY,
 })  # fmt: skip
-"""Events that become records; all other events are about the process itself."""
+"""Events that become records, or change some; all other events are about the process itself."""
 _NAMES = _DATA | {semconv.EVENT_END, semconv.EVENT_ALIVE, semconv.EVENT_DROPPED}

@@ -1,8 +1,8 @@
 """State of translation: a read-through key-value store that the bridge commits together with the records.
 
-Every module of translation owns one key space (``drop/``, ``axis/``, ``key/``, ``config/``, ``summary/``, ``proc/``,
-``row/``, ``seen/``, ``media/``, ``alert/``, ``trace/``, ``step/``, ``stepless/``, ``late/``, ``run``). No I/O here: the
-bridge provides an implementation that stores the changes in its ledger.
+Every module of translation owns one key space (``drop/``, ``axis/``, ``key/``, ``config/``, ``summary/``,
+``metric-summary/``, ``proc/``, ``row/``, ``seen/``, ``media/``, ``alert/``, ``trace/``, ``step/``, ``stepless/``,
+``late/``, ``run``). No I/O here: the bridge provides an implementation that stores the changes in its ledger.
 """
 
 from __future__ import annotations

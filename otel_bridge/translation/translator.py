@@ -22,6 +22,7 @@ from otel_bridge.translation.frame_decoder import UNDECODABLE, DecodedFrame, Fas
 from otel_bridge.translation.metrics.assembler import RowAssembler
 from otel_bridge.translation.metrics.attempts import AttemptDetector
 from otel_bridge.translation.metrics.dedup import Deduplicator
+from otel_bridge.translation.metrics.defined_summaries import DefinedSummaries
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.metrics.media import MediaAssembler
 from otel_bridge.translation.metrics.third_party_points import Found, ThirdPartyPoints
@@ -90,7 +91,8 @@ class Translator:
         )
         self._rollouts.listen(opened_unix_ns)
         self._media = MediaAssembler(state, options, self._axes)
-        self._events = Events(state, self._lifecycle, self._seen, self._rollouts, self._media)
+        self._defined = DefinedSummaries(state)
+        self._events = Events(state, self._lifecycle, self._seen, self._rollouts, self._media, defined=self._defined)
         self._starts = AttemptDetector(self._axes, self._events)
         self._redelivered_before = _number(state, _REDELIVERED)
         rules = options.alert_rules
@@ -136,7 +138,7 @@ class Translator:
                 record = self._rows.next(process, *found)
                 if process.status is not None or self._lifecycle.ended:
                     self._lifecycle.row(process, now_unix_ns)
-                if self._alerts is not None or self._axes.restarted:
+                if self._alerts is not None or self._defined.defined or self._axes.restarted:
                     return self._finished([record], now_unix_ns)
                 return [record]
         records = self._slow(signal, DecodedFrame(source, payload, whole, append_unix_ns, now_unix_ns))
@@ -185,6 +187,7 @@ class Translator:
         self._seen.flush()
         self._rollouts.flush()
         self._lifecycle.flush()
+        self._defined.flush()
         if self._alerts is not None:
             self._alerts.flush()
         for key, number in ((_REDELIVERED, self.redelivered()), (_MISSING, self.missing_rows())):
@@ -292,8 +295,10 @@ class Translator:
         return records
 
     def _finished(self, records: list[Record], now_unix_ns: int) -> list[Record]:
-        """Return *records* with the configs of further attempts and the alerts that rows raise."""
+        """Return *records* with the configs of further attempts, defined summaries, and the alerts that rows raise."""
         records = self._with_restarts(records)
+        if self._defined.defined:
+            records = self._defined.rows(records)
         return records if self._alerts is None else self._alerts.rows(records, now_unix_ns)
 
     def _with_restarts(self, records: list[Record]) -> list[Record]:

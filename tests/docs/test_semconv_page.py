@@ -72,6 +72,8 @@ PROGRAM = """
     run.log({"loss": 1.0}, step=7, time_unix_ns=1754000000000000000)
     run.alert("kl", "too large", level="error", role="judge")
     run.summary({"best": 0.9, "note": "n", "ok": True}, role="judge")
+    run.recorder.event("rl.metric.summary", {"rl.role": "judge"}, {"acc/*": "min,max"})  # as a captured define_metric()
+    run.recorder.event("rl.run.config", {"rl.config.replace": True}, {"lr": 1.0})  # as a captured config.update()
     run.log_rollouts([rollout], step=7, split="eval")
     run.log_rollouts([rollout] * 40, step=8)
     with run.rollout(step=9) as live:

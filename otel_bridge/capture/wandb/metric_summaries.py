@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from otel_bridge.metric_summaries import NO_SUMMARY, KeySummary, SummaryDefinitions
+from otel_bridge.metric_summaries import NO_SUMMARY, SUMMARY_KINDS, KeySummary, SummaryDefinitions
 
 _MAX_KEYS: Final = 10_000
 
@@ -36,10 +36,17 @@ class ShownSummaries:
             self._keys[name] = KeySummary(value)
         return self._definitions.define(name, kinds, replace=replace)
 
-    def forget(self, keys: Iterable[str]) -> None:
-        """Show *keys*, which the program has set itself, as their plain last values from now on, as W&B does."""
-        if self._definitions.defined:
-            self._set.update(keys)
+    def forget(self, keys: Iterable[str]) -> list[str]:
+        """Show *keys*, which the program has set itself, as their plain last values from now on, as W&B does.
+
+        Returns:
+            Those of them that had a summary.
+        """
+        if not self._definitions.defined:
+            return []
+        had = [key for key in keys if key not in self._set and self.kinds_of(key)]
+        self._set.update(had)
+        return had
 
     def of_row(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Take the values of a row; return what the summary shows of them."""
@@ -54,14 +61,10 @@ class ShownSummaries:
                     shown[key] = result
         return shown
 
-    def result(self) -> dict[str, Any]:
-        """Return the summaries for trackers by ``<key>.<kind>``; the last value is shown by them anyway."""
-        return {
-            f"{key}.{kind}": value
-            for key, known in self._keys.items()
-            if key not in self._set and NO_SUMMARY not in (kinds := self._definitions.kinds_of(key))
-            for kind, value in known.result(kinds - {"last"}).items()
-        }
+    def kinds_of(self, name: str) -> str:
+        """Return the kinds of a key or glob for trackers, with commas; the last value is shown by them anyway."""
+        kinds = self._definitions.kinds_of(name)
+        return "" if NO_SUMMARY in kinds else ",".join(kind for kind in SUMMARY_KINDS if kind in kinds - {"last"})
 
     def _added(self, key: str, value: Any) -> KeySummary:
         known = self._keys.get(key)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, cast
 
+from otel_bridge import semconv
 from otel_bridge.capture.config import record_config
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
@@ -126,6 +127,18 @@ class WandbRecording:
             self.rows.axes.define(name, step_metric)
         for kind in self._summaries.define(name, summary, self.last, replace=overwrite):
             self.not_captured(f"define_metric(summary={kind!r})")
+        if summary or overwrite:
+            self._define_summaries({name: self._summaries.kinds_of(name)})
+
+    def _define_summaries(self, kinds: dict[str, str]) -> None:
+        """Let the bridge compute summaries, so that a kill of this process loses none."""
+        recorder = self.run.recorder
+        if recorder is None:
+            return
+        for name, chosen in kinds.items():
+            role = self.rows.step_of(name.removesuffix("*"))[0]
+            pairs = {semconv.ROLE: role} if role else {}
+            recorder.event(semconv.EVENT_METRIC_SUMMARY, pairs, {name: chosen})
 
     def config(self, changed: Mapping[str, Any]) -> None:
         """Record entries of the config."""
@@ -143,7 +156,7 @@ class WandbRecording:
     def summary(self, changed: Mapping[str, Any]) -> None:
         """Record entries of the summary that the program sets itself."""
         counts.captured("wandb.summary", len(changed))
-        self._summaries.forget(changed)
+        self._define_summaries(dict.fromkeys(self._summaries.forget(changed), ""))
         self.run.summary(changed)
 
     def not_captured(self, call: str) -> None:
@@ -162,8 +175,6 @@ class WandbRecording:
 
     def _end(self) -> None:
         self.rows.end()
-        if found := self._summaries.result():
-            self.run.summary(found)
         self._saved.save(self.last, at_once=True)
 
     def _is_special(self, value: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_bridge.capture.wandb.metric_summaries import ShownSummaries
-from support.trainers.captured_wandb import captured, offline
+from support.trainers.captured_wandb import captured, captured_summary, offline
 
 REAL, COMPAT = "import wandb\n", "import sys; sys.modules['wandb'] = None\nimport otel_bridge.compat.wandb as wandb\n"
 PROGRAM = """
@@ -88,7 +88,7 @@ def test_each_kind_is_computed_over_the_values_of_its_keys() -> None:
     assert shown == {
         "loss": {"min": 1, "last": "4"}, "acc": {"max": 3.0, "mean": 2.0, "first": 3.0}, "other": "4", "accuracy": "4"
     }  # fmt: skip
-    assert summaries.result() == {"loss.min": 1.0, "acc.max": 3.0, "acc.mean": 2.0, "acc.first": 3.0}
+    assert (summaries.kinds_of("loss"), summaries.kinds_of("acc")) == ("min", "max,mean,first")
     assert unknown == ["best"]
 
 
@@ -109,9 +109,9 @@ def test_an_exact_definition_counts_before_the_longest_glob() -> None:
         summaries.define(name, [kind], {}, replace=False)
 
     summaries.of_row({"eval/loss": 1.0, "eval/acc": 2.0, "loss": 3.0})
-    summaries.of_row({"eval/loss": 2.0, "eval/acc": 1.0, "loss": 4.0})
+    shown = summaries.of_row({"eval/loss": 2.0, "eval/acc": 1.0, "loss": 4.0})
 
-    assert summaries.result() == {"eval/loss.min": 1.0, "eval/acc.max": 2.0, "loss.first": 3.0}
+    assert shown == {"eval/loss": {"min": 1.0}, "eval/acc": {"max": 2.0}, "loss": {"first": 3.0}}
 
 
 def test_without_a_definition_the_summary_shows_the_row_itself() -> None:
@@ -119,7 +119,6 @@ def test_without_a_definition_the_summary_shows_the_row_itself() -> None:
     summaries.define("loss", ["copy"], {}, replace=False)
 
     assert summaries.of_row(row) is row
-    assert summaries.result() == {}
 
 
 @pytest.mark.slow
@@ -133,3 +132,23 @@ def test_the_program_reads_what_it_reads_from_real_wandb_offline(tmp_path: Path)
 
     assert found["captured"] == found["real"]
     assert found["compat"] == found["real"]
+
+
+@pytest.mark.slow
+def test_a_kill_leaves_the_summaries_of_all_rows(tmp_path: Path) -> None:
+    code = """
+    import os, signal, wandb
+    run = wandb.init(project="p", name="e")
+    run.define_metric("train/step")
+    run.define_metric("train/*", step_metric="train/step", summary="min")
+    run.define_metric("acc", summary="max,mean,last")
+    run.define_metric("own", summary="max")
+    for step, acc in enumerate((5, 7, 3)):
+        run.log({"acc": acc, "train/loss": acc, "train/step": step, "own": acc})
+    run.summary["own"] = 1
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+
+    captured(tmp_path, code, code_of_exit=137)
+
+    assert captured_summary(tmp_path) == {"train/loss.min": 3, "acc.max": 7, "acc.mean": 5, "own": 1}

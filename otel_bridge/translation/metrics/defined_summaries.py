@@ -1,0 +1,105 @@
+"""Rows -> summaries of the keys that a program has defined to have some: ``acc.max``, at each end of the run. Pure.
+
+They are computed here, over the rows of all processes and attempts, so that a kill of the trainer loses none. Owns
+``metric-summary/of/<name>`` (kinds, time, instance, event number) and ``metric-summary/key/<key>`` of the state.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from otel_bridge.metric_summaries import NO_SUMMARY, KeySummary, SummaryDefinitions
+from otel_bridge.records import End, Record, Row, Scalar, Summary
+from otel_bridge.translation.decode.rows import full_key
+from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
+from otel_bridge.translation.state import TranslationState, count, name_first
+
+TOO_MANY = "metric-summary/too_many_keys"
+_DEFINITION: Final = "metric-summary/of/"
+_KEY: Final = "metric-summary/key/"
+_MAX_KEYS: Final = 10_000
+_NUMBERS: Final = frozenset({int, float})
+
+
+class DefinedSummaries:
+    """Summaries of one run's keys.
+
+    Attributes:
+        defined: Whether any key has one.
+    """
+
+    def __init__(self, state: TranslationState) -> None:
+        self._state, self._definitions = state, SummaryDefinitions()
+        self._origins: dict[str, Origin] = {}
+        self._keys: dict[str, KeySummary] = {}
+        self._changed: set[str] = set()
+        self._shown: dict[str, Scalar] = {}
+        for name, stored in state.items(_DEFINITION):
+            kinds, time_ns, instance, seq = cast("tuple[str, int, str, int]", stored)
+            self._define(name.removeprefix(_DEFINITION), kinds, Origin(time_ns, instance, seq))
+        for name, stored in state.items(_KEY):
+            self._keys[name.removeprefix(_KEY)] = KeySummary.of_state(cast("list[float]", stored))
+        self.defined = self._definitions.defined
+
+    def define(self, event: ValuesEvent) -> None:
+        """Take definitions: name, which may end with ``*``, to kinds with commas; the later one of a name holds."""
+        for key, kinds in event.values.items():
+            name = full_key(event.role, key)
+            known = self._origins.get(name)
+            if not isinstance(kinds, str) or (known is not None and not event.origin.replaces(known)):
+                continue
+            if known is None and len(self._origins) >= _MAX_KEYS:
+                count(self._state, TOO_MANY)
+                name_first(self._state, TOO_MANY, name)
+                continue
+            origin = event.origin
+            self._define(name, kinds, origin)
+            self._state.set(_DEFINITION + name, [kinds, origin.time_unix_ns, origin.instance, origin.seq])
+        self.defined = self._definitions.defined
+
+    def rows(self, records: list[Record]) -> list[Record]:
+        """Take the rows in *records*; return *records* with the summaries before the end of the run."""
+        found: list[Record] = []
+        for record in records:
+            if type(record) is Row:
+                self._take(record)
+            elif type(record) is End:
+                found += self._summaries(record)
+            found.append(record)
+        return found
+
+    def flush(self) -> None:
+        """Write what changed to the state."""
+        for key in self._changed:
+            self._state.set(_KEY + key, self._keys[key].state())
+        self._changed.clear()
+
+    def _define(self, name: str, kinds: str, origin: Origin) -> None:
+        self._definitions.define(name, kinds.split(","), replace=True)
+        self._origins[name] = origin
+
+    def _take(self, row: Row) -> None:
+        for key, value in row.values.items():
+            if type(value) not in _NUMBERS or not self._definitions.kinds_of(key):
+                continue
+            known = self._keys.get(key)
+            if known is not None:
+                known.add(value)
+            elif len(self._keys) < _MAX_KEYS:
+                self._keys[key] = KeySummary(value)
+            else:
+                count(self._state, TOO_MANY)
+                name_first(self._state, TOO_MANY, key)
+                continue
+            self._changed.add(key)
+
+    def _summaries(self, end: End) -> list[Record]:
+        """Return the summaries that changed since the run last ended; trackers show the last value anyway."""
+        values: dict[str, Scalar] = {}
+        for key, known in self._keys.items():
+            kinds = self._definitions.kinds_of(key)
+            if NO_SUMMARY not in kinds:
+                values |= {f"{key}.{kind}": value for kind, value in known.result(kinds - {"last"}).items()}
+        changed = {key: value for key, value in values.items() if self._shown.get(key) != value}
+        self._shown |= changed
+        return [Summary(f"d:{end.id}", None, changed, end.time_unix_ns)] if changed else []
