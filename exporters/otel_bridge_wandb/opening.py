@@ -28,6 +28,7 @@ from otel_bridge_wandb.errors import as_bridge_errors
 from otel_bridge_wandb.offline.store import OfflineStore
 from otel_bridge_wandb.online.line_ledger import LineLedger, held_before
 from otel_bridge_wandb.online.ownership import RunOwnership
+from otel_bridge_wandb.online.refused_files import RefusedFiles
 from otel_bridge_wandb.online.store import OnlineStore
 from otel_bridge_wandb.online.upload_timeouts import UploadTimeouts
 from otel_bridge_wandb.online.uploads import Server, Stored, Uploads
@@ -170,8 +171,7 @@ def _open_online(wandb: Any, run: RunInfo, settings: WandbSettings, memory: Writ
         lines = LineLedger(memory, held)
         _settle(lines, server)
         limits = settings.limits if alone else dataclasses.replace(settings.limits, stall_s=math.inf)
-        log_file = Path(str(opened.settings.log_internal))
-        uploads = Uploads(functools.partial(connect, entity=str(opened.entity)), lines.next, limits, log_file)
+        uploads = Uploads(functools.partial(connect, entity=str(opened.entity)), lines.next, limits, _log_file(opened))
         copies = sdk.sync_dir(opened) if folder else None
         store = OnlineStore(lines, uploads, limits, copies, alone=alone, timeouts=timeouts)
         writer = _writer(
@@ -289,7 +289,7 @@ def _writer(
             axes=axes,
             tables=Tables(table, memory, settings.limits.cell_chars, suffix=suffix),
             store=store,
-            media=WandbMedia(wandb, str(opened.id)),
+            media=WandbMedia(wandb, str(opened.id), None if settings.offline else RefusedFiles(_log_file(opened))),
             alerts=WandbAlerts(opened, None if settings.offline else memory),
             leave_open=leave_open,
             url=None if settings.offline else str(opened.url or "") or None,
@@ -301,6 +301,11 @@ def _writer(
             missed=None if server is None or memory is None else functools.partial(_missed, server, memory, shared),
         )
     )
+
+
+def _log_file(opened: Any) -> Path:
+    """Return wandb's own log of an open run."""
+    return Path(str(opened.settings.log_internal))
 
 
 def _one_by_one(settings: WandbSettings, memory: WriterMemory | None) -> int | None:

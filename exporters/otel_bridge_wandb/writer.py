@@ -153,7 +153,7 @@ class WandbRunWriter:
 
     def __init__(self, opened: OpenRun) -> None:
         self._opened: OpenRun | None = opened
-        self._url, self._media = opened.url, opened.media
+        self._url, self._media, self._alerts = opened.url, opened.media, opened.alerts
         self.tracker_run_id, self.found, self.degraded = opened.run_id, "", opened.degraded
         self._durable: Position | None = opened.store.durable()
         self._ended = False
@@ -218,7 +218,7 @@ class WandbRunWriter:
     @property
     def left_out(self) -> Mapping[str, int]:
         """Return what W&B could not show since this writer was opened: reason to count."""
-        return self._media.left_out
+        return self._media.left_out + self._alerts.left_out
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Log one increment of the table of evaluations for each rollout key among *values*."""
@@ -313,6 +313,7 @@ class WandbRunWriter:
                 except TimeoutError:
                     opened.store.ran_out()
                     raise
+            _ = self.left_out  # read while wandb's log of the run is there
             self._durable = check()
         finally:
             opened.tables.forget()

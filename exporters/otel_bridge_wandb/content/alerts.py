@@ -1,7 +1,13 @@
-"""Raises alerts in W&B, each once: W&B sends a mail for each that it gets."""
+"""Raises alerts in W&B, each once: W&B sends a mail for each that it gets, and has no key to recognise one by.
+
+An alert's position is stored as begun before it is raised. After a kill meanwhile it is not raised again, because a
+person would be called twice for one cause, but counted as left out. The exporter ``webhook`` does the same.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -9,6 +15,9 @@ from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import Alert
 
 _THROUGH: Final = "alerts/through"
+_BEGUN: Final = "alerts/begun"
+UNKNOWN_OUTCOME: Final = "alerts that may not have arrived: the bridge was killed while it raised them"
+_log: Final = logging.getLogger("otel_bridge.wandb")
 _MAX_TITLE_CHARS: Final = 63
 _NO_PAUSE_S: Final = 0.001
 """wandb reads 0 as a minute between two alerts of one title, within which it drops the second."""
@@ -19,19 +28,44 @@ class WandbAlerts:
 
     Args:
         run: ``wandb.Run``.
-        memory: Keeps the last position that was raised; ``None`` offline, where a new writer raises all of them again.
+        memory: Keeps the last position that was raised, and the one that was begun; ``None`` offline, where a new
+            writer raises all of them again.
+
+    Attributes:
+        left_out: Alerts that may not have arrived: reason to count.
     """
 
     def __init__(self, run: Any, memory: WriterMemory | None) -> None:
         self._run, self._memory = run, memory
+        self.left_out: Counter[str] = Counter()
 
     def write(self, alerts: Sequence[Alert]) -> None:
         """Raise those of *alerts* that were not raised before."""
-        through = 0 if self._memory is None else int(self._memory.get(_THROUGH) or 0)
+        memory = self._memory
+        if memory is None:
+            for alert in alerts:
+                self._raise(alert)
+            return
         for alert in alerts:
-            if alert.position > through:
-                self._run.alert(
-                    alert.title[:_MAX_TITLE_CHARS], alert.text, level=alert.level.upper(), wait_duration=_NO_PAUSE_S
-                )
-                if self._memory is not None:
-                    self._memory.put(_THROUGH, str(alert.position).encode())
+            at = str(alert.position).encode()
+            if alert.position <= int(memory.get(_THROUGH) or 0):
+                continue
+            if memory.get(_BEGUN) == at:
+                self.left_out[UNKNOWN_OUTCOME] += 1
+                _log.warning("W&B: the alert %r may not have arrived; it is not raised again", alert.title)
+            else:
+                self._once(alert, memory, at)
+            memory.put(_THROUGH, at)
+
+    def _once(self, alert: Alert, memory: WriterMemory, at: bytes) -> None:
+        memory.put(_BEGUN, at)
+        try:
+            self._raise(alert)
+        except Exception:  # wandb did not take it
+            memory.delete(_BEGUN)
+            raise
+
+    def _raise(self, alert: Alert) -> None:
+        self._run.alert(
+            alert.title[:_MAX_TITLE_CHARS], alert.text, level=alert.level.upper(), wait_duration=_NO_PAUSE_S
+        )

@@ -20,6 +20,7 @@ from otel_bridge.media_files import put_media
 from otel_bridge.records import MediaItem, MediaRecord
 from otel_bridge_wandb.content.payload import shown_key
 from otel_bridge_wandb.errors import outcome, refused
+from otel_bridge_wandb.online.refused_files import RefusedFiles
 
 _NO_PILLOW: Final = "images: wandb needs pillow to log them; pip install pillow where the bridge runs"
 _BATCHED: Final = {"image": "image", "video": "video", "text": "page", "markdown": "page", "html": "page"}
@@ -37,14 +38,24 @@ class WandbMedia:
     Args:
         wandb: The module.
         run_id: Id of the run in W&B.
+        refused: Counts the files that W&B did not take; ``None`` offline.
     """
 
-    def __init__(self, wandb: Any, run_id: str) -> None:
-        self._wandb = wandb
+    def __init__(self, wandb: Any, run_id: str, refused: RefusedFiles | None = None) -> None:
+        self._wandb, self._refused = wandb, refused
         # Of a table with media wandb makes an artifact, whose name has both, and a digest where characters are odd.
         self._table_bytes = max(_MAX_ARTIFACT_CHARS - len(f"run-{run_id}-") - 2 * _DIGEST_CHARS, _DIGEST_CHARS)
         self._has_pillow = importlib.util.find_spec("PIL") is not None
-        self.left_out: Counter[str] = Counter()
+        self._not_shown: Counter[str] = Counter()
+        self._written = False
+
+    @property
+    def left_out(self) -> Counter[str]:
+        """Return what W&B could not show or did not take: reason to count."""
+        if self._refused is None or not self._written:
+            return self._not_shown
+        self._refused.look()
+        return self._not_shown + self._refused.counts
 
     def values_of(self, record: MediaRecord, folder: Path) -> dict[str, object]:
         """Return W&B's objects for *record* by key; none when W&B can show none of it.
@@ -78,6 +89,7 @@ class WandbMedia:
         Raises:
             PermanentError: wandb refuses what it is given, so that it would refuse it again.
         """
+        self._written = True
         try:
             log(line)
         except Exception as exc:
@@ -94,7 +106,7 @@ class WandbMedia:
 
     def _file(self, item: MediaItem, folder: Path) -> object | None:
         if item.kind == "image" and not self._has_pillow:
-            self.left_out[_NO_PILLOW] += 1
+            self._not_shown[_NO_PILLOW] += 1
             return None
         makers = {"image": self._wandb.Image, "audio": self._wandb.Audio, "video": self._wandb.Video}
         make: Callable[..., object] = makers[item.kind]

@@ -257,6 +257,7 @@ class Delivery:
             opened.writer.end(end.status)
         except PermanentError as exc:
             self._context.say(f"{self._context.name}: the end of the run is refused for good: {exc}")
+        self._position.count_left_out(opened.newly_left_out())
         ended = dataclasses.replace(self._position.now, ended=end.position, end_status=end.status)
         self._position.save(ended)
         with contextlib.suppress(Exception):

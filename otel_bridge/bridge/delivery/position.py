@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter
+from collections.abc import Mapping
 
 from otel_bridge.bridge.delivery.batch import Batch, Progress
 from otel_bridge.bridge.delivery.context import DeliveryContext
@@ -90,6 +91,11 @@ class DeliveryPosition:
         if moved != at:
             self.save(moved)
         batch.counted()  # after the save, which may fail and be repeated
+
+    def count_left_out(self, found: Mapping[str, int]) -> None:
+        """Add what the writer left out while it ended the run: reason to count."""
+        if found:
+            self.save(dataclasses.replace(self.now, left_out=dict(Counter(self.now.left_out) + Counter(found))))
 
     def rewind(self) -> bool:
         """Move back to the durable position, to write later records again; return whether the position moved."""
