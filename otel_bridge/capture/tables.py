@@ -17,6 +17,11 @@ _TEXT: Final = frozenset({"text", "texts", "sample", "samples", "generated_text"
 _REWARD: Final = re.compile(r"(?:^|.*[_./ -])(?:reward|score|return)s?(?:$|[_./ -].*)")
 _ADVANTAGE: Final = frozenset({"advantage", "advantages"})
 _STEP: Final = frozenset({"step", "global_step", "training_step", "train_step", "iteration"})
+_NOT_REWARD: Final = re.compile(
+    r"(?:.*[_./ -])?(?:len|lengths?|sizes?|count|tokens?|steps?|epochs?|iter|iteration|index|idx|ids?|uid|rank|seed"
+    r"|turns?|version|time|timestamp|seconds|duration)|(?:num|n|len|idx|index)[_./ -].+"
+)
+"""Sizes, counters, identities and times, which are no rewards although they are numbers."""
 _TRUTH: Final = re.compile(r"ground|truth|label|target|reference|gold|expected")
 _WIDE: Final = re.compile(r"(.+?)[_ ]?(\d+)$")
 _REWARD_KEY: Final = re.compile(r"(?:^|/)rewards/(.+)/mean$")
@@ -164,7 +169,9 @@ def _roles(
         return None
     if advantage is not None:  # one column for each reward function, under any name
         named = {name: index for name, index in others.items() if name in functions}
-        rewards |= named or {name: index for name, index in others.items() if _numbers(rows, index)}
+        rewards |= named or {
+            name: index for name, index in others.items() if _numbers(rows, index) and not _NOT_REWARD.fullmatch(name)
+        }
     return _Roles(prompt, response, rewards, advantage, step)
 
 

@@ -38,6 +38,27 @@ def test_trls_extra_columns_are_not_rewards_where_the_rewards_were_logged_by_nam
     assert (groups[0].columns["rewards"], groups[0].columns["metadata"]) == ([1.0], [{"letters": 3}])
 
 
+def test_sizes_counters_and_identities_beside_an_advantage_are_metadata_and_not_rewards() -> None:
+    numbers = {
+        "len": 3, "completion_length": 7, "num_tokens": 9, "tokens": 9, "epoch": 1, "index": 2, "prompt_id": 4, "id": 5,
+        "n_turns": 2, "rank": 0, "seed": 1, "policy_version": 3,
+    }  # fmt: skip
+    rewards = {"accuracy": 1.0, "length_penalty": 0.5, "format": 0.0}
+    columns = ["prompt", "completion", *numbers, *rewards, "advantage"]
+
+    ((_, first),) = found(columns, ["p", "c", *numbers.values(), *rewards.values(), 0.5]) or ()
+
+    assert first["rewards"] == {name: [value] for name, value in rewards.items()}
+    assert first["metadata"] == [numbers]
+
+
+def test_a_reward_function_that_was_logged_by_name_is_one_also_when_it_is_called_like_a_size() -> None:
+    groups = rollouts_of(["prompt", "completion", "length", "advantage"], [["p", "c", 3, 0.5]], ["rewards/length/mean"])
+
+    assert groups is not None
+    assert groups[0].columns["rewards"] == [3]
+
+
 @pytest.mark.parametrize(
     ("key", "row", "split"),
     [
