@@ -180,7 +180,7 @@ def summary(
 def alert(
     title: str | None = None,
     text: str | None = None,
-    level: str = "warn",
+    level: str | None = "warn",
     *extra: object,
     role: str | None = None,
     **named: object,

@@ -12,6 +12,7 @@ from otel_bridge.journal.frames import MAX_RECORD_BYTES
 _SAY_EVERY_S = 60.0
 
 MEANING: Mapping[str, str] = {
+    "alert_level": "levels of alerts other than info, warn and error: the alert is a warn",
     "alert_limit": "alerts beyond 1,000 of one process",
     "alert_title": "alerts without a title",
     "alert/too_many_by_rules": "alerts of OTEL_BRIDGE_ALERTS beyond 1,000 of a run",
@@ -33,7 +34,7 @@ MEANING: Mapping[str, str] = {
     "disk_full": "records that the disk had no room for",
     "empty_distribution": "distributions without a finite number",
     "empty_key": "empty keys",
-    "figure": "images and figures: wrap them, otel_bridge.Image(figure); see docs/media.md",
+    "figure": "images and figures: wrap them, Image(figure); see docs/media.md",
     "fractional_step": "steps with a fraction: it was cut off",
     "ended": "records after finish()",
     "internal_error": "records that otel-bridge failed on; please report it",
@@ -54,7 +55,7 @@ MEANING: Mapping[str, str] = {
     "not_captured": "calls and values of a captured tracker that have no counterpart here",
     "not_finite_in_distribution": "nan and inf within a distribution",
     "not_written": "records that could not be appended",
-    "object": "values that are not numbers; media are wrapped, e.g. otel_bridge.Image(…), see docs/media.md",
+    "object": "values that are not numbers; media are wrapped, e.g. Image(…), see docs/media.md",
     "late_not_a_mapping": "calls of log_rewards() with something else than a dict",
     "late_value": "rewards that are not numbers",
     "reentered": "records of a signal handler beyond 10,000",
@@ -75,7 +76,7 @@ MEANING: Mapping[str, str] = {
     "same_key": "values whose flattened key came twice: the last one holds",
     "summary_clipped": "entries of summary() beyond 10,000 in one call",
     "summary_value": "values of summary() that are neither a number nor a text nor a bool",
-    "text": "texts: log otel_bridge.Text(…), put them into log_config(), or messages into a rollout",
+    "text": "texts: log them as Html(…) or in a Table, in the config, or as messages of a rollout",
     "too_deep": "values nested deeper than 32",
     "too_large": "records above 64 MiB",
     "too_large_int": "integers beyond a double",

@@ -18,6 +18,7 @@ MAX_ALERTS: Final = 1_000
 """Most alerts of one process in one run."""
 _MAX_TITLE_CHARS: Final = 256
 _MAX_TEXT_CHARS: Final = 10_000
+_DEFAULT_LEVEL: Final = "warn"
 _LEVELS: Final = {
     "info": "info", "debug": "info", "warn": "warn", "warning": "warn",
     "error": "error", "critical": "error", "fatal": "error",
@@ -101,7 +102,7 @@ class RecordedFacts(NamedRun):
         self,
         title: str | None = None,
         text: str | None = None,
-        level: str = "warn",
+        level: str | None = _DEFAULT_LEVEL,
         *extra: object,
         role: str | None = None,
         **named: object,
@@ -111,7 +112,7 @@ class RecordedFacts(NamedRun):
         Args:
             title: What happened, in a few words; equal titles are one alert in MLflow.
             text: Details. Secrets are redacted.
-            level: ``info``, ``warn`` or ``error``, or a tracker's ``AlertLevel``.
+            level: ``info``, ``warn`` or ``error``, or a tracker's ``AlertLevel``. Any other is counted, and is ``warn``.
             role: Another role than the run's own.
             extra: ``wait_duration``, as in W&B, without effect; any other positional argument is counted as a drop.
             named: As *extra*.
@@ -124,16 +125,19 @@ class RecordedFacts(NamedRun):
         given.count_rest()
         try:
             shown, details = _alert_text(title, _MAX_TITLE_CHARS), _alert_text(text, _MAX_TEXT_CHARS)
-            known = str(getattr(level, "value", level)).lower()
+            given_level = _DEFAULT_LEVEL if level is None else str(getattr(level, "value", level))
         except Exception:  # noqa: BLE001  # a user's object
-            shown, details, known = "", "", ""
+            shown, details, given_level = "", "", ""
         if not shown or self._alerts >= MAX_ALERTS:
             self.count_drop("alert_limit" if shown else "alert_title", 1, shown)
             return
         self._alerts += 1
+        known = _LEVELS.get(given_level.lower())
+        if known is None:
+            self.count_drop("alert_level", 1, level if isinstance(level, str) else shown)
         other = role_of(role)
         step = self._recorder.last_step(other or self.role)
-        pairs: dict[str, Attribute] = {semconv.ALERT_TITLE: shown, semconv.ALERT_LEVEL: _LEVELS.get(known, "warn")}
+        pairs: dict[str, Attribute] = {semconv.ALERT_TITLE: shown, semconv.ALERT_LEVEL: known or _DEFAULT_LEVEL}
         pairs |= {semconv.STEP: step} if step is not None else {}
         pairs |= {semconv.ROLE: other} if other is not None and other != self.role else {}
         self._recorder.event(semconv.EVENT_ALERT, pairs, details)

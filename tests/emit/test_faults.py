@@ -208,8 +208,8 @@ def test_drops_are_said_once_a_minute_with_their_meaning(tmp_path: Path, capsys:
         said = capsys.readouterr().err
 
     assert said == (
-        "otel-bridge: dropped: 1 texts: log otel_bridge.Text(…), put them into log_config(), or messages into a "
-        "rollout [text], first 'a'; "
+        "otel-bridge: dropped: 1 texts: log them as Html(…) or in a Table, in the config, or as messages of a rollout "
+        "[text], first 'a'; "
         "1 values that are None [none], first 'b'\n"
     )
 
@@ -225,3 +225,7 @@ def test_a_broken_stderr_is_not_a_reason_to_raise(tmp_path: Path, monkeypatch: p
         run.log({"a": 1.0}, step=1)
 
     assert [seen.steps for seen in seen_in(tmp_path)] == [[1]]
+
+
+def test_the_meaning_of_a_drop_names_no_package_because_captured_programs_use_another() -> None:
+    assert [reason for reason, meaning in MEANING.items() if "otel_bridge." in meaning or "log_config" in meaning] == []

@@ -208,7 +208,19 @@ def test_an_alert_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     }  # fmt: skip
     assert (third.attributes["rl.alert.title"], third.attributes["rl.alert.level"]) == ("odd", "warn")
     assert third.body == "a" * 9_980 + " [redacted]"
-    assert seen.event("rl.dropped").body == {"alert_limit": 1, "alert_title": 1}
+    assert seen.event("rl.dropped").body == {"alert_level": 1, "alert_limit": 1, "alert_title": 1}
+
+
+@pytest.mark.parametrize(("level", "wrong"), [("bogus", 1), ("Critical", 0), (None, 0), ("", 1)])
+def test_a_level_that_is_not_one_is_counted_and_its_alert_warns(tmp_path: Path, level: str | None, wrong: int) -> None:
+    with run_in(tmp_path) as run:
+        run.alert("kl", level=level)
+        run.finish()
+
+        (seen,) = seen_in(tmp_path)
+    (alert,) = (event for event in seen.events if event.name == "rl.alert")
+    assert alert.attributes["rl.alert.level"] == ("error" if level == "Critical" else "warn")
+    assert [dict(event.body) for event in seen.events if event.name == "rl.dropped"] == [{"alert_level": 1}] * wrong
 
 
 def test_the_summary_is_an_event_of_numbers_texts_and_bools(tmp_path: Path) -> None:
