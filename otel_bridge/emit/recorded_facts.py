@@ -112,7 +112,7 @@ class RecordedFacts(NamedRun):
         Args:
             title: What happened, in a few words; equal titles are one alert in MLflow.
             text: Details. Secrets are redacted.
-            level: ``info``, ``warn`` or ``error``, or a tracker's ``AlertLevel``. Any other is counted, and is ``warn``.
+            level: ``info``, ``warn`` or ``error``, or a tracker's ``AlertLevel``. Another is counted, and is ``warn``.
             role: Another role than the run's own.
             extra: ``wait_duration``, as in W&B, without effect; any other positional argument is counted as a drop.
             named: As *extra*.
