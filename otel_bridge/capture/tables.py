@@ -21,7 +21,7 @@ _NOT_REWARD: Final = re.compile(
     r"(?:.*[_./ -])?(?:len|lengths?|sizes?|count|tokens?|steps?|epochs?|iter|iteration|index|idx|ids?|uid|rank|seed"
     r"|turns?|version|time|timestamp|seconds|duration)|(?:num|n|len|idx|index)[_./ -].+"
 )
-"""Sizes, counters, identities and times, which are no rewards although they are numbers."""
+"""Sizes, counters, identities and times, whose numbers are not rewards."""
 _TRUTH: Final = re.compile(r"ground|truth|label|target|reference|gold|expected")
 _WIDE: Final = re.compile(r"(.+?)[_ ]?(\d+)$")
 _REWARD_KEY: Final = re.compile(r"(?:^|/)rewards/(.+)/mean$")

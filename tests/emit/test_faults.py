@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import otel_bridge
+from otel_bridge.emit.drops import MEANING
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.folder import RunFolder
 from support.trainers.emit_samples import environment_of, held, run_in, seen_in
