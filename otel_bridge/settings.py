@@ -1,7 +1,7 @@
-"""Declares every setting: its variable, default, parser and meaning. No other module reads ``os.environ``.
+"""Declares every setting of otel-bridge: its variable, default, parser and meaning.
 
-``otel-bridge doctor`` prints this table. A third-party exporter declares its own settings with `Setting`, as
-``OTEL_BRIDGE_<EXPORTER>_<SETTING>``.
+``otel-bridge doctor`` prints this table. An exporter declares its own in its ``settings.py`` with `Setting`, as
+``OTEL_BRIDGE_<EXPORTER>_<SETTING>``. `otel_bridge.emit.config.identity` reads what launchers set, such as ``RANK``.
 """
 
 from __future__ import annotations

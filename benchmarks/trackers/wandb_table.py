@@ -18,7 +18,7 @@ from benchmarks.results import Result, reported
 from otel_bridge.records import Status
 from otel_bridge.testing import MemoryTable, open_writer, samples
 from otel_bridge_wandb import exporter
-from otel_bridge_wandb.content.table import INCREMENTS
+from otel_bridge_wandb.content.rollout_tables import INCREMENTS
 from support.trackers.wandb_backend.server import WandbServer
 
 _STEPS = int(os.environ.get("BENCH_STEPS", "200"))

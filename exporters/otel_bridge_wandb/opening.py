@@ -22,7 +22,7 @@ from otel_bridge_wandb.axes import SharedAxes, WandbAxes
 from otel_bridge_wandb.bulk import BulkLogger
 from otel_bridge_wandb.content.alerts import WandbAlerts
 from otel_bridge_wandb.content.media import WandbMedia
-from otel_bridge_wandb.content.table import Tables
+from otel_bridge_wandb.content.rollout_tables import Tables
 from otel_bridge_wandb.definitions import ONE_BY_ONE, Definitions
 from otel_bridge_wandb.errors import as_bridge_errors
 from otel_bridge_wandb.offline.store import OfflineStore

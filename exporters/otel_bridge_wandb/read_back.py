@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts
 from otel_bridge_wandb import sdk
-from otel_bridge_wandb.content.table import LATE_SUFFIX
+from otel_bridge_wandb.content.rollout_tables import LATE_SUFFIX
 from otel_bridge_wandb.errors import as_bridge_errors
 from otel_bridge_wandb.offline.log_file import LogReader
 from otel_bridge_wandb.online.uploads import Server

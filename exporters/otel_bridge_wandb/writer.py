@@ -27,7 +27,7 @@ from otel_bridge_wandb.content.payload import (
     payload_of,
     shown_key,
 )
-from otel_bridge_wandb.content.table import Increment, Tables
+from otel_bridge_wandb.content.rollout_tables import Increment, Tables
 from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
 from otel_bridge_wandb.sdk import call_within
 

@@ -3,7 +3,8 @@
 A step belongs to one role, one split and one attempt of the role. A step closes in one of three cases: every living
 worker is past it (`step_workers.py`), all workers reached it and rollouts stopped for a while, or the run ends. Later
 rollouts take the remaining seats. Rollouts without a step share seats for one waiting time after the first of them
-(`TranslationOptions.step_watermark_ns`); then the next waiting time begins. Pure.
+(`TranslationOptions.step_watermark_ns`); then the next waiting time begins. Which of a step's rollouts get the seats is
+the rule of `otel_bridge.sampling_rule`. Pure.
 """
 
 from __future__ import annotations

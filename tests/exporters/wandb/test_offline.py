@@ -214,7 +214,7 @@ def test_a_folder_that_cannot_be_used_is_blocked(tmp_path: Path, run: RunInfo) -
 def test_the_table_is_rolled_over_before_its_lines_grow_long(
     run: RunInfo, settings: WandbSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("otel_bridge_wandb.content.table.INCREMENTS", 3)
+    monkeypatch.setattr("otel_bridge_wandb.content.rollout_tables.INCREMENTS", 3)
     writer = open_writer(exporter, run, settings, MemoryTable())
 
     for rollout in samples.placed([samples.rollout(n, step=n) for n in range(7)]):
