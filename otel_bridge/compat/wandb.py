@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -45,6 +44,7 @@ __all__ = [
 ]  # fmt: skip
 _OF_RUN: Final = frozenset({"log", "alert", "define_metric", "log_artifact", "use_artifact", *NEUTRAL})
 """Functions of the module that act on its current run."""
+_OF_INIT: Final = frozenset({"name", "notes", "tags"})
 _ONLY_REAL: Final = frozenset({"Api", "agent", "controller", "launch", "sweep", "plot", "apis"})
 
 
@@ -94,11 +94,17 @@ class CompatRun:
     """One run; `init` begins it."""
 
     def __init__(self, recording: WandbRecording, facts: RunFacts, config: WandbConfig, *, disabled: bool) -> None:
-        self._recording, self._facts, self._folder = recording, facts, ""
+        self._recording, self._facts = recording, facts
         self.config, self.summary, self.disabled = config, recording.last, disabled
         self.name, self.notes, self.tags = facts.name, facts.notes, facts.tags
         self.offline = False
         object.__setattr__(config, "record", recording.config)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute. The run keeps its first name, notes and tags; a change of them is counted."""
+        if name in _OF_INIT and name in self.__dict__:
+            self._recording.not_captured(f"wandb.run.{name} =")
+        object.__setattr__(self, name, tuple(value) if name == "tags" else value)
 
     @property
     def id(self) -> str:
@@ -148,11 +154,8 @@ class CompatRun:
 
     @property
     def dir(self) -> str:
-        """Return a folder of this process, which is not recorded."""
-        if not self._folder:
-            self._recording.not_captured("wandb.run.dir")
-            self._folder = tempfile.mkdtemp(prefix="otel-bridge-wandb-")
-        return self._folder
+        """Return a folder for files of the program, which stay on this machine."""
+        return self._recording.folder()
 
     def log(self, data: Any = None, step: Any = None, commit: Any = None, sync: Any = None) -> None:
         """Record a row, by W&B's rules for *step* and *commit*."""

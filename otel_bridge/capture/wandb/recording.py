@@ -6,8 +6,11 @@ Shared by the capture of the real ``wandb`` and by `otel_bridge.compat.wandb`. N
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from typing import Any, Final, cast
 
 from otel_bridge import semconv
@@ -29,6 +32,7 @@ _NUMBERS: Final = frozenset({int, float, bool})
 _OBJECTS: Final = ("wandb.", "otel_bridge.compat.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
 """Packages whose objects are media and tables."""
 _MAX_TYPES: Final = 256
+_MAX_FILES: Final = 10_000
 _MAX_SUMMARY: Final = 100_000
 _CONFIG_OF_WANDB: Final = "_wandb"
 _OWN_KEYS: Final = frozenset({"_step", "_runtime", "_timestamp"})
@@ -57,6 +61,7 @@ class WandbRecording:
         self.last, self._saved = RecordedSummary(self.summary), SavedRun(run)
         self.last.note({} if earlier is None else earlier.summary)
         self._row: Collection[str] = ()
+        self._folder = ""
         self._began = time.time()
         self._tables = SeenTables()
         self._special: dict[type, bool] = {}
@@ -169,12 +174,26 @@ class WandbRecording:
         counts.captured("wandb.alert")
         self.run.alert(title, text, level or "info")
 
+    def folder(self) -> str:
+        """Return a folder for files of the program, which stay on this machine."""
+        if not self._folder:
+            self._folder = tempfile.mkdtemp(prefix="otel-bridge-wandb-")
+        return self._folder
+
+    def _count_files(self) -> None:
+        """Count the files that the program has left in the folder, which W&B would upload."""
+        names = (name for _, _, found in os.walk(self._folder) for name in found) if self._folder else ()
+        for name in islice(names, _MAX_FILES):
+            counts.not_captured("files in wandb.run.dir")
+            self.run.count_drop("not_captured", key=f"wandb.run.dir: {name}")
+
     def finish(self, exit_code: Any = None) -> None:
         """End the run; an exit code other than 0 means failed."""
         self.run.finish("failed" if exit_code else "finished")
 
     def _end(self) -> None:
         self.rows.end()
+        self._count_files()
         self._saved.save(self.last, at_once=True)
 
     def _is_special(self, value: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -46,7 +45,7 @@ def run_class(package: Any) -> Any:
         self.recording, self.facts = recording, facts
         self.summary = recording.last
         self._config, self._start_time, self._starting_step = config, time.time(), recording.rows.step
-        self._interface = self._backend = self._attach_id = self._folder = None
+        self._interface = self._backend = self._attach_id = None
         self._is_finished = self._is_attached = False
         self._shown = {"name": facts.name, "notes": facts.notes, "tags": facts.tags}
         config._set_callback(recording.config_callback)
@@ -117,11 +116,7 @@ def _shown_facts() -> dict[str, Any]:
     """Return the properties by which the program sees its run."""
 
     def folder(self: Any) -> str:
-        """Return a folder of this process, which is not recorded."""
-        if self._folder is None:
-            self.recording.not_captured("wandb.run.dir")
-            self._folder = tempfile.mkdtemp(prefix="otel-bridge-wandb-")
-        return str(self._folder)
+        return str(self.recording.folder())
 
     def url(self: Any) -> str | None:
         urls: Mapping[str, str] = self.recording.run.urls

@@ -36,12 +36,15 @@ class CaptureTable:
         folder = {} if self._folder is None else {CAPTURE_COUNTS.name: str(self._folder)}
         self.environment = {**variables, **folder}
 
-    def show(self, console: Terminal) -> None:
-        """Print the table, and remove the folder."""
+    def show(self, console: Terminal, *, recorded: bool = True) -> None:
+        """Print the table, or that nothing was *recorded*, and remove the folder."""
         if self._folder is None:
             return
         totals = totals_in(self._folder)
         self.remove()
+        if not recorded:
+            console.print_line(f"captured: nothing; the exporters are none, and calls of {self._names} have no effect")
+            return
         if not totals.processes:
             console.print_line(f"captured: nothing; no Python program of the command used {self._names}")
             return

@@ -80,7 +80,9 @@ def command(
         launcher=True,
         takeover=True,
     )
-    made(base)
+    records = bool(choice.names) or not choice.refused
+    if records:  # else the directory would be left empty
+        made(base)
     runs = LaunchedRuns(base)
     collect_less_often()
     host = BridgeSupervisor(base, options, folders=runs.folders, say=_notify)
@@ -103,7 +105,7 @@ def command(
     host.finish(child.status())
     _drain(host, give_up, settings.DRAIN_TIMEOUT_S.read(env))
     print_runs(Terminal(stderr=True), runs.folders(), host.progress(), host.hanging)
-    table.show(Terminal(stderr=True))
+    table.show(Terminal(stderr=True), recorded=records)
     # A writer that hangs must not delay this process's exit, which others may wait for.
     sys.stdout.flush()
     sys.stderr.flush()

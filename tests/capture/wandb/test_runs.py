@@ -291,3 +291,46 @@ def test_without_resume_a_run_of_the_same_id_begins_with_its_own_config(tmp_path
     """
 
     captured(tmp_path, code)
+
+
+def test_files_in_the_folder_of_the_run_are_counted_and_its_path_alone_is_not(tmp_path: Path) -> None:
+    code = """
+    import os, pathlib, wandb
+    run = wandb.init(project="p", name="e")
+    assert os.path.isdir(run.dir) and wandb.run.dir == run.dir
+    if {writes}:
+        pathlib.Path(run.dir, "model.txt").write_text("x")
+    """
+
+    first = captured(tmp_path, code.replace("{writes}", "False"))
+    second = captured(tmp_path, code.replace("{writes}", "True"))
+
+    assert "run.dir" not in first
+    assert "files in wandb.run.dir" in second
+    assert "model.txt" in second
+
+
+def test_with_the_exporter_none_nothing_is_recorded_and_nothing_is_left(tmp_path: Path) -> None:
+    code = "import wandb\nrun = wandb.init(project='p', name='e')\nrun.log({'a': 1})\nprint(run.summary['a'])"
+
+    output = captured(tmp_path, code, exporters="none")
+
+    assert "captured: nothing; the exporters are none" in output
+    assert "wandb.log" not in output
+    assert {path.name for path in tmp_path.iterdir()} <= {"home", "train.py"}
+
+
+@pytest.mark.parametrize("package", ["import wandb", "import otel_bridge.compat.wandb as wandb"])
+def test_a_new_name_is_what_the_program_reads_and_is_counted(tmp_path: Path, package: str) -> None:
+    code = f"""
+    {package}
+    run = wandb.init(project="p", name="one", tags=["x"])
+    run.name, run.notes, wandb.run.tags = "two", "why", ["a"]
+    run.tags += ("b",)
+    assert (wandb.run.name, run.notes, run.tags) == ("two", "why", ("a", "b")), run.tags
+    """
+
+    output = captured(tmp_path, code)
+
+    assert report_of(runs(tmp_path)).drops == {"not_captured": 4}
+    assert "wandb.run.name =" in output
