@@ -18,7 +18,7 @@ STORM_MINUTES ?= 15
 unexport PYTHONDONTWRITEBYTECODE
 PYTHON_ROOTS := otel_bridge exporters collector examples tests benchmarks
 
-.PHONY: help demo otelcol test test-fast test-long test-genai test-frameworks test-versions check format fuzz soak storm bench docs docs-site clean
+.PHONY: help demo otelcol test test-fast test-long test-genai test-frameworks test-frameworks-floor test-versions check format fuzz soak storm bench docs docs-site clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -93,6 +93,22 @@ $(FRAMEWORKS_VENV)/.made: tests/frameworks/requirements.txt tests/frameworks/req
 
 test-frameworks: $(VENV)/.developers $(FRAMEWORKS_VENV)/.made ## Run the adapters in real training frameworks, on the CPU (6 GB, 10 minutes)
 	FRAMEWORKS_PYTHON=$(abspath $(FRAMEWORKS_VENV))/bin/python $(BIN)/python -m pytest tests/frameworks $(PYTEST_ARGS)
+
+# The oldest versions that the adapters support, and the last of transformers 4: with the same torch, so that little is added.
+FLOOR_VENV := .venv-frameworks-floor
+TRANSFORMERS4_VENV := .venv-frameworks-transformers4
+$(FLOOR_VENV)/.made: tests/frameworks/requirements-floor.txt pyproject.toml
+	$(INSTALL) $(FLOOR_VENV) -e . -r tests/frameworks/requirements-floor.txt
+	@touch $@
+
+$(TRANSFORMERS4_VENV)/.made: tests/frameworks/requirements-transformers4.txt pyproject.toml
+	$(INSTALL) $(TRANSFORMERS4_VENV) -e . -r tests/frameworks/requirements-transformers4.txt
+	@touch $@
+
+FLOOR_TESTS := $(patsubst %,tests/frameworks/test_%.py,accelerate lightning ray_tune transformers)
+test-frameworks-floor: $(VENV)/.developers $(FLOOR_VENV)/.made $(TRANSFORMERS4_VENV)/.made ## Run the adapters in the oldest frameworks they support, and in transformers 4
+	FRAMEWORKS_FLOOR=1 FRAMEWORKS_PYTHON=$(abspath $(FLOOR_VENV))/bin/python $(BIN)/python -m pytest $(FLOOR_TESTS) $(PYTEST_ARGS)
+	FRAMEWORKS_PYTHON=$(abspath $(TRANSFORMERS4_VENV))/bin/python $(BIN)/python -m pytest tests/frameworks/test_transformers.py $(PYTEST_ARGS)
 
 soak: $(VENV)/.developers ## Let a service run under outages and kills, SOAK_MINUTES (10); everything bounded, every row arrives
 	$(BIN)/python -m benchmarks.soak --minutes $(SOAK_MINUTES)

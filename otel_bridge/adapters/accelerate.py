@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         return function
 
 else:
-    GeneralTracker = framework_class("accelerate.tracking:GeneralTracker", "accelerate>=0.20")
-    on_main_process = framework_class("accelerate.tracking:on_main_process", "accelerate>=0.20")
+    GeneralTracker = framework_class("accelerate.tracking:GeneralTracker", "accelerate>=0.34")
+    on_main_process = framework_class("accelerate.tracking:on_main_process", "accelerate>=0.34")
 
 
 class OtelBridgeTracker(GeneralTracker):

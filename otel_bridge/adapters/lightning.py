@@ -178,7 +178,7 @@ def _logger_class() -> Any:
         loaded = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None][:1]
     if not loaded:
         raise MissingExtraError(
-            "Lightning is not installed; this adapter needs lightning>=2; run: pip install 'lightning>=2'"
+            "Lightning is not installed; this adapter needs lightning>=2.1; run: pip install 'lightning>=2.1'"
         )
     found: list[type] = [import_module(f"{name}.loggers").Logger for name in loaded]
     bases = [one for one in found if not any(other is not one and issubclass(other, one) for other in found)]

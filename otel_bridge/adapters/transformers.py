@@ -17,6 +17,8 @@ from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
 from otel_bridge.adapters.parts.trl_completions import CompletionReader
 
+_REQUIREMENT: Final = "transformers>=4.50"
+
 if TYPE_CHECKING:
 
     class TrainerCallback:
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
         """What is used of ``transformers.trainer_callback.ExportableState``."""
 
 else:
-    TrainerCallback = framework_class("transformers:TrainerCallback", "transformers>=4.45")
-    ExportableState = framework_class("transformers.trainer_callback:ExportableState", "transformers>=4.45")
+    TrainerCallback = framework_class("transformers:TrainerCallback", _REQUIREMENT)
+    ExportableState = framework_class("transformers.trainer_callback:ExportableState", _REQUIREMENT)
 
 DEFAULT_PROJECT: Final = "huggingface"
 """Project of ``TrainingArguments`` when its user names none."""
@@ -178,7 +180,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 def register() -> None:
     """Make ``report_to="otel_bridge"`` known to transformers, and so to TRL."""
     known: dict[str, Any] = framework_class(
-        "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK", "transformers>=4.45"
+        "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK", _REQUIREMENT
     )
     known["otel_bridge"] = OtelBridgeCallback
 

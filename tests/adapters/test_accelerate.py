@@ -60,8 +60,8 @@ def test_without_accelerate_the_error_names_what_to_install(tmp_path: Path) -> N
     done = call([PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path))
 
     assert done.stderr.splitlines()[-1] == (
-        "otel_bridge.errors.MissingExtraError: accelerate cannot be imported; this adapter needs accelerate>=0.20;"
-        " run: pip install 'accelerate>=0.20'"
+        "otel_bridge.errors.MissingExtraError: accelerate cannot be imported; this adapter needs accelerate>=0.34;"
+        " run: pip install 'accelerate>=0.34'"
     )
 
 

@@ -119,4 +119,4 @@ def test_without_lightning_the_error_names_what_to_install(tmp_path: Path) -> No
 
     done = call([PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path))
 
-    assert "MissingExtraError: Lightning is not installed; this adapter needs lightning>=2; run:" in done.stderr
+    assert "MissingExtraError: Lightning is not installed; this adapter needs lightning>=2.1; run:" in done.stderr

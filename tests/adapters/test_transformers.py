@@ -154,6 +154,30 @@ def test_a_trainer_with_other_logs_or_a_broken_one_costs_no_row(tmp_path: Path) 
     assert report_of(runs(tmp_path)).drops == {"adapter_failed": 1}
 
 
+@pytest.mark.parametrize(("trainer", "number"), [("GRPO", 4), ("GOLD", 0)])
+def test_completions_under_the_older_name_are_recorded_where_they_have_advantages(
+    tmp_path: Path, trainer: str, number: int
+) -> None:
+    code = f"""
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    trainer = GRPOTrainer([OtelBridgeCallback()], run_name="one")
+    trainer.generate("2+2", "3+3")
+    trainer._textual_logs = trainer.__dict__.pop("_logs")
+    trainer.generate = lambda: None
+    if {trainer == "GOLD"}:
+        trainer._textual_logs["advantages"].clear()
+    trainer.step(log={{"loss": 0.5}})
+    """
+
+    run_program(tmp_path, code)
+
+    found = recorded(tmp_path)
+    assert (rows_of(found, "train/loss"), len(rollouts_in(found))) == ([(1, 0.5)], number)
+    assert report_of(runs(tmp_path)).drops == {}
+
+
 def test_a_model_whose_config_cannot_be_read_costs_no_row(tmp_path: Path) -> None:
     code = """
     from types import SimpleNamespace

@@ -5,9 +5,12 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from support.trainers.command_runs import call, program, report_of, runs
 from support.trainers.framework_programs import ACCELERATE_NAME, ACCELERATE_OBJECT
 from support.trainers.framework_runs import (
+    AT_FLOOR,
     NEEDS_REAL,
     REAL,
     config_in,
@@ -31,6 +34,14 @@ def test_the_object_records_rows_and_config_and_ends_the_run(tmp_path: Path) -> 
     assert report_of(runs(tmp_path)).name == "one"
 
 
+@pytest.mark.skipif(not AT_FLOOR, reason="newer versions have a registry")
+def test_without_a_registry_the_name_is_refused_with_the_version_that_has_one(tmp_path: Path) -> None:
+    done = run_program(tmp_path, ACCELERATE_NAME, real=True, fails=True)
+
+    assert "accelerate.tracking has no register_tracker_class; this adapter needs accelerate>=1.15" in done.stderr
+
+
+@pytest.mark.skipif(AT_FLOOR, reason="the registry came with Accelerate 1.15")
 def test_the_registered_name_records_too_and_an_exception_makes_the_end_failed(tmp_path: Path) -> None:
     run_program(tmp_path, ACCELERATE_NAME, real=True, fails=True)
 

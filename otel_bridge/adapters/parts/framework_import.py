@@ -13,7 +13,7 @@ def framework_class(place: str, requirement: str) -> Any:
 
     Args:
         place: Module and name, e.g. ``"accelerate.tracking:GeneralTracker"``.
-        requirement: Versions that the adapter supports, e.g. ``"accelerate>=0.20"``.
+        requirement: Versions that the adapter supports, e.g. ``"accelerate>=0.34"``.
 
     Raises:
         MissingExtraError: The framework is not installed, or is too old to have *place*.

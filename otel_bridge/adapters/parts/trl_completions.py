@@ -1,7 +1,8 @@
 """Completions of a TRL trainer -> rollouts, each once.
 
-TRL keeps the last generation batch in ``trainer._logs``, gathered from all ranks on the main process, and leaves it
-there until the next one. A batch that is already recorded is recognised by the identity of its entries.
+TRL keeps the last generation batch in ``trainer._logs`` (``_textual_logs`` in TRL 0.18 and 0.19), gathered from all
+ranks on the main process, and leaves it there until the next one. A batch that is already recorded is recognised by the
+identity of its entries.
 """
 
 from __future__ import annotations
@@ -71,7 +72,14 @@ class CompletionReader:
 
 def _logs_of(trainer: Any) -> Mapping[str, Any]:
     logs: object = getattr(trainer, "_logs", None)
-    return cast("Mapping[str, Any]", logs) if isinstance(logs, Mapping) else {}
+    if isinstance(logs, Mapping):
+        return cast("Mapping[str, Any]", logs)
+    older: object = getattr(trainer, "_textual_logs", None)
+    if not isinstance(older, Mapping):
+        return {}
+    # Without advantages: TRL 0.17, whose batches have no sure identity, or GOLD, which has no rewards.
+    found = cast("Mapping[str, Any]", older)
+    return found if _column(found, "advantages") else {}
 
 
 def _column(logs: Mapping[str, Any], name: str) -> list[Any]:

@@ -185,23 +185,27 @@ from pathlib import Path
 
 import ray
 from ray import tune
+if hasattr(tune, "RunConfig"):
+    api = tune
+else:  # Tune before 2.43 has them from Ray Train
+    from ray import train as api
 from otel_bridge.adapters.ray_tune import OtelBridgeLoggerCallback
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
 
 def train(config):
-    checkpoint = tune.get_checkpoint()
+    checkpoint = api.get_checkpoint()
     first = int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 1
     for step in range(first, 4):
         if config["fails"] and step == 3 and not Path(config["mended"]).exists():
             raise RuntimeError("out of memory")
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "step").write_text(str(step))
-            tune.report({"loss": config["lr"] * step}, checkpoint=tune.Checkpoint(folder))
+            api.report({"loss": config["lr"] * step}, checkpoint=api.Checkpoint(folder))
 
 def tuner(callback, space, experiment="search"):
     path = str(Path("results").resolve())
-    config = tune.RunConfig(name=experiment, storage_path=path, callbacks=[callback], verbose=0)
+    config = api.RunConfig(name=experiment, storage_path=path, callbacks=[callback], verbose=0)
     return tune.Tuner(train, param_space=space, run_config=config)
 
 MENDED = str(Path("mended").resolve())

@@ -118,9 +118,15 @@ def length(completions, **others):
 
 def vowels(completions, log_extra=None, **others):
     if log_extra is not None:
+        print("log_extra offered")
         log_extra("letters", [len(one) for one in completions])
     return [None if index % 4 == 3 else float(sum(letter in "aeiou" for letter in one))
             for index, one in enumerate(completions)]
+
+def known(arguments):
+    # TRL 0.18 has no num_generations_eval: its evaluations have num_generations, which is the same here.
+    return {name: value for name, value in arguments.items()
+            if name != "num_generations_eval" or hasattr(GRPOConfig, name)}
 
 def trainer(out, callbacks=None, evaluated=None, **more):
     set_seed(7)
@@ -132,7 +138,7 @@ def trainer(out, callbacks=None, evaluated=None, **more):
                      max_completion_length=6, learning_rate=0.01, report_to="none", use_cpu=True, save_strategy="no",
                      reward_weights=[1.0, 0.5], disable_tqdm=True, bf16=False, seed=7)
     return GRPOTrainer(model=Qwen2ForCausalLM(config), reward_funcs=[length, vowels], processing_class=made,
-                       args=GRPOConfig(**{**arguments, **more}), callbacks=callbacks,
+                       args=GRPOConfig(**known({**arguments, **more})), callbacks=callbacks,
                        train_dataset=prompts, eval_dataset=prompts.select(range(evaluated)) if evaluated else None)
 
 def losses(trained):

@@ -14,6 +14,8 @@ from support.trainers.command_runs import PYTHON, call, ended, environment, only
 
 FAKES = Path(__file__).parents[1] / "frameworks"
 REAL = os.environ.get("FRAMEWORKS_PYTHON", "")
+AT_FLOOR = bool(os.environ.get("FRAMEWORKS_FLOOR"))
+"""Whether the frameworks are the oldest ones that the adapters support."""
 NEEDS_REAL = [
     pytest.mark.slow,
     pytest.mark.skipif(not REAL, reason="FRAMEWORKS_PYTHON names no environment with the frameworks"),
