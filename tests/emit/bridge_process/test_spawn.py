@@ -87,7 +87,7 @@ def test_the_bridge_is_nobodys_child_and_has_nothing_of_the_trainer_but_its_envi
 
     assert int(status["PPid"]) not in {process.pid, os.getpid()}
     assert int(fields[3]) != os.getsid(0)
-    assert int(fields[16]) == os.nice(0) + 5
+    assert int(fields[16]) == min(os.nice(0) + 5, 19)
     assert group in {"", "5"}  # empty: this kernel does not group by session
     assert environment["OTEL_BRIDGE_NO_BRIDGE"] == "1"
     assert environment["WANDB_API_KEY"] == "k"
