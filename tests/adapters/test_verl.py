@@ -83,6 +83,57 @@ def test_a_dumped_training_batch_has_its_groups_and_the_parts_of_its_reward(tmp_
     assert rows_of(found, "trainer/actor/loss") == [(5, 0.5)]
 
 
+@pytest.mark.parametrize(("how", "status"), [("", "finished"), ("fails", "failed")])
+def test_a_trainer_that_is_an_actor_records_its_batches_and_the_run_ends_with_its_fit(
+    tmp_path: Path, how: str, status: str
+) -> None:
+    code = """
+    import asyncio, os, sys
+    from types import SimpleNamespace
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+    from verl.utils.tracking import Tracking
+
+    class Trainer(RayPPOTrainer):
+        _log_rollout_data = RayPPOTrainer._log_rollout_data  # Ray gives the class of an actor copies of all methods
+        _dump_generations = RayPPOTrainer._dump_generations
+        current_param_version, local_trigger_step = 3, 1
+
+        def __init__(self):
+            self.logger = Tracking("math", "one", ["otel_bridge"], {})
+
+        async def validate(self):
+            self.logger.log({"val/reward": 0.25}, step=3)
+
+        async def fit(self):
+            for self.local_trigger_step in (2, 1):
+                await self.fit_step()
+            self.logger.log({"actor/loss": 0.5}, step=4)
+            if "fails" in sys.argv:
+                raise RuntimeError("out of memory")
+
+        async def fit_step(self):
+            batch = SimpleNamespace(non_tensor_batch={"uid": ["u1", "u1"], "min_global_steps": [2, None]}, batch=None)
+            self.current_param_version += self.local_trigger_step == 1
+            self._log_rollout_data(batch, {}, {}, "out")
+
+    async def main():
+        trainer = Trainer()
+        await asyncio.create_task(trainer.validate())
+        await asyncio.create_task(trainer.fit())
+
+    try:
+        asyncio.run(main())
+    finally:
+        os._exit(0)  # as Ray ends its actors
+    """
+    run_program(tmp_path, code, how)
+
+    found = recorded(tmp_path)
+    assert (rows_of(found, "trainer/val/reward"), rows_of(found, "trainer/actor/loss")) == ([(3, 0.25)], [(4, 0.5)])
+    assert [(one["step"], one["policy_version"]) for one in rollouts_in(found)] == [(4, 2), (4, None)] * 2
+    assert ends_of(found) == [status]
+
+
 def test_a_plugin_that_cannot_load_is_reported_on_stderr(tmp_path: Path) -> None:
     code = "import sys; sys.modules['verl.utils.rollout_trace'] = None; import verl; print('on')"
 

@@ -6,6 +6,7 @@ verl has no registry, so its classes are wrapped. No run begins before the backe
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
@@ -25,6 +26,8 @@ _TRAINERS: Final = {
     "verl.trainer.ppo.v1.trainer_base": "PPOTrainer",
 }
 _WRAPPED: Final = "otel_bridge_wrapped"
+_SEARCHED_FRAMES: Final = 12
+_DUMPS: Final = frozenset({"_log_rollout_data", "_dump_generations"})
 _batch: ContextVar[Any] = ContextVar("otel_bridge_verl_batch", default=None)
 
 
@@ -99,8 +102,11 @@ def _add_backend(tracking: Any, signature: inspect.Signature, given: tuple[Any, 
     """Add the backend to a new ``Tracking``, if its arguments name the backend."""
     asked = signature.bind(tracking, *given, **named).arguments
     if _is_named(asked.get("default_backend", ())):
-        tracking.logger[BACKEND] = VerlLogger(asked["project_name"], asked["experiment_name"], asked.get("config"))
+        logger = VerlLogger(asked["project_name"], asked["experiment_name"], asked.get("config"))
+        tracking.logger[BACKEND] = logger
         wrap_trainers()
+        if (trainer := _calling_trainer()) is not None:
+            _wrap_class_of(trainer, logger)
 
 
 def _wrap_generations(generations: Any) -> None:
@@ -151,9 +157,55 @@ def wrap_trainers() -> None:
     """Let the trainers of this process record the batches that they dump (``trainer.rollout_data_dir``)."""
     for module, name in _TRAINERS.items():
         trainer: Any = getattr(sys.modules.get(module), name, None)
-        if trainer is not None and not getattr(trainer, _WRAPPED, False):
-            setattr(trainer, _WRAPPED, True)
+        if trainer is not None and _is_first_time(trainer):
             _wrap_trainer(trainer)
+
+
+def _wrap_class_of(trainer: Any, logger: VerlLogger) -> None:
+    """Wrap the class of a trainer that is a Ray actor (fully async): Ray gave the class copies of all methods."""
+    cls: Any = trainer.__class__
+    own: Mapping[str, object] = cls.__dict__
+    if own.keys() >= _DUMPS and _is_first_time(cls):
+        _wrap_trainer(cls)
+        if inspect.iscoroutinefunction(getattr(cls, "fit_step", None)):
+            _end_with_fit(cls, logger)
+
+
+def _is_first_time(cls: Any) -> bool:
+    first = _WRAPPED not in vars(cls)
+    setattr(cls, _WRAPPED, True)
+    return first
+
+
+def _calling_trainer() -> Any:
+    """Return the trainer whose constructor or ``fit()`` makes the ``Tracking``; verl does not pass it."""
+    frame = inspect.currentframe()
+    for _ in range(_SEARCHED_FRAMES):
+        if frame is None:
+            break
+        found = frame.f_locals.get("self")
+        if all(hasattr(found, name) for name in _DUMPS):
+            return found
+        frame = frame.f_back
+    return None
+
+
+def _end_with_fit(trainer: Any, logger: VerlLogger) -> None:
+    """End the run with the task of ``fit()``: verl lets Ray kill this trainer, so that nothing calls ``finish()``."""
+    real_step, awaited = trainer.fit_step, set[Any]()
+
+    @functools.wraps(real_step)
+    async def fit_step(self: Any, *arguments: Any, **named: Any) -> Any:
+        task = asyncio.current_task()  # Ray awaits fit(), which awaits this
+        if task is not None and task not in awaited:
+            awaited.add(task)
+            task.add_done_callback(end)
+        return await real_step(self, *arguments, **named)
+
+    def end(task: Any) -> None:
+        logger.finish(1 if task.cancelled() or task.exception() is not None else 0)
+
+    trainer.fit_step = fit_step
 
 
 def _wrap_trainer(trainer: Any) -> None:
@@ -168,7 +220,8 @@ def _wrap_trainer(trainer: Any) -> None:
     def dump_generations(self: Any, *arguments: Any, **named: Any) -> Any:
         if (batch := _batch.get()) is not None:  # else a validation
             _log_dump(self, batch, real_dump, arguments, named)
-        return real_dump(self, *arguments, **named)
+        with _batch_of_step(None):  # the method of a base class may be wrapped too
+            return real_dump(self, *arguments, **named)
 
     trainer._log_rollout_data, trainer._dump_generations = log_rollout_data, dump_generations
 
@@ -196,6 +249,7 @@ def _log_dump(
     others = {name: values for name, values in columns.items() if name not in parts and name != "uid"}
     others["ground_truth"] = truths
     advantages, uids = _advantages(batch, number), _uids(batch, columns.get("uid"), number)
+    versions = _versions(batch, number)
     rollouts = [
         {
             "messages": [
@@ -207,12 +261,22 @@ def _log_dump(
             "advantage": advantages[place],
             "group": uids[place],
             "batch_index": place,
+            "policy_version": versions[place],
             "metadata": {name: values[place] for name, values in others.items() if values[place] is not None},
         }
         for place in range(number)
     ]
     if VerlLogger.current is not None:
-        VerlLogger.current.recording.log_rollouts(rollouts, step=trainer.global_steps)
+        VerlLogger.current.recording.log_rollouts(rollouts, step=_step_of(trainer))
+
+
+def _step_of(trainer: Any) -> int:
+    """Return the step of the row that the batch is part of: in the fully async mode the next version of the weights."""
+    version = getattr(trainer, "current_param_version", None)
+    if version is None:
+        return int(trainer.global_steps)
+    counted = bool(trainer.local_trigger_step == 1)  # the batch was the last one of its version
+    return int(version) + (not counted)
 
 
 def _is_number(value: object) -> bool:
@@ -225,6 +289,14 @@ def _uids(batch: Any, keys: Sequence[Any] | None, number: int) -> Sequence[str |
     if found is not None and len(found) == number:
         return [str(one) for one in found]
     return [None] * number if keys is None else [str(one).rsplit("_", 2)[0] for one in keys]
+
+
+def _versions(batch: Any, number: int) -> Sequence[int | None]:
+    """Return the oldest version of the weights that made each response, where the batch has it (fully async)."""
+    found: Any = getattr(batch, "non_tensor_batch", {}).get("min_global_steps")
+    if found is None or len(found) != number:
+        return [None] * number
+    return [None if one is None else int(one) for one in found]
 
 
 def _advantages(batch: Any, number: int) -> Sequence[float | None]:
