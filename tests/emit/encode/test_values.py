@@ -300,9 +300,9 @@ def test_a_step_becomes_an_integer(step: object, found: int | None, counted: dic
         ("wandb.sdk.data_types.image", "wandb_media", "wandb.init("),
         ("trackio.media", "trackio_media", "trackio.log("),
         ("mlflow.entities.image", "mlflow_media", "log_artifact("),
-        ("PIL.Image", "figure", "otel_bridge.Image("),
-        ("matplotlib.figure", "figure", "otel_bridge.Image("),
-        ("mine", "object", "otel_bridge.Image("),
+        ("PIL.Image", "figure", "Image("),
+        ("matplotlib.figure", "figure", "Image("),
+        ("mine", "object", "Image("),
     ],
 )
 def test_a_media_object_of_others_is_left_out_alone_with_what_to_use(module: str, reason: str, said: str) -> None:
