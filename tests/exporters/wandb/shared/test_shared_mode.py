@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.testing import samples
-from support.trackers import wandb_shared_machines as shared
 from support.trackers.wandb_backend.server import WandbServer
 from support.trackers.wandb_backend.state import WandbRun
-from support.trackers.wandb_shared_machines import ID, ROLES, Begin, Machine, until
+from support.trackers.wandb_shared import machines as shared
+from support.trackers.wandb_shared.machines import ID, ROLES, Begin, Machine, until
 
 server = shared.server
 begin = shared.begin

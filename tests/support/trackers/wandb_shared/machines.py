@@ -15,7 +15,7 @@ import pytest
 from support.trackers.wandb_backend.server import WandbServer
 from support.waiting import HANG_S
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PYTHON = ROOT / ".venv-wandb-shared" / "bin" / "python"
 ID = "one-run"
 SHARED = {
@@ -30,7 +30,7 @@ ROLES = {"trainer/step", "trainer/*", "explorer/step", "explorer/*", "judge/step
 
 
 class Machine:
-    """A process of `wandb_shared_job`."""
+    """A process of `support.trackers.wandb_shared.job`."""
 
     def __init__(self, server: WandbServer, folder: Path, node_rank: int, python: Path, **more: str) -> None:
         environment = {**server.environment(), **SHARED, **more}
@@ -38,7 +38,7 @@ class Machine:
         paths = os.pathsep.join(str(ROOT / name) for name in ("", "exporters", "tests"))
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "OTEL"))}
         self.process = subprocess.Popen(
-            [python, "-m", "support.trackers.wandb_shared_job", json.dumps(job)],
+            [python, "-m", "support.trackers.wandb_shared.job", json.dumps(job)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**clean, **environment, "PYTHONPATH": paths},
         )  # fmt: skip
@@ -83,7 +83,7 @@ def server() -> Iterator[WandbServer]:
 def begin(server: WandbServer, tmp_path: Path) -> Iterator[Begin]:
     if not PYTHON.exists():
         missing = (
-            f"{PYTHON.parent.parent.name} is missing, with a wandb in which shared mode is safe; `make test` makes it"
+            f"{PYTHON.parent.parent.name} is missing, with a wandb in which shared mode is safe; `make test-long` makes it"
         )
         if os.environ.get("CI"):
             pytest.fail(missing)

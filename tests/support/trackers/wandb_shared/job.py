@@ -1,6 +1,6 @@
 """A machine of a job that shares its W&B run, with a wandb of its own.
 
-``python -m support.trackers.wandb_shared_job <job as JSON>``
+``python -m support.trackers.wandb_shared.job <job as JSON>``
 
 Reads lines from standard input (``rows trainer 1 3``, ``rollouts``, ``config trainer {"a": 1}``, ``durable``, ``end``,
 ``close``), does them through the exporter and answers each with one line of JSON.
