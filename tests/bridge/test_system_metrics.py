@@ -42,7 +42,7 @@ def header(**attributes: object) -> SegmentHeader:
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_bridge_measures_while_the_process_lives_and_every_tracker_shows_it(tmp_path: Path) -> None:
     base, uri = tmp_path / "base", mlflow_reading.database(tmp_path)
     trackers = {

@@ -77,7 +77,7 @@ def test_by_default_project_and_name_are_those_given_in_every_tracker(tmp_path: 
     assert numbers(conformance_reading.trackio(tmp_path / "trackio", run).contents) == ROW
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_trackers_own_variables_move_the_run_in_their_tracker_alone(tmp_path: Path) -> None:
     moved = {
         "WANDB_PROJECT": "in-wandb", "WANDB_RUN_ID": "w-1", "MLFLOW_EXPERIMENT_NAME": "in mlflow",
@@ -93,7 +93,7 @@ def test_the_trackers_own_variables_move_the_run_in_their_tracker_alone(tmp_path
     assert (numbers(in_mlflow.contents), numbers(in_trackio.contents)) == (ROW, ROW)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_mlflow_run_that_is_named_is_the_one_written_to(tmp_path: Path) -> None:
     uri = mlflow_reading.database(tmp_path)
     api = mlflow_reading.client(uri)

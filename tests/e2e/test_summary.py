@@ -27,6 +27,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.long
 def test_the_last_summary_before_a_kill_is_shown_by_every_tracker(tmp_path: Path) -> None:
     runs, train = tmp_path / "runs", script(tmp_path / "train.py", TRAIN)
     uri = mlflow_reading.database(tmp_path)

@@ -159,7 +159,7 @@ def in_bare(python: Path, folder: Path, code: str, **variables: str) -> subproce
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=HANG_S)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_extras_a_held_run_is_appended_and_drained_into_files(bare: Path, tmp_path: Path) -> None:
     code = """
         import sys, otel_bridge
@@ -179,7 +179,7 @@ def test_without_extras_a_held_run_is_appended_and_drained_into_files(bare: Path
     assert len([line for line in lines if '"kind":"row"' in line]) == 10
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("tracker", ["wandb", "mlflow", "trackio"])
 def test_without_its_extra_a_tracker_is_an_error_that_names_it(bare: Path, tmp_path: Path, tracker: str) -> None:
     code = f"""
@@ -197,7 +197,7 @@ def test_without_its_extra_a_tracker_is_an_error_that_names_it(bare: Path, tmp_p
     assert not (tmp_path / ".otel-bridge").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_extras_the_commands_work_and_run_receives_over_http(bare: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     program = """

@@ -85,6 +85,7 @@ def test_with_the_exporter_wandb_each_trial_is_the_very_run_that_the_agent_names
         assert [row["loss"] for row in rows] == [value for _, value in points(run)["loss"]]
 
 
+@pytest.mark.long
 def test_a_bayes_sweep_has_each_trials_metric_before_the_next_one_by_the_exporter_wandb(
     begun: Callable[..., SweepRuns],
 ) -> None:
@@ -98,7 +99,7 @@ def test_a_bayes_sweep_has_each_trials_metric_before_the_next_one_by_the_exporte
     assert ["bayes and early stopping do not" in output for output in outputs] == [False, False, True]
 
 
-@pytest.mark.parametrize("exporters", ["file", "wandb"])
+@pytest.mark.parametrize("exporters", ["file", pytest.param("wandb", marks=pytest.mark.long)])
 def test_the_trials_that_the_command_wandb_agent_starts_are_captured(
     begun: Callable[..., SweepRuns], exporters: str
 ) -> None:
@@ -132,7 +133,9 @@ ENDS = """
 """
 
 
-@pytest.mark.parametrize("exporters", ["", "file", "wandb"])
+@pytest.mark.parametrize(
+    "exporters", [pytest.param("", marks=pytest.mark.long), "file", pytest.param("wandb", marks=pytest.mark.long)]
+)
 def test_a_trial_that_raises_or_is_stopped_by_the_server_has_failed_and_the_next_one_runs(
     begun: Callable[..., SweepRuns], exporters: str
 ) -> None:
@@ -182,6 +185,7 @@ def test_a_captured_program_reads_runs_and_sweeps_of_the_server(begun: Callable[
     ]
 
 
+@pytest.mark.long
 def test_a_trial_whose_bridge_is_its_own_is_written_into_a_run_that_the_server_calls_running(
     begun: Callable[..., SweepRuns],
 ) -> None:

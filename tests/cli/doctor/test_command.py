@@ -85,7 +85,7 @@ def test_a_secret_that_cannot_be_read_is_not_printed_either(tmp_path: Path) -> N
     assert "hunter2" not in done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_row_and_a_rollout_are_sent_and_read_back_from_each_tracker(tmp_path: Path) -> None:
     places = {"TRACKIO_DIR": str(tmp_path / "trackio"), "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
     of_a_job = {"TRACKIO_PROJECT": "mine", "MLFLOW_EXPERIMENT_NAME": "mine", "MLFLOW_RUN_ID": "0" * 32}

@@ -76,7 +76,7 @@ def test_a_held_folder_is_delivered_to_where_its_program_wanted_it(tmp_path: Pat
     assert (folder.segments(), report_of(base).ended) == ([], True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_held_run_stands_in_every_tracker_with_the_time_it_happened(tmp_path: Path) -> None:
     places = {
         "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",

@@ -87,6 +87,7 @@ def has_all(tmp_path: Path, exporter: str, parts: int) -> bool:
     return report is not None and found is not None and (found.written, found.rollouts) == (report.position, parts * 2)
 
 
+@pytest.mark.long
 def test_an_mlflow_server_that_fails_in_many_ways_gets_every_row_rollout_and_reward_once(
     tmp_path: Path, proxy: FaultProxy, store: str
 ) -> None:

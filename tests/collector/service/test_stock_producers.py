@@ -41,6 +41,7 @@ def produce(tmp_path: Path, running: Service) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.long
 def test_the_run_of_stock_producers_ends_with_the_service_and_is_reopened_when_one_comes_back(tmp_path: Path) -> None:
     uri = mlflow_reading.database(tmp_path)
     env = environment(tmp_path, MLFLOW_TRACKING_URI=uri)

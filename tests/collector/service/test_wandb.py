@@ -44,6 +44,7 @@ def sent(running: Service, tmp_path: Path, part: int) -> None:
     until(lambda: written_rows(folder_of(tmp_path), "file") == (part + 1) * ROWS)
 
 
+@pytest.mark.long
 def test_wandb_refusing_once_hanging_and_gone_at_the_end_gets_every_row_once_and_in_order(
     tmp_path: Path, server: WandbServer
 ) -> None:

@@ -37,7 +37,7 @@ def _begun_and_ended(folder: Path, how: str, exporters: str) -> tuple[Path, RunI
     return base, RunInfo(run_id_of("starts", "one"), "starts", "one", folder)
 
 
-@pytest.mark.parametrize("how", ["failed", "killed"])
+@pytest.mark.parametrize("how", [pytest.param("failed", marks=pytest.mark.long), "killed"])
 def test_a_run_that_fails_before_its_first_row_is_shown_with_its_config(tmp_path: Path, how: str) -> None:
     base, info = _begun_and_ended(tmp_path, how, "wandb,mlflow,trackio,file")
 

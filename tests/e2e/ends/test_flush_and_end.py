@@ -199,6 +199,7 @@ exec(sys.argv[3])
 """
 
 
+@pytest.mark.long
 def test_mlflow_shows_how_each_run_ended(tmp_path: Path) -> None:
     code, base = script(tmp_path / "train.py", ENDING), tmp_path / "runs"
     uri = mlflow_reading.database(tmp_path)
@@ -223,6 +224,7 @@ def test_mlflow_shows_how_each_run_ended(tmp_path: Path) -> None:
     assert codes == {"FINISHED": [0, 1], "FAILED": [1, 0], "KILLED": [-signal.SIGKILL]}
 
 
+@pytest.mark.long
 def test_data_after_the_end_opens_the_run_again_in_mlflow(tmp_path: Path) -> None:
     code, base = script(tmp_path / "train.py", ENDING), tmp_path / "runs"
     uri = mlflow_reading.database(tmp_path)

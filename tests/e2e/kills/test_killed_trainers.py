@@ -61,7 +61,7 @@ def _killed(folder: Path, env: dict[str, str], name: str, *, alive_s: float, gro
     return acked(acks)
 
 
-@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("group", [pytest.param(False, marks=pytest.mark.long), True])
 def test_rows_of_trainers_killed_at_random_instants_arrive_once_and_in_order(tmp_path: Path, group: bool) -> None:
     chance = random.Random(11 + group)
     with no_bridge_left(tmp_path):

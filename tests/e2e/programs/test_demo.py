@@ -29,7 +29,7 @@ from support.trainers.command_runs import (
 )
 from support.waiting import HANG_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 STEPS = 25
 EXPLORER_STEP_S = 0.4
 
@@ -182,7 +182,6 @@ def test_with_one_exporter_the_others_leave_nothing(tmp_path: Path) -> None:
     assert shown_runs.trackio(directory / "trackio", run_info(directory / "runs")).steps("trainer") == [1, 2, 3]
 
 
-@pytest.mark.long
 def test_a_trainer_killed_in_mid_run_fails_the_demo_and_loses_no_row(tmp_path: Path) -> None:
     runs = tmp_path / "shown" / "runs"
     command = [str(BIN / "otel-bridge"), "demo", "--steps", "500", "--dir", "shown", "--exporters", "wandb,mlflow"]

@@ -69,7 +69,7 @@ JOB = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plain_launched_and_through_otlp_leave_the_same_records(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     plain = _plain(tmp_path / "plain")

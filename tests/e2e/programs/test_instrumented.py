@@ -35,7 +35,7 @@ def instrumented(tmp_path: Path, code: str = GLOBAL_API, **variables: str) -> su
     return call([INSTRUMENT, "python", stock], cwd=tmp_path, env=env)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_metrics_go_to_mlflow_and_rollouts_to_trackio(tmp_path: Path) -> None:
     done = instrumented(
         tmp_path,

@@ -53,7 +53,7 @@ SPANS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_rollout_of_one_foreign_trace_is_shown_with_its_own_spans_and_reward(tmp_path: Path) -> None:
     uri = mlflow_reading.database(tmp_path)
     env = environment(

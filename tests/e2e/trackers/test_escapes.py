@@ -59,7 +59,7 @@ def raw(text: str) -> list[str]:
     return sorted({one for one in text if not one.isprintable() and one != "\n"})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_command_and_no_log_has_a_control_character_of_the_wire(tmp_path: Path) -> None:
     env = environment(
         tmp_path, EVIL=EVIL, OTEL_BRIDGE_STEP_WATERMARK_S="0.1", OTEL_BRIDGE_TRACE_GRACE_S="0.1",

@@ -25,7 +25,7 @@ run.finish(timeout_s=300)
 MEAN = "explorer/rollouts/reward/mean"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_row_of_statistics_stands_at_its_own_step_on_every_axis(tmp_path: Path) -> None:
     base, tracked = tmp_path / "runs", tmp_path / "trackers"
     uri = f"sqlite:///{tracked / 'mlflow.db'}"

@@ -128,7 +128,7 @@ def test_a_bridge_killed_at_any_moment_while_it_creates_a_store_is_followed_by_o
         same_scalars(mlflow_reading.contents(address(tmp_path / name), samples.run_info(tmp_path / name)), ROWS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_store_that_a_script_left_unfinished_is_created_anew_once_nothing_changes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,7 +191,7 @@ def written_soon(folder: Path) -> None:
     raise TimeoutError
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_script_and_a_bridge_that_create_one_store_at_once_both_have_it(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     start, results = context.Barrier(2), context.Queue()

@@ -235,7 +235,7 @@ def test_rollouts_whose_artifact_never_came_are_sent_again_and_rows_are_not(
     assert [row["trace"] for row in server.table(run.id, "explorer/rollouts")] == [records[1].id]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kills_at_any_time_lose_nothing_and_double_nothing(server: WandbServer, tmp_path: Path) -> None:
     records = long_job(150, rollouts_every=7)
     run = made(run_info(tmp_path, "kills", keys=keys_of(records)))

@@ -82,9 +82,7 @@ def server() -> Iterator[WandbServer]:
 @pytest.fixture
 def begin(server: WandbServer, tmp_path: Path) -> Iterator[Begin]:
     if not PYTHON.exists():
-        missing = (
-            f"{PYTHON.parent.parent.name} is missing, with a wandb in which shared mode is safe; `make test-long` makes it"
-        )
+        missing = f"{PYTHON.parent.parent.name} is missing, with a wandb of safe shared mode; `make test-long` makes it"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)
