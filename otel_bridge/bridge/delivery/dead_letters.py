@@ -30,11 +30,12 @@ class DeadLetterRetry:
         self._ledger, self._say = context.ledger, context.say
         self._asked: deque[int] = deque()
         self._end: End | None = None
+        self._owed_end: End | None = None
 
     @property
     def waiting(self) -> int:
-        """Return the number of dead letters that wait for a retry."""
-        return len(self._asked)
+        """Return how many dead letters wait for a retry, and for the end of the run that the last one reopened."""
+        return len(self._asked) + (self._owed_end is not None)
 
     def ask(self, ids: Iterable[int]) -> None:
         """Retry these dead letters, in their order."""
@@ -52,12 +53,17 @@ class DeadLetterRetry:
                 end = self._end if len(self._asked) == 1 else None
                 return Batch(deque([WriterCall([record])]), at.written, end, dead_letter=dead_letter)
             self._asked.popleft()
-        return None
+        return None if self._owed_end is None else Batch(deque(), at.written, self._owed_end)
+
+    def ended(self) -> None:
+        """Note that the end of the run was written again, or that later records have cancelled it."""
+        self._owed_end = None
 
     def done(self, at: Destination, batch: Batch) -> Destination:
         """Remove the retried dead letter of *batch* from the ledger."""
         self._ledger.remove_dead_letters(at.id, [batch.dead_letter])
         if self._asked and self._asked[0] == batch.dead_letter:
+            self._owed_end = batch.end  # before the dead letter waits no longer: a bridge that sees none exits
             self._asked.popleft()
         if not self._asked:
             self._end = None

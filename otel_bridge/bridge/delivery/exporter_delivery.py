@@ -193,6 +193,8 @@ class Delivery:
                 if self._is_over(batch) and not self._caught_up(opened):
                     return 0.0
             self._act_on_end(opened, batch)
+        if batch.end is not None:
+            self.dead_letters.ended()
         self._advance(batch.through, batch)
         self._batch = None
         return self._after(batch)

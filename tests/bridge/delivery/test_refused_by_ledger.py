@@ -144,3 +144,27 @@ def test_the_thread_of_an_exporter_outlives_a_bound_that_could_not_be_noted(tmp_
 
     worker.stop()
     assert worker.join(5)
+
+
+def test_a_retried_dead_letter_waits_until_the_run_that_it_reopened_has_ended_again(tmp_path: Path) -> None:
+    bad = [True]
+
+    def fails(records: Any) -> Exception | None:
+        return PermanentError("no", position=2) if bad[0] and records[0].position == 2 else None
+
+    bench = Bench(tmp_path, Tracker(fails=fails))
+    for record in (row(1), row(2), row(3), end(4)):
+        bench.ledger.commit([record])
+        bench.run()
+    bad[0] = False
+    before = len(bench.tracker.calls)
+    bench.delivery.dead_letters.ask([1])
+
+    waiting: list[tuple[int, bool]] = []
+    while not waiting or waiting[-1][0]:
+        bench.delivery.step()
+        made = [kind for kind, _ in bench.tracker.calls[before:]]
+        waiting.append((bench.delivery.dead_letters.waiting, "end" in made))
+
+    assert (waiting[-1], bench.dead()) == ((0, True), [])
+    assert all(left for left, ended in waiting if not ended)
