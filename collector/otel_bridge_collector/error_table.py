@@ -19,6 +19,7 @@ from google.rpc.status_pb2 import Status
 from otel_bridge.errors import InvalidRecordError, JournalError, JournalFullError, OtelBridgeError
 
 RETRY_S: Final = 1
+NO_HTTP: Final = "this is not an HTTP/1.1 request: gRPC has its own port (4317), and TLS must be set on both sides"
 
 
 class RefusedError(OtelBridgeError):

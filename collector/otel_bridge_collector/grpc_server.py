@@ -23,8 +23,8 @@ from otel_bridge_collector.access import Tls
 from otel_bridge_collector.error_table import TooLargeError, answer_to
 from otel_bridge_collector.export_request import partial_success
 from otel_bridge_collector.http.inflate import QUICK_BYTES, inflated_message
-from otel_bridge_collector.http.protocol import max_connections
 from otel_bridge_collector.ingest import Rejected
+from otel_bridge_collector.limits import max_connections
 from otel_bridge_collector.server_context import ServerContext
 
 _METHODS: Final = {

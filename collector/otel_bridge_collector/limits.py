@@ -1,12 +1,27 @@
-"""Limits concurrent requests and bytes per second; a client whose request exceeds a limit is asked to retry."""
+"""Limits connections, concurrent requests and bytes per second; a request above a limit is asked to come again."""
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from otel_bridge_collector.error_table import ThrottledError
+
+HEAD_BYTES: Final = 64 << 10
+"""Most bytes of the head of an HTTP request."""
+HEAD_S: Final = 30.0
+"""Most time that the head of an HTTP request may take."""
+CONNECTIONS: Final = 1024
+_FEWEST: Final = 8
+
+
+def max_connections() -> int:
+    """Return how many connections a server may have: a quarter of the descriptors, `CONNECTIONS` at most."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS if soft == resource.RLIM_INFINITY else min(CONNECTIONS, max(soft // 4, _FEWEST))
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class RunSegment:
         self._liveness = LivenessLock.hold(folder, instance_id)
         try:
             self._writer = SegmentWriter(
-                folder,
+                folder.segments_dir,
                 SegmentHeader.of_this_process(
                     "receiver", instance_id, run_id=identity.id, project=identity.project, run_name=identity.name
                 ),

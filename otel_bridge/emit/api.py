@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from otel_bridge.emit import emit_run
 from otel_bridge.emit.arguments import DEFAULT_FINISH_S, DEFAULT_FLUSH_S, EndStatus
 from otel_bridge.emit.config.child_env import ChildEnvironment
 from otel_bridge.emit.config.identity import InitArguments, tags_of
 from otel_bridge.emit.console import say
-from otel_bridge.emit.emit_run import set_current_run
 from otel_bridge.emit.handles import Handles, end_at_exit, environment_of_handle
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.startup import begin, not_taken_up, nothing_recorded, with_dir
@@ -22,7 +22,6 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.settings import DIR, environment
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.emit_run import EmitRun
     from otel_bridge.emit.rollouts.live import LiveRollout
     from otel_bridge.emit.rollouts.rollout import Rollout
 
@@ -35,7 +34,6 @@ class _CurrentRun:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.run: Run | None = None
         self.no_run: Run | None = None
         self.connected: Run | None = None
         self.steps: dict[tuple[str, str], dict[str | None, int]] = {}
@@ -43,10 +41,10 @@ class _CurrentRun:
         self.handles = Handles()
         self.registered = False
 
-    def set_run(self, run: Run | None) -> None:
-        """Make *run* the process's run, also for spans that look it up."""
-        self.run = run
-        set_current_run(cast("EmitRun | None", run))
+    @property
+    def run(self) -> Run | None:
+        """Return the process's run, which its spans look up too."""
+        return cast("Run | None", emit_run.current_run())
 
 
 _process = _CurrentRun()
@@ -121,7 +119,7 @@ def init(
         _go_on(run)
         _register()
         run.call_before_end(_forget)
-        _process.set_run(run)
+        emit_run.set_current_run(run)
     if otel and run.recording:
         _connect(run)
     if config is not None:
@@ -293,7 +291,7 @@ def _forget(run: Run) -> None:
     """Release *run*, which has ended, so that the next ``init()`` begins another run."""
     if _process.run is run:
         _remember_steps(run)
-        _process.set_run(None)
+        emit_run.set_current_run(None)
         _process.handover.take_back()
 
 

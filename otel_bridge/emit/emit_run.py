@@ -1,15 +1,33 @@
-"""Interface of a run for its rollouts, the options of their recording, and the process's current run."""
+"""Interfaces between a run and its rollouts, and the process's current run."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
-from typing import Protocol, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from otel_bridge import settings
 from otel_bridge.emit.config.snapshot import RolloutOptions
-from otel_bridge.emit.content.policy import count_refused_with
-from otel_bridge.errors import ConfigError
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanKind
+
+    from otel_bridge.emit.encode.span import ExtraAttributes
+
+
+class RolloutTracer(Protocol):
+    """Interface of what starts and ends the spans of a run's live rollouts."""
+
+    def start_root(self, trace_id: int, links: Sequence[Link]) -> Span:
+        """Start a rollout's root as a trace of its own."""
+        ...
+
+    def start_child(self, name: str, context: Context, kind: SpanKind) -> Span:
+        """Start a span below the current span of *context*."""
+        ...
+
+    def end(self, span: Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
+        """End *span* with its additions."""
+        ...
 
 
 class EmitRun(Protocol):
@@ -23,6 +41,16 @@ class EmitRun(Protocol):
     @property
     def role(self) -> str | None:
         """Role of the resource."""
+        ...
+
+    @property
+    def rollout_options(self) -> RolloutOptions:
+        """Options of rollouts and of their content."""
+        ...
+
+    @property
+    def live_tracer(self) -> RolloutTracer:
+        """Tracer of live rollouts, created at the first use."""
         ...
 
     def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None) -> None:
@@ -40,22 +68,6 @@ class EmitRun(Protocol):
     def next_event_seq(self) -> int:
         """Return the number of this process's next event."""
         ...
-
-
-def options_of(run: EmitRun) -> RolloutOptions:
-    """Return the options of *run*, read once from its environment; with a malformed option no content leaves."""
-    known = cast("RolloutOptions | None", getattr(run, "_rollout_options", None))
-    if known is None:
-        facts = getattr(run, "facts", None)
-        env = cast("Mapping[str, str]", getattr(facts, "env", None) or settings.environment())
-        try:
-            known = RolloutOptions.read(env)
-        except ConfigError:  # init() refuses such an option; a run from elsewhere sends no content
-            known = RolloutOptions.read({settings.MESSAGE_CONTENT.name: "off"})
-        count_refused_with(run.count_drop)
-        with contextlib.suppress(AttributeError):
-            run._rollout_options = known  # type: ignore[attr-defined]
-    return known
 
 
 # The run begun by ``init()``, looked up by spans that belong to no rollout.

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span, SpanKind
+
     from otel_bridge.emit.emit_run import EmitRun
-    from otel_bridge.emit.rollouts.live import LiveRollout
+    from otel_bridge.emit.encode.span import ExtraAttributes
 
 UNFINISHED: Final = "rollout_unfinished"
 _MAX_UNCLOSED: Final = 100_000
@@ -21,6 +23,33 @@ Track: TypeAlias = tuple[str, str, str]
 """Run id, role (empty without one) and split (empty when none is named)."""
 
 
+class OpenRollout(Protocol):
+    """Interface of a rollout in progress, for its spans and for the context that it is current in."""
+
+    trace_id: str
+
+    @property
+    def run(self) -> EmitRun:
+        """Run of the rollout."""
+        ...
+
+    def start_child(self, name: str, kind: SpanKind) -> Span | None:
+        """Start a span of the rollout; ``None`` when the rollout is not recorded."""
+        ...
+
+    def end_child(self, span: Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
+        """End a span that `start_child` started."""
+        ...
+
+    def mark_instrumented(self) -> None:
+        """Note that an instrumentation made a span in the rollout's trace."""
+        ...
+
+    def mark_carried(self) -> None:
+        """Note that the rollout's context was passed to another process."""
+        ...
+
+
 class _Unclosed(NamedTuple):
     run: EmitRun
     rollout_id: str
@@ -28,7 +57,7 @@ class _Unclosed(NamedTuple):
     step: int | None
 
 
-_open: dict[str, LiveRollout] = {}
+_open: dict[str, OpenRollout] = {}
 _unclosed: dict[int, _Unclosed] = {}
 _steps: Final[dict[Track, dict[int, int]]] = {}
 _reported: Final[set[Track]] = set()
@@ -106,12 +135,12 @@ def _count(number: int) -> None:
         found.run.count_drop(UNFINISHED, 1, found.rollout_id)
 
 
-def remember(rollout: LiveRollout) -> None:
+def register(rollout: OpenRollout) -> None:
     """Register an open rollout."""
     _open[rollout.trace_id] = rollout
 
 
-def forget(rollout: LiveRollout) -> None:
+def unregister(rollout: OpenRollout) -> None:
     """Remove a closed rollout."""
     if _open.get(rollout.trace_id) is rollout:
         del _open[rollout.trace_id]
@@ -120,4 +149,4 @@ def forget(rollout: LiveRollout) -> None:
 def mark_instrumented(trace_id: int) -> None:
     """Note that an instrumentation started a span in the trace *trace_id*."""
     if _open and (rollout := _open.get(f"{trace_id:032x}")) is not None:
-        rollout.foreign = True
+        rollout.mark_instrumented()

@@ -23,8 +23,9 @@ from otel_bridge.emit.arguments import (
 )
 from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.config.resource import is_trial
-from otel_bridge.emit.config.snapshot import RunStart
+from otel_bridge.emit.config.snapshot import RolloutOptions, RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
+from otel_bridge.emit.content.policy import count_refused_with
 from otel_bridge.emit.process_segment import Checkpoint
 from otel_bridge.emit.recorded_facts import RecordedFacts
 from otel_bridge.emit.recorder import Recorder
@@ -32,6 +33,7 @@ from otel_bridge.journal.report import Report, read_report
 from otel_bridge.settings import RANKS
 
 if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import RolloutTracer
     from otel_bridge.emit.rollouts.live import LiveRollout
     from otel_bridge.emit.rollouts.rollout import Rollout
 
@@ -50,6 +52,8 @@ class Run(RecordedFacts):
         super().__init__(facts, recorder)
         self._ended = False
         self._before_end: list[Callable[[Run], None]] = []
+        self._rollout_options: RolloutOptions | None = None
+        self._live_tracer: RolloutTracer | None = None
         # Rows of rank 0 only, unless all are requested: a mean over one rank must not look like one over all.
         all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) == "all"
         if recorder is not None:
@@ -213,6 +217,23 @@ class Run(RecordedFacts):
         """Append one encoded record; a *whole* one is a request with its own resources. Thread-safe, never raises."""
         if self._recorder is not None:
             self._recorder.append(signal, payload, time_unix_ns, whole=whole)
+
+    @property
+    def rollout_options(self) -> RolloutOptions:
+        """Return the options of rollouts and of their content, as they were at ``init()``."""
+        if self._rollout_options is None:
+            count_refused_with(self.count_drop)
+            self._rollout_options = RolloutOptions.read_or_off(self.facts.env)
+        return self._rollout_options
+
+    @property
+    def live_tracer(self) -> RolloutTracer:
+        """Return the tracer of live rollouts, created at the first one."""
+        if self._live_tracer is None:
+            from otel_bridge.emit.rollouts.live_spans import LiveTracer  # noqa: PLC0415  # imports the OTel SDK
+
+            self._live_tracer = LiveTracer(self)
+        return self._live_tracer
 
     @property
     def recorder(self) -> Recorder | None:

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, replace
 from os import write
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
 from otel_bridge.errors import InvalidRecordError, JournalError, JournalFullError
@@ -34,9 +34,6 @@ from otel_bridge.journal.frames import (
 )
 from otel_bridge.journal.header import MAX_HEADER_BYTES, SegmentHeader, announced_bytes, header_end
 from otel_bridge.settings import SEGMENT_BYTES
-
-if TYPE_CHECKING:
-    from otel_bridge.journal.folder import RunFolder
 
 SUFFIX: Final = ".seg"
 PASS_BYTES: Final = 8 << 20
@@ -78,7 +75,7 @@ class SegmentWriter:
     """Writes the segments of one process. Not thread-safe: its owner locks.
 
     Args:
-        folder: The run folder, already created.
+        segments_dir: The folder of segments, already created.
         header: Header of the first segment; later ones differ by number and time.
         segment_bytes: Size at which a segment is closed and the next one opened.
 
@@ -87,8 +84,10 @@ class SegmentWriter:
         JournalError: The segment cannot be created.
     """
 
-    def __init__(self, folder: RunFolder, header: SegmentHeader, *, segment_bytes: int = SEGMENT_BYTES.default) -> None:
-        self._segments_dir = folder.segments_dir
+    def __init__(
+        self, segments_dir: Path, header: SegmentHeader, *, segment_bytes: int = SEGMENT_BYTES.default
+    ) -> None:
+        self._segments_dir = segments_dir
         self._header = header
         self._segment_bytes = segment_bytes
         self._fd = -1

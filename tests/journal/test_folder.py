@@ -87,7 +87,7 @@ def test_run_folders_are_those_with_segments(tmp_path: Path) -> None:
 def test_segments_are_listed_by_process_and_number_and_nothing_else_is(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     for instance, number in [("b2", 0), ("a1", 10), ("a1", 2), ("with-dash", 1)]:
-        SegmentWriter(folder, header(instance_id=instance, number=number))
+        SegmentWriter(folder.segments_dir, header(instance_id=instance, number=number))
     for name in (".a1-000003.tmp", "notes.txt", "a1.seg", "a1-x.seg"):
         (folder.segments_dir / name).touch()
 

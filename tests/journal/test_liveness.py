@@ -114,8 +114,8 @@ def test_without_a_life_file_pid_and_start_time_decide(tmp_path: Path) -> None:
 
 def test_a_process_of_another_boot_lives_until_its_segments_have_not_grown_for_ten_minutes(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    path = SegmentWriter(folder, HEADER).path
-    SegmentWriter(folder, header(instance_id="b2"))
+    path = SegmentWriter(folder.segments_dir, HEADER).path
+    SegmentWriter(folder.segments_dir, header(instance_id="b2"))
     os.utime(path, ns=(NOW, NOW))
 
     seen = [alive(folder, HEADER, NOW + seconds * 10**9) for seconds in (0, 599, 600)]
@@ -163,7 +163,7 @@ def test_without_record_locks_a_process_of_another_pid_namespace_lives_until_it_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = run_folder(tmp_path)
-    path = SegmentWriter(folder, HEADER).path
+    path = SegmentWriter(folder.segments_dir, HEADER).path
     os.utime(path, ns=(NOW, NOW))
     folder.life_path("a1").write_text('{"pid_namespace": 1}')
     monkeypatch.setattr(fcntl, "fcntl", _no_locks)

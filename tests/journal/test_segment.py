@@ -15,7 +15,7 @@ from support.otlp.journal_samples import HEADER, MIB, all_frames, header, line_o
 
 def test_what_was_appended_is_read_with_the_header_first_and_then_without(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    writer = SegmentWriter(folder, HEADER)
+    writer = SegmentWriter(folder.segments_dir, HEADER)
 
     writer.append(Signal.METRICS, b"one", 11)
     middle = writer.offset
@@ -32,7 +32,7 @@ def test_what_was_appended_is_read_with_the_header_first_and_then_without(tmp_pa
 
 def test_a_segment_rolls_by_size_and_the_next_has_a_header_of_its_own(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    writer = SegmentWriter(folder, HEADER, segment_bytes=len(HEADER.to_bytes()) + 2 * (HEAD_BYTES + 100))
+    writer = SegmentWriter(folder.segments_dir, HEADER, segment_bytes=len(HEADER.to_bytes()) + 2 * (HEAD_BYTES + 100))
 
     for i in range(5):
         writer.append(Signal.METRICS, bytes([i]) * 100, 1000 + i)
@@ -51,7 +51,7 @@ def test_a_segment_rolls_by_size_and_the_next_has_a_header_of_its_own(tmp_path: 
 
 def test_a_record_larger_than_a_segment_gets_one_for_itself(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    writer = SegmentWriter(folder, HEADER, segment_bytes=1000)
+    writer = SegmentWriter(folder.segments_dir, HEADER, segment_bytes=1000)
     large = os.urandom(50_000)
 
     for payload in (large, b"small", large):
@@ -63,7 +63,7 @@ def test_a_record_larger_than_a_segment_gets_one_for_itself(tmp_path: Path) -> N
 
 def test_a_record_above_the_limit_is_refused_and_the_next_one_is_appended(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    writer = SegmentWriter(folder, HEADER)
+    writer = SegmentWriter(folder.segments_dir, HEADER)
 
     with pytest.raises(JournalError, match="at most"):
         writer.append(Signal.TRACES, bytes(MAX_RECORD_BYTES + 1), 1)
@@ -76,7 +76,7 @@ def test_folders_and_segments_are_their_owners_alone(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         folder = run_folder(tmp_path)
-        SegmentWriter(folder, HEADER).append(Signal.METRICS, b"row", 1)
+        SegmentWriter(folder.segments_dir, HEADER).append(Signal.METRICS, b"row", 1)
     finally:
         os.umask(old)
 
@@ -88,7 +88,7 @@ def test_folders_and_segments_are_their_owners_alone(tmp_path: Path) -> None:
 
 def test_a_deleted_folder_is_noticed(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    writer = SegmentWriter(folder, HEADER)
+    writer = SegmentWriter(folder.segments_dir, HEADER)
 
     before = writer.linked()
     shutil.rmtree(folder.path)
@@ -99,7 +99,7 @@ def test_a_deleted_folder_is_noticed(tmp_path: Path) -> None:
 
 def test_a_segment_whose_next_cannot_be_made_says_so_and_goes_on_once_it_can(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    writer = SegmentWriter(folder, HEADER, segment_bytes=1)
+    writer = SegmentWriter(folder.segments_dir, HEADER, segment_bytes=1)
     writer.append(Signal.METRICS, b"one", 1)
 
     folder.segments_dir.rename(tmp_path / "away")
@@ -112,7 +112,7 @@ def test_a_segment_whose_next_cannot_be_made_says_so_and_goes_on_once_it_can(tmp
 
 
 def test_a_closed_writer_says_where_it_was_and_takes_nothing(tmp_path: Path) -> None:
-    writer = SegmentWriter(run_folder(tmp_path), HEADER)
+    writer = SegmentWriter(run_folder(tmp_path).segments_dir, HEADER)
     writer.append(Signal.METRICS, b"one", 1)
     end = writer.offset
 
@@ -127,7 +127,7 @@ def test_a_closed_writer_says_where_it_was_and_takes_nothing(tmp_path: Path) -> 
 
 def test_bad_bytes_larger_than_a_read_are_passed_over(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    writer = SegmentWriter(folder, HEADER)
+    writer = SegmentWriter(folder.segments_dir, HEADER)
     writer.append(Signal.METRICS, b"one", 1)
     begin = writer.offset
     with writer.path.open("ab") as file:
@@ -145,7 +145,7 @@ def test_bad_bytes_larger_than_a_read_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_bad_bytes_at_the_end_wait_while_the_process_lives_and_count_once_it_is_dead(tmp_path: Path) -> None:
-    writer = SegmentWriter(run_folder(tmp_path), HEADER)
+    writer = SegmentWriter(run_folder(tmp_path).segments_dir, HEADER)
     end = writer.offset
     with writer.path.open("ab") as file:
         file.write(b"\0" * 50)
@@ -158,7 +158,7 @@ def test_bad_bytes_at_the_end_wait_while_the_process_lives_and_count_once_it_is_
 
 
 def test_a_damaged_header_leaves_the_frames_readable(tmp_path: Path) -> None:
-    writer = SegmentWriter(run_folder(tmp_path), HEADER)
+    writer = SegmentWriter(run_folder(tmp_path).segments_dir, HEADER)
     end = writer.offset
     writer.append(Signal.METRICS, b"one", 1)
     with writer.path.open("r+b") as file:
@@ -194,7 +194,10 @@ def test_an_empty_segment_has_no_header_yet(tmp_path: Path) -> None:
 
 def test_frames_in_a_string_of_another_segment_stay_what_they_are(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    inner, outer = SegmentWriter(folder, HEADER), SegmentWriter(folder, header(instance_id="b2"))
+    inner, outer = (
+        SegmentWriter(folder.segments_dir, HEADER),
+        SegmentWriter(folder.segments_dir, header(instance_id="b2")),
+    )
     inner.append(Signal.METRICS, b"inner", 1)
     outer.append(Signal.LOGS, inner.path.read_bytes(), 2)
     outer.append(Signal.LOGS, b"behind", 3)
@@ -213,7 +216,7 @@ from pathlib import Path
 from support.otlp.journal_samples import HEADER
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.segment import SegmentWriter
-writer = SegmentWriter(RunFolder(Path(sys.argv[1]), "r1"), HEADER, segment_bytes=200 << 20)
+writer = SegmentWriter(RunFolder(Path(sys.argv[1]), "r1").segments_dir, HEADER, segment_bytes=200 << 20)
 print("open", flush=True)
 for i in range(12):
     size = (50 << 20) if i in (3, 8) else (1 << 20)
@@ -241,7 +244,7 @@ def test_a_reader_beside_a_writer_of_large_frames_sees_each_once_and_whole(tmp_p
 
 def test_a_header_of_any_size_is_read_with_a_small_limit(tmp_path: Path) -> None:
     large: SegmentHeader = header(resource=os.urandom(100_000))
-    writer = SegmentWriter(run_folder(tmp_path), large)
+    writer = SegmentWriter(run_folder(tmp_path).segments_dir, large)
     writer.append(Signal.METRICS, b"one", 1)
 
     found = read_segment(writer.path, 0, limit_bytes=100, final=False)

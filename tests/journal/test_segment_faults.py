@@ -22,7 +22,8 @@ from pathlib import Path
 from support.otlp.journal_samples import header
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.segment import SegmentWriter
-writer = SegmentWriter(RunFolder(Path(sys.argv[1]), "r1"), header(instance_id=sys.argv[2]), segment_bytes=50_000)
+folder = RunFolder(Path(sys.argv[1]), "r1")
+writer = SegmentWriter(folder.segments_dir, header(instance_id=sys.argv[2]), segment_bytes=50_000)
 i = 0
 while True:
     i += 1
@@ -65,7 +66,7 @@ from otel_bridge.errors import JournalFullError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.segment import SegmentWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-writer = SegmentWriter(RunFolder(Path(sys.argv[1]), "r1"), HEADER)
+writer = SegmentWriter(RunFolder(Path(sys.argv[1]), "r1").segments_dir, HEADER)
 for i in range(10):
     writer.append(1, bytes([i]) * 3000, i)
 try:
@@ -115,7 +116,7 @@ def _append_until_full(writer: SegmentWriter) -> int:
 def test_on_a_full_disk_no_part_of_a_row_stays_and_rows_go_on_once_there_is_room(small_disk: Path) -> None:
     folder = RunFolder(small_disk / ".otel-bridge", "r1")
     folder.create()
-    writer = SegmentWriter(folder, HEADER)
+    writer = SegmentWriter(folder.segments_dir, HEADER)
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(60_000))
 
@@ -133,7 +134,7 @@ def test_on_a_full_disk_no_part_of_a_row_stays_and_rows_go_on_once_there_is_room
 def test_a_full_disk_that_takes_no_new_segment_keeps_the_old_one_usable(small_disk: Path) -> None:
     folder = RunFolder(small_disk / ".otel-bridge", "r1")
     folder.create()
-    writer = SegmentWriter(folder, HEADER, segment_bytes=1)
+    writer = SegmentWriter(folder.segments_dir, HEADER, segment_bytes=1)
     writer.append(Signal.METRICS, b"one", 1)
     ballast = small_disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
@@ -155,14 +156,14 @@ def test_a_full_disk_that_takes_no_new_segment_keeps_the_old_one_usable(small_di
 
 def test_a_forked_child_writes_segments_of_its_own_beside_its_parent(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    parent = SegmentWriter(folder, HEADER)
+    parent = SegmentWriter(folder.segments_dir, HEADER)
     parent.append(Signal.METRICS, b"parent 1", 1)
 
     pid = os.fork()
     if pid == 0:
         try:
             parent.close()  # the parent's own descriptor stays open
-            SegmentWriter(folder, header(instance_id="child")).append(Signal.METRICS, b"child", 2)
+            SegmentWriter(folder.segments_dir, header(instance_id="child")).append(Signal.METRICS, b"child", 2)
         finally:
             os._exit(0)
     os.waitpid(pid, 0)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from otel_bridge_collector.http import protocol
+from otel_bridge_collector import limits
+from otel_bridge_collector.error_table import NO_HTTP
 
 _log = logging.getLogger("otel_bridge_collector.http")
 # uvicorn warns of each malformed request; the receiver counts such requests instead.
@@ -49,9 +50,9 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._look = self.loop.call_later(protocol.HEAD_S, self._look_at_head)
+        self._look = self.loop.call_later(limits.HEAD_S, self._look_at_head)
         self.silent[self] = None
-        if len(self.connections) > protocol.max_connections():
+        if len(self.connections) > limits.max_connections():
             # Not the new connection: a client that opens connections and sends nothing must not shut others out.
             self.silent.popitem(last=False)[0].transport.close()
 
@@ -65,13 +66,13 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > protocol.HEAD_BYTES:
+            if self._head_bytes > limits.HEAD_BYTES:
                 self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         del msg
         self.on_garbage()
-        super().send_400_response(protocol.NO_HTTP)
+        super().send_400_response(NO_HTTP)
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes, self._head_since_s = True, 0, self.loop.time()
@@ -89,7 +90,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _look_at_head(self) -> None:
         """Close a connection whose head, of its first or a later request, takes too long; else check again later."""
-        left_s = self._head_since_s + protocol.HEAD_S - self.loop.time() if self._in_head else protocol.HEAD_S
+        left_s = self._head_since_s + limits.HEAD_S - self.loop.time() if self._in_head else limits.HEAD_S
         if left_s <= 0:
             self.transport.close()
         else:

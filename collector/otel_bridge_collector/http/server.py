@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Final
+from typing import Final, Literal, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -28,7 +29,7 @@ from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
 from otel_bridge_collector.access import BrowserHeaders, Tls
-from otel_bridge_collector.error_table import MethodError, TooLargeError, answer_to
+from otel_bridge_collector.error_table import NO_HTTP, MethodError, TooLargeError, answer_to
 from otel_bridge_collector.http.otlp import (
     JSON,
     PATHS,
@@ -42,9 +43,9 @@ from otel_bridge_collector.http.otlp import (
     said_of_refused,
     said_of_taken,
 )
-from otel_bridge_collector.http.protocol import NO_HTTP, max_connections, protocol
 from otel_bridge_collector.http.shared_page import SharedPage
 from otel_bridge_collector.ingest import Rejected
+from otel_bridge_collector.limits import max_connections
 from otel_bridge_collector.server_context import ServerContext
 
 _KEEP_ALIVE_S: Final = 75
@@ -102,7 +103,7 @@ class HttpServer:
             exception_handlers={HTTPException: self._no_such_page},
         )
         app.router.redirect_slashes = False  # a redirect behind a proxy may send the token unencrypted
-        http = protocol(self._count_garbage)
+        http = _http_parser(self._count_garbage)
         config = uvicorn.Config(
             app,
             http=http,
@@ -277,6 +278,21 @@ class _Body:
 
 def _is_json(headers: Headers) -> bool:
     return media_type(headers.get("content-type", "")) == JSON
+
+
+def _http_parser(on_garbage: Callable[[], None]) -> type[asyncio.Protocol] | Literal["h11"]:
+    """Return the argument ``http`` of uvicorn: httptools (C) with our limits, where it is installed.
+
+    Without it h11 parses, which limits the head itself, and uvicorn limits the connections.
+
+    Args:
+        on_garbage: Called for each connection that does not send HTTP.
+    """
+    if importlib.util.find_spec("httptools") is None:
+        return "h11"
+    from otel_bridge_collector.http.limited_protocol import of_one_server  # noqa: PLC0415  # needs httptools
+
+    return cast("type[asyncio.Protocol]", of_one_server(on_garbage))
 
 
 def _listen(host: str, port: int) -> socket.socket:

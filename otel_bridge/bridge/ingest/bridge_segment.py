@@ -76,5 +76,5 @@ class BridgeSegment:
             header = SegmentHeader.of_this_process(
                 KIND, self.instance_id, run_id=of.run_id, project=of.project, run_name=of.run_name
             )
-            self._writer = SegmentWriter(self._folder, header)
+            self._writer = SegmentWriter(self._folder.segments_dir, header)
         self._writer.append(signal, request, now, whole=True)

@@ -86,7 +86,7 @@ class _LauncherSegment:
             resource=self._resource(of),
         )
         self._liveness = LivenessLock.hold(folder, self._instance_id)
-        self._writer = SegmentWriter(folder, header)
+        self._writer = SegmentWriter(folder.segments_dir, header)
         self._open = True
 
     def end(self, status: Status) -> None:

@@ -12,6 +12,7 @@ from otel_bridge.emit.config.exporters import RequestedDestinations
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.content.policy import ContentPolicy
 from otel_bridge.emit.rollouts.chat_messages import MessageLimits
+from otel_bridge.errors import ConfigError
 from otel_bridge.settings import Setting, declared
 
 T = TypeVar("T")
@@ -79,6 +80,14 @@ class RolloutOptions:
             MessageLimits(ContentPolicy.read(env), min(settings.ROLLOUT_BYTES.read(env), _LARGEST)),
             env.get(settings.ROLLOUT_KEY.name, "").strip(),
         )
+
+    @classmethod
+    def read_or_off(cls, env: Mapping[str, str]) -> RolloutOptions:
+        """Read the options from *env*; with a malformed one, which ``init()`` refuses, no content leaves."""
+        try:
+            return cls.read(env)
+        except ConfigError:
+            return cls.read({settings.MESSAGE_CONTENT.name: "off"})
 
     def cap_of(self, split: str | None) -> int:
         """Return the number of seats of one step of *split*."""

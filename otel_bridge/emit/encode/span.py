@@ -48,6 +48,13 @@ class Utf8(NamedTuple):
     pieces: Sequence[bytes]
 
 
+class ExtraAttributes(NamedTuple):
+    """Additions to a span at its end: encoded fields, and more spans for its ``ScopeSpans``."""
+
+    fields: bytes = b""
+    spans: bytes = b""
+
+
 class Pieces(NamedTuple):
     """Encoded bytes, not yet joined."""
 

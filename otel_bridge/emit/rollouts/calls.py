@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_bridge.emit.emit_run import EmitRun, options_of
+from otel_bridge.emit.emit_run import EmitRun
 from otel_bridge.emit.rollouts import batch, events, generations
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ def open_rollout(run: EmitRun, /, **fields: object) -> AbstractContextManager[Li
     from otel_bridge.emit.rollouts.live import LiveRollout  # noqa: PLC0415  # brings the OTel API: only when it is used
 
     try:
-        return LiveRollout(run, options_of(run), fields)
+        return LiveRollout(run, run.rollout_options, fields)
     except Exception:  # noqa: BLE001  # what a user put into its fields
         run.count_drop(INTERNAL_ERROR)
-        return LiveRollout(run, options_of(run), {})
+        return LiveRollout(run, run.rollout_options, {})
 
 
 def log_rollouts(
@@ -54,13 +54,13 @@ def log_rollouts(
         role: Another role than the run's own.
     """
     with _never_raising(run):
-        batch.log_rollouts(run, options_of(run), rollouts, batch.RolloutDefaults(step, split, role))
+        batch.log_rollouts(run, run.rollout_options, rollouts, batch.RolloutDefaults(step, split, role))
 
 
 def log_generations(run: EmitRun, /, **columns: Any) -> None:
     """Record finished rollouts given as parallel lists; see `otel_bridge.emit.rollouts.generations.Generations`."""
     with _never_raising(run):
-        generations.log_generations(run, options_of(run), columns)
+        generations.log_generations(run, run.rollout_options, columns)
 
 
 def log_reward(
@@ -86,7 +86,7 @@ def log_reward(
     """
     with _never_raising(run):
         facts = events.EvaluationContext(name, role, step, explanation)
-        events.log_values(run, options_of(run), {rollout_id: value}, facts)
+        events.log_values(run, run.rollout_options, {rollout_id: value}, facts)
 
 
 def log_rewards(
@@ -99,7 +99,7 @@ def log_rewards(
 ) -> None:
     """Record one value for each of many rollouts, by rollout id; see `log_reward`."""
     with _never_raising(run):
-        events.log_values(run, options_of(run), values, events.EvaluationContext(name, role, step, None))
+        events.log_values(run, run.rollout_options, values, events.EvaluationContext(name, role, step, None))
 
 
 @contextlib.contextmanager

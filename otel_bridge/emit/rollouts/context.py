@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from otel_bridge.emit.rollouts.live import LiveRollout
+    from otel_bridge.emit.live_registry import OpenRollout
 
 _KEY: Final = "otel_bridge.rollout"
 _FIELDS: Final = ("traceparent", "tracestate")
 
 
-def current_rollout(context: Context | None = None) -> LiveRollout | None:
+def current_rollout(context: Context | None = None) -> OpenRollout | None:
     """Return the live rollout of *context* (default: the current one) in this process."""
     from opentelemetry.context import get_value  # noqa: PLC0415  # only where rollouts are live
 
-    return cast("LiveRollout | None", get_value(_KEY, context))
+    return cast("OpenRollout | None", get_value(_KEY, context))
 
 
-def with_rollout(rollout: LiveRollout | None, context: Context) -> Context:
+def with_rollout(rollout: OpenRollout | None, context: Context) -> Context:
     """Return *context* with *rollout* as its current rollout."""
     from opentelemetry.context import set_value  # noqa: PLC0415
 
@@ -42,7 +42,7 @@ def get_context() -> dict[str, str]:
     TraceContextTextMapPropagator().inject(carrier)
     rollout = current_rollout()
     if rollout is not None and carrier:
-        rollout.carried = True
+        rollout.mark_carried()
     return carrier
 
 

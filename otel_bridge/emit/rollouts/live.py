@@ -17,19 +17,13 @@ from opentelemetry.context import Context
 from otel_bridge.emit.config.snapshot import RolloutOptions
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
-from otel_bridge.emit.live_registry import closed, forget, open_steps, opened, remember
+from otel_bridge.emit.encode.span import ExtraAttributes
+from otel_bridge.emit.live_registry import closed, open_steps, opened, register, unregister
 from otel_bridge.emit.rollouts.batch import LOGS, RolloutDefaults, place_of, track_of
 from otel_bridge.emit.rollouts.chat_messages import Content, content_of
 from otel_bridge.emit.rollouts.context import with_rollout
 from otel_bridge.emit.rollouts.events import sampled_out_event, sampled_out_ids, staleness_of
-from otel_bridge.emit.rollouts.live_spans import (
-    ChatSpan,
-    ExtraAttributes,
-    LiveTracer,
-    ToolSpan,
-    random_span_id,
-    tracer_of,
-)
+from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan, random_span_id
 from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import (
     CallContext,
@@ -44,7 +38,7 @@ from otel_bridge.emit.rollouts.spans import (
 from otel_bridge.semconv import SPAN_COUNT
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.emit_run import EmitRun
+    from otel_bridge.emit.emit_run import EmitRun, RolloutTracer
 
 
 class LiveRollout(Rollout):
@@ -68,16 +62,13 @@ class LiveRollout(Rollout):
         given = coerce.name(self.id)
         self.trace_id = (os.urandom(16) if given is None else trace_id_bytes(run.id, given)).hex()
         self.id = given or self.trace_id
-        self.carried = False
-        """Whether the rollout's context was passed to another process."""
-        self.foreign = False
-        """Whether an instrumentation made spans inside."""
+        self._carried = self._instrumented = False
         self._run, self._options, self._role = run, options, place.role
         self._lock = threading.Lock()
         self._children = self._open_children = 0
         self._pid = os.getpid()
         self._span: trace.Span = trace.INVALID_SPAN
-        self._tracer: LiveTracer | None = None
+        self._tracer: RolloutTracer | None = None
         self._token: Token[Context] | None = None
         self._track = track_of(run, place)
         self._number = opened(run, self.id, self._track, place.step)
@@ -109,6 +100,14 @@ class LiveRollout(Rollout):
         """Make this rollout current in another thread: ``with rollout.attach():``."""
         return _Attached(self)
 
+    def mark_instrumented(self) -> None:
+        """Note that an instrumentation made a span in this trace: how many there will be is not known."""
+        self._instrumented = True
+
+    def mark_carried(self) -> None:
+        """Note that the context was passed to another process, which may add spans."""
+        self._carried = True
+
     # --- open and close -----------------------------------------------------------------------------------------------
     def __enter__(self) -> LiveRollout:
         self.start_unix_ns = self.start_unix_ns or time.time_ns()
@@ -122,10 +121,10 @@ class LiveRollout(Rollout):
     def _open(self) -> None:
         caller = trace.get_current_span().get_span_context()
         if self._options.cap_of(coerce.name(self.split)) > 0:
-            tracer = tracer_of(self._run)
+            tracer = self._run.live_tracer
             self._span = tracer.start_root(int(self.trace_id, 16), [trace.Link(caller)] if caller.is_valid else [])
             self._tracer = tracer
-            remember(self)
+            register(self)
         else:
             # Not sampled: spans that join from other processes are not recorded either.
             ids = (int(self.trace_id, 16), random_span_id())
@@ -146,7 +145,7 @@ class LiveRollout(Rollout):
             self.error = error
         if os.getpid() != self._pid:  # forked inside: the rollout belongs to the parent
             return
-        forget(self)
+        unregister(self)
         if not closed(self._number):  # the run ended meanwhile, and counted the rollout
             return
         now = time.time_ns()
@@ -179,8 +178,8 @@ class LiveRollout(Rollout):
             self._run.count_drop("rollout_message", content.conversation.skipped)
         pairs = place_attributes(self._frame(place), coerce.name(self.id) or self.trace_id)
         pairs += root_attributes(self, content, self._options.limits)
-        spans = [] if self._children or self.foreign or self.carried else self._from_messages(content, now)
-        if not (self.carried or self.foreign or self._open_children or _program_makes_spans()):
+        spans = [] if self._children or self._instrumented or self._carried else self._from_messages(content, now)
+        if not (self._carried or self._instrumented or self._open_children or _program_makes_spans()):
             pairs.append((SPAN_COUNT, 1 + self._children + len(spans)))
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:

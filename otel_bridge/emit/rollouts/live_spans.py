@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextvars import Token
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -27,26 +27,17 @@ from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, S
 from otel_bridge import semconv
 from otel_bridge.emit.content.policy import ContentFilter, dumps
 from otel_bridge.emit.content.sdk import SdkContent
-from otel_bridge.emit.emit_run import EmitRun, current_run, options_of
+from otel_bridge.emit.emit_run import EmitRun, RolloutTracer, current_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
-from otel_bridge.emit.encode.span import Utf8
+from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
+from otel_bridge.emit.live_registry import OpenRollout
 from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
 from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
 from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array
 from otel_bridge.errors import InvalidRecordError
 
-if TYPE_CHECKING:
-    from otel_bridge.emit.rollouts.live import LiveRollout
-
 TRACES: Final = 2
-
-
-class ExtraAttributes(NamedTuple):
-    """Additions to a span at its end: encoded fields, and more spans for its ``ScopeSpans``."""
-
-    fields: bytes = b""
-    spans: bytes = b""
 
 
 class UrandomIdGenerator(IdGenerator):
@@ -82,7 +73,7 @@ class _Appender(SpanProcessor):
 
     def __init__(self, run: EmitRun) -> None:
         self._run = run
-        self._content = SdkContent(options_of(run).limits.policy, run.count_drop)
+        self._content = SdkContent(run.rollout_options.limits.policy, run.count_drop)
         self.extras: dict[int, ExtraAttributes] = {}
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -159,15 +150,6 @@ class LiveTracer:
             span.end(end_unix_ns)
 
 
-def tracer_of(run: EmitRun) -> LiveTracer:
-    """Return the tracer of *run*, created at the run's first live rollout."""
-    tracer: LiveTracer | None = getattr(run, "_live_tracer", None)
-    if tracer is None:
-        tracer = LiveTracer(run)
-        setattr(run, "_live_tracer", tracer)  # noqa: B010  # an otel-bridge slot on any kind of run
-    return tracer
-
-
 # Spans inside a live rollout: a model's turn and a tool's call.
 
 S = TypeVar("S", bound="ChildSpan")
@@ -181,7 +163,7 @@ class ChildSpan(ABC):
         error: Error of the call; an exception sets this field.
     """
 
-    def __init__(self, rollout: LiveRollout | None, fields: Mapping[str, Any]) -> None:
+    def __init__(self, rollout: OpenRollout | None, fields: Mapping[str, Any]) -> None:
         self.metadata: dict[str, Any] = {}
         self.error: str | BaseException | None = None
         for key, value in fields.items():
@@ -191,7 +173,7 @@ class ChildSpan(ABC):
                 self.metadata[key] = value
         self._rollout = rollout
         self._run: EmitRun | None = None
-        self._tracer: LiveTracer | None = None
+        self._tracer: RolloutTracer | None = None
         self._span: trace.Span | None = None
         self._token: Token[Context] | None = None
         self._pid = 0
@@ -226,7 +208,7 @@ class ChildSpan(ABC):
         if rollout is not None:
             self._span = rollout.start_child(name, kind)
         elif _sampled(here):
-            self._tracer = tracer_of(self._run)
+            self._tracer = self._run.live_tracer
             self._span = self._tracer.start_child(name, here, kind)
         if self._span is not None:
             self._token = otel_context.attach(with_rollout(rollout, trace.set_span_in_context(self._span, here)))
@@ -247,7 +229,7 @@ class ChildSpan(ABC):
             self._run.count_drop("internal_error")
 
     def _close(self, span: trace.Span, run: EmitRun) -> None:
-        options = options_of(run)
+        options = run.rollout_options
         cutter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
         pairs = self._pairs(options.limits, cutter)
         pairs += free_facts(semconv.METADATA_PREFIX, self.metadata, cutter, options.limits.rollout_bytes)
@@ -274,7 +256,7 @@ class ChatSpan(ChildSpan):
         output_tokens: Number of tokens of the output.
     """
 
-    def __init__(self, rollout: LiveRollout | None, model: str | None, fields: Mapping[str, Any]) -> None:
+    def __init__(self, rollout: OpenRollout | None, model: str | None, fields: Mapping[str, Any]) -> None:
         self.model = model
         self.input: Any = None
         self.output: Any = None
@@ -324,7 +306,7 @@ class ToolSpan(ChildSpan):
             result: Result of the call.
     """
 
-    def __init__(self, rollout: LiveRollout | None, name: str, fields: Mapping[str, Any]) -> None:
+    def __init__(self, rollout: OpenRollout | None, name: str, fields: Mapping[str, Any]) -> None:
         self.name = name
         self.call_id: str | None = None
         self.arguments: Any = None
@@ -353,7 +335,7 @@ def _text(value: object, cutter: ContentFilter) -> Utf8:
     return Utf8((dumps(cutter.json(value)),))
 
 
-def _run_of(rollout: LiveRollout | None) -> EmitRun | None:
+def _run_of(rollout: OpenRollout | None) -> EmitRun | None:
     """Return the run of *rollout*, else of the current rollout, else of the process."""
     owner = rollout or current_rollout()
     return current_run() if owner is None else owner.run

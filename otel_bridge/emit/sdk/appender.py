@@ -26,7 +26,6 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_bridge import semconv
 from otel_bridge.emit.content.sdk import SdkContent
-from otel_bridge.emit.emit_run import options_of
 from otel_bridge.emit.live_registry import mark_instrumented
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class SdkAppender:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._content = SdkContent(options_of(run).limits.policy, run.count_drop)
+        self._content = SdkContent(run.rollout_options.limits.policy, run.count_drop)
         self._pid = os.getpid()
 
     def spans(self, spans: Sequence[ReadableSpan]) -> None:

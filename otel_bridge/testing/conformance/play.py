@@ -59,7 +59,7 @@ def lay(job: ConformanceJob, base: Path) -> RunFolder:
     folder = RunFolder(base, job.run_id)
     folder.create()
     for segment in job.segments:
-        writer = SegmentWriter(folder, _header(job, segment))
+        writer = SegmentWriter(folder.segments_dir, _header(job, segment))
         for frame in segment.frames:
             writer.append(frame.signal, frame.payload, frame.append_unix_ns, whole=frame.whole)
         writer.close()

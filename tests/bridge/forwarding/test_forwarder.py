@@ -42,7 +42,7 @@ class Sender:
             exporters={"metrics": ("otlp",)}, destinations={}, host="h", boot_id="b", pid=1, start_ticks=1,
             created_unix_ns=1,
         )  # fmt: skip
-        self.writer = SegmentWriter(self.folder, header, segment_bytes=4096)
+        self.writer = SegmentWriter(self.folder.segments_dir, header, segment_bytes=4096)
         self.ledger.commit([], sources=[SegmentPosition("a1", 0, 0, header.to_bytes())])
         self.lines: list[str] = []
         self.progressed = threading.Event()
@@ -179,7 +179,7 @@ def test_a_process_that_is_forwarded_before_the_reader_knows_it_is_noted_when_it
 ) -> None:
     there = receiver(tmp_path / "there")
     header = replace(sender.header, instance_id="b1")
-    writer = SegmentWriter(sender.folder, header, segment_bytes=4096)
+    writer = SegmentWriter(sender.folder.segments_dir, header, segment_bytes=4096)
     writer.append(Signal.METRICS, scope(7.0), time.time_ns())
     writer.close()
     worker = sender.worker(there.grpc_endpoint)

@@ -77,7 +77,7 @@ def test_a_segment_of_a_newer_version_is_left_as_it_is_and_keeps_no_other_from_b
         header, _ = read_segment(segment.path, 0, limit_bytes=1, final=False)
         assert header is not None
         newer = dataclasses.replace(header, instance_id="0123456789abcdef", format=99)
-        writer = SegmentWriter(folder, newer)
+        writer = SegmentWriter(folder.segments_dir, newer)
         writer.close()
 
         drained = command("drain", base, env=environment(base), cwd=tmp_path)

@@ -72,7 +72,7 @@ class Process:
         )  # fmt: skip
         header = replace(header, **changes)  # type: ignore[arg-type]
         life = LivenessLock.hold(folder, instance)
-        return cls(folder, instance, SegmentWriter(folder, header, segment_bytes=segment_bytes), life)
+        return cls(folder, instance, SegmentWriter(folder.segments_dir, header, segment_bytes=segment_bytes), life)
 
     def log(self, count: int = 1, *, at_ns: int | None = None, **values: float) -> None:
         """Append *count* rows."""

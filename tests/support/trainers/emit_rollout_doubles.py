@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import orjson
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+
+from otel_bridge.emit.config.snapshot import RolloutOptions
+from otel_bridge.emit.content.policy import count_refused_with
+from otel_bridge.emit.rollouts.live_spans import LiveTracer
 
 
 @dataclass
@@ -28,6 +33,15 @@ class MemoryRun:
         self._events = 0
         # An environment of its own, never empty.
         self.facts = Facts({"OTEL_BRIDGE_QUIET": "1", **{f"OTEL_BRIDGE_{key}": value for key, value in env.items()}})
+
+    @cached_property
+    def rollout_options(self) -> RolloutOptions:
+        count_refused_with(self.count_drop)
+        return RolloutOptions.read_or_off(self.facts.env)
+
+    @cached_property
+    def live_tracer(self) -> LiveTracer:
+        return LiveTracer(self)
 
     def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False) -> None:
         self.records.append((int(signal), payload))

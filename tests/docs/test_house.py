@@ -1,9 +1,10 @@
-"""The checks of the house: words, class names, and stores to attributes of other modules' objects."""
+"""The checks of the house: words, class names, rooms, and stores to attributes of other modules' objects."""
 
 from __future__ import annotations
 
 import pytest
 
+import rooms
 import stores
 import words
 
@@ -35,3 +36,15 @@ def test_a_class_name_in_two_modules_is_found() -> None:
 
 def test_objects_are_changed_by_their_own_methods() -> None:
     assert len(list(stores.stores())) <= 30, "python tests/stores.py"
+
+
+def test_no_import_circle_no_crowded_folder_and_no_long_module() -> None:
+    assert list(rooms.problems()) == []
+
+
+def test_a_circle_by_an_import_for_types_is_found() -> None:
+    known = {"p.a": "if TYPE_CHECKING:\n    from p.b import B", "p.b": "def f():\n    from p import a", "p": ""}
+
+    found = rooms.circle({name: rooms.imported(source, known) for name, source in known.items()})
+
+    assert set(found) == {"p.a", "p.b"}

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from otel_bridge_collector import Receiver, ReceiverSettings
-from otel_bridge_collector.http import protocol
+from otel_bridge_collector import Receiver, ReceiverSettings, limits
 from support.waiting import ANSWER_S
 
 POST = b"POST /v1/metrics HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-protobuf\r\nContent-Length: "
@@ -47,7 +46,7 @@ def is_closed(connection: socket.socket) -> bool:
 def test_a_head_that_does_not_come_to_its_end_is_cut(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, before: bytes
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_S", 0.2)
+    monkeypatch.setattr(limits, "HEAD_S", 0.2)
     with connected(receiver, before) as slow:
         if before:
             assert status(slow) == b"HTTP/1.1 200 OK"
@@ -59,7 +58,7 @@ def test_a_head_that_does_not_come_to_its_end_is_cut(
 def test_of_too_many_connections_the_longest_silent_one_goes_and_no_request_is_cut(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "CONNECTIONS", 3)
+    monkeypatch.setattr(limits, "CONNECTIONS", 3)
     under_way = connected(receiver, POST + b"2\r\n\r\n", b"\x0a")
     kept = connected(receiver, POST + b"0\r\n\r\n")
     assert status(kept) == b"HTTP/1.1 200 OK"
