@@ -1,4 +1,4 @@
-"""Runs the plain bridge as a process, which serves one run folder and then exits.
+"""Runs the plain bridge as a process, which serves one run folder, or the runs of one process, and then exits.
 
 The first ``init()`` that finds the folder's lock free starts it detached; its output is the folder's ``bridge.log``.
 """
@@ -10,26 +10,30 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.serving.companions import LOG_BYTES, Companions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import ConfigError
-from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import NOT_SERVED
 from otel_bridge.settings import environment
 
-LOG_BYTES: Final = 4 << 20
 STOP_S: Final = 5.0
 LONGEST_STOP_S: Final = 60
 """Seconds after a signal until the kernel ends the process, whatever it waits for; committed records stay."""
 
 
 def main(argv: list[str]) -> int:
-    """Serve the run folder ``argv[0]``; return 0, or 2 when a setting cannot be used."""
+    """Serve the run folder ``argv[0]``; return 0, or 2 when a setting cannot be used.
+
+    With a mark in ``argv[1]``, also serve the other runs of that process; see `RunFolder.companions_dir`.
+    """
     _bound_log()
     collect_less_often()
     path = Path(argv[0])
@@ -38,24 +42,63 @@ def main(argv: list[str]) -> int:
     except ConfigError as exc:
         say(f"{path.name}: {exc}")
         return 2
-    folders = [folder for folder in run_folders(path.parent) if folder.path == path]
-    host = BridgeSupervisor(path.parent, options, folders=lambda: folders, until_done=True, say=say)
+    leader = [folder for folder in run_folders(path.parent) if folder.path == path]
+    if len(argv) == 1 or not leader:
+        return _Service(path, options, lambda: leader, say).serve()
+    companions = Companions(leader[0], argv[1])
+    if not companions.take():
+        return 0  # the bridge that has the lock finds the note of the run for which this one was started
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def say_to_both(line: str) -> None:
+        say(line)
+        companions.log(line)
+
+    companions.delete_left()
+    service = _Service(path, options, companions.folders, say_to_both)
+    code = service.serve()
+    while not service.stopped and companions.more_came():
+        code = service.serve()
+    return code
+
+
+class _Service:
+    """Serves folders until nothing is left to do; a signal stops it."""
+
+    def __init__(
+        self,
+        path: Path,
+        options: BridgeOptions,
+        folders: Callable[[], Iterable[RunFolder]],
+        log_line: Callable[[str], None],
+    ) -> None:
+        self._path, self._options, self._folders, self._log_line = path, options, folders, log_line
+        self._host: BridgeSupervisor | None = None
+        self.stopped = False
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._stop)
+
+    def serve(self) -> int:
+        """Serve until nothing is left to do; return the exit code."""
+        name, log_line = self._path.name, self._log_line
+        host = self._host = BridgeSupervisor(
+            self._path.parent, self._options, folders=self._folders, until_done=True, say=log_line
+        )
+        log_line(f"{name}: the bridge {os.getpid()} begins")
+        host.serve()
+        for run_id, status in host.progress().items() or [(name, None)]:
+            reason = status.reason if status else ""
+            log_line(f"{run_id}: the bridge {os.getpid()}" + (f"{NOT_SERVED}{reason}" if reason else " ends"))
+        if host.hanging:
+            log_line(f"{name}: the writers of {', '.join(host.hanging)} hang and are left")
+            os._exit(0)
+        return 0
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self.stopped = True
         signal.alarm(LONGEST_STOP_S)  # this thread may be in a call of a disk that hangs, which Python cannot interrupt
-        host.request_stop(STOP_S)
-
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, stop)
-    say(f"{path.name}: the bridge {os.getpid()} begins")
-    host.serve()
-    rest = host.progress().get(folders[0].run_id) if folders else None
-    say(f"{path.name}: the bridge {os.getpid()}" + (f"{NOT_SERVED}{rest.reason}" if rest and rest.reason else " ends"))
-    if host.hanging:
-        say(f"{path.name}: the writers of {', '.join(host.hanging)} hang and are left")
-        os._exit(0)
-    return 0
+        if self._host is not None:
+            self._host.request_stop(STOP_S)
 
 
 def say(line: str) -> None:

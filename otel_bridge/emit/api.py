@@ -133,7 +133,7 @@ def _handle(asked: InitArguments, exporters: Any, folder: object, *, config: obj
     with _process.lock:
         _process.handles.require_room()
         env = environment_of_handle(_process.handover.before(environment()))
-        run = begin(asked, exporters, with_dir(env, folder), _working_folder(), None)
+        run = begin(asked, exporters, with_dir(env, folder), _working_folder(), None, shared=_process.handles.bridges)
         _go_on(run)
         _register()
         run.call_before_end(_remember_steps)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from otel_bridge.emit.arguments import DEFAULT_FINISH_S
+from otel_bridge.emit.bridge_process.shared_bridge import SharedBridges
 from otel_bridge.emit.run import Run, status_at_exit
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import GENERATED_NAME, NEW_RUN, RUN_ID, RUN_NAME
@@ -22,9 +23,14 @@ _OF_THE_PROCESS: Final = frozenset({
 
 
 class Handles:
-    """Open handles of one process, oldest first. Thread-safe."""
+    """Open handles of one process, oldest first. Thread-safe.
+
+    Attributes:
+        bridges: Bridges that the handles share.
+    """
 
     def __init__(self) -> None:
+        self.bridges = SharedBridges()
         self._lock = threading.RLock()
         self._runs: dict[int, Run] = {}
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from otel_bridge.emit import console
 from otel_bridge.emit.bridge_process.other_python import OtherPython, find_python
+from otel_bridge.emit.bridge_process.shared_bridge import SharedBridges
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.bridge_process.takeover import has_what_is_missing, take_over
 from otel_bridge.emit.config.child_env import ChildEnvironment, launcher_alive
@@ -77,7 +78,13 @@ class _FoundFolder:
 
 
 def begin(
-    asked: InitArguments, exporters: object, env: Mapping[str, str], cwd: Path, handover: ChildEnvironment | None
+    asked: InitArguments,
+    exporters: object,
+    env: Mapping[str, str],
+    cwd: Path,
+    handover: ChildEnvironment | None,
+    *,
+    shared: SharedBridges | None = None,
 ) -> Run:
     """Begin the run of this process.
 
@@ -87,6 +94,7 @@ def begin(
         env: The environment, with ``init(dir=)``.
         cwd: The working folder.
         handover: Environment variables for children; ``None``: children do not join this run.
+        shared: Bridges that this process's runs share; ``None``: a bridge for this run alone.
 
     Raises:
         ConfigError: A setting or an argument cannot be used, or the folder cannot be written.
@@ -114,7 +122,7 @@ def begin(
     folder = RunFolder(base.path, identity.id)
     place = _FoundFolder(base, folder, read_report(folder), launched, hold, unchosen, other)
     try:
-        recorder = _open(facts, place)
+        recorder = _open(facts, place, shared)
     except ConfigError as exc:
         if not unchosen:
             raise
@@ -136,10 +144,14 @@ def _nothing() -> RequestedDestinations:
     return RequestedDestinations(dict.fromkeys(SIGNALS, ()), {})
 
 
-def _open(facts: RunStart, place: _FoundFolder) -> Recorder:
-    settings = facts.settings
+def _open(facts: RunStart, place: _FoundFolder, shared: SharedBridges | None) -> Recorder:
+    settings, python = facts.settings, None if place.other is None else place.other.path
     starter = BridgeStarter(
-        place.folder, facts.env, hold=place.hold, python=None if place.other is None else place.other.path
+        place.folder,
+        facts.env,
+        hold=place.hold,
+        python=python,
+        shared=None if shared is None else shared.of(place.folder, facts.env, python=python),
     )
     try:
         recorder = OpenRowRecorder(

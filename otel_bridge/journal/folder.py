@@ -6,6 +6,7 @@
     segments/       frames, by process           ledger.sqlite   the bridge's ledger
     processes/      one life file per process    bridge.lock     held by the bridge, names its process
     control/        control requests             bridge.log      the bridge's stdout and stderr
+    companions-*/   runs of one process that share this run's bridge, a note each
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from otel_bridge.errors import FormatVersionError, JournalError, JournalFullErro
 from otel_bridge.journal.base_dir import DEFAULT_NAME, base_dir, why_not_ours
 from otel_bridge.journal.files import create_regular, read_regular
 from otel_bridge.journal.locks import RecordLock, content
-from otel_bridge.journal.machine import this_host
+from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.segment import SUFFIX, SegmentFile, parsed_segment_name, segment_name
 
 __all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
@@ -35,6 +36,7 @@ FORMAT: Final = 1
 SEGMENTS: Final = "segments"
 REPORT: Final = "report.json"
 LEDGER: Final = "ledger.sqlite"
+COMPANIONS: Final = "companions-"
 _LIFE: Final = ".life"
 _LOCK: Final = ".lock"
 _LONGEST_NAME: Final = 160
@@ -111,6 +113,14 @@ class RunFolder:
     def lock_path(self) -> Path:
         """Return the path of the bridge's lock."""
         return self.path / "bridge.lock"
+
+    def companions_dir(self, mark: str) -> Path:
+        """Return the path of the notes of the process *mark*: its runs that share this run's bridge."""
+        return self.path / f"{COMPANIONS}{mark}"
+
+    def companions_lock_path(self, mark: str) -> Path:
+        """Return the path of the lock of the bridge that serves these runs; no run folder has such a name."""
+        return self.companions_dir(mark) / f"bridge{_LOCK}"
 
     @property
     def format_path(self) -> Path:
@@ -209,6 +219,11 @@ class RunFolder:
             )
         except (ValueError, KeyError, TypeError):
             return None
+
+
+def companions_mark() -> str:
+    """Return this process's mark for `RunFolder.companions_dir`, which no later process has."""
+    return f"{os.getpid()}-{start_ticks(os.getpid())}"
 
 
 def list_segments(directory: str) -> tuple[list[SegmentFile], list[str]]:

@@ -53,21 +53,24 @@ except OSError:
     pass
 import json, site
 site.main()
-given, folder = json.loads(sys.argv[1])
+given, *arguments = json.loads(sys.argv[1])
 sys.path[:] = given + [path for path in sys.path if path not in given]
-sys.argv[:] = ["otel-bridge", folder]
+sys.argv[:] = ["otel-bridge", *arguments]
 from otel_bridge.bridge.main import main
-sys.exit(main([folder]))
+sys.exit(main(arguments))
 """
 
 
-def start_bridge(folder: RunFolder, env: Mapping[str, str], *, python: str | None = None) -> None:
+def start_bridge(
+    folder: RunFolder, env: Mapping[str, str], *, python: str | None = None, companions: str | None = None
+) -> None:
     """Start a bridge for *folder*; the bridge exits by itself when another holds the lock.
 
     Args:
         folder: An existing run folder; the bridge's output goes to its log file.
         env: Environment for the bridge; it is cleaned first.
         python: Interpreter of another environment, which does not get this process's module search path.
+        companions: Mark of the process whose other runs the bridge serves too; see `RunFolder.companions_dir`.
 
     Raises:
         JournalError: There is no interpreter to start, or the system refused.
@@ -75,7 +78,8 @@ def start_bridge(folder: RunFolder, env: Mapping[str, str], *, python: str | Non
     executable = python or interpreter()
     if executable is None:
         raise JournalError(f"sys.executable is {sys.executable!r}: no Python interpreter to start the bridge with")
-    arguments = orjson.dumps([[] if python else bridge_path(), os.fsdecode(folder.path)]).decode()
+    given = [os.fsdecode(folder.path), *([] if companions is None else [companions])]
+    arguments = orjson.dumps([[] if python else bridge_path(), *given]).decode()
     # Never follow a link or wait for the reader of a FIFO: this is the training process.
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:

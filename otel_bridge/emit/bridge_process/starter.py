@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Final
 
+from otel_bridge.emit.bridge_process.shared_bridge import SharedBridge, log_bytes
 from otel_bridge.emit.bridge_process.spawn import start_bridge
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.console import say
@@ -31,13 +33,23 @@ class BridgeStarter:
         env: Environment for the bridge.
         hold: Whether records are only appended: never start a bridge.
         python: Interpreter of another environment for the bridge; ``None``: this process's own.
+        shared: Bridge of several runs, which is tried first; ``None``: a bridge for this run alone.
     """
 
-    def __init__(self, folder: RunFolder, env: Mapping[str, str], *, hold: bool, python: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        env: Mapping[str, str],
+        *,
+        hold: bool,
+        python: str | None = None,
+        shared: SharedBridge | None = None,
+    ) -> None:
         self._folder = folder
         self._env = env
         self._hold = hold
         self._python = python
+        self._shared, self._shared_s = shared, float("-inf")
         self._not_before = self._settled_at = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._startable = True
@@ -58,7 +70,7 @@ class BridgeStarter:
         """
         deadline = time.monotonic() + _LOCK_S
         while (by := self.delivered_by()) is None and time.monotonic() - self._started_s < _LOADING_S:
-            if self._log_bytes() == self._logged:
+            if log_bytes(self._folder) == self._logged:
                 return "bridge"
             if time.monotonic() >= deadline:
                 return None
@@ -71,6 +83,7 @@ class BridgeStarter:
         A bridge that repeatedly ends within a minute is restarted at growing intervals of at most a minute.
         """
         if self.delivered_by() is not None:
+            self._shared_s = float("-inf")
             if time.monotonic() >= self._settled_at:
                 self._not_before, self._pause_s = 0.0, _FIRST_PAUSE_S
             return True
@@ -81,9 +94,9 @@ class BridgeStarter:
             return self._startable
         self._not_before, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
         self._settled_at = now + _LONGEST_PAUSE_S
-        self._started_s, self._logged = now, self._log_bytes()
+        self._started_s, self._logged = now, log_bytes(self._folder)
         try:
-            start_bridge(self._folder, self._env, python=self._python)
+            self._start()
         except JournalError as exc:
             self._say_once(str(exc))
             self._startable, self._started_s = False, float("-inf")
@@ -91,11 +104,15 @@ class BridgeStarter:
             self._startable = True
         return self._startable
 
-    def _log_bytes(self) -> int:
-        try:
-            return self._folder.log_path.stat().st_size
-        except OSError:
-            return 0
+    def _start(self) -> None:
+        """Start a bridge; one for this run alone where the shared one did not take the run the last time."""
+        now = time.monotonic()
+        if self._shared is not None and now - self._shared_s > _LONGEST_PAUSE_S:
+            self._shared_s = now
+            with contextlib.suppress(JournalError):  # no locks on this file system, no space for the note
+                self._shared.serve(self._folder)
+                return
+        start_bridge(self._folder, self._env, python=self._python)
 
     def _locked(self) -> bool:
         try:

@@ -1,0 +1,94 @@
+"""Runs of one process that share a bridge: the notes in the folder of the first, and the lock beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.folder import COMPANIONS, RunFolder
+from otel_bridge.journal.locks import RecordLock, probe
+from otel_bridge.journal.machine import start_ticks
+
+LOG_BYTES: Final = 4 << 20
+
+
+class Companions:
+    """Lists the runs that this bridge serves, while it holds their lock. For the bridge's main thread.
+
+    Args:
+        leader: Folder of the run for which the bridge was started.
+        mark: Mark of the process whose runs they are.
+    """
+
+    def __init__(self, leader: RunFolder, mark: str) -> None:
+        self._leader, self._mark = leader, mark
+        self._notes = leader.companions_dir(mark)
+        self._lock = RecordLock(leader.companions_lock_path(mark))
+        self._listed: dict[Path, tuple[tuple[str, int], ...]] = {}
+        self._by_run_id = {leader.run_id: leader}
+
+    def take(self) -> bool:
+        """Take the lock; return whether no other bridge has it."""
+        try:
+            return self._lock.acquire()
+        except JournalError:  # the folder is gone, or its file system has no locks: each run gets a bridge of its own
+            return False
+
+    def folders(self) -> list[RunFolder]:
+        """Return the folders of the runs; what each holds now is noted for `more_came`."""
+        found = [RunFolder.at(self._leader.base / name) for name in self._names()]
+        existing = [folder for folder in found if folder.exists()]
+        self._listed = {folder.path: _held_by(folder) for folder in existing}
+        self._by_run_id |= {folder.run_id: folder for folder in existing}
+        return existing
+
+    def more_came(self) -> bool:
+        """Release the lock, and take it again if a run was noted or appended to after the last `folders`.
+
+        A process that notes a run later finds the lock free, and starts a bridge.
+
+        Returns:
+            Whether the lock was taken again, so that there is something to serve.
+        """
+        before = self._listed
+        self._lock.release()
+        self.folders()
+        return self._listed != before and self.take()
+
+    def log(self, line: str) -> None:
+        """Write a line about a run into that run's log too, unless it is the leader's, which has all lines."""
+        run_id, _, text = line.partition(": ")
+        folder = self._by_run_id.get(run_id)
+        if folder is None or folder is self._leader or folder.path == self._leader.path or not text:
+            return
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+            with open(os.open(folder.log_path, flags, 0o600), "a", encoding="utf-8") as file:
+                if file.tell() < LOG_BYTES:
+                    file.write(f"{line}\n")
+
+    def delete_left(self) -> None:
+        """Delete the notes of processes that have ended and whose bridge has too."""
+        for path in self._leader.path.glob(f"{COMPANIONS}*"):
+            mark = path.name.removeprefix(COMPANIONS)
+            pid, _, ticks = mark.partition("-")
+            if mark == self._mark or not (pid.isdecimal() and ticks.isdecimal()):
+                continue
+            with contextlib.suppress(OSError, JournalError):
+                if start_ticks(int(pid)) != int(ticks) and not probe(self._leader.companions_lock_path(mark)):
+                    shutil.rmtree(path)
+
+    def _names(self) -> list[str]:
+        try:
+            names = sorted(os.listdir(self._notes))
+        except OSError:
+            return []
+        return [name for name in names if not name.startswith(".") and name != self._lock.path.name]
+
+
+def _held_by(folder: RunFolder) -> tuple[tuple[str, int], ...]:
+    return tuple((segment.path.name, segment.size_bytes) for segment in folder.segments())
