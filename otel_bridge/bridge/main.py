@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
         return 2
     leader = [folder for folder in run_folders(path.parent) if folder.path == path]
     if len(argv) == 1 or not leader:
-        return _Service(path, options, lambda: leader, say).serve()
+        return _ServedFolders(path, options, lambda: leader, say).serve()
     companions = Companions(leader[0], argv[1])
     if not companions.take():
         return 0  # the bridge that has the lock finds the note of the run for which this one was started
@@ -54,14 +54,14 @@ def main(argv: list[str]) -> int:
         companions.log(line)
 
     companions.delete_left()
-    service = _Service(path, options, companions.folders, say_to_both)
+    service = _ServedFolders(path, options, companions.folders, say_to_both)
     code = service.serve()
     while not service.stopped and companions.more_came():
         code = service.serve()
     return code
 
 
-class _Service:
+class _ServedFolders:
     """Serves folders until nothing is left to do; a signal stops it."""
 
     def __init__(

@@ -17,7 +17,7 @@ from otel_bridge.emit.config.identity import InitArguments, tags_of
 from otel_bridge.emit.console import say
 from otel_bridge.emit.handles import Handles, end_at_exit, environment_of_handle
 from otel_bridge.emit.run import Run
-from otel_bridge.emit.startup import begin, not_taken_up, nothing_recorded, with_dir
+from otel_bridge.emit.startup import begin, not_taken_up, nothing_recorded
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import DIR, environment
 
@@ -115,7 +115,7 @@ def init(
             return current
         if current is not None:
             _leave(current)
-        run = begin(asked, exporters, with_dir(environment(), dir), _working_folder(), _process.handover)
+        run = begin(asked, exporters, _with_dir(environment(), dir), _working_folder(), _process.handover)
         _go_on(run)
         _register()
         run.call_before_end(_forget)
@@ -133,7 +133,7 @@ def _handle(asked: InitArguments, exporters: Any, folder: object, *, config: obj
     with _process.lock:
         _process.handles.require_room()
         env = environment_of_handle(_process.handover.before(environment()))
-        run = begin(asked, exporters, with_dir(env, folder), _working_folder(), None, shared=_process.handles.bridges)
+        run = begin(asked, exporters, _with_dir(env, folder), _working_folder(), None, shared=_process.handles.bridges)
         _go_on(run)
         _register()
         run.call_before_end(_remember_steps)
@@ -325,6 +325,19 @@ def _working_folder() -> Path:
         return Path.cwd()
     except OSError as exc:
         raise ConfigError(f"the working folder cannot be read: {exc.strerror}; change to one that exists") from exc
+
+
+def _with_dir(env: Mapping[str, str], folder: object) -> dict[str, str]:
+    """Return *env* with ``init(dir=)``.
+
+    Raises:
+        ConfigError: *folder* is not a path.
+    """
+    if folder is None:
+        return dict(env)
+    if not isinstance(folder, str | os.PathLike):
+        raise ConfigError(f"dir={folder!r}: expected a path")
+    return {**env, DIR.name: os.fsdecode(os.fspath(folder))}
 
 
 def _register() -> None:

@@ -327,19 +327,6 @@ def _listed(variables: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in variables.items()) or "the default"
 
 
-def with_dir(env: Mapping[str, str], folder: object) -> dict[str, str]:
-    """Return *env* with ``init(dir=)``.
-
-    Raises:
-        ConfigError: *folder* is not a path.
-    """
-    if folder is None:
-        return dict(env)
-    if not isinstance(folder, str | os.PathLike):
-        raise ConfigError(f"dir={folder!r}: expected a path")
-    return {**env, DIR.name: os.fsdecode(os.fspath(folder))}
-
-
 # A second ``init()`` of the current run -> its arguments that the run ignores, because it has already begun.
 
 _FIELDS = ("group", "tags", "notes", "entity", "job_type", "rank", "system_metrics")
