@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from otel_bridge.capture import hook
+from otel_bridge.capture.process_runs import rename
 from otel_bridge.capture.wandb.arguments import RunFacts, WandbArguments, begin, facts_of, goes_on
 from otel_bridge.capture.wandb.earlier import earlier_run
 from otel_bridge.capture.wandb.recording import RecordedSummary, WandbRecording
@@ -101,8 +102,9 @@ class CompatRun:
         object.__setattr__(config, "record", recording.config)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. The run keeps its first name, notes and tags; a change of them is counted."""
-        if name in _OF_INIT and name in self.__dict__:
+        """Set an attribute. Trackers keep the first notes, tags and given name; a change of them is counted."""
+        changed = name in _OF_INIT and name in self.__dict__
+        if changed and not (name == "name" and rename(self._recording.run, value)):
             self._recording.not_captured(f"wandb.run.{name} =")
         object.__setattr__(self, name, tuple(value) if name == "tags" else value)
 

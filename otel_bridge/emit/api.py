@@ -99,8 +99,31 @@ def init(
         MissingExtraError: An exporter's package is not installed.
     """
     asked = InitArguments(
-        project, name, role, id, group, tags_of(tags), notes, entity, job_type, rank, bool(system_metrics)
+        project=project,
+        name=name,
+        role=role,
+        id=id,
+        group=group,
+        tags=tags_of(tags),
+        notes=notes,
+        entity=entity,
+        job_type=job_type,
+        rank=rank,
+        system_metrics=bool(system_metrics),
     )
+    return begin_run(asked, exporters, dir, config=config, otel=otel, handle=handle)
+
+
+def begin_run(
+    asked: InitArguments,
+    exporters: Any = None,
+    dir: Any = None,  # noqa: A002
+    *,
+    config: object = None,
+    otel: bool = False,
+    handle: bool = False,
+) -> Run:
+    """Begin the process's run, or return it; see `init`. For `init` and for captures."""
     if handle:
         return _handle(asked, exporters, dir, config=config, otel=otel)
     with _process.lock:
@@ -318,6 +341,11 @@ def _missing(what: str) -> Run:
         _process.no_run = nothing_recorded(environment(), Path())
         say(f"{what}() without a run, before init() or after finish(): nothing is recorded", always=True)
     return _process.no_run
+
+
+def environment_of_user() -> dict[str, str]:
+    """Return the environment without what a run of this process has set in it for children."""
+    return _process.handover.before(environment())
 
 
 def _working_folder() -> Path:

@@ -22,7 +22,6 @@ from otel_bridge.emit.arguments import (
     status_of,
 )
 from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
-from otel_bridge.emit.config.resource import is_trial
 from otel_bridge.emit.config.snapshot import RolloutOptions, RunStart
 from otel_bridge.emit.config.tracker_ids import tracker_run_id
 from otel_bridge.emit.content.policy import count_refused_with
@@ -345,12 +344,23 @@ class Run(RecordedFacts):
     def _wait(self, recorder: Recorder, mark: Checkpoint, timeout_s: float, *, end: bool) -> FlushOutcome:
         facts = self.facts
         waiter = DeliveryWaiter(
-            recorder.folder, recorder.starter, facts.choice.names, mark, end=end, launched=not is_trial(facts.env)
+            recorder.folder, recorder.starter, facts.choice.names, mark, end=end, launched=not facts.ends_by_itself
         )
         return waiter.wait(timeout_s)
 
 
+class _Exit:
+    code: object = None
+
+
+def note_exit_code(code: object) -> None:
+    """Note the argument of ``sys.exit()``, which the interpreter shows to no handler."""
+    _Exit.code = code
+
+
 def status_at_exit() -> EndStatus:
-    """Return the status of a run that ends with the interpreter: ``failed`` after an uncaught exception."""
+    """Return the status of a run that ends with the interpreter: ``failed`` after an exception or a noted exit code."""
+    if _Exit.code not in {None, 0}:
+        return "failed"
     interactive = hasattr(sys, "ps1")
     return "failed" if getattr(sys, "last_value", None) is not None and not interactive else "finished"

@@ -27,6 +27,7 @@ from otel_bridge.translation.metrics.media import MediaAssembler, MediaEvent
 from otel_bridge.translation.metrics.summaries import Summaries
 from otel_bridge.translation.processes.lifecycle import EndEvent, RunLifecycle
 from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.processes.run_metadata import RunMetadata
 from otel_bridge.translation.state import TranslationState, count, name_first
 
 _MAX_REASONS = 100
@@ -89,8 +90,9 @@ class Events:
         media: MediaAssembler,
         *,
         defined: DefinedSummaries,
+        metadata: RunMetadata,
     ) -> None:
-        self._media, self._defined = media, defined
+        self._media, self._defined, self._metadata = media, defined, metadata
         self._state, self._lifecycle, self._seen, self._rollouts = state, lifecycle, seen, rollouts
         self._configs, self._summaries = Configs(state), Summaries(state)
         self._handlers: dict[str, Callable[[_Event], list[Record]]] = {
@@ -136,6 +138,8 @@ class Events:
             self._end(event, now_unix_ns)
         elif name == semconv.EVENT_DROPPED:
             self._dropped(event)
+        elif name == semconv.EVENT_RENAMED:
+            self._metadata.rename(text_in(event.attributes, semconv.RUN_NAME))
         return []
 
     def _taken_media(self, event: _Event) -> list[Record]:
@@ -230,4 +234,4 @@ _DATA = frozenset({
     semconv.EVENT_ROLLOUTS, semconv.EVENT_EVALUATION, semconv.EVENT_MEDIA, semconv.EVENT_METRIC_SUMMARY,
 })  # fmt: skip
 """Events that become records, or change some; all other events are about the process itself."""
-_NAMES = _DATA | {semconv.EVENT_END, semconv.EVENT_ALIVE, semconv.EVENT_DROPPED}
+_NAMES = _DATA | {semconv.EVENT_END, semconv.EVENT_ALIVE, semconv.EVENT_DROPPED, semconv.EVENT_RENAMED}

@@ -73,7 +73,8 @@ class Translator:
         self._state = state
         self._receive_clock = ReceiveClock(opened_unix_ns, options.end_of_stream_wait_ns)
         self._lifecycle = RunLifecycle(state, options, self._receive_clock)
-        self._registry = ProducerRegistry(RunMetadata(state, options.run_id), self._lifecycle)
+        metadata = RunMetadata(state, options.run_id)
+        self._registry = ProducerRegistry(metadata, self._lifecycle)
         self._reader = FrameReader(state, self._registry)
         self._axes = StepAxes(state, options.max_keys, self._lifecycle.processes)
         self._rows = RowAssembler(state, options, self._axes, self._lifecycle.processes, self._receive_clock)
@@ -92,7 +93,9 @@ class Translator:
         self._rollouts.listen(opened_unix_ns)
         self._media = MediaAssembler(state, options, self._axes)
         self._defined = DefinedSummaries(state)
-        self._events = Events(state, self._lifecycle, self._seen, self._rollouts, self._media, defined=self._defined)
+        self._events = Events(
+            state, self._lifecycle, self._seen, self._rollouts, self._media, defined=self._defined, metadata=metadata
+        )
         self._starts = AttemptDetector(self._axes, self._events)
         self._redelivered_before = _number(state, _REDELIVERED)
         rules = options.alert_rules

@@ -87,6 +87,10 @@ PROGRAM = """
     run.log_reward("mine", 0.7, name="judge", explanation="right")
     run.log_reward("mine", "good", name="label", role="judge")
     run.finish()
+    from otel_bridge.compat import wandb
+    captured = wandb.init(project="gsm8k")
+    captured.name = "later"
+    captured.finish()
 """
 
 

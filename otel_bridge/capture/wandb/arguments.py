@@ -11,9 +11,10 @@ from typing import Any, Final, cast
 
 from otel_bridge.capture.process_runs import begin_run
 from otel_bridge.capture.wandb.recording import WandbRecording
+from otel_bridge.emit.api import environment_of_user
 from otel_bridge.emit.run import Run
 from otel_bridge.records import run_id_of
-from otel_bridge.settings import GENERATED_PROJECT, PROJECT, RUN_ID
+from otel_bridge.settings import GENERATED_NAME, GENERATED_PROJECT, PROJECT, RUN_ID, RUN_NAME
 
 _OF_SETTINGS: Final = {
     "project": "project", "entity": "entity", "name": "run_name", "id": "run_id", "group": "run_group",
@@ -22,9 +23,14 @@ _OF_SETTINGS: Final = {
 }  # fmt: skip
 """Argument of ``wandb.init()`` to the field of ``wandb.Settings`` that it overrides."""
 _OF_ENVIRONMENT: Final = {
-    "id": "WANDB_RUN_ID", "group": "WANDB_RUN_GROUP", "job_type": "WANDB_JOB_TYPE", "entity": "WANDB_ENTITY",
-    "resume": "WANDB_RESUME", "notes": "WANDB_NOTES", "tags": "WANDB_TAGS",
+    "project": "WANDB_PROJECT", "name": "WANDB_NAME", "id": "WANDB_RUN_ID", "group": "WANDB_RUN_GROUP",
+    "job_type": "WANDB_JOB_TYPE", "entity": "WANDB_ENTITY", "resume": "WANDB_RESUME", "notes": "WANDB_NOTES",
+    "tags": "WANDB_TAGS",
 }  # fmt: skip
+_CHOSEN: Final = {"project": (PROJECT, GENERATED_PROJECT), "name": (RUN_NAME, GENERATED_NAME), "id": (RUN_ID, None)}
+"""Variables of otel-bridge that win over W&B's, unless a launcher or an earlier run of the process generated them."""
+_OF_SETUP: Final = frozenset({"project", "name", "entity", "group", "job_type", "notes", "tags"})
+"""Arguments that the settings of ``wandb.setup()`` give to runs that do not name them."""
 DEFAULT_PROJECT: Final = "huggingface"
 _VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_NAME: Final = 256
@@ -56,10 +62,15 @@ class RunFacts:
 
 
 class WandbArguments:
-    """Arguments of ``wandb.init()``, with those that its settings name, and W&B's variables for what is not given."""
+    """Holds the arguments of ``wandb.init()``, completed from its settings, W&B's variables and ``wandb.setup()``.
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self._arguments, self._settings = arguments, arguments.get("settings")
+    Args:
+        arguments: The arguments by name.
+        setup: Settings of the package for all runs; ``None`` without the package.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any], setup: Any = None) -> None:
+        self._arguments, self._settings, self._setup = arguments, arguments.get("settings"), setup
 
     @property
     def beside(self) -> bool:
@@ -75,11 +86,23 @@ class WandbArguments:
         given = self._arguments.get(name)
         if given is None:
             given = _explicit(self._settings, _OF_SETTINGS[name])
-        if given is None and name in _OF_ENVIRONMENT and not (name == "id" and os.environ.get(RUN_ID.name)):
-            given = os.environ.get(_OF_ENVIRONMENT[name]) or None
+        if given is None and not _is_chosen(name):
+            given = os.environ.get(_OF_ENVIRONMENT.get(name, "")) or None
+            if given is None and name in _OF_SETUP:
+                given = _explicit(self._setup, _OF_SETTINGS[name])
         if name == "tags":
             return given.split(",") if isinstance(given, str) else given
         return given
+
+
+def _is_chosen(name: str) -> bool:
+    """Return whether the user's variables of otel-bridge give the argument *name*."""
+    if name not in _CHOSEN:
+        return False
+    setting, generated = _CHOSEN[name]
+    env = environment_of_user()
+    value = setting.read(env)
+    return bool(value) and (generated is None or value != generated.read(env))
 
 
 def _explicit(settings: Any, field: str) -> Any:
@@ -109,7 +132,7 @@ def begin(
     """
     given = asked["id"] if id_ is None else id_
     project = asked["project"] or project
-    if project == DEFAULT_PROJECT and _chosen_project():  # transformers names it for every job
+    if project == DEFAULT_PROJECT and _is_chosen("project"):  # transformers names it for every job
         project = None
     tags = asked["tags"]
     return begin_run(
@@ -125,12 +148,6 @@ def begin(
         rank=0,
         handle=asked.beside,
     )
-
-
-def _chosen_project() -> bool:
-    """Return whether a variable names the project; a launcher names the working folder where none was given."""
-    named = PROJECT.read()
-    return bool(named) and named != GENERATED_PROJECT.read()
 
 
 def facts_of(run: Run, asked: WandbArguments, *, resumed: bool) -> RunFacts:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
+from otel_bridge.capture.process_runs import rename
 from otel_bridge.capture.wandb.arguments import RunFacts
 from otel_bridge.capture.wandb.recording import WandbRecording
 
@@ -151,10 +152,11 @@ def _fact(name: str) -> Callable[[Any], Any]:
 
 
 def _settable(name: str) -> property:
-    """Return a property that the program may change; the run keeps what it was begun with."""
+    """Return a property that the program may change; trackers keep what it was begun with, but for a generated name."""
 
     def change(self: Any, value: Any) -> None:
-        self.recording.not_captured(f"wandb.run.{name} =")
+        if not (name == "name" and rename(self.recording.run, value)):
+            self.recording.not_captured(f"wandb.run.{name} =")
         self._shown[name] = tuple(value) if name == "tags" else value
 
     return property(lambda self: self._shown[name], change)

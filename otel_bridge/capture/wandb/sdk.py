@@ -89,7 +89,7 @@ class _Capture:
     def init(self, *given: Any, **named: Any) -> Any:
         """Begin a run of otel-bridge in place of W&B's, or beside it."""
         arguments = dict(signature(self._real_init).bind_partial(*given, **named).arguments)
-        asked = WandbArguments(arguments)
+        asked = self._arguments(arguments)
         if self._disabled(asked):
             return self._real_init(*given, **named)
         if asked["sync_tensorboard"] or arguments.get("tensorboard"):
@@ -103,7 +103,7 @@ class _Capture:
             return run
         trial = current_trial(self._package)
         if trial is not None:
-            asked = WandbArguments(trial.arguments(arguments))
+            asked = self._arguments(trial.arguments(arguments))
         current = self._current(asked)
         return current if current is not None else self._begin(asked, arguments, trial)
 
@@ -123,6 +123,9 @@ class _Capture:
         self._real_teardown(exit_code=exit_code)
 
     # --- a run --------------------------------------------------------------------------------------------------------
+
+    def _arguments(self, given: dict[str, Any]) -> WandbArguments:
+        return WandbArguments(given, self._package.sdk.wandb_setup.singleton().settings)
 
     def _disabled(self, asked: WandbArguments) -> bool:
         mode = asked["mode"]

@@ -1,6 +1,7 @@
 """Run folders that a launcher's children open. The launcher has a segment in each, which keeps the run open.
 
-A trial of a W&B sweep ends with its own processes: the sweep awaits its end, and may make many trials of one command.
+A captured run ends with its own processes, as in its tracker, and so does a trial of a W&B sweep: one command may have
+many of them, and each has a status of its own.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class LaunchedRuns:
         header = _own_header(folder, self._since_ns)
         if header is None:
             return
-        if not _is_trial(header):
+        if not _ends_by_itself(header):
             try:
                 segment = _LauncherSegment(folder, header)
             except OtelBridgeError:
@@ -126,9 +127,10 @@ class _LauncherSegment:
         return Resource(attributes=attributes).SerializeToString()
 
 
-def _is_trial(of: SegmentHeader) -> bool:
-    """Return whether the run is a trial of a W&B sweep."""
-    return any(one.key == semconv.WANDB_SWEEP_ID for one in Resource.FromString(of.resource).attributes)
+def _ends_by_itself(of: SegmentHeader) -> bool:
+    """Return whether the run is captured, or a trial of a W&B sweep."""
+    ends = {semconv.CAPTURED, semconv.WANDB_SWEEP_ID}
+    return any(one.key in ends for one in Resource.FromString(of.resource).attributes)
 
 
 def _own_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:

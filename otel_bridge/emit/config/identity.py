@@ -41,7 +41,7 @@ _GROUP_RANK: Final = Setting("GROUP_RANK", -1, non_negative_int, "Number of this
 _SLURM_NODEID: Final = Setting("SLURM_NODEID", -1, non_negative_int, "Number of this machine, as Slurm sets it.")
 # Characters that W&B accepts in an id, without those that a folder name cannot hold.
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_MAX_NAME_CHARS: Final = 256
+MAX_NAME_CHARS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,10 @@ class InitArguments:
     job_type: str | None = None
     rank: int | None = None
     system_metrics: bool = False
+    captured: str | None = None
+    """Package whose calls begin the run, instead of ``init()``."""
+    generated_name: str | None = None
+    """Name of a run that is another one than the process's; it counts as generated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +124,19 @@ def identify(asked: InitArguments, env: Mapping[str, str], cwd: Path, *, launche
     project = project or cwd.name or "default"
     run_id = _first(("id", asked.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID)))
     name = _first(
-        ("name", asked.name),
+        ("name", asked.name or asked.generated_name),
         (RUN_NAME.name, RUN_NAME.read(env)),
         (semconv.RUN_NAME, resource.get(semconv.RUN_NAME)),
         ("WANDB_NAME", env.get("WANDB_NAME")),
     )
     name = name or _job_name(env)
-    name_generated = not name or (asked.name is None and name == GENERATED_NAME.read(env))
+    name_generated = not name or (asked.name is None and name in {GENERATED_NAME.read(env), asked.generated_name})
     if name_generated and asked.id is not None and run_id != RUN_ID.read(env):
         name = ""  # it was generated for another run
     new = LAUNCHER_NEW.read(env) if launched else ""
-    if not name and run_id and not NEW_RUN.read(env):
+    if name and name == asked.generated_name:
+        pass  # no other run has it
+    elif not name and run_id and not NEW_RUN.read(env):
         name = run_id  # the same in every process that knows only the id
     elif not name or NEW_RUN.read(env):
         name = f"{name or _script()}-{new or new_end()}"
@@ -152,6 +158,11 @@ def identify(asked: InitArguments, env: Mapping[str, str], cwd: Path, *, launche
         project_generated=project_generated,
         name_generated=name_generated,
     )
+
+
+def new_name() -> str:
+    """Return a name that no other run has: the script's, and the time."""
+    return f"{_script()}-{new_end()}"
 
 
 def new_end() -> str:
@@ -180,8 +191,8 @@ def _first(*sources: tuple[str, object]) -> str:
         if not isinstance(value, str):
             raise ConfigError(f"{source}={value!r}: a {type(value).__name__}, expected text")
         cleaned = value.encode("utf-8", "replace").decode().strip()
-        if not cleaned or len(cleaned) > _MAX_NAME_CHARS or not cleaned.isprintable():
-            raise ConfigError(f"{source}={value[:80]!r}: expected 1 to {_MAX_NAME_CHARS} printable characters")
+        if not cleaned or len(cleaned) > MAX_NAME_CHARS or not cleaned.isprintable():
+            raise ConfigError(f"{source}={value[:80]!r}: expected 1 to {MAX_NAME_CHARS} printable characters")
         return cleaned
     return ""
 

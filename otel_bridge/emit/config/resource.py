@@ -97,6 +97,7 @@ def encode_resource(
         semconv.RUN_TAGS: asked.tags or None,
         semconv.RUN_NOTES: asked.notes,
         semconv.RUN_JOB_TYPE: asked.job_type,
+        semconv.CAPTURED: asked.captured,
         semconv.FORKED: forked or None,
         semconv.ATTEMPT: _attempt(env),
         **tracker_identity(identity, env),

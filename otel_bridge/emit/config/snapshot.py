@@ -10,6 +10,7 @@ from typing import Final, TypeVar, cast
 from otel_bridge import settings
 from otel_bridge.emit.config.exporters import RequestedDestinations
 from otel_bridge.emit.config.identity import Identity
+from otel_bridge.emit.config.resource import is_trial
 from otel_bridge.emit.content.policy import ContentPolicy
 from otel_bridge.emit.rollouts.chat_messages import MessageLimits
 from otel_bridge.errors import ConfigError
@@ -113,3 +114,8 @@ class RunStart:
     env: Mapping[str, str]
     cwd: Path
     child_environment: Mapping[str, str]
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Return whether the run ends with its own processes, not with the command of a launcher."""
+        return self.identity.asked.captured is not None or is_trial(self.env)

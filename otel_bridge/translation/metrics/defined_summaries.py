@@ -1,7 +1,8 @@
 """Rows -> summaries of the keys that a program has defined to have some: ``acc.max``, at each end of the run. Pure.
 
 They are computed here, over the rows of all processes and attempts, so that a kill of the trainer loses none. Owns
-``metric-summary/of/<name>`` (kinds, time, instance, event number) and ``metric-summary/key/<key>`` of the state.
+``metric-summary/of/<name>`` (kinds, time, instance, event number) and ``metric-summary/key/<key>`` of the state. What
+was computed lies beside the summaries that programs set, so that a writer that is opened later shows it too.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from otel_bridge.metric_summaries import NO_SUMMARY, KeySummary, SummaryDefiniti
 from otel_bridge.records import End, Record, Row, Scalar, Summary
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
+from otel_bridge.translation.metrics.summaries import PREFIX
 from otel_bridge.translation.state import TranslationState, count, name_first
 
 TOO_MANY = "metric-summary/too_many_keys"
 _DEFINITION: Final = "metric-summary/of/"
 _KEY: Final = "metric-summary/key/"
 _MAX_KEYS: Final = 10_000
+_COMPUTED: Final = ""
+"""Stands for the process that set a value, of which this one has none."""
 _NUMBERS: Final = frozenset({int, float})
 
 
@@ -33,7 +37,6 @@ class DefinedSummaries:
         self._origins: dict[str, Origin] = {}
         self._keys: dict[str, KeySummary] = {}
         self._changed: set[str] = set()
-        self._shown: dict[str, Scalar] = {}
         for name, stored in state.items(_DEFINITION):
             kinds, time_ns, instance, seq = cast("tuple[str, int, str, int]", stored)
             self._define(name.removeprefix(_DEFINITION), kinds, Origin(time_ns, instance, seq))
@@ -93,6 +96,14 @@ class DefinedSummaries:
                 continue
             self._changed.add(key)
 
+    def _store(self, key: str, value: Scalar, time_unix_ns: int) -> bool:
+        """Store a last value; return whether it is another one. A value that a program set itself stays."""
+        stored = cast("list[Scalar] | None", self._state.get(PREFIX + key))
+        if stored is not None and (stored[3] != _COMPUTED or stored[0] == value):
+            return False
+        self._state.set(PREFIX + key, [value, None, time_unix_ns, _COMPUTED, 0])
+        return True
+
     def _summaries(self, end: End) -> list[Record]:
         """Return the summaries that changed since the run last ended; trackers show the last value anyway."""
         values: dict[str, Scalar] = {}
@@ -100,6 +111,5 @@ class DefinedSummaries:
             kinds = self._definitions.kinds_of(key)
             if NO_SUMMARY not in kinds:
                 values |= {f"{key}.{kind}": value for kind, value in known.result(kinds - {"last"}).items()}
-        changed = {key: value for key, value in values.items() if self._shown.get(key) != value}
-        self._shown |= changed
+        changed = {key: value for key, value in values.items() if self._store(key, value, end.time_unix_ns)}
         return [Summary(f"d:{end.id}", None, changed, end.time_unix_ns)] if changed else []

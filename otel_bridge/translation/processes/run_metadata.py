@@ -69,6 +69,13 @@ class RunMetadata:
         self._learn(producer)
         return True
 
+    def rename(self, name: str) -> None:
+        """Replace a generated name of the run; a name that a user gave, and an empty *name*, change nothing."""
+        before = cast("Mapping[str, object]", self._state.get(KEY) or {})
+        sources = cast("Mapping[str, str]", before.get("sources") or {})
+        if name and sources.get("name") != GIVEN:
+            self._state.set(KEY, {**before, "name": name, "sources": {**sources, "name": GIVEN}})
+
     def _learn(self, producer: Producer) -> None:
         before = cast("Mapping[str, object]", self._state.get(KEY) or {})
         attributes = producer.attributes
