@@ -1,4 +1,4 @@
-"""The page ``docs/settings.md``, made of the declared settings; ``make docs`` writes it."""
+"""Makes the page ``docs/settings.md`` from the declared settings; ``make docs`` writes it."""
 
 from __future__ import annotations
 
@@ -13,35 +13,47 @@ _TRACKERS = ("wandb", "mlflow", "trackio")
 _HEAD = """\
 # Settings
 
-Made of the code by `make docs`; a test fails when it is stale. `otel-bridge doctor` shows the same with the values as
-they are. An empty variable is an unset one. What cannot be parsed is an error at `init()` or when a command starts.
-Flags are `1` or `0`; sizes take units (`64MiB`, `2g`); times are seconds; lists are parted by commas.
+This page is for you when you look up a variable. It shows the default and the meaning of each. `make docs` generates
+the page. `otel-bridge doctor` shows the same table with your values.
 
-Where a tracker is, its own variables say: see [exporters.md](exporters.md). The bridge reads them, and its own
-settings, in the environment of the process that started it.
+* An empty variable counts as unset.
+* A value that cannot be parsed is an error at `init()` or at the start of a command.
+* Flags are `1` or `0`. Sizes take units (`64MiB`). Times are in seconds. Lists are separated by commas.
+* Do not set a variable marked *internal* yourself.
+
+Each tracker's own variables choose its destination: see [exporters.md](exporters.md). The bridge reads variables in
+the environment of the process that started it.
 """
 _OURS = (*_TRACKERS, "console", "file", exporter.WEBHOOK, exporter.OTLP)
 _CONTENT = """\
-Every exporter, one of your own too, has `OTEL_BRIDGE_<EXPORTER>_MESSAGE_CONTENT`
-([rollouts.md](rollouts.md#privacy)):
+Every exporter has `OTEL_BRIDGE_<EXPORTER>_MESSAGE_CONTENT`, also one of your own
+([rollouts.md](rollouts.md#what-one-tracker-gets)):
 """
 _OTLP = """\
-## Others that are read
+## Variables of other tools
 
-`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_*`, `RANK`, `WORLD_SIZE`, `GROUP_RANK`, `SLURM_NODEID`, `SLURM_JOB_ID`
-of batch jobs, `TORCHELASTIC_RUN_ID`; for the run's identity in the trackers
-`WANDB_{RUN_ID,ENTITY,PROJECT,NAME,RUN_GROUP,TAGS,NOTES,JOB_TYPE}`, `MLFLOW_{RUN_ID,EXPERIMENT_NAME}` and
-`TRACKIO_{PROJECT,SPACE_ID}`. Credentials of trackers are left to their own libraries; none is written into a run
-folder.
+otel-bridge also reads these variables:
+
+| for | variables |
+|---|---|
+| OpenTelemetry | `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`, `OTEL_EXPORTER_OTLP_*` |
+| rank and size of the job | `RANK`, `WORLD_SIZE`, `GROUP_RANK`, `SLURM_NODEID` |
+| name of the run | `TORCHELASTIC_RUN_ID`, `SLURM_JOB_ID` of batch jobs |
+| attempt | `TORCHELASTIC_RESTART_COUNT`, `SLURM_RESTART_COUNT` |
+| identity of the run in W&B | `WANDB_{RUN_ID,ENTITY,PROJECT,NAME,RUN_GROUP,TAGS,NOTES,JOB_TYPE,RESUME,SWEEP_ID}` |
+| identity of the run in MLflow | `MLFLOW_{RUN_ID,EXPERIMENT_NAME}` |
+| identity of the run in Trackio | `TRACKIO_PROJECT`; `TRACKIO_SPACE_ID` (kept with the run; the bridge writes to its own) |
+
+The trackers' own libraries read their credentials. No credential is written into a run folder.
 """
 
 
 def page() -> str:
-    """The page as it should be."""
+    """Return the page as it should be."""
     core = _table(settings.declared())
     trackers = _table(setting for name in _TRACKERS for setting in exporter.load(name).declares)
     content = _table(settings.content_of(name) for name in exporter.available() if name in _OURS)
-    return f"{_HEAD}\n{core}\n## Of one exporter\n\n{trackers}\n{_CONTENT}\n{content}\n{_OTLP}"
+    return f"{_HEAD}\n{core}\n## Settings of one exporter\n\n{trackers}\n{_CONTENT}\n{content}\n{_OTLP}"
 
 
 def _table(declared: Iterable[Setting[object]]) -> str:

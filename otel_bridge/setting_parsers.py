@@ -1,4 +1,4 @@
-"""Define what a setting is, and parse its values. `settings` declares every setting with these.
+"""Defines `Setting` and the parsers of values. `settings` declares every setting with them.
 
 A parser takes the text of a variable and raises `ValueError` with what it expected.
 """

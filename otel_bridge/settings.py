@@ -57,13 +57,13 @@ GENERATED_PROJECT = Setting(
     "OTEL_BRIDGE_GENERATED_PROJECT",
     "",
     text,
-    "Set by init() and `run` for children: the project, when it was generated.",
+    "Internal: set by init() and `run` for their children when the project was generated.",
 )
 GENERATED_NAME = Setting(
     "OTEL_BRIDGE_GENERATED_NAME",
     "",
     text,
-    "Set by init() and `run` for children: the run's name, when it was generated.",
+    "Internal: set by init() and `run` for their children when the name was generated.",
 )
 NEW_RUN = Setting("OTEL_BRIDGE_NEW_RUN", False, flag, "Start a new run even if one of this name exists.")
 NODE_RANK = Setting("OTEL_BRIDGE_NODE_RANK", None, optional(non_negative_int), "Number of this machine in the job.")
@@ -101,7 +101,7 @@ CAPTURE = Setting(
     "OTEL_BRIDGE_CAPTURE",
     NO_NAMES,
     names,
-    "Set by `otel-bridge run --capture` for its children: what they capture, e.g. wandb,tensorboard.",
+    "Internal: set by `otel-bridge run --capture` for its children: what they capture, e.g. wandb,tensorboard.",
 )
 CAPTURE_MODES: Final = ("replace", "tee")
 CAPTURE_MODE = Setting(
@@ -117,21 +117,26 @@ CAPTURE_COUNTS = Setting(
     "OTEL_BRIDGE_CAPTURE_COUNTS",
     "",
     text,
-    "Set by `otel-bridge run --capture` for its children: folder of the counts for the table at its end.",
+    "Internal: set by `otel-bridge run --capture` for its children: folder of the counts for the table at its end.",
 )
 QUIET = Setting("OTEL_BRIDGE_QUIET", False, flag, "Do not print the lines of init() and finish().")
-NO_BRIDGE = Setting("OTEL_BRIDGE_NO_BRIDGE", False, flag, "Set in the bridge itself, so that nothing in it emits.")
+NO_BRIDGE = Setting(
+    "OTEL_BRIDGE_NO_BRIDGE", False, flag, "Internal: set in the bridge itself, so that nothing in it emits."
+)
 LAUNCHER = Setting(
-    "OTEL_BRIDGE_LAUNCHER", "", text, "Set by `otel-bridge run` for its children: its pid and start time."
+    "OTEL_BRIDGE_LAUNCHER", "", text, "Internal: set by `otel-bridge run` for its children: its pid and start time."
 )
 LAUNCHER_EXPORTERS = Setting(
     "OTEL_BRIDGE_LAUNCHER_EXPORTERS",
     NO_TABLE,
     table_of_names,
-    "Set by `otel-bridge run` for its children: its exporters by signal, e.g. metrics=mlflow;traces=trackio.",
+    "Internal: set by `otel-bridge run` for its children: its exporters by signal, e.g. metrics=mlflow;traces=trackio.",
 )
 LAUNCHER_NEW = Setting(
-    "OTEL_BRIDGE_LAUNCHER_NEW", "", text, "Set by `otel-bridge run --new` for its children: the end of the run's name."
+    "OTEL_BRIDGE_LAUNCHER_NEW",
+    "",
+    text,
+    "Internal: set by `otel-bridge run --new` for its children: the end of the run's name.",
 )
 
 SYSTEM_METRICS_S = Setting(
@@ -143,7 +148,7 @@ SYSTEM_METRICS_S = Setting(
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
 SEGMENT_BYTES = Setting(
-    "OTEL_BRIDGE_SEGMENT_BYTES", 8 << 20, size_bytes, "Size at which a segment is closed and the next opened."
+    "OTEL_BRIDGE_SEGMENT_BYTES", 8 << 20, size_bytes, "Size at which a segment is closed and the next one opened."
 )
 MAX_BYTES = Setting(
     "OTEL_BRIDGE_MAX_BYTES",
@@ -176,7 +181,7 @@ MEDIA_BYTES = Setting(
     "OTEL_BRIDGE_MEDIA_BYTES",
     32 << 20,
     size_bytes,
-    "Largest image, table or other medium, encoded, with all that is logged under one key of one call.",
+    "Most bytes of encoded media that one call may log under one key.",
 )
 MAX_MEDIA_PER_STEP = Setting(
     "OTEL_BRIDGE_MAX_MEDIA_PER_STEP",
@@ -196,13 +201,13 @@ ALERTS = Setting(
     "OTEL_BRIDGE_ALERTS",
     NO_RULES,
     alert_rules,
-    "Rules that raise alerts, e.g. nan, stalled:10m, trainer/kl>0.2; read where the bridge runs.",
+    "Rules that raise alerts, e.g. nan, stalled:10m, trainer/kl>0.2; read in the bridge's environment.",
 )
 ALERT_WEBHOOK = Setting(
     "OTEL_BRIDGE_ALERT_WEBHOOK",
     "",
     webhook_address,
-    "Address to which each alert is posted as Slack takes it; read where the bridge runs.",
+    "URL that each alert is posted to in Slack's format; read in the bridge's environment.",
     secret=True,
 )
 
@@ -214,10 +219,14 @@ MAX_ROLLOUTS_PER_STEP_EVAL = Setting(
     "OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP_EVAL",
     None,
     optional(non_negative_int),
-    "The same for split eval; default: as above.",
+    "Rollouts kept per role and step for split eval; default: OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP.",
 )
 ROLLOUT_SELECTION = Setting(
-    "OTEL_BRIDGE_ROLLOUT_SELECTION", "stratified", one_of("stratified", "first"), "Which rollouts of a step are kept."
+    "OTEL_BRIDGE_ROLLOUT_SELECTION",
+    "stratified",
+    one_of("stratified", "first"),
+    "How a step's rollouts are sampled: stratified (best, worst, failures, a fixed rest) or first (in order of "
+    "arrival).",
 )
 ROLLOUT_KEY = Setting(
     "OTEL_BRIDGE_ROLLOUT_KEY", "rollouts", text, "Key of the traces in trackers; {split} is replaced."
@@ -235,7 +244,7 @@ CAPTURE_MESSAGE_CONTENT = Setting(
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
     True,
     capture_content,
-    "The GenAI instrumentations' own switch; no_content means off if OTEL_BRIDGE_MESSAGE_CONTENT is unset.",
+    "The switch of GenAI instrumentations; no_content means off when OTEL_BRIDGE_MESSAGE_CONTENT is unset.",
 )
 
 CUMULATIVE_HISTOGRAMS = Setting(
@@ -275,7 +284,7 @@ STEP_TIMEOUT_S = Setting(
     "OTEL_BRIDGE_STEP_TIMEOUT_S",
     1800.0,
     seconds,
-    "How long a step waits for a worker that is behind and sends no rollouts, and the longest wait of a step.",
+    "How long a step waits for a lagging worker that sends no rollouts; also the longest wait of any step.",
 )
 LIVENESS_TIMEOUT_S = Setting(
     "OTEL_BRIDGE_LIVENESS_TIMEOUT_S",
@@ -304,7 +313,7 @@ TOKEN = Setting(
     "OTEL_BRIDGE_TOKEN",
     NO_NAMES,
     names,
-    "Bearer tokens of the receiver; otel-bridge's clients send the first.",
+    "Bearer tokens of the receiver; otel-bridge's clients send the first one.",
     secret=True,
 )
 FSYNC = Setting("OTEL_BRIDGE_FSYNC", True, flag, "Whether the receiver syncs to disk before it acknowledges.")
@@ -327,7 +336,7 @@ MAX_OPEN_RUNS = Setting(
     "OTEL_BRIDGE_MAX_OPEN_RUNS",
     None,
     optional(positive_int),
-    "Most active runs of a bridge at the same time, others wait; default: what the limit of open files allows.",
+    "Most active runs of a bridge at the same time; others wait. Default: what the limit of open files allows.",
 )
 STALL_S = Setting(
     "OTEL_BRIDGE_STALL_S",
@@ -349,7 +358,9 @@ def content_of(exporter: str) -> Setting[str]:
     """Return the content setting of *exporter*, which can only reduce the message text that the run has."""
     name = f"OTEL_BRIDGE_{''.join(char if char.isalnum() else '_' for char in exporter.upper())}_MESSAGE_CONTENT"
     if exporter == "otlp":
-        return Setting(name, "full", no_content_policy, "Only full: otlp forwards what processes wrote unchanged.")
+        return Setting(
+            name, "full", no_content_policy, "Only full is possible: otlp forwards unchanged what the processes wrote."
+        )
     doc = f"Message text for {exporter}: full, truncate:N or off; never more than the run has."
     return Setting(name, "full", message_content, doc)
 

@@ -23,7 +23,7 @@ WAL = Setting(
     flag,
     "Use write-ahead mode for an SQLite store, about 1.5 times as fast; not for network file systems.",
 )
-TIMEOUT_S = Setting("OTEL_BRIDGE_MLFLOW_TIMEOUT_S", 30.0, seconds, "How long one request to a server may take.")
+TIMEOUT_S = Setting("OTEL_BRIDGE_MLFLOW_TIMEOUT_S", 30.0, seconds, "Time limit for one request to a server.")
 
 DEFAULT_DATABASE = "mlflow.db"
 _DATABASES = frozenset({"mysql", "mssql", "postgresql"})

@@ -23,7 +23,7 @@ from otel_bridge.settings import Setting, seconds
 from otel_bridge.text.addresses import without_credentials
 
 TIMEOUT_S = Setting(
-    "OTEL_BRIDGE_TRACKIO_TIMEOUT_S", 30.0, seconds, "How long one request to a Trackio server or Space may take."
+    "OTEL_BRIDGE_TRACKIO_TIMEOUT_S", 30.0, seconds, "Time limit for one request to a Trackio server or Space."
 )
 _MODES = ("auto", "sqlite", "jsonl")
 

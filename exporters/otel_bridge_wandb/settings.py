@@ -30,19 +30,29 @@ _PROJECT_CHARS: Final = 128
 DEFAULT_APP_URL: Final = "https://wandb.ai"
 
 RESUMES: Final = ("allow", "must", "never", "auto")
-RESUME = Setting("WANDB_RESUME", "allow", one_of(*RESUMES), "How W&B treats an existing run.")
-INIT_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S", 30.0, seconds, "How long opening a run may take.")
-FINISH_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S", 20.0, seconds, "How long ending a run may take.")
+RESUME = Setting(
+    "WANDB_RESUME",
+    "allow",
+    one_of(*RESUMES),
+    "What W&B does with an existing run of the same id: allow, must, never or auto.",
+)
+INIT_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S", 30.0, seconds, "Time limit for opening a run.")
+FINISH_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S", 20.0, seconds, "Time limit for ending a run.")
 STALL_S = Setting(
     "OTEL_BRIDGE_WANDB_STALL_S",
     120.0,
     positive_seconds,
-    "Time without a new line at a server that answers, after which the upload is considered dead and the run reopened.",
+    "Time without a new line on a server that answers, after which the upload counts as dead and the run is reopened.",
 )
 POLL_S = Setting(
-    "OTEL_BRIDGE_WANDB_POLL_S", 5.0, positive_seconds, "Interval at which the server is asked which lines it holds."
+    "OTEL_BRIDGE_WANDB_POLL_S",
+    5.0,
+    positive_seconds,
+    "Interval at which the bridge asks the server how many lines it holds.",
 )
-TRANSMIT_S = Setting("OTEL_BRIDGE_WANDB_TRANSMIT_S", 15, positive_int, "Whole seconds between two uploads of rows.")
+TRANSMIT_S = Setting(
+    "OTEL_BRIDGE_WANDB_TRANSMIT_S", 15, positive_int, "Seconds between two uploads of rows, an integer."
+)
 MAX_LINES = Setting(
     "OTEL_BRIDGE_WANDB_MAX_LINES",
     50_000,

@@ -26,7 +26,8 @@ PRIMARY: Final = Setting(
     "OTEL_BRIDGE_WANDB_PRIMARY",
     "",
     text,
-    "In shared mode, which machine ends the run: a role's, or `1` or `0` for this one; default: that of node rank 0.",
+    "In shared mode, the machine that ends the run: a role (its machine), or 1 or 0 for this machine; default: node "
+    "rank 0.",
 )
 _NO_ROLES: Final[tuple[str, ...]] = ()
 ROLES: Final = Setting(
@@ -39,7 +40,7 @@ _ILLEGAL_IN_ID: Final = re.compile(r"[^\w\-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Holds how this bridge takes part in a shared run.
+    """Holds the settings by which this bridge takes part in a shared run.
 
     Attributes:
         roles: All roles of the job.
@@ -51,7 +52,7 @@ class Sharing:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Sharing | None:
-        """Read it from *env*; ``None`` when sharing is not requested.
+        """Read the settings from *env*; ``None`` when sharing is not requested.
 
         Raises:
             ConfigError: There is no list of roles, or two of its axes could be confused.
