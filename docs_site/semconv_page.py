@@ -1,4 +1,4 @@
-"""The page ``docs/semantic-conventions.md``, made of the registry in ``semconv/``; ``make docs`` writes it.
+"""Makes the page ``docs/semantic-conventions.md`` from the registry in ``semconv/``; ``make docs`` writes it.
 
 The registry is in the format of OpenTelemetry's own (github.com/open-telemetry/weaver, ``schemas/semconv-syntax.md``).
 """
@@ -22,11 +22,15 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "semantic-conventions.md"
 _FOLDER: Final = ROOT / "semconv"
 _CHAPTERS: Final = (
-    ("entities", "Resource", "It names the run and the process, and stands in every request."),
-    ("metrics", "Metrics", "A row is what a training loop logs at one time: values by key, at one step."),
+    ("entities", "Resource", "The resource names the run and the process. Every request has it."),
+    ("metrics", "Metrics", "A row is what a training loop logs at one time. It holds values by key, at one step."),
     ("spans", "Spans", "One rollout is one trace."),
-    ("events", "Events", "Everything else is a log record with a name."),
-    ("third_party", "Producers that do not know these conventions", "What otel-bridge reads of them instead."),
+    ("events", "Events", "Everything else is an event, a log record with a name."),
+    (
+        "third_party",
+        "Producers that do not know these conventions",
+        "otel-bridge reads other names of these.",
+    ),
 )
 _TEMPLATE: Final = re.compile(r"template\[(.*)\]")
 _WIDTH: Final = 150
@@ -129,7 +133,7 @@ def _section(group: Mapping[str, Any], registry: Registry, titles: Mapping[str, 
         lines.append(_paragraph(group["note"]))
     if "extends" in group:
         title = titles[group["extends"]]
-        own = " and these:" if group.get("attributes") else "."
+        own = ", and these:" if group.get("attributes") else "."
         lines.append(f"It has the attributes of [{title}](#{_anchor(title)}){own}\n")
     if group.get("attributes"):
         rows = [_row({**registry.attributes[one["ref"]], **one}) for one in group["attributes"]]

@@ -10,7 +10,7 @@
     │   ├── FormatVersionError      written by a newer otel-bridge
     │   ├── LedgerDamagedError      the ledger must be set aside and rebuilt
     │   └── FolderLockedError       another bridge holds the run folder
-    ├── InvalidRecordError          bytes that are not what they claim to be
+    ├── InvalidRecordError          malformed bytes or values
     └── ExporterError               a write failed
         ├── RetryableError          try again later
         ├── BlockedError            a person must act
@@ -71,7 +71,7 @@ class FolderLockedError(JournalError):
 
 
 class InvalidRecordError(OtelBridgeError):
-    """Raised when bytes or values are not what they claim to be."""
+    """Raised for malformed bytes or values."""
 
 
 class ExporterError(OtelBridgeError):

@@ -126,11 +126,11 @@ class RunWriter(Protocol):
         ...
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """Write *rows* in their order."""
+        """Write *rows* in order."""
         ...
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
-        """Write *rollouts* in their order."""
+        """Write *rollouts* in order."""
         ...
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
@@ -180,7 +180,7 @@ class WritesPlainTraces(Protocol):
     """Extends a `RunWriter` whose exporter sets `Exporter.takes_traces`."""
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
-        """Write traces that are not rollouts, in their order."""
+        """Write traces that are not rollouts, in order."""
         ...
 
 
@@ -189,7 +189,7 @@ class WritesAlerts(Protocol):
     """Extends a `RunWriter` that shows alerts."""
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
-        """Raise *alerts* in their order. One that comes again, by its id, must not be raised twice."""
+        """Raise *alerts* in order. An alert that is given again (same id) must not be raised twice."""
         ...
 
 
@@ -198,10 +198,10 @@ class WritesSummary(Protocol):
     """Extends a `RunWriter` that shows last values of keys."""
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
-        """Show *values*, full key to value, as the last ones of these keys; other keys keep theirs.
+        """Show *values* (full key to value) as last values of these keys; other keys keep their values.
 
-        Also called for each role right after open with all that is known, so that it must be safe to repeat. A value
-        stays until the next one of its key, also when rows with that key follow.
+        Also called for each role right after open with all known values, so it must be safe to repeat. A value applies
+        until the next one of its key, even when rows with that key follow.
         """
         ...
 
@@ -211,12 +211,12 @@ class WritesMedia(Protocol):
     """Extends a `RunWriter` that shows media. Media of any other writer are counted as left out."""
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
-        """Write *media* in their order. Kinds that the tracker cannot show are counted in ``left_out``."""
+        """Write *media* in order. Kinds that the tracker cannot show are counted in ``left_out``."""
         ...
 
 
 def caution_of(settings: ExporterSettings) -> str:
-    """Return the caution of *settings*, what their destination does not keep; empty when there is none."""
+    """Return what the destination of *settings* does not keep; empty when it keeps everything."""
     return _text_of(settings, "caution")
 
 
@@ -257,8 +257,8 @@ def _text_of(part: object, name: str) -> str:
 class ExporterSettings(Protocol):
     """Holds where an exporter delivers, read from an environment.
 
-    Settings may have one more attribute, ``caution: str``: what this destination does not keep, which ``init()``
-    prints; or empty.
+    Settings may have one more attribute, ``caution: str``. It names what this destination does not keep, and ``init()``
+    prints it; empty when the destination keeps everything.
     """
 
     @property
