@@ -21,7 +21,7 @@ _TIMEOUT_S: Final = 60.0
 
 
 class RayMethod(Protocol):
-    """A method of an actor handle."""
+    """Describes a method of an actor handle."""
 
     def remote(self) -> object:
         """Call it; return the reference of its result."""
@@ -29,7 +29,7 @@ class RayMethod(Protocol):
 
 
 class RayActor(Protocol):
-    """A handle of an actor that a driver holds."""
+    """Describes the handle of an actor that a driver holds."""
 
     @property
     def __ray_terminate__(self) -> RayMethod:
@@ -44,7 +44,7 @@ class _RayExceptions(Protocol):
 
 
 class _Ray(Protocol):
-    """What is used of the package ``ray``."""
+    """Declares the members of ``ray`` that this module uses."""
 
     @property
     def exceptions(self) -> _RayExceptions: ...

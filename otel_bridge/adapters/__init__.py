@@ -1,4 +1,4 @@
-"""Adapters: one module a framework, which enters that framework by its own plug point.
+"""Connects training frameworks: one module per framework, through the framework's own plug point.
 
-A module here imports its framework only when it is imported itself, or later; nothing else imports the module.
+Nothing imports these modules by default. A module imports its framework only when it is imported itself, or later.
 """

@@ -1,4 +1,4 @@
-"""Adapter of Hugging Face Accelerate: a tracker, given as an object or by the name ``otel_bridge``.
+"""Records what Hugging Face Accelerate logs, by a tracker that is given as an object or by the name ``otel_bridge``.
 
 .. code-block:: python
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
 
     class GeneralTracker:
-        """What is used of ``accelerate.tracking.GeneralTracker``."""
+        """Declares the members of ``accelerate.tracking.GeneralTracker`` that this adapter uses."""
 
         def __init__(self) -> None: ...
 
     def on_main_process(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Let *function* run in the main process only."""
+        """Return *function* such that it runs in the main process only."""
         return function
 
 else:
@@ -36,7 +36,7 @@ class OtelBridgeTracker(GeneralTracker):
     """Records what an ``Accelerator`` logs; the main process only, as Accelerate decides.
 
     Args:
-        project: Project; by name, that of ``init_trackers()``.
+        project: Project; for a tracker given by name, that of ``init_trackers()``.
         name: Name of the run.
         role: Role of this process.
         arguments: Further arguments of ``otel_bridge.init()``, e.g. ``group`` or ``tags``.
@@ -60,7 +60,7 @@ class OtelBridgeTracker(GeneralTracker):
 
     @property
     def tracker(self) -> Run | None:
-        """Return the run, which ``get_tracker("otel_bridge", unwrap=True)`` hands out."""
+        """Return the run; ``get_tracker("otel_bridge", unwrap=True)`` returns it too."""
         return self._recording.begin()
 
     @on_main_process
@@ -81,7 +81,7 @@ class OtelBridgeTracker(GeneralTracker):
 
     @on_main_process
     def finish(self) -> None:
-        """End the run, as failed while an exception passes: ``end_training()`` often stands in a ``finally``."""
+        """End the run, as failed while an exception propagates: ``end_training()`` is often in a ``finally``."""
         self._recording.finish("finished" if sys.exc_info()[0] is None else "failed")
 
 

@@ -1,12 +1,12 @@
-"""Adapter of axolotl: a plugin, named by its class path in the configuration.
+"""Records what axolotl's trainer logs, by a plugin that the configuration names by its class path.
 
 .. code-block:: yaml
 
     plugins:
       - otel_bridge.adapters.axolotl.OtelBridgePlugin
 
-It adds the callback of transformers to the trainer that axolotl has made, with the names that the configuration gives
-to any tracker.
+The plugin adds the callback of transformers to axolotl's trainer, with the names that the configuration gives to any
+tracker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from otel_bridge.adapters.parts.framework_run import guarded
 if TYPE_CHECKING:
 
     class BasePlugin:
-        """What is used of ``axolotl.integrations.base.BasePlugin``."""
+        """Declares the members of ``axolotl.integrations.base.BasePlugin`` that this adapter uses."""
 
 else:
     BasePlugin = framework_class("axolotl.integrations.base:BasePlugin", "axolotl>=0.19")
@@ -34,7 +34,7 @@ class OtelBridgePlugin(BasePlugin):
     """Adds the callback that records what axolotl's trainer logs. No method raises."""
 
     def add_callbacks_post_trainer(self, cfg: Any, trainer: Any) -> list[Any]:
-        """Return the callback, which knows *trainer* and so records completions too.
+        """Return the callback; it knows *trainer*, so it records completions too.
 
         Args:
             cfg: axolotl's configuration, recorded below ``axolotl``.

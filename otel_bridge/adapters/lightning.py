@@ -1,4 +1,4 @@
-"""Adapter of Lightning: a logger for ``lightning``, ``pytorch_lightning`` and Fabric, and their entry points.
+"""Records what ``lightning``, ``pytorch_lightning`` and Fabric log, by a logger and their entry points.
 
 .. code-block:: python
 
@@ -74,7 +74,7 @@ class LightningLogger:
 
     @property
     def experiment(self) -> Run:
-        """Return the run; on ranks above 0 one that records nothing."""
+        """Return the run; on ranks above 0, a run that records nothing."""
         run = self._recording.begin() if _is_rank_zero() else None
         return _no_run() if run is None else run
 
@@ -84,7 +84,7 @@ class LightningLogger:
             self._recording.log(metrics, step)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002  # Lightning's signature
-        """Record hyperparameters: a mapping or a namespace. Other loggers' arguments have no meaning here."""
+        """Record hyperparameters: a mapping or a namespace. Further arguments, meant for other loggers, are ignored."""
         if _is_rank_zero() and params:
             self._recording.log_config(params)
 
@@ -110,7 +110,7 @@ class LightningLogger:
 
 
 class LightningAttachment:
-    """Callback that adds a logger when a trainer, or Fabric, is set up."""
+    """Adds a logger when a trainer, or Fabric, is set up."""
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Add a logger to *trainer*, if it has none of this kind."""
@@ -137,7 +137,7 @@ def fabric_callbacks() -> list[Any]:
 
 
 def _callbacks(package: str | None) -> list[Any]:
-    """Return nothing unless ``OTEL_BRIDGE_LIGHTNING`` asks for it; never raise into ``Trainer()``."""
+    """Return no callback unless ``OTEL_BRIDGE_LIGHTNING`` is set; never raise into ``Trainer()``."""
     try:
         if not LIGHTNING.read():
             return []
@@ -164,7 +164,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _logger_class() -> Any:
-    """Return the class of loggers, made once of the base classes of all packages that are loaded.
+    """Return the class of loggers, made once from the base classes of all loaded packages.
 
     Raises:
         MissingExtraError: No package of Lightning is installed.

@@ -1,4 +1,4 @@
-"""Adapter of Ray Tune: a logger callback, for which each trial is a run of its own.
+"""Records the trials of Ray Tune, each as a run of its own, by a logger callback.
 
 .. code-block:: python
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
 
     class LoggerCallback:
-        """What is used of ``ray.tune.logger.LoggerCallback``."""
+        """Declares the members of ``ray.tune.logger.LoggerCallback`` that this adapter uses."""
 
 else:
     LoggerCallback = framework_class("ray.tune.logger:LoggerCallback", "ray[tune]>=2.7")
@@ -80,7 +80,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
     @guarded
     def log_trial_start(self, trial: Any) -> None:
-        """Begin the run of *trial*, or go on with it."""
+        """Begin the run of *trial*, or continue it."""
         self._run_of(trial)
 
     @guarded
@@ -96,7 +96,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
     @guarded
     def on_experiment_end(self, trials: Any, **info: Any) -> None:  # noqa: ARG002  # Tune's signature
-        """End runs that are still open, those of interrupted trials, and wait until all is delivered."""
+        """End the runs that are still open, those of interrupted trials, and wait until all records are delivered."""
         from otel_bridge.emit.arguments import DEFAULT_FINISH_S  # noqa: PLC0415
 
         for trial_id in list(self._open):
@@ -106,7 +106,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
             self._waits.popleft()(max(deadline - time.monotonic(), 0.0))
 
     def _run_of(self, trial: Any) -> _TrialRun | None:
-        """Return the run of *trial*, which begins now if it is not open; ``None`` when it cannot begin."""
+        """Return the run of *trial*, and begin it if it is not open; ``None`` when it cannot begin."""
         trial_id = str(trial.trial_id)
         if trial_id in self._open:
             run = self._open.pop(trial_id)
@@ -147,7 +147,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
 
 class _TrialRun:
-    """The open run of one trial, with what was recorded of its config.
+    """Records the results of one trial in its open run.
 
     Args:
         run: The run, a handle.
@@ -164,7 +164,7 @@ class _TrialRun:
         run.log_config({"tune": {"experiment": experiment, "trial_id": str(trial.trial_id), "experiment_tag": tag}})
 
     def log_result(self, result: Mapping[str, Any]) -> None:
-        """Record a result: a row, and what has changed of the config."""
+        """Record a result: a row, and the changed part of the config."""
         self._log_config(result.get("config"))
         place = {name: result[name] for name in _PLACE if result.get(name) is not None}
         if place != self._place:
@@ -183,7 +183,7 @@ class _TrialRun:
 
 
 def _unless_given(project: str | None) -> str | None:
-    """Return *project*, or ``None`` when a variable of otel-bridge names one, which wins."""
+    """Return *project*, or ``None`` when a variable of otel-bridge names another one, which overrides it."""
     env = environment()
     given = PROJECT.read(env)
     return None if given and given != GENERATED_PROJECT.read(env) else project

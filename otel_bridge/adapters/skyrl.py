@@ -1,11 +1,11 @@
-"""Adapter of SkyRL: one more base class of the experiment.
+"""Records an experiment of SkyRL, by one more base class of it.
 
 .. code-block:: python
 
     class Exp(OtelBridgeExp, BasePPOExp):
         ...
 
-SkyRL's own tracker (``trainer.logger``) and its own trajectory logger go on beside it.
+SkyRL's own tracker (``trainer.logger``) and its own trajectory logger continue to work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
 
     class BasePPOExp:
-        """What is used of ``skyrl.train.entrypoints.main_base.BasePPOExp``."""
+        """Declares the members of ``skyrl.train.entrypoints.main_base.BasePPOExp`` that this adapter uses."""
 
         cfg: Any
 
@@ -44,25 +44,25 @@ else:
 DEFAULT_PROJECT: Final = "skyrl"
 """``trainer.project_name`` of a user who names none."""
 DEFAULT_RUN_NAME: Final = "test_run"
-"""``trainer.run_name`` of a user who names none: it would make one run of all such jobs."""
+"""``trainer.run_name`` of a user who names none; it would join all such jobs in one run."""
 _EVAL: Final = ("eval", "val", "test")
 _MAX_TRACEBACK_CHARS: Final = 10_000
 
 
 class OtelBridgeExp(BasePPOExp):
-    """Base class, before SkyRL's own, that records metrics, config and trajectories of an experiment."""
+    """Records metrics, config and trajectories of an experiment, as a base class before SkyRL's own."""
 
     @functools.cached_property
     def otel_bridge(self) -> ExperimentRecorder:
-        """Return what records this experiment."""
+        """Return the recorder of this experiment."""
         return ExperimentRecorder(self.cfg)
 
     def get_tracker(self) -> Any:
-        """Return SkyRL's tracker, beside which metrics are recorded."""
+        """Return SkyRL's tracker, wrapped so that it also records metrics."""
         return OtelBridgeTracking(super().get_tracker(), self.otel_bridge)
 
     def get_trajectory_logger(self) -> Any:
-        """Return SkyRL's trajectory logger, beside which trajectories are recorded."""
+        """Return SkyRL's trajectory logger, wrapped so that it also records trajectories."""
         return OtelBridgeTrajectoryLogger(super().get_trajectory_logger(), self.otel_bridge)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +134,7 @@ class ExperimentRecorder:
         split: str,
         num_turns: Sequence[int] | None = None,
     ) -> None:
-        """Record all trajectories of a generation: how many a step are kept is up to the settings of otel-bridge.
+        """Record all trajectories of a generation; the settings of otel-bridge limit how many a step keeps.
 
         Args:
             prompts: Prompts: one for each response, or for each trajectory of several responses.
@@ -165,7 +165,7 @@ class ExperimentRecorder:
 
     @guarded
     def log_failure(self, error: BaseException) -> None:
-        """Record an alert with the traceback of the exception that passes, once, and end the run as failed."""
+        """Record one alert with the traceback of the propagating exception, and end the run as failed."""
         if not self._failed:
             self._failed = True
             if (run := self._recording.begin()) is not None:
@@ -189,7 +189,7 @@ class ExperimentRecorder:
 
 
 class _Beside:
-    """Object of SkyRL with all its attributes, some of whose methods also record."""
+    """Wraps an object of SkyRL: it has all its attributes, and some of its methods also record."""
 
     def __init__(self, wrapped: Any, recorder: ExperimentRecorder) -> None:
         self._wrapped, self._recorder = wrapped, recorder
@@ -201,7 +201,7 @@ class _Beside:
 
 
 class OtelBridgeTracking(_Beside):
-    """SkyRL's ``Tracking``, beside which metrics and failures are recorded."""
+    """Wraps SkyRL's ``Tracking``, and records metrics and failures too."""
 
     def __init__(self, wrapped: Any, recorder: ExperimentRecorder) -> None:
         super().__init__(wrapped, recorder)
@@ -218,13 +218,13 @@ class OtelBridgeTracking(_Beside):
         self._wrapped.log_exception(e, step=step)
 
     def finish(self) -> None:
-        """End the run, then SkyRL's own."""
+        """End the run, then SkyRL's own tracking."""
         self._recorder.finish()
         self._wrapped.finish()
 
 
 class OtelBridgeTrajectoryLogger(_Beside):
-    """SkyRL's ``TrajectoryLogger``, beside which trajectories are recorded."""
+    """Wraps SkyRL's ``TrajectoryLogger``, and records trajectories too."""
 
     def log(
         self,

@@ -1,11 +1,12 @@
-"""Adapter of slime and miles: their functions for the logging of rollouts.
+"""Records rollouts of slime and miles, by their two functions for logging rollouts.
 
 .. code-block:: sh
 
     --custom-rollout-log-function-path otel_bridge.adapters.slime.log_rollouts
     --custom-eval-rollout-log-function-path otel_bridge.adapters.slime.log_eval_rollouts
 
-Metrics arrive by ``otel-bridge run --capture wandb``. Both functions return ``False``: the default logging goes on.
+Metrics arrive by ``otel-bridge run --capture wandb``. Both functions return ``False``, so that the default logging
+continues.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final, Literal, cast
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 
 ROLE: Final = "rollout"
-"""Role of the rollouts, that of slime's metrics ``rollout/*``, unless the run of the process has one."""
+"""Role of the rollouts, the same as of slime's metrics ``rollout/*``, unless the run of the process has one."""
 _FINISH_REASONS: Final = {"completed": "stop", "truncated": "length"}
 _lock = threading.Lock()
 _recordings: list[FrameworkRun] = []
@@ -81,7 +82,7 @@ def _step(args: Any, rollout_id: int) -> int:
 
 
 def _rollouts_of(samples: Any, reward_key: str | None) -> list[dict[str, Any]]:
-    """Return what can be read; a sample that cannot is counted, and the others stay."""
+    """Return the rollouts of the readable samples; an unreadable one is counted."""
     found = (_rollout_of(sample, place, reward_key) for place, sample in enumerate(_flat(samples)))
     return [one for one in found if one is not None]
 
@@ -121,7 +122,7 @@ def _rollout_of(sample: Any, place: int, reward_key: str | None) -> dict[str, An
 
 
 def _reward(given: Any, reward_key: str | None) -> tuple[Any, dict[str, float], dict[str, Any]]:
-    """Return the reward, its parts, and what else a dict of rewards has; without a key there are parts only."""
+    """Return the reward, its parts, and the other entries of a dict of rewards; without a key there are parts only."""
     if not isinstance(given, Mapping):
         return given, {}, {}
     entries = cast("Mapping[str, Any]", given)
@@ -135,7 +136,7 @@ def _prompt(prompt: Any) -> list[Any]:
 
 
 def _policy_version(versions: Iterable[Any]) -> int | None:
-    """Return the oldest of the weights that sampled a part of the response."""
+    """Return the oldest version of the weights that sampled a part of the response."""
     return min((int(one) for one in versions if str(one).isdecimal()), default=None)
 
 

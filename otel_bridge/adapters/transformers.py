@@ -1,4 +1,4 @@
-"""Adapter of transformers and TRL: a callback that records rows, and the completions of GRPO and RLOO as rollouts.
+"""Records what trainers of transformers and TRL log, and completions of GRPO and RLOO as rollouts, by a callback.
 
 .. code-block:: python
 
@@ -22,10 +22,10 @@ _REQUIREMENT: Final = "transformers>=4.50"
 if TYPE_CHECKING:
 
     class TrainerCallback:
-        """What is used of ``transformers.TrainerCallback``."""
+        """Declares the members of ``transformers.TrainerCallback`` that this adapter uses."""
 
     class ExportableState:
-        """What is used of ``transformers.trainer_callback.ExportableState``."""
+        """Declares the members of ``transformers.trainer_callback.ExportableState`` that this adapter uses."""
 
 else:
     TrainerCallback = framework_class("transformers:TrainerCallback", _REQUIREMENT)
@@ -99,7 +99,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     def on_log(
         self, args: Any, state: Any, control: Any, model: Any = None, logs: Any = None, **kwargs: Any  # noqa: ARG002
     ) -> None:  # fmt: skip
-        """Record one row, and what a training as a whole has, as last values."""
+        """Record one row, and the totals of a training as last values."""
         if (recording := self._begin(args, state, model)) is not None and logs:
             if last := {key: logs[key] for key in _LAST_VALUES if key in logs}:
                 flos = getattr(state, "total_flos", None)
@@ -111,7 +111,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     @guarded
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Record completions that were generated for the step under way."""
+        """Record completions that were generated for the current step."""
         self._record_completions(args, state, state.global_step + 1, "train")
 
     @guarded
@@ -126,7 +126,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     @guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Let the records reach the trackers. The run goes on: ``train()`` may be called again, and ``evaluate()``."""
+        """Flush the records. The run stays open, because ``train()`` or ``evaluate()`` may follow."""
         if self._recording is not None:
             self._recording.flush()
 
@@ -160,7 +160,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         return RunNames(project, name or before.get("name"), None, default, self._arguments, note)
 
     def _find_trainer(self) -> None:
-        """Take the trainer from the frames that call this: transformers does not pass it to its callbacks."""
+        """Find the trainer in the calling frames, because transformers does not pass it to its callbacks."""
         frame = inspect.currentframe()
         for _ in range(_SEARCHED_FRAMES):
             if self._trainer is not None or frame is None:
@@ -196,7 +196,7 @@ def renamed(logs: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_of(args: Any, model: Any) -> dict[str, Any]:
-    """Return the training arguments, with the model's config below ``model``; what cannot be read is left out."""
+    """Return the training arguments, with the model's config below ``model``, without unreadable entries."""
     config: dict[str, Any] = {**(_arguments_of(args) or {})}
     found = _config_of_model(model)
     return {**config, "model": found} if found else config

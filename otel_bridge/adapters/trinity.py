@@ -1,11 +1,11 @@
-"""Adapter of Trinity-RFT: a monitor, named by its class path in the configuration.
+"""Records what Trinity-RFT logs, by a monitor that the configuration names by its class path.
 
 .. code-block:: yaml
 
     monitor:
       monitor_type: otel_bridge.adapters.trinity.OtelBridgeMonitor
 
-Explorer and trainer have a monitor each, in processes of their own. Both belong to one run, as two roles.
+Explorer and trainer each have a monitor, in their own processes. Both belong to one run, as two roles.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     class Monitor:
-        """What is used of ``trinity.utils.monitor.Monitor``."""
+        """Declares the members of ``trinity.utils.monitor.Monitor`` that this adapter uses."""
 
         def __init__(self, project: str, name: str, role: str, config: Any = None) -> None: ...
 
         def format_data_str(self, data: dict[str, Any], step: int) -> str:
-            """Return the line that Trinity's monitors print of *data*."""
+            """Return the line that Trinity's monitors print for *data*."""
             ...
 
     get_logger: Callable[..., Any]
@@ -96,7 +96,7 @@ class OtelBridgeMonitor(Monitor):
 
 
 def _arguments(group: str | None, config: Any) -> dict[str, Any]:
-    """Return arguments of ``init()``; one that it does not have is named on stderr, and the others hold."""
+    """Return arguments of ``init()``; an unknown one is named on stderr and ignored."""
     from otel_bridge.emit.console import say  # noqa: PLC0415
 
     given: Mapping[str, Any] = getattr(getattr(config, "monitor", None), "monitor_args", None) or {}
@@ -112,5 +112,5 @@ def _arguments(group: str | None, config: Any) -> dict[str, Any]:
 
 
 def _without_nan(cell: Any) -> Any:
-    """Return ``None`` for the NaN that pandas puts where a row has no value."""
+    """Return ``None`` for the NaN of a missing value in pandas."""
     return None if isinstance(cell, float) and cell != cell else cell  # noqa: PLR0124  # a NaN equals no other

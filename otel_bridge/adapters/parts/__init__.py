@@ -1,1 +1,1 @@
-"""What adapters share, and what one of them keeps apart from the module that its users name."""
+"""Code that several adapters share, and parts of single adapters."""

@@ -1,4 +1,4 @@
-"""Import of a class of a framework; a missing framework is an error that names it and what to install."""
+"""Imports a class of a framework; a missing framework is an error that names what to install."""
 
 from __future__ import annotations
 

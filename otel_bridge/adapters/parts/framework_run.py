@@ -1,8 +1,8 @@
-"""The run of a framework's logger: begun when it is first used, and never an exception in the framework.
+"""Records what a framework's logger is given; the run begins with the first record, and no exception leaves it.
 
 A framework builds its loggers early, calls them in every process, and ends them after each phase. So a run begins with
-its first record, and a record after the end of the run begins it again. A run that the program has begun itself, with
-``otel_bridge.init()``, is used as it is, and the program ends it.
+its first record, and a record after the end of the run begins it again. If the program
+has already called ``otel_bridge.init()``, that run is used, and the adapter does not end it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _OWN_ARGUMENTS: Final = frozenset({"project", "name", "role", "config"})
 
 @dataclass(frozen=True, slots=True)
 class RunNames:
-    """Names that a framework gives its run. Variables of otel-bridge win over them.
+    """Holds the names that a framework gives its run. Variables of otel-bridge override them.
 
     Attributes:
         project: Project.
         name: Name of the run.
         role: Role of this process.
-        default_project: Project that the framework uses when its user names none; trackers' variables win over it.
+        default_project: Project that the framework uses when its user names none; trackers' variables override it.
         arguments: Further arguments of ``otel_bridge.init()``.
         default_note: Line that is printed, once, when the default project is used.
     """
@@ -73,14 +73,14 @@ class FrameworkRun:
         self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy in another process needs: the run begins there by itself."""
+        """Return what a copy in another process needs to begin its own part of the run."""
         return {"framework": self.framework, "names": self.names, "config": self._config}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__(state["framework"], state["names"], state["config"])  # type: ignore[misc]
 
     def begin(self) -> Run | None:
-        """Return the run, which begins now if it has not yet; ``None`` when it cannot begin, which is printed once."""
+        """Return the run, and begin it if necessary; print once why it cannot begin, and return ``None`` then."""
         from otel_bridge.emit import api  # noqa: PLC0415  # only programs that record pay for it
 
         with self._lock:
@@ -126,7 +126,7 @@ class FrameworkRun:
             run.log_generations(**columns)
 
     def flush(self) -> None:
-        """Let what is recorded reach the trackers, at the end of a phase. The run stays open."""
+        """Flush the records."""
         with self._lock:
             run = self._run
         if run is not None:
@@ -170,7 +170,7 @@ class FrameworkRun:
 
 
 class _Begun:
-    """The run that an adapter has begun in this process, and the environment before it."""
+    """Holds the run that an adapter has begun in this process, and the environment before it."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -182,7 +182,7 @@ class _Begun:
         self.lock = threading.RLock()
 
     def environment_before(self) -> dict[str, str]:
-        """Return the variables of the user: those that the present run set for its children are not among them."""
+        """Return the user's variables, without those that the present run set for its children."""
         return environment() if self.environment is None else self.environment
 
     def forget(self, run: Run) -> None:
@@ -196,7 +196,7 @@ _begun = _Begun()
 
 
 class _Notes:
-    """Lines that are printed once in this process."""
+    """Prints lines once in this process."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
@@ -246,7 +246,7 @@ def checked_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def guarded(call: Callable[P, T]) -> Callable[P, T | None]:
-    """Return *call* such that an exception in it is counted as a drop and does not reach the framework."""
+    """Return *call* such that an exception in it is counted as a drop and never reaches the framework."""
 
     @functools.wraps(call)
     def guarding(*given: P.args, **named: P.kwargs) -> T | None:
@@ -260,7 +260,7 @@ def guarded(call: Callable[P, T]) -> Callable[P, T | None]:
 
 
 class _Failures:
-    """Failures of adapters while no run records: the next run counts them. The first one is printed at once."""
+    """Counts failures of adapters while no run records, for the next run; prints the first one at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -278,7 +278,7 @@ class _Failures:
             return self._number == 1
 
     def hand_over(self, run: Run) -> None:
-        """Let *run* count the failures, if it records."""
+        """Count the failures in *run*, if it records."""
         with self._lock:
             number, first = self._number, self._first
             if not number or not run.recording:
@@ -302,7 +302,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def count_failure(what: str, exc: Exception) -> None:
-    """Count that an adapter failed in *what*: in the run that records, else in the next one."""
+    """Count a failure of an adapter in *what*: in the run that records, else in the next one."""
     from otel_bridge.emit import api  # noqa: PLC0415
     from otel_bridge.emit.console import say  # noqa: PLC0415
 

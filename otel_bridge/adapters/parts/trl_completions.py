@@ -15,7 +15,7 @@ from otel_bridge.emit.rollouts.rollout import Rollout
 
 
 class CompletionReader:
-    """Remembers the last batch of one trainer. For the thread that trains."""
+    """Reads the new completions of one trainer; remembers its last batch. For the thread that trains."""
 
     def __init__(self) -> None:
         self._before: list[object] = []  # kept, so that no new entry can have the identity of one of these
@@ -26,7 +26,7 @@ class CompletionReader:
         """Return the rollouts that are new since the last call.
 
         Args:
-            trainer: A trainer of TRL; of any other the result is empty.
+            trainer: A trainer of TRL; the result of any other trainer is empty.
             step: Step that consumes the completions.
             split: ``train`` or ``eval``.
         """

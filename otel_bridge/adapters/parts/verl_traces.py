@@ -99,7 +99,7 @@ def _op(config: Any, real_op: Callable[..., Any]) -> Callable[..., Any]:
 def _call(
     live: LiveRollout, func: Callable[..., Any], owner: Any, given: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Generator[Callable[[Any], object]]:
-    """Record one traced call: the outermost one is the rollout, others are spans inside."""
+    """Record one traced call: the outermost one is the rollout, the others are spans inside it."""
     inputs = _inputs(func, owner, given, named) or {}
     if _outermost.get():
         token = _outermost.set(False)
@@ -129,7 +129,7 @@ def _inputs(func: Callable[..., Any], owner: Any, given: tuple[Any, ...], named:
 
 @guarded
 def _conversation(live: LiveRollout, owner: Any, inputs: Mapping[str, Any], result: Any) -> None:
-    """Take prompt, response and reward of an agent loop."""
+    """Record prompt, response and reward of an agent loop."""
     prompt: Any = inputs.get("raw_prompt")
     prompt = inputs.get("messages") if prompt is None else prompt
     prompt_ids, response_ids = _field(result, "prompt_ids"), _field(result, "response_ids")
@@ -175,7 +175,7 @@ def _answered(tool: Any, result: Any) -> None:
 
 
 def _text(owner: Any, tokens: Any) -> str | None:
-    """Return tokens as text, where the traced object has a tokenizer."""
+    """Return tokens as text, if the traced object has a tokenizer."""
     decode = getattr(getattr(owner, "tokenizer", None), "decode", None)
     return str(decode(tokens)) if callable(decode) else None
 

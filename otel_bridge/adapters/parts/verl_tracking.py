@@ -1,4 +1,4 @@
-"""verl's tracking: the backend ``otel_bridge``, validation generations and training batches.
+"""Records what verl tracks: the backend ``otel_bridge``, validation generations and training batches.
 
 verl has no registry, so its classes are wrapped. No run begins before the backend is named:
 ``trainer.logger=[console,otel_bridge]``.
@@ -32,7 +32,7 @@ _batch: ContextVar[Any] = ContextVar("otel_bridge_verl_batch", default=None)
 
 
 class VerlLogger:
-    """The backend ``otel_bridge`` of one ``Tracking``.
+    """Implements the backend ``otel_bridge`` of one ``Tracking``.
 
     Args:
         project_name: Project.
@@ -146,7 +146,7 @@ def _log_generations(generations: Any, samples: Sequence[Sequence[Any]], step: i
 
 @functools.cache
 def rollouter_run(project_name: str | None, experiment_name: str | None) -> FrameworkRun:
-    """Return the run of a process that makes rollouts and has no ``Tracking``."""
+    """Return the run of a process that produces rollouts and has no ``Tracking``."""
     return FrameworkRun("verl", RunNames(project_name, experiment_name, "rollouter"))
 
 
@@ -154,7 +154,7 @@ def rollouter_run(project_name: str | None, experiment_name: str | None) -> Fram
 
 
 def wrap_trainers() -> None:
-    """Let the trainers of this process record the batches that they dump (``trainer.rollout_data_dir``)."""
+    """Wrap the trainers of this process to record the batches that they dump (``trainer.rollout_data_dir``)."""
     for module, name in _TRAINERS.items():
         trainer: Any = getattr(sys.modules.get(module), name, None)
         if trainer is not None and _is_first_time(trainer):
