@@ -1,4 +1,4 @@
-"""Lines on stderr: one at ``init()``, one at ``finish()``, and warnings."""
+"""Prints lines on stderr: one at ``init()``, one at ``finish()``, and warnings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def kept_without_exporter(folder: Path, exporters: Sequence[str], *, delivered: 
         delivered: Whether a bridge of another process delivers it.
     """
     if delivered:
-        return f"{folder}, from where the run's bridge delivers; no exporter chosen here"
+        return f"{folder}, which the run's bridge delivers; no exporter chosen here"
     named = f" --exporters {exporters[0]}" if exporters else ""
     others = f" (or {', '.join(exporters[1:])})" if len(exporters) > 1 else ""
     command = f"otel-bridge drain{named} {shlex.quote(str(folder))}"

@@ -76,7 +76,7 @@ def test_a_process_that_forgets_the_exporter_is_delivered_by_the_bridge_of_its_r
     owner.communicate(b"\n")
 
     assert joined.returncode == 0, joined.stderr
-    assert "from where the run's bridge delivers; no exporter chosen here" in joined.stderr
+    assert "which the run's bridge delivers; no exporter chosen here" in joined.stderr
     assert rows(base, "explorer/reward") == [1]
 
 

@@ -21,13 +21,13 @@ _MAX_LINES: Final = 20
 
 
 class CaptureTable:
-    """Folder in which the captured processes count, and the table made of it; without a capture neither.
+    """Makes the folder in which captured processes count calls, and prints the table; does nothing without a capture.
 
     Args:
-        variables: Environment variables of the capture; empty: nothing is captured.
+        variables: Environment variables of the capture; empty when nothing is captured.
 
     Attributes:
-        environment: The variables, with that of the folder.
+        environment: The variables, and the one that names the folder.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:

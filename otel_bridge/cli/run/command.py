@@ -45,7 +45,7 @@ _LAST_DATA_S: Final = 0.5
     "captured",
     default="",
     metavar="NAMES",
-    help="Record what CMD logs to these instead: wandb, trackio, tensorboard (OTEL_BRIDGE_CAPTURE_MODE).",
+    help="Capture what CMD logs to wandb, trackio or tensorboard (mode: OTEL_BRIDGE_CAPTURE_MODE).",
 )
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj

@@ -199,7 +199,7 @@ class _Service:
 
     def _end(self) -> int:
         limit_s = DRAIN_S if self._drain_s is None else self._drain_s
-        self._log.log_line(f"shuts down: refuses new data and delivers what is stored for at most {limit_s:g} s")
+        self._log.log_line(f"shutting down: refusing new data, delivering what is stored for at most {limit_s:g} s")
         self._end_own_metrics()
         if self._receiver is not None:
             self._receiver.refuse("the service is shutting down; send it again")
@@ -212,7 +212,9 @@ class _Service:
         lines = [f"{run.run_id}: {line}" for run in remaining.values() for line in undelivered(run, self._host.hanging)]
         for line in lines:
             self._log.log_line(line, level="warning")
-        rest = f"not everything is delivered, the rest stays in {self._base}" if lines else "nothing remains"
+        rest = (
+            f"not everything is delivered, the remaining records stay in {self._base}" if lines else "nothing remains"
+        )
         self._log.log_line(f"ended; {rest}")
         return 1 if lines else 0
 

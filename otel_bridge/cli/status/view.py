@@ -63,7 +63,7 @@ def _undelivered(state: RunState, *, live: bool) -> Sequence[str]:
     """Return one line for each reason why records reach no tracker that the report, which is older, does not show."""
     lines = [f"this version cannot serve the run: {state.refused}"] if state.refused else []
     if state.unread_bytes and not live:
-        lines.append(f"{size(state.unread_bytes)} came after the last bridge ended, and no bridge has read them")
+        lines.append(f"{size(state.unread_bytes)} arrived after the last bridge exited and are unread")
     return lines
 
 
@@ -93,7 +93,7 @@ def warnings(report: Report) -> Sequence[str]:
         if count
     ]
     if report.missing_rows:
-        lines.append(f"{report.missing_rows} rows are missing: their numbers were never received")
+        lines.append(f"{report.missing_rows} rows are missing (gaps in their numbers)")
     return [*lines, *without_messages(report)]
 
 
@@ -175,7 +175,7 @@ def space_line(found: Overview) -> str:
         line += f", held by {holder}"
     line += _of_ended(found.runs, used) if 2 * used >= limit else ""
     left_s = lasts_s(found.runs, found.room, found.time_unix_ns)
-    return line if left_s is None else f"{line}; full in {age(left_s)} at this pace, if nothing is delivered"
+    return line if left_s is None else f"{line}; full in {age(left_s)} at the present rate"
 
 
 def state_line(state: RunState, *, here: bool) -> str:
@@ -186,13 +186,13 @@ def state_line(state: RunState, *, here: bool) -> str:
     steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
     trackers = "; ".join(
         f"{name} {one.state}, {max(report.position - one.written, 0)} waiting"
-        + f", {one.backlog} rewards later" * bool(one.backlog)
+        + f", {one.backlog} rewards deferred" * bool(one.backlog)
         + f", {one.reason}" * bool(one.reason)
         for name, one in report.exporters.items()
     )
     refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
     unread_bytes = 0 if state.bridge_alive else state.unread_bytes
-    waits = f"; {size(unread_bytes)} that no bridge has read" if unread_bytes else ""
+    waits = f"; {size(unread_bytes)} unread" if unread_bytes else ""
     waits += f"; {report.media:,} media" if report.media else ""
     waits += f"; {report.alerts:,} alerts, last {report.last_alert.get('title', '')}" if report.alerts else ""
     return f"{report.project}/{report.name} ({state.run_id}) {report.status} {steps}; {trackers}{waits}{refused}"
@@ -223,7 +223,7 @@ def _status(report: Report, *, live: bool) -> Text:
     if live:
         # A process that crashed may be restarted; until then its run is neither running nor over.
         alive = any(process.alive for process in report.processes.values())
-        return Text("running" if alive or not report.processes else "ending, none of its processes runs", style="cyan")
+        return Text("running" if alive or not report.processes else "ending (none of its processes runs)", style="cyan")
     since_s = max(time.time() - report.time_unix_ns / 1e9, 0)
     return Text(f"{report.status}, no bridge, last seen {age(since_s)} ago", style="yellow")
 

@@ -42,7 +42,7 @@ class Service:
         assert self.process.stderr is not None
         for _ in range(times):
             self.process.send_signal(signal.SIGTERM)
-            while "shuts down: refuses" not in said:
+            while "shutting down: refusing" not in said:
                 said += self.process.stderr.readline()
         rest = self.process.communicate(timeout=HANG_S)[1]
         return self.process.returncode, said + rest
