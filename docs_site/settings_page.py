@@ -42,7 +42,7 @@ otel-bridge also reads these variables:
 | attempt | `TORCHELASTIC_RESTART_COUNT`, `SLURM_RESTART_COUNT` |
 | identity of the run in W&B | `WANDB_{RUN_ID,ENTITY,PROJECT,NAME,RUN_GROUP,TAGS,NOTES,JOB_TYPE,RESUME,SWEEP_ID}` |
 | identity of the run in MLflow | `MLFLOW_{RUN_ID,EXPERIMENT_NAME}` |
-| identity of the run in Trackio | `TRACKIO_PROJECT`; `TRACKIO_SPACE_ID` (kept with the run; the bridge writes to its own) |
+| identity of the run in Trackio | `TRACKIO_PROJECT`; `TRACKIO_SPACE_ID` (kept; the bridge writes to its own) |
 
 The trackers' own libraries read their credentials. No credential is written into a run folder.
 """

@@ -34,7 +34,7 @@ RESUME = Setting(
     "WANDB_RESUME",
     "allow",
     one_of(*RESUMES),
-    "What W&B does with an existing run of the same id: allow, must, never or auto.",
+    "What to do with a W&B run of the same id: allow, must, never or auto.",
 )
 INIT_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S", 30.0, seconds, "Time limit for opening a run.")
 FINISH_TIMEOUT_S = Setting("OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S", 20.0, seconds, "Time limit for ending a run.")

@@ -26,7 +26,7 @@ def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path
         "OTEL_BRIDGE_MLFLOW_WAL 1 environment "
         "Use write-ahead mode for an SQLite store, about 1.5 times as fast; not for network file systems." in lines
     )
-    assert "WANDB_RESUME allow default What W&B does with an existing run of the same id: allow, must, never or auto." in lines
+    assert "WANDB_RESUME allow default What to do with a W&B run of the same id: allow, must, never or auto." in lines
     assert "file yes" in lines
     assert lines[-1] == "✓ nothing is wrong"
     assert not (tmp_path / ".otel-bridge").exists()
