@@ -1,7 +1,7 @@
-"""The exporter ``webhook``: posts each alert of a run to ``OTEL_BRIDGE_ALERT_WEBHOOK``, as Slack takes it, once.
+"""Posts each alert of a run once to ``OTEL_BRIDGE_ALERT_WEBHOOK``, in Slack's format: the exporter ``webhook``.
 
-Before a request the alert's position is stored as begun. A clear refusal (no connection, 429, 5xx) deletes it,
-and the bridge retries. If the outcome is unknown (no answer, or a kill meanwhile), the alert is not sent again: a
+Before a request the alert's position is stored as begun. A clear refusal (no connection, 429, 5xx except 504) deletes
+it, and the bridge retries. If the outcome is unknown (no answer, 408, 504, or a kill), the alert is not sent again: a
 person would be called twice. Such alerts are counted as left out.
 
 The address is a secret. Errors of requests and urllib3 name it, so that no text of theirs leaves this module.
