@@ -14,7 +14,7 @@ EXTRAS = ("", "wandb", "mlflow", "trackio")
 FRAMEWORKS = Path(__file__).with_name("frameworks")
 PYTHON = {"nemo-rl": "3.13"}
 """Of a framework that wants another than 3.12."""
-_OLD = "its OpenTelemetry 1.26 and protobuf 4.25 are older than any opentelemetry-proto that has what is needed"
+_OLD = "its OpenTelemetry 1.26 and protobuf 4.25 are older than every opentelemetry-proto that otel-bridge supports"
 EXPECTED = {
     **{("skyrl-agent", extra): _OLD for extra in EXTRAS},
     ("areal", "trackio"): "its Trackio 0.22 has no traces",

@@ -40,22 +40,22 @@ print(json.dumps([version(name), list(less)]))
 _PAGE: Final = """\
 # Versions of trackers
 
-This page is for you when you choose a version of a tracker, or install otel-bridge beside a framework. It lists the
-versions that are tested, what each shows less, and which extras install beside which framework.
+This page is for you when you choose a version of a tracker, or install otel-bridge with a framework. It shows the
+tested versions, what each lacks, and which extras install together with which framework.
 
-`make test-versions` writes this page from its own results. Each line is a fresh environment with one version of a
-tracker. The contract suite, other suites of the exporter and the conformance job run in it, read back through the
-tracker's own API. An exporter probes what it uses of a tracker when its writer opens. Another version works where its
-calls exist.
+`make test-versions` generates this page from its results. Each line is a fresh environment with one version of a
+tracker. The contract suite, other suites of the exporter and the conformance job run in it, and read back through the
+tracker's own API. When its writer opens, an exporter checks the calls that it uses. So other versions with these calls
+work too.
 
-| tracker | version | beside | who has it | tests passed | shows less |
+| tracker | version | installed with | who has it | tests passed | lacks |
 |---|---|---|---|---|---|
 {rows}
 
-## Beside the pins of frameworks
+## Together with frameworks
 
 The table shows whether `otel-bridge` installs into an environment with the pins of a framework's own lock, of August
-2026 (AReaL: May). Where it does not, run the bridge in [an environment of its own](other-environments.md).
+2026 (AReaL: May). If it does not, run the bridge in [a separate environment](other-environments.md).
 
 {table}
 
