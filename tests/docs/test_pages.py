@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ from docs_site import settings_page
 from otel_bridge import settings
 from otel_bridge.cli.main import main
 from otel_bridge.emit.drops import MEANING
+from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -128,6 +130,13 @@ def _constants() -> set[str]:
     return {str(getattr(module, name)) for module in loaded for name in names if hasattr(module, name)} | {
         "rollout_empty_prompt"  # counted in a loop over names
     }
+
+
+@pytest.mark.parametrize("kind", [Report, ProcessReport, ExporterReport, BridgeReport])
+def test_the_page_of_the_run_folder_names_every_field_of_the_report(kind: type[object]) -> None:
+    documented = set(re.findall(r"`([a-z_]+)`", page("docs/run-folder.md").partition("## report.json")[2]))
+
+    assert sorted({field.name for field in dataclasses.fields(kind)} - documented) == []  # type: ignore[arg-type]
 
 
 def test_pictures_are_small_enough_for_a_checkout() -> None:
