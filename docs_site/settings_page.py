@@ -51,7 +51,7 @@ The trackers' own libraries read their credentials. No credential is written int
 def page() -> str:
     """Return the page as it should be."""
     core = _table(settings.declared())
-    trackers = _table(setting for name in _TRACKERS for setting in exporter.load(name).declares)
+    trackers = _table(setting for name in _TRACKERS for setting in exporter.load(name).settings)
     content = _table(settings.content_of(name) for name in exporter.available() if name in _OURS)
     return f"{_HEAD}\n{core}\n## Settings of one exporter\n\n{trackers}\n{_CONTENT}\n{content}\n{_OTLP}"
 

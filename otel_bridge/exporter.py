@@ -292,14 +292,15 @@ class Exporter:
     """Describes one tracker to the bridge, and opens its writers.
 
     Attributes:
-        settings: Returns the settings of an environment and a working folder; raises `ConfigError`. Imports no tracker.
+        read_settings: Returns the settings of an environment and a working folder; raises `ConfigError`. Imports no
+            tracker.
         ordered: Whether calls must follow the ledger's order; else a batch is sorted by kind.
         open: Imports the tracker and returns the writer; raises the same errors as a writer's methods.
         requires: Modules that must be installed.
         extra: Extra of otel-bridge that installs them.
-        held: Reads back through the tracker's own API, after the writer has closed; ``None`` when nothing can be read
-            back.
-        declares: The variables that the exporter reads besides those of its destination, for ``otel-bridge doctor``.
+        read_back: Counts what the tracker shows, through its own API, after the writer has closed; ``None`` when it
+            cannot.
+        settings: The variables that the exporter reads besides those of its destination, for ``otel-bridge doctor``.
         takes_traces: Whether its writer is a `WritesPlainTraces`, which also gets traces that are not rollouts.
         window_records: Most records of one batch, after which *written* advances; larger when each call is expensive.
         probe: Imports the tracker and returns what a writer's ``degraded`` would be, for ``otel-bridge doctor``; opens
@@ -307,13 +308,13 @@ class Exporter:
         tested_with: Versions of the tracker that the exporter was tested with, for ``otel-bridge doctor``.
     """
 
-    settings: Callable[[Mapping[str, str], Path], ExporterSettings]
+    read_settings: Callable[[Mapping[str, str], Path], ExporterSettings]
     ordered: bool
     open: Callable[[RunInfo, ExporterSettings, WriterMemory], RunWriter]
     requires: tuple[str, ...] = ()
     extra: str | None = None
-    held: Callable[[RunInfo, ExporterSettings], TrackerCounts] | None = None
-    declares: tuple[Setting[Any], ...] = ()
+    read_back: Callable[[RunInfo, ExporterSettings], TrackerCounts] | None = None
+    settings: tuple[Setting[Any], ...] = ()
     takes_traces: bool = False
     window_records: int = 1_000
     probe: Callable[[ExporterSettings], Sequence[str]] | None = None

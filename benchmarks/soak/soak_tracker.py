@@ -69,4 +69,4 @@ def _open(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> Wri
     return Writer(run, settings)
 
 
-exporter = Exporter(settings=_settings, ordered=True, open=_open)
+exporter = Exporter(read_settings=_settings, ordered=True, open=_open)

@@ -80,7 +80,7 @@ def _mlflow(folder: Path) -> list[tuple[float, float, float]]:
     """Return rollouts/s of each round: ours, the same request posted bare, and its spans alone posted bare."""
     with mlflow_server(folder) as url:
         exporter = otel_bridge_mlflow.exporter
-        settings = exporter.settings({"MLFLOW_TRACKING_URI": url}, folder)
+        settings = exporter.read_settings({"MLFLOW_TRACKING_URI": url}, folder)
         writer = open_writer(exporter, samples.run_info(folder, "bench"), settings, MemoryTable())
         session = requests.Session()
 
@@ -155,7 +155,7 @@ def _post_of(act: Callable[[], object]) -> _Post:
 def _trackio(folder: Path) -> list[tuple[float, float]]:
     count = _ROLLOUTS
     exporter = otel_bridge_trackio.exporter
-    settings = exporter.settings({"TRACKIO_DIR": str(folder / "trackio")}, folder)
+    settings = exporter.read_settings({"TRACKIO_DIR": str(folder / "trackio")}, folder)
     run = samples.run_info(folder, "bench", project="ours")
     writer = open_writer(exporter, run, settings, MemoryTable())
     writer.write_rollouts(_rollouts(8, "warm"))

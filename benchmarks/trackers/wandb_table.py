@@ -36,7 +36,7 @@ def run() -> list[Result]:
 
 def _measured(folder: Path, server: WandbServer, env: dict[str, str]) -> list[Result]:
     info = samples.run_info(folder, "bench")
-    writer = open_writer(exporter, info, exporter.settings(env, folder), MemoryTable())
+    writer = open_writer(exporter, info, exporter.read_settings(env, folder), MemoryTable())
     began = time.perf_counter()
     position = 0
     for step in range(1, _STEPS + 1):

@@ -87,4 +87,4 @@ def _settings(env: Mapping[str, str], cwd: Path) -> CsvSettings:
     return CsvSettings(cwd / (env.get("OTEL_BRIDGE_CSV_DIR") or "csv"))
 
 
-exporter = Exporter(settings=_settings, ordered=True, open=CsvRunWriter)
+exporter = Exporter(read_settings=_settings, ordered=True, open=CsvRunWriter)

@@ -157,4 +157,4 @@ def _settings(env: Mapping[str, str], cwd: Path) -> TensorBoardSettings:
     return TensorBoardSettings(cwd / (env.get("OTEL_BRIDGE_TENSORBOARD_DIR") or "tensorboard"))
 
 
-exporter = Exporter(settings=_settings, ordered=True, open=TensorBoardRunWriter, requires=("tensorboardX",))
+exporter = Exporter(read_settings=_settings, ordered=True, open=TensorBoardRunWriter, requires=("tensorboardX",))

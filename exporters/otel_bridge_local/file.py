@@ -83,7 +83,7 @@ def open_file(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) ->
     return FileRunWriter(run, settings, memory)
 
 
-def held(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
+def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """Return the counts of what the files hold of *run*."""
     del settings
     numbers = rollouts = 0

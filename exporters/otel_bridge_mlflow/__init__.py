@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from otel_bridge.exporter import Exporter
-from otel_bridge_mlflow.read_back import held
+from otel_bridge_mlflow.read_back import tracker_counts
 from otel_bridge_mlflow.settings import TIMEOUT_S, WAL, MlflowSettings
 from otel_bridge_mlflow.writer import open_writer, probe
 
 __all__ = ["exporter"]
 
 exporter = Exporter(
-    settings=MlflowSettings.from_environment,
+    read_settings=MlflowSettings.from_environment,
     ordered=False,
     open=open_writer,
     requires=("mlflow",),
     extra="mlflow",
-    held=held,
-    declares=(WAL, TIMEOUT_S),
+    read_back=tracker_counts,
+    settings=(WAL, TIMEOUT_S),
     probe=probe,
     tested_with="3.7 to 3.17",
 )

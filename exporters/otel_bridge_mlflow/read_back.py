@@ -14,7 +14,7 @@ from otel_bridge_mlflow.settings import mlflow_settings
 _TRACES: Final = 500
 
 
-def held(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
+def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """Count the points and traces of *run*; none when MLflow does not know it.
 
     Raises:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from otel_bridge.exporter import Exporter
 from otel_bridge_trackio.settings import TIMEOUT_S, TrackioSettings
 from otel_bridge_trackio.versions import TESTED_WITH
-from otel_bridge_trackio.writer import held, open_writer, probe
+from otel_bridge_trackio.writer import open_writer, probe, tracker_counts
 
 __all__ = ["exporter"]
 
 exporter = Exporter(
-    settings=TrackioSettings.from_environment,
+    read_settings=TrackioSettings.from_environment,
     ordered=False,
     open=open_writer,
     requires=("trackio",),
     extra="trackio",
-    held=held,
+    read_back=tracker_counts,
     probe=probe,
     tested_with=TESTED_WITH,
-    declares=(TIMEOUT_S,),
+    settings=(TIMEOUT_S,),
     window_records=4_000,  # each call of Trackio's store first runs its whole schema, which takes 3 to 6 ms
 )

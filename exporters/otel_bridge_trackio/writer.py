@@ -52,7 +52,7 @@ def probe(settings: ExporterSettings) -> Sequence[str]:
     return abilities_of(settings).degraded
 
 
-def held(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
+def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """Return the counts of what Trackio's own API shows of *run*."""
     if not isinstance(settings, TrackioSettings):
         raise TypeError(f"expected TrackioSettings, got {type(settings).__name__}")

@@ -20,7 +20,7 @@ from otel_bridge_wandb.settings import WandbSettings, entity_of, project_of, run
 _OWN: Final = frozenset({"_step", "_runtime", "_timestamp"})
 
 
-def held(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
+def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """Count the numbers and rollouts that W&B, or an offline directory, shows of *run*.
 
     Raises:

@@ -111,4 +111,4 @@ class ExporterEnvironment:
         exporter = self.load(name)
         content_of(name).read(self.env)
         env = {**named, **self.env} if self.from_segments else self.env
-        return exporter, exporter.settings(env, self.cwd)
+        return exporter, exporter.read_settings(env, self.cwd)

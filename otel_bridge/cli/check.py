@@ -80,10 +80,10 @@ def _problem(name: str, state: ExporterReport, run: RunInfo, env: Mapping[str, s
     if name == exporter.OTLP:
         return ""
     chosen = exporter.load(name)
-    if chosen.held is None:
+    if chosen.read_back is None:
         return ""
     try:
-        held = chosen.held(run, chosen.settings(env, Path.cwd()))
+        held = chosen.read_back(run, chosen.read_settings(env, Path.cwd()))
     except OtelBridgeError as exc:
         return f"cannot be read back: {exc}"
     if held.numbers and held.rollouts:

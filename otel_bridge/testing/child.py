@@ -104,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
     """Do the job that lies pickled at ``argv[0]``."""
     job: ChildJob = pickle.loads(Path(argv[0]).read_bytes())  # noqa: S301  # written by run_child
     exporter = load_target(job.target)
-    settings = exporter.settings(job.environment, job.cwd)
+    settings = exporter.read_settings(job.environment, job.cwd)
     writer = open_writer(exporter, job.run, settings, FileMemory(job.memory))
     held = writer.durable()
     for call in job.calls:

@@ -5,7 +5,7 @@ or hangs where it was asked to. ``recorder.exporter`` goes wherever an `Exporter
 
     recorder = Recorder()
     recorder.fail(RetryableError("down"), position=5, times=2)
-    writer = recorder.exporter.open(run, recorder.exporter.settings({}, Path()), MemoryTable())
+    writer = recorder.exporter.open(run, recorder.exporter.read_settings({}, Path()), MemoryTable())
 
 Thread-safe: a delivery thread writes while a test waits with `RecordingTracker.wait_for`.
 """
@@ -124,7 +124,7 @@ class RecordingTracker:
         self.calls: list[RecordedCall] = []
         self.waiting: list[RecordedCall] = []
         self.runs: dict[str, RecordedRun] = {}
-        self.exporter = Exporter(settings=RecorderSettings.read, ordered=ordered, open=self._open)
+        self.exporter = Exporter(read_settings=RecorderSettings.read, ordered=ordered, open=self._open)
         self._faults: list[_InjectedFault] = []
         self._changed = threading.Condition(threading.RLock())
 

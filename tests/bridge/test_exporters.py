@@ -39,7 +39,7 @@ def test_places_of_the_segments_count_only_where_the_own_environment_is_silent()
         seen.append(dict(env))
         return Nowhere()
 
-    exporter = Exporter(settings=settings, ordered=True, open=lambda run, settings, memory: pytest.fail("opened"))
+    exporter = Exporter(read_settings=settings, ordered=True, open=lambda run, settings, memory: pytest.fail("opened"))
     own, named = {"A": "own", "KEY": "secret"}, {"A": "named", "B": "named"}
 
     ExporterEnvironment(own, Path(), lambda name: exporter).resolve("x", named)

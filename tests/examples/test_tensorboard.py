@@ -120,7 +120,7 @@ def test_roles_are_folders_of_their_own_and_the_bytes_are_one_run(tmp_path: Path
     from otel_bridge.testing.child import FileMemory
 
     run = samples.run_info(tmp_path, "a run")
-    settings = exporter.settings({}, tmp_path)
+    settings = exporter.read_settings({}, tmp_path)
     writer = exporter.open(run, settings, FileMemory(tmp_path / "memory"))
     deliver(writer, samples.placed([samples.row(1, role=role) for role in ("trainer", "../up", None)]))
     writer.close()

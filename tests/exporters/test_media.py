@@ -71,7 +71,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> RunInfo:
 def test_files_lie_beside_the_lines_that_name_them(run: RunInfo, tmp_path: Path) -> None:
     memory = MemoryTable()
     for _ in range(2):
-        writer = open_writer(file_exporter, run, file_exporter.settings({}, tmp_path), memory)
+        writer = open_writer(file_exporter, run, file_exporter.read_settings({}, tmp_path), memory)
         deliver(writer, some())
         writer.close()
 
@@ -108,7 +108,9 @@ def test_the_console_prints_a_line_for_each(run: RunInfo) -> None:
 def test_trackio_shows_media_from_its_own_folder(run: RunInfo) -> None:
     memory = MemoryTable()
     for _ in range(2):
-        deliver(open_writer(trackio_exporter, run, trackio_exporter.settings(ENVIRONMENT, Path.cwd()), memory), some())
+        deliver(
+            open_writer(trackio_exporter, run, trackio_exporter.read_settings(ENVIRONMENT, Path.cwd()), memory), some()
+        )
 
     rows = rows_in(DIRECTORY, run)
     shown = {key: value for row in rows for key, value in row.items() if isinstance(value, dict)}
@@ -140,7 +142,7 @@ def test_trackio_shows_media_from_its_own_folder(run: RunInfo) -> None:
 
 
 def test_trackio_plays_sounds_and_films_and_shows_a_gif_as_an_image(run: RunInfo) -> None:
-    writer = open_writer(trackio_exporter, run, trackio_exporter.settings(ENVIRONMENT, Path.cwd()), MemoryTable())
+    writer = open_writer(trackio_exporter, run, trackio_exporter.read_settings(ENVIRONMENT, Path.cwd()), MemoryTable())
 
     deliver(writer, moving())
 
@@ -156,7 +158,7 @@ def test_trackio_plays_sounds_and_films_and_shows_a_gif_as_an_image(run: RunInfo
 @pytest.mark.parametrize("name", ["../../../evil", "/tmp/evil", "a/../../../b", "..", "x" * 300, "nul\0", "a//b"])
 def test_trackio_files_of_a_run_with_an_odd_name_stay_in_trackios_folder(run: RunInfo, name: str) -> None:
     odd = replace(run, name=name)
-    writer = open_writer(trackio_exporter, odd, trackio_exporter.settings(ENVIRONMENT, Path.cwd()), MemoryTable())
+    writer = open_writer(trackio_exporter, odd, trackio_exporter.read_settings(ENVIRONMENT, Path.cwd()), MemoryTable())
 
     deliver(writer, some()[:1])
 
@@ -178,7 +180,7 @@ def _trackio_image(place: str, shade: int, caption: str | None) -> dict[str, obj
 
 @pytest.mark.skipif(not HAS_INBOX, reason="this Trackio has no inbox")
 def test_an_inbox_takes_none_and_they_are_counted(run: RunInfo) -> None:
-    settings = trackio_exporter.settings({**ENVIRONMENT, "TRACKIO_STORAGE_MODE": "jsonl"}, Path.cwd())
+    settings = trackio_exporter.read_settings({**ENVIRONMENT, "TRACKIO_STORAGE_MODE": "jsonl"}, Path.cwd())
     writer = open_writer(trackio_exporter, run, settings, MemoryTable())
 
     deliver(writer, some())
@@ -190,7 +192,7 @@ def test_an_inbox_takes_none_and_they_are_counted(run: RunInfo) -> None:
 @pytest.mark.slow
 def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(run: RunInfo, tmp_path: Path) -> None:
     uri, memory = mlflow_reading.database(tmp_path), MemoryTable()
-    settings = otel_bridge_mlflow.exporter.settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
+    settings = otel_bridge_mlflow.exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
     for _ in range(2):
         writer = open_writer(otel_bridge_mlflow.exporter, run, settings, memory)
         deliver(writer, some())
@@ -218,7 +220,7 @@ def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(run: RunInfo,
 @pytest.mark.slow
 def test_mlflow_shows_images_of_keys_with_other_letters_as_series_of_their_own(run: RunInfo, tmp_path: Path) -> None:
     uri = mlflow_reading.database(tmp_path)
-    settings = otel_bridge_mlflow.exporter.settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
+    settings = otel_bridge_mlflow.exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
     writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
 
     deliver(writer, [media("ä", image(1), position=1), media("ü", image(1), position=2)])
@@ -233,7 +235,7 @@ def test_an_artifact_store_of_mlflow_that_refuses_costs_the_media_alone(
     run: RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = mlflow_reading.database(tmp_path)
-    settings = otel_bridge_mlflow.exporter.settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
+    settings = otel_bridge_mlflow.exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
     writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
 
     def denied(*_: object) -> None:
@@ -252,7 +254,7 @@ def test_an_artifact_store_of_mlflow_that_refuses_costs_the_media_alone(
 # --- W&B --------------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_wandb_shows_media_of_its_own_types_in_the_history(run: RunInfo, tmp_path: Path) -> None:
-    settings = wandb_exporter.settings({"WANDB_MODE": "offline"}, tmp_path)
+    settings = wandb_exporter.read_settings({"WANDB_MODE": "offline"}, tmp_path)
     writer = open_writer(wandb_exporter, run, settings, MemoryTable())
     bad = media("bad", item("image", "image/png", b"not a picture"), position=7)
     assert deliver(writer, [*some(), bad, samples.row(4, position=8)]) == [7]
@@ -274,7 +276,7 @@ def test_wandb_shows_media_of_its_own_types_in_the_history(run: RunInfo, tmp_pat
 
 @pytest.mark.slow
 def test_wandb_plays_sounds_and_films(run: RunInfo, tmp_path: Path) -> None:
-    settings = wandb_exporter.settings({"WANDB_MODE": "offline"}, tmp_path)
+    settings = wandb_exporter.read_settings({"WANDB_MODE": "offline"}, tmp_path)
     writer = open_writer(wandb_exporter, run, settings, MemoryTable())
 
     deliver(writer, moving())

@@ -32,12 +32,12 @@ def run(tmp_path: Path) -> RunInfo:
 
 
 def mlflow(uri: str, run: RunInfo):
-    settings = otel_bridge_mlflow.exporter.settings({"MLFLOW_TRACKING_URI": uri}, run.folder)
+    settings = otel_bridge_mlflow.exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, run.folder)
     return open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
 
 
 def trackio(run: RunInfo):
-    settings = otel_bridge_trackio.exporter.settings(trackio_store.ENVIRONMENT, run.folder)
+    settings = otel_bridge_trackio.exporter.read_settings(trackio_store.ENVIRONMENT, run.folder)
     return open_writer(otel_bridge_trackio.exporter, run, settings, MemoryTable())
 
 

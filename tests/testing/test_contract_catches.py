@@ -90,11 +90,11 @@ def test_the_contract_catches(writer: type[RecordingWriter], name: str, tmp_path
         recorder.exporter.open(info, settings, table)
         return writer(recorder, info.id)
 
-    sloppy = Exporter(settings=recorder.exporter.settings, ordered=True, open=make)
+    sloppy = Exporter(read_settings=recorder.exporter.read_settings, ordered=True, open=make)
 
     def opened(**changes: object) -> RecordingWriter:
         info = dataclasses.replace(run, **changes)  # type: ignore[arg-type]
-        return open_writer(sloppy, info, sloppy.settings({}, tmp_path), memory)  # type: ignore[return-value]
+        return open_writer(sloppy, info, sloppy.read_settings({}, tmp_path), memory)  # type: ignore[return-value]
 
     def read(info: RunInfo) -> Contents:
         return recorder.contents(info.id)

@@ -13,7 +13,7 @@ from otel_bridge.testing import MemoryTable, RecordedCall, RecordingTracker, del
 
 def opened(recorder: RecordingTracker) -> RunWriter:
     run = samples.run_info(Path("runs"))
-    return open_writer(recorder.exporter, run, recorder.exporter.settings({}, Path()), MemoryTable())
+    return open_writer(recorder.exporter, run, recorder.exporter.read_settings({}, Path()), MemoryTable())
 
 
 def run_id() -> str:

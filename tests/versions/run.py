@@ -32,7 +32,7 @@ from pathlib import Path
 from otel_bridge.exporter import load
 name, env = sys.argv[1], json.loads(sys.argv[2])
 exporter = load(name)
-less = exporter.probe(exporter.settings(env, Path.cwd())) if exporter.probe else ()
+less = exporter.probe(exporter.read_settings(env, Path.cwd())) if exporter.probe else ()
 print(json.dumps([version(name), list(less)]))
 """
 

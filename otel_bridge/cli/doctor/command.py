@@ -75,7 +75,7 @@ def _checks(console: Terminal, env: Mapping[str, str]) -> list[str]:
             results.append(checks.tracker(name, _places(name, env), env))
             if name != exporter.OTLP:
                 found = exporter.load(name)
-                results.append(checks.abilities(name, found, found.settings(env, Path.cwd())))
+                results.append(checks.abilities(name, found, found.read_settings(env, Path.cwd())))
     for result in results:
         for line in result.shown:
             console.print_line(line)
@@ -94,7 +94,7 @@ def _installed() -> dict[str, exporter.Exporter]:
 def _places(name: str, env: Mapping[str, str]) -> Mapping[str, str]:
     if name == exporter.OTLP:
         return {signal: endpoint_for(signal, env).address for signal in exporter.SIGNALS}
-    return exporter.destination_of(exporter.load(name).settings(env, Path.cwd()))
+    return exporter.destination_of(exporter.load(name).read_settings(env, Path.cwd()))
 
 
 def _settings(console: Terminal, env: Mapping[str, str]) -> list[str]:
@@ -121,7 +121,7 @@ def _declared_by_name() -> list[settings.Setting[Any]]:
     found: list[settings.Setting[Any]] = [*settings.declared()]
     for name in exporter.available():
         with contextlib.suppress(OtelBridgeError):
-            found += exporter.load(name).declares if name != exporter.OTLP else ()
+            found += exporter.load(name).settings if name != exporter.OTLP else ()
     return list({setting.name: setting for setting in found}.values())
 
 
@@ -207,7 +207,7 @@ def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
 def _destination(name: str, env: Mapping[str, str]) -> list[str]:
     if name == exporter.OTLP:
         return [f"{signal}={endpoint_for(signal, env).address}" for signal in exporter.SIGNALS]
-    chosen = exporter.described(name).settings(env, Path.cwd())
+    chosen = exporter.described(name).read_settings(env, Path.cwd())
     return [f"{key}={value}" for key, value in exporter.destination_of(chosen).items()]
 
 

@@ -88,7 +88,7 @@ def choose(
     kept = {signal: tuple(n for n in chosen if n != NONE) for signal, chosen in by_signal.items()}
     used = dict.fromkeys(name for chosen in kept.values() for name in chosen)
     find = described if elsewhere else load
-    settings = {name: find(name).settings(env, cwd) for name in used if name != OTLP}
+    settings = {name: find(name).read_settings(env, cwd) for name in used if name != OTLP}
     destinations = {name: destination_of(one) for name, one in settings.items()}
     if OTLP in used:
         destinations[OTLP] = {key: without_credentials(env[key]) for key in _OTLP_VARIABLES if env.get(key)}

@@ -86,7 +86,7 @@ class ContractFixtures:
     @pytest.fixture
     def settings(self, exporter: Exporter, environment: Mapping[str, str], tmp_path: Path) -> ExporterSettings:
         """Settings of the exporter."""
-        return exporter.settings(environment, tmp_path)
+        return exporter.read_settings(environment, tmp_path)
 
     @pytest.fixture
     def opened(self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, memory: WriterMemory) -> Open:

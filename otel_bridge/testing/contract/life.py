@@ -271,7 +271,7 @@ class LifeContract(ContractFixtures):
             pytest.skip("needs the exporter's `target` and `requires`")
         code = (
             "import os, sys, pathlib; from otel_bridge.testing.child import load_target\n"
-            f"load_target({self.target!r}).settings(dict(os.environ), pathlib.Path.cwd())\n"
+            f"load_target({self.target!r}).read_settings(dict(os.environ), pathlib.Path.cwd())\n"
             f"print([name for name in {exporter.requires!r} if name in sys.modules])"
         )
 
@@ -293,7 +293,7 @@ class LifeContract(ContractFixtures):
         run: RunInfo,
         tmp_path: Path,
     ) -> None:
-        again = exporter.settings(environment, tmp_path)
+        again = exporter.read_settings(environment, tmp_path)
 
         same(dict(again.destination), dict(settings.destination), "destination")
         same({type(value) for pair in settings.destination.items() for value in pair} <= {str}, True, "it is text")

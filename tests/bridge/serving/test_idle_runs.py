@@ -120,7 +120,7 @@ def test_a_run_whose_tracker_gets_something_later_does_not_sleep_before(tmp_path
         return writers[-1]  # type: ignore[return-value]
 
     chosen = options(("memory", recorder), exporters=EVERY, idle_s=0.1)
-    later = Exporter(settings=recorder.exporter.settings, ordered=True, open=opened)
+    later = Exporter(read_settings=recorder.exporter.read_settings, ordered=True, open=opened)
     with serving(tmp_path, replace(chosen, places=replace(chosen.places, load=lambda _: later))):
         process.log(1)
         until(lambda: bool(writers) and writers[0].asked > 40)  # it was idle for eight times as long as it may be
@@ -286,7 +286,7 @@ def test_a_run_on_its_way_to_sleep_when_the_service_drains_is_finished_too(tmp_p
         return SlowToClose(recorder.exporter.open(run, settings, memory), asked, may)  # type: ignore[return-value]
 
     chosen = options(("memory", recorder), exporters=EVERY, idle_s=0.1)
-    slow = Exporter(settings=recorder.exporter.settings, ordered=True, open=opened)
+    slow = Exporter(read_settings=recorder.exporter.read_settings, ordered=True, open=opened)
     with serving(tmp_path, replace(chosen, places=replace(chosen.places, load=lambda _: slow))) as host:
         process.log(1)
         assert asked.wait(WAIT_S)

@@ -116,7 +116,7 @@ def test_a_slow_tracker_keeps_no_other_waiting(tmp_path: Path) -> None:
         return Slow(slow.exporter.open(run, settings, memory), 0.02)  # type: ignore[return-value]
 
     chosen = how(slow=slow, good=good)
-    slowly = Exporter(settings=slow.exporter.settings, ordered=True, open=opened)
+    slowly = Exporter(read_settings=slow.exporter.read_settings, ordered=True, open=opened)
     trackers = {"slow": slowly, "good": good.exporter}
     chosen = replace(chosen, places=replace(chosen.places, load=trackers.__getitem__))
     with service(tmp_path, chosen) as (_, sender):

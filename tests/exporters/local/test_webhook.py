@@ -25,7 +25,7 @@ def info(tmp_path: Path) -> RunInfo:
 
 
 def writer_of(tmp_path: Path, url: str, memory: MemoryTable | None = None) -> WebhookRunWriter:
-    settings = webhook_exporter.settings({ALERT_WEBHOOK.name: url}, tmp_path)
+    settings = webhook_exporter.read_settings({ALERT_WEBHOOK.name: url}, tmp_path)
     writer = webhook_exporter.open(info(tmp_path), settings, memory or MemoryTable())
     assert isinstance(writer, WebhookRunWriter)
     return writer
@@ -160,4 +160,4 @@ def test_http_is_for_this_machine(host: str) -> None:
 
 def test_the_exporter_named_without_an_address_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs OTEL_BRIDGE_ALERT_WEBHOOK"):
-        webhook_exporter.settings({}, tmp_path)
+        webhook_exporter.read_settings({}, tmp_path)

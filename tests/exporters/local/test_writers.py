@@ -76,7 +76,7 @@ def held(run: RunInfo) -> Contents:
 
 
 def opened(run: RunInfo, tmp_path: Path, **env: str) -> RunWriter:
-    settings = file_exporter.settings(env, tmp_path)
+    settings = file_exporter.read_settings(env, tmp_path)
     return file_exporter.open(run, settings, FileMemory(tmp_path / "memory.db"))
 
 
@@ -158,7 +158,7 @@ def test_a_folder_that_cannot_be_made_blocks_with_what_to_do(tmp_path: Path) -> 
 
 def test_a_bound_that_is_not_a_size_is_an_error_of_the_settings(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="OTEL_BRIDGE_FILE_BYTES='much'"):
-        file_exporter.settings({"OTEL_BRIDGE_FILE_BYTES": "much"}, tmp_path)
+        file_exporter.read_settings({"OTEL_BRIDGE_FILE_BYTES": "much"}, tmp_path)
 
 
 def test_the_console_prints_a_line_for_each_record(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_console_that_is_gone_is_retried(tmp_path: Path) -> None:
 def test_the_console_follows_the_log_of_the_run(tmp_path: Path) -> None:
     run = samples.run_info(tmp_path / "a b")
 
-    assert console.settings({}, tmp_path).view(run) == f"tail -f '{run.folder}/bridge.log'"
+    assert console.read_settings({}, tmp_path).view(run) == f"tail -f '{run.folder}/bridge.log'"
 
 
 def other_trace(position: int) -> PlainTrace:
@@ -202,7 +202,7 @@ def other_trace(position: int) -> PlainTrace:
 def test_a_trace_that_is_not_a_rollout_is_a_line_of_each(tmp_path: Path) -> None:
     run, stream = samples.run_info(tmp_path), io.StringIO()
     written, printed = (
-        file_exporter.open(run, file_exporter.settings({}, run.folder), MemoryTable()),
+        file_exporter.open(run, file_exporter.read_settings({}, run.folder), MemoryTable()),
         ConsoleRunWriter(run, stream),
     )
 

@@ -55,7 +55,9 @@ def run(tmp_path: Path) -> RunInfo:
 
 
 def opened(url: str, run: RunInfo, memory: MemoryTable | None = None, **env: str):
-    settings = exporter.settings({"MLFLOW_TRACKING_URI": url, "OTEL_BRIDGE_MLFLOW_TIMEOUT_S": "2", **env}, run.folder)
+    settings = exporter.read_settings(
+        {"MLFLOW_TRACKING_URI": url, "OTEL_BRIDGE_MLFLOW_TIMEOUT_S": "2", **env}, run.folder
+    )
     return open_writer(exporter, run, settings, memory or MemoryTable())
 
 
@@ -100,7 +102,7 @@ def test_opening_fails_the_same_way(proxy: FaultProxy, run: RunInfo, status: int
     proxy.status = status
 
     with pytest.raises((RetryableError, BlockedError)) as raised:
-        exporter.open(run, exporter.settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder), MemoryTable())
+        exporter.open(run, exporter.read_settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder), MemoryTable())
 
     assert type(raised.value) is {500: RetryableError, 401: BlockedError}[status]
     assert len(proxy.seen) == len(set(proxy.seen)), "MLflow tried again by itself"
@@ -110,7 +112,7 @@ def test_a_server_that_is_down_is_tried_again_later_and_not_by_mlflow(run: RunIn
     url = f"http://127.0.0.1:{free_port()}"
 
     with pytest.raises(RetryableError, match=url):
-        exporter.open(run, exporter.settings({"MLFLOW_TRACKING_URI": url}, run.folder), MemoryTable())
+        exporter.open(run, exporter.read_settings({"MLFLOW_TRACKING_URI": url}, run.folder), MemoryTable())
 
 
 def test_a_server_that_hangs_is_left_after_the_timeout_and_nothing_is_doubled(
@@ -220,7 +222,7 @@ def test_basic_auth_and_tokens_reach_every_request_and_never_the_destination(
     basic = "Basic " + base64.b64encode(b"ada:secret").decode()
     assert set(proxy.authorizations) == {basic}
     assert {"POST /api/2.0/mlflow/runs/log-batch", "POST /v1/traces"} <= set(proxy.seen)
-    assert "secret" not in str(exporter.settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder).destination)
+    assert "secret" not in str(exporter.read_settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder).destination)
 
 
 def test_two_writers_on_one_run_lose_and_double_nothing(server: str, store: str, run: RunInfo) -> None:
@@ -372,7 +374,7 @@ def test_media_reach_the_servers_artifacts_and_come_again_without_a_copy(
 ) -> None:
     run = samples.run_info(tmp_path, "media", project="media")
     for _ in range(2):
-        settings = exporter.settings({"MLFLOW_TRACKING_URI": server}, tmp_path)
+        settings = exporter.read_settings({"MLFLOW_TRACKING_URI": server}, tmp_path)
         writer = open_writer(exporter, run, settings, MemoryTable())
         deliver(writer, [media("one", image(1), position=1), media("words", text("hello"), position=2)])
 
@@ -387,7 +389,7 @@ def test_media_reach_the_servers_artifacts_and_come_again_without_a_copy(
 
 def test_media_wait_while_the_server_is_away(proxy: FaultProxy, tmp_path: Path) -> None:
     run = samples.run_info(tmp_path, "away", project="media")
-    settings = exporter.settings({"MLFLOW_TRACKING_URI": proxy.url}, tmp_path)
+    settings = exporter.read_settings({"MLFLOW_TRACKING_URI": proxy.url}, tmp_path)
     writer = open_writer(exporter, run, settings, MemoryTable())
     proxy.refuse()
 

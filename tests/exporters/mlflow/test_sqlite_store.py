@@ -34,7 +34,7 @@ def address(folder: Path) -> str:
 
 def written(folder: Path, **env: str) -> None:
     """Open the store of *folder* and write `ROWS`."""
-    settings = exporter.settings({"MLFLOW_TRACKING_URI": address(folder), **env}, folder)
+    settings = exporter.read_settings({"MLFLOW_TRACKING_URI": address(folder), **env}, folder)
     deliver(open_writer(exporter, samples.run_info(folder), settings, MemoryTable()), ROWS, tries=20)
 
 

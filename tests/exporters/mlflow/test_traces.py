@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> RunInfo:
 
 def written(uri: str, run: RunInfo, *rollouts: RolloutRecord):
     """Write *rollouts*, return the writer and the traces MLflow links to the run."""
-    settings = exporter.settings({"MLFLOW_TRACKING_URI": uri}, run.folder)
+    settings = exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, run.folder)
     writer = open_writer(exporter, run, settings, MemoryTable())
     deliver(writer, samples.placed(rollouts))
     return writer, traces(uri, run)

@@ -85,7 +85,7 @@ def test_what_cannot_be_shown_is_counted_and_rows_go_on(tmp_path: Path, monkeypa
 
     monkeypatch.delattr(TraceTagKey, "SPANS_LOCATION")
     uri, run = mlflow_reading.database(tmp_path), samples.run_info(tmp_path)
-    settings = exporter.settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
+    settings = exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
     rows, rollout = samples.placed(samples.rows(3)), samples.rollout(0)
 
     writer = open_writer(exporter, run, settings, MemoryTable())
@@ -107,7 +107,7 @@ def test_what_cannot_be_shown_is_counted_and_rows_go_on(tmp_path: Path, monkeypa
 def test_the_probe_creates_no_store(tmp_path: Path) -> None:
     assert exporter.probe is not None
 
-    assert exporter.probe(exporter.settings({}, tmp_path)) == ()
+    assert exporter.probe(exporter.read_settings({}, tmp_path)) == ()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,7 +155,7 @@ def test_a_package_that_cannot_be_imported_blocks_the_writer_and_raises_nothing_
         from otel_bridge.testing import MemoryTable, samples
         from otel_bridge_mlflow import exporter
         where = Path(sys.argv[1])
-        settings = exporter.settings({}, where)
+        settings = exporter.read_settings({}, where)
         try:
             exporter.open(samples.run_info(where), settings, MemoryTable())
         except BlockedError as exc:

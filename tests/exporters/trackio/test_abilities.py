@@ -34,7 +34,7 @@ OPEN = textwrap.dedent(
     from otel_bridge.testing import MemoryTable, samples
     from otel_bridge_trackio import exporter
     where, env = Path(sys.argv[1]), dict(pair.split("=", 1) for pair in sys.argv[2:])
-    settings = exporter.settings({"TRACKIO_DIR": str(where), **env}, where)
+    settings = exporter.read_settings({"TRACKIO_DIR": str(where), **env}, where)
     try:
         writer = exporter.open(samples.run_info(where), settings, MemoryTable())
         assert tuple(exporter.probe(settings)) == writer.degraded
@@ -181,7 +181,7 @@ def test_an_error_of_the_installed_version_while_a_row_is_written_refuses_no_row
         raise_for_a_call_of_tomorrow()
 
     run = samples.run_info(tmp_path)
-    writer = exporter.open(run, exporter.settings(ENVIRONMENT, tmp_path), MemoryTable())
+    writer = exporter.open(run, exporter.read_settings(ENVIRONMENT, tmp_path), MemoryTable())
     from trackio.sqlite_storage import SQLiteStorage  # not before: it reads its folder when it is imported
 
     monkeypatch.setattr(SQLiteStorage, "bulk_log", staticmethod(bulk_log))

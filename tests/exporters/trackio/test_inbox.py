@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> RunInfo:
 
 
 def opened(folder: Path, run: RunInfo, memory: MemoryTable | None = None):
-    settings = exporter.settings({"TRACKIO_DIR": str(folder), "TRACKIO_STORAGE_MODE": "jsonl"}, run.folder)
+    settings = exporter.read_settings({"TRACKIO_DIR": str(folder), "TRACKIO_STORAGE_MODE": "jsonl"}, run.folder)
     return open_writer(exporter, run, settings, memory or MemoryTable())
 
 

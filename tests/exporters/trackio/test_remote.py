@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> RunInfo:
 
 def opened(url: str, run: RunInfo, memory: MemoryTable | None = None, **env: str):
     variables = {"TRACKIO_SERVER_URL": url, "TRACKIO_WRITE_TOKEN": TOKEN, "OTEL_BRIDGE_TRACKIO_TIMEOUT_S": "2", **env}
-    return open_writer(exporter, run, exporter.settings(variables, run.folder), memory or MemoryTable())
+    return open_writer(exporter, run, exporter.read_settings(variables, run.folder), memory or MemoryTable())
 
 
 def contents(server: TrackioServer, run: RunInfo) -> Contents:
@@ -212,15 +212,15 @@ def test_one_entry_that_can_never_be_stored_costs_no_other(server: TrackioServer
 
 def test_what_is_held_is_counted_through_the_server(server: TrackioServer, run: RunInfo) -> None:
     records = samples.placed([*samples.rows(700), samples.rollout(0, seed=run.id)])
-    settings = exporter.settings({"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN}, run.folder)
-    before = exporter.held(run, settings) if exporter.held else None
+    settings = exporter.read_settings({"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN}, run.folder)
+    before = exporter.read_back(run, settings) if exporter.read_back else None
 
     deliver(opened(server.url, run), records)
 
     numbers = sum(len(row.values) + len(row.steps) for row in samples.rows(700))
     assert before == TrackerCounts(0, 0)
-    assert exporter.held is not None
-    assert exporter.held(run, settings) == TrackerCounts(numbers, 1)
+    assert exporter.read_back is not None
+    assert exporter.read_back(run, settings) == TrackerCounts(numbers, 1)
 
 
 def test_what_another_bridge_reported_the_server_of_its_roles_stays_beside_ours(
@@ -248,7 +248,7 @@ def test_a_space_gets_the_token_of_the_hub_with_each_call(tmp_path: Path, run: R
     try:
         place = Remote(server.url, "ada/trackio", hf_token="hf_mine")
         rows = samples.placed(samples.rows(3))
-        settings = replace(exporter.settings({"TRACKIO_SPACE_ID": "ada/trackio"}, tmp_path), remote=place)
+        settings = replace(exporter.read_settings({"TRACKIO_SPACE_ID": "ada/trackio"}, tmp_path), remote=place)
 
         open_writer(exporter, run, settings, MemoryTable()).write_rows(rows)
 

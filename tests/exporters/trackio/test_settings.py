@@ -13,7 +13,7 @@ RUN = samples.run_info(Path("runs"), "ppo", project="my maths")
 
 
 def read(**env: str):
-    return exporter.settings({"HOME": "/nobody", **env}, Path("/work"))
+    return exporter.read_settings({"HOME": "/nobody", **env}, Path("/work"))
 
 
 def test_a_server_is_named_without_its_token_which_comes_from_the_address_or_a_variable() -> None:

@@ -48,7 +48,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> RunInfo:
 
 
 def opened(run: RunInfo, memory: DictMemory | None = None) -> RunWriter:
-    settings = exporter.settings(ENVIRONMENT, Path.cwd())
+    settings = exporter.read_settings(ENVIRONMENT, Path.cwd())
     return exporter.open(run, settings, memory or DictMemory())
 
 
@@ -296,7 +296,7 @@ def test_the_emitters_trackio_project_goes_before_the_runs(run: RunInfo) -> None
 
 def test_a_second_folder_in_one_process_is_refused(run: RunInfo, tmp_path: Path) -> None:
     opened(run)
-    settings = exporter.settings({"TRACKIO_DIR": str(tmp_path)}, Path.cwd())
+    settings = exporter.read_settings({"TRACKIO_DIR": str(tmp_path)}, Path.cwd())
 
     with pytest.raises(BlockedError, match="can know but one"):
         exporter.open(run, settings, DictMemory())
@@ -305,8 +305,8 @@ def test_a_second_folder_in_one_process_is_refused(run: RunInfo, tmp_path: Path)
 
 
 def test_settings_make_the_folder_absolute_and_name_the_command(run: RunInfo, tmp_path: Path) -> None:
-    relative = exporter.settings({"TRACKIO_DIR": "store"}, tmp_path)
-    default = exporter.settings({"HOME": "/home/ada"}, tmp_path)
+    relative = exporter.read_settings({"TRACKIO_DIR": "store"}, tmp_path)
+    default = exporter.read_settings({"HOME": "/home/ada"}, tmp_path)
 
     assert relative.destination == {"TRACKIO_DIR": str(tmp_path / "store")}
     assert (

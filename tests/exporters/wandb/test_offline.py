@@ -59,8 +59,8 @@ def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(run: RunI
     assert (held.run_id, held.project, held.name, held.entity) == (run.id, run.project, run.name, "e")
     assert (held.group, held.job_type, held.notes, held.tags) == ("g", "j", "n", ("a", "b"))
     assert (held.config, held.exit_code, held.torn) == ({"trainer": {"lr": 0.1}}, 255, False)
-    assert exporter.held is not None
-    assert exporter.held(run, settings) == TrackerCounts(numbers=2, rollouts=0)
+    assert exporter.read_back is not None
+    assert exporter.read_back(run, settings) == TrackerCounts(numbers=2, rollouts=0)
 
 
 @pytest.mark.parametrize("role_first", [True, False])
@@ -186,7 +186,7 @@ def test_nothing_is_left_in_the_users_home_and_nothing_is_printed(tmp_path: Path
         "import pathlib, sys; from otel_bridge_wandb import exporter; "
         "from otel_bridge.testing import samples, MemoryTable, deliver; "
         "run = samples.run_info(pathlib.Path(sys.argv[1])); run.folder.mkdir(); "
-        "writer = exporter.open(run, exporter.settings({'WANDB_MODE': 'offline'}, run.folder), MemoryTable()); "
+        "writer = exporter.open(run, exporter.read_settings({'WANDB_MODE': 'offline'}, run.folder), MemoryTable()); "
         "deliver(writer, samples.job())"
     )
     home = tmp_path / "home"
@@ -228,8 +228,8 @@ def test_the_table_is_rolled_over_before_its_lines_grow_long(
         "explorer/rollouts_2": [3, 4, 5],
         "explorer/rollouts_3": [6],
     }
-    assert exporter.held is not None
-    assert exporter.held(run, settings) == TrackerCounts(numbers=0, rollouts=7)
+    assert exporter.read_back is not None
+    assert exporter.read_back(run, settings) == TrackerCounts(numbers=0, rollouts=7)
 
 
 def test_a_text_beyond_the_cell_limit_is_cut_and_says_so(run: RunInfo, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_wandbs_own_telemetry_is_off_in_the_bridge(tmp_path: Path) -> None:
     from otel_bridge.testing import MemoryTable, open_writer, samples
     from otel_bridge_wandb import exporter
     run = samples.run_info(Path.cwd()); run.folder.mkdir()
-    settings = exporter.settings({"WANDB_MODE": "offline"}, Path.cwd())
+    settings = exporter.read_settings({"WANDB_MODE": "offline"}, Path.cwd())
     writer = open_writer(exporter, run, settings, MemoryTable())
     writer.write_rows(samples.placed(samples.rows(3)))
     print(sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("Otel")))

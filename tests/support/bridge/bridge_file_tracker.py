@@ -71,7 +71,7 @@ def file_exporter(path: Path, *, reports_durable: bool) -> Exporter:
     def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> FileWriter:
         return FileWriter(path, reports_durable=reports_durable)
 
-    return Exporter(settings=lambda env, cwd: Nowhere(), ordered=True, open=opened)
+    return Exporter(read_settings=lambda env, cwd: Nowhere(), ordered=True, open=opened)
 
 
 def main(folder: Path, file: Path, mode: str) -> None:

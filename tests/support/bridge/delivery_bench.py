@@ -45,7 +45,7 @@ class Tracker:
     @property
     def exporter(self) -> Exporter:
         return Exporter(
-            settings=lambda env, cwd: Nowhere(),
+            read_settings=lambda env, cwd: Nowhere(),
             ordered=self.ordered,
             open=self._open,
             window_records=self.window_records,

@@ -84,7 +84,7 @@ def _open(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> Gat
     return GatedWriter(settings)
 
 
-exporter = Exporter(settings=_settings, ordered=True, open=_open)
+exporter = Exporter(read_settings=_settings, ordered=True, open=_open)
 
 
 def install(folder: Path) -> dict[str, str]:

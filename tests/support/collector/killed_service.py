@@ -82,7 +82,7 @@ def serve(base: Path, tracker: Path, grpc: int, http: int, mode: str) -> None:
     def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> FileWriter:
         return FileWriter(tracker / run.id, reports_durable=mode == "durable")
 
-    exporter = Exporter(settings=lambda env, cwd: Nowhere(), ordered=True, open=opened)
+    exporter = Exporter(read_settings=lambda env, cwd: Nowhere(), ordered=True, open=opened)
     how = options(exporters=dict.fromkeys(("metrics", "traces", "logs"), ("file",)), lazy=True, idle_s=60.0)
     how = replace(how, places=replace(how.places, load=lambda name: exporter))
     host = BridgeSupervisor(base, how)

@@ -12,7 +12,7 @@ exporter = otel_bridge_mlflow.exporter
 
 def opened(uri: str, run: RunInfo, memory: MemoryTable | None = None, **env: str):
     """A writer of *run* on the store at *uri*."""
-    settings = exporter.settings({"MLFLOW_TRACKING_URI": uri, **env}, run.folder)
+    settings = exporter.read_settings({"MLFLOW_TRACKING_URI": uri, **env}, run.folder)
     return open_writer(exporter, run, settings, memory or MemoryTable())
 
 

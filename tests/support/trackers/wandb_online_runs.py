@@ -67,7 +67,7 @@ def made(run: RunInfo) -> RunInfo:
 def settings_at(server: WandbServer, folder: Path, **limits: str) -> ExporterSettings:
     """Settings of the exporter, fast; *limits* by their names behind ``OTEL_BRIDGE_WANDB_``."""
     own = {f"OTEL_BRIDGE_WANDB_{name}": value for name, value in limits.items()}
-    return exporter.settings({**server.environment(), **FAST, **own}, folder)
+    return exporter.read_settings({**server.environment(), **FAST, **own}, folder)
 
 
 def open_run(server: WandbServer, run: RunInfo, memory: MemoryTable, **limits: str) -> RunWriter:

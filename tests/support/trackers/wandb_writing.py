@@ -46,7 +46,7 @@ def rollout_ids(records: Sequence[Record]) -> list[str]:
 
 
 def write(job: WritingJob) -> None:
-    settings = exporter.settings(job.environment, job.memory.parent)
+    settings = exporter.read_settings(job.environment, job.memory.parent)
     writer = open_writer(exporter, job.run, settings, FileMemory(job.memory))
     held = writer.durable() or 0
     print("open", held, flush=True)

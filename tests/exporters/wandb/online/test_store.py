@@ -107,7 +107,7 @@ def test_without_a_key_the_writer_is_blocked_with_the_command_that_helps(
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    settings = exporter.settings({"WANDB_BASE_URL": server.url, **online.FAST}, run.folder)
+    settings = exporter.read_settings({"WANDB_BASE_URL": server.url, **online.FAST}, run.folder)
 
     with pytest.raises(BlockedError) as blocked:
         exporter.open(run, settings, memory)

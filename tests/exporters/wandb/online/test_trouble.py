@@ -222,7 +222,7 @@ def test_a_config_of_ten_thousand_entries_arrives(
 def test_wandb_resume_of_the_job_is_honoured_wherever_the_bridge_is(
     server: WandbServer, run: RunInfo, memory: MemoryTable, job: str, bridge: str, said: str
 ) -> None:
-    settings = exporter.settings({**server.environment(), **online.FAST, "WANDB_RESUME": bridge}, run.folder)
+    settings = exporter.read_settings({**server.environment(), **online.FAST, "WANDB_RESUME": bridge}, run.folder)
     run = dataclasses.replace(run, identity={"rl.wandb.resume": job} if job else {})
     if not said:
         open_writer(exporter, run, settings, memory).end(Status.FINISHED)

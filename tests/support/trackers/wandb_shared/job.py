@@ -47,7 +47,7 @@ class Machine:
             id=self._job["id"], project="shared", name="shared", folder=self._folder, keys=self.keys,
             node_rank=self._job["node_rank"],
         )  # fmt: skip
-        settings = exporter.settings(self._job["environment"], self._folder)
+        settings = exporter.read_settings(self._job["environment"], self._folder)
         writer = open_writer(exporter, run, settings, FileMemory(self._folder / "memory.db"))
         for role, config in self.configs.items():
             writer.write_config(role, config)
