@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from otel_bridge.emit.console import say
+from otel_bridge.emit.console import notify
 
 _TIMEOUT_S: Final = 60.0
 
@@ -85,7 +85,9 @@ def _end(actors: tuple[RayActor, ...], timeout_s: float) -> None:
     ray = cast("_Ray", importlib.import_module("ray"))  # a driver of Ray has it, others do not
     deadline = time.monotonic() + timeout_s
     if not ray.is_initialized():
-        say("ray.shutdown() was called before the actors had ended: they were killed; call end_with_driver()'s result")
+        notify(
+            "ray.shutdown() was called before the actors had ended: they were killed; call end_with_driver()'s result"
+        )
         return
     # All at once: each delivers what is left while it ends.
     ends = [actor.__ray_terminate__.remote() for actor in actors]

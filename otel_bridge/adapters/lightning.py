@@ -146,9 +146,9 @@ def _callbacks(package: str | None) -> list[Any]:
         base: Any = sys.modules[package].Callback  # pyright: ignore[reportUnknownMemberType]
         return [type("OtelBridgeCallback", (LightningAttachment, base), {})()]
     except (OtelBridgeError, AttributeError, KeyError) as exc:
-        from otel_bridge.emit.console import say  # noqa: PLC0415
+        from otel_bridge.emit.console import notify  # noqa: PLC0415
 
-        say(f"Lightning goes on without otel-bridge: {exc}", always=True)
+        notify(f"Lightning goes on without otel-bridge: {exc}", always=True)
         return []
 
 

@@ -119,7 +119,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
     def _begin(self, trial: Any, trial_id: str) -> _TrialRun | None:
         from otel_bridge.emit import api  # noqa: PLC0415  # only programs that record pay for it
-        from otel_bridge.emit.console import say  # noqa: PLC0415
+        from otel_bridge.emit.console import notify  # noqa: PLC0415
         from otel_bridge.records import run_id_of  # noqa: PLC0415
 
         experiment = str(trial.experiment_dir_name)
@@ -136,7 +136,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         except OtelBridgeError as exc:
             if str(exc) not in self._reported:
                 self._reported.add(str(exc))
-                say(f"Ray Tune goes on, and trials are not recorded: {exc}", always=True)
+                notify(f"Ray Tune goes on, and trials are not recorded: {exc}", always=True)
             return None
         return _TrialRun(run, trial, experiment)
 

@@ -97,7 +97,7 @@ class OtelBridgeMonitor(Monitor):
 
 def _arguments(group: str | None, config: Any) -> dict[str, Any]:
     """Return arguments of ``init()``; an unknown one is named on stderr and ignored."""
-    from otel_bridge.emit.console import say  # noqa: PLC0415
+    from otel_bridge.emit.console import notify  # noqa: PLC0415
 
     given: Mapping[str, Any] = getattr(getattr(config, "monitor", None), "monitor_args", None) or {}
     arguments: dict[str, Any] = {"group": group or None}
@@ -107,7 +107,7 @@ def _arguments(group: str | None, config: Any) -> dict[str, Any]:
         try:
             arguments |= checked_arguments({name: value})
         except ConfigError as exc:
-            say(f"Trinity-RFT: monitor.monitor_args: {exc}; it is ignored", always=True)
+            notify(f"Trinity-RFT: monitor.monitor_args: {exc}; it is ignored", always=True)
     return arguments
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from otel_bridge.capture.counts import counts
 from otel_bridge.emit import api
-from otel_bridge.emit.console import say
+from otel_bridge.emit.console import notify
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import OtelBridgeError
 
@@ -128,7 +128,7 @@ class _FirstRun:
         try:
             return api.init()
         except OtelBridgeError as exc:
-            say(f"TensorBoard's scalars are not recorded: {exc}", always=True)
+            notify(f"TensorBoard's scalars are not recorded: {exc}", always=True)
             return None
 
 

@@ -14,7 +14,7 @@ from otel_bridge.emit import emit_run
 from otel_bridge.emit.arguments import DEFAULT_FINISH_S, DEFAULT_FLUSH_S, EndStatus
 from otel_bridge.emit.config.child_env import ChildEnvironment
 from otel_bridge.emit.config.identity import InitArguments, tags_of
-from otel_bridge.emit.console import say
+from otel_bridge.emit.console import notify
 from otel_bridge.emit.handles import Handles, end_at_exit, environment_of_handle
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.startup import begin, not_taken_up, nothing_recorded
@@ -130,7 +130,7 @@ def begin_run(
         current = _process.run
         if current is not None and _same(current, asked, exporters):
             if current.recording and (note := not_taken_up(current, asked, exporters, dir)):
-                say(note, always=True)
+                notify(note, always=True)
             if otel and current.recording:
                 _connect(current)
             if config is not None:
@@ -306,7 +306,7 @@ def _connect(run: Run) -> None:
 
 def _leave(current: Run) -> None:
     if current.recording:
-        say(f"init() of another run: {current.project}/{current.name} as {current.role or 'no role'} is finished")
+        notify(f"init() of another run: {current.project}/{current.name} as {current.role or 'no role'} is finished")
     current.finish()
 
 
@@ -339,7 +339,7 @@ def _place(run: Run) -> tuple[str, str]:
 def _missing(what: str) -> Run:
     if _process.no_run is None:
         _process.no_run = nothing_recorded(environment(), Path())
-        say(f"{what}() without a run, before init() or after finish(): nothing is recorded", always=True)
+        notify(f"{what}() without a run, before init() or after finish(): nothing is recorded", always=True)
     return _process.no_run
 
 
@@ -381,7 +381,7 @@ def _at_exit() -> None:
     try:
         end_at_exit([*_process.handles.all(), *([] if own is None else [own])])
     except KeyboardInterrupt:
-        say("interrupted; records that are not written yet are kept", always=True)
+        notify("interrupted; records that are not written yet are kept", always=True)
 
 
 def _after_fork() -> None:

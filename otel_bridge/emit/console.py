@@ -20,7 +20,7 @@ _MAX_KEY_CHARS: Final = 100
 NONE_CHOSEN = "exporters: none, nothing is recorded"
 
 
-def say(line: str, *, always: bool = False) -> None:
+def notify(line: str, *, always: bool = False) -> None:
     """Write *line* to stderr; ``OTEL_BRIDGE_QUIET`` suppresses the line unless *always* is set."""
     if not always:
         with contextlib.suppress(ConfigError):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from otel_bridge.emit.console import first_key, say, shown_key
+from otel_bridge.emit.console import first_key, notify, shown_key
 from otel_bridge.errors import JournalError, JournalFullError
 from otel_bridge.journal.frames import MAX_RECORD_BYTES
 
-_SAY_EVERY_S = 60.0
+_NOTIFY_EVERY_S = 60.0
 
 MEANING: Mapping[str, str] = {
     "alert_level": "levels of alerts other than info, warn and error: the alert is a warn",
@@ -107,7 +107,7 @@ class Drops:
         self.first_keys: dict[str, str] = {}
         self._printed: dict[str, int] = {}
         self._reported: dict[str, int] = {}
-        self._say_again = 0.0
+        self._notify_again_s = 0.0
 
     def count(self, reason: str, number: int = 1, key: str = "") -> None:
         """Count *number* drops for *reason*; *key* is the first dropped key."""
@@ -119,7 +119,7 @@ class Drops:
         """Count a record that arrives after `finish()`; the first one is reported."""
         self.count("ended")
         if self.counts["ended"] == 1:
-            say("a record came after finish(): it is not recorded, nor are those after it", always=True)
+            notify("a record came after finish(): it is not recorded, nor are those after it", always=True)
 
     def count_failure(self, exc: Exception, payload: bytes | None = None) -> None:
         """Count a record that could not be appended; the first loss by an internal error is reported."""
@@ -130,24 +130,24 @@ class Drops:
         else:
             self.count("internal_error")
             if self.counts["internal_error"] == 1:
-                say(f"a record was dropped: {type(exc).__name__}: {exc}", always=True)
+                notify(f"a record was dropped: {type(exc).__name__}: {exc}", always=True)
 
     def due(self) -> bool:
         """Return whether there are new drops and the last report is at least a minute old."""
-        return self.counts != self._printed and time.monotonic() >= self._say_again
+        return self.counts != self._printed and time.monotonic() >= self._notify_again_s
 
-    def say(self) -> None:
+    def notify(self) -> None:
         """Print the drops since the last report."""
         new = {reason: number - self._printed.get(reason, 0) for reason, number in self.counts.items()}
         self._printed = dict(self.counts)
-        self._say_again = time.monotonic() + _SAY_EVERY_S
+        self._notify_again_s = time.monotonic() + _NOTIFY_EVERY_S
         parts = [
             f"{number} {MEANING.get(reason, reason)} [{reason}]{first_key(self.first_keys.get(reason, ''))}"
             for reason, number in new.items()
             if number
         ]
         if parts:
-            say(f"dropped: {'; '.join(parts)}", always=True)
+            notify(f"dropped: {'; '.join(parts)}", always=True)
 
     def unreported(self) -> dict[str, int] | None:
         """Return all counts for the event ``rl.dropped``, when they changed since the last call."""

@@ -17,7 +17,7 @@ from typing import Final
 from otel_bridge import semconv
 from otel_bridge.emit.arguments import role_of, row_arguments
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
-from otel_bridge.emit.console import say
+from otel_bridge.emit.console import notify
 from otel_bridge.emit.drops import Drops
 from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import Attribute
@@ -319,7 +319,7 @@ class Recorder:
         self._write_drops()
         self._event(semconv.EVENT_END, {semconv.RUN_STATUS: status, semconv.SEQ: self._seq}, None, time_ns())
         self._append(int(Signal.CONTROL), b"", time_ns())  # finish() waits for a writer that may pause or retry
-        self.drops.say()
+        self.drops.notify()
 
     def _event(self, name: str, pairs: Mapping[str, Attribute], body: Attribute, now: int, *, own: int = 0) -> bool:
         self._event_seq += 1
@@ -377,7 +377,7 @@ class Recorder:
         self._use_room(due=True)
         self.starter.ensure()
         if self.drops.due():
-            self.drops.say()
+            self.drops.notify()
             self._write_drops()
 
     def _write_drops(self) -> None:
@@ -388,7 +388,7 @@ class Recorder:
     def _reopen_after_delete(self) -> None:  # with the bridge's ledger: as a new instance
         self._segment.close()
         self._seq = self._event_seq = 0
-        say(f"{self.folder.path} was deleted; continuing in a new folder", always=True)
+        notify(f"{self.folder.path} was deleted; continuing in a new folder", always=True)
         # Before the search for a bridge, which needs a folder. The next record retries a folder that cannot be made.
         with contextlib.suppress(JournalError):
             self._open()

@@ -313,7 +313,7 @@ class Run(RecordedFacts):
     def _report_end(self, recorder: Recorder, mark: Checkpoint, status: EndStatus, timeout_s: float) -> None:
         outcome = self._wait(recorder, mark, timeout_s, end=True)
         remains = (*outcome.remains, *self._what_next(recorder, outcome))
-        console.say(console.ended(self.facts.identity, status, mark.rows, outcome.report, remains))
+        console.notify(console.ended(self.facts.identity, status, mark.rows, outcome.report, remains))
 
     def _what_next(self, recorder: Recorder, outcome: FlushOutcome) -> list[str]:
         """Return lines on what happens to records that are not delivered, and what to do."""

@@ -117,7 +117,7 @@ def begin(
     variables = _child_variables(identity, choice, env, base, launched=launched)
     facts = RunStart(identity, choice, settings, env, cwd, variables)
     if choice.refused and not choice.names:
-        console.say(console.NONE_CHOSEN)
+        console.notify(console.NONE_CHOSEN)
         return Run(facts, None)
     folder = RunFolder(base.path, identity.id)
     place = _FoundFolder(base, folder, read_report(folder), launched, hold, unchosen, other)
@@ -126,11 +126,11 @@ def begin(
     except ConfigError as exc:
         if not unchosen:
             raise
-        console.say(console.nothing_kept(str(exc)))  # no exporter was chosen, so the program goes on
+        console.notify(console.nothing_kept(str(exc)))  # no exporter was chosen, so the program goes on
         return Run(facts, None)
     if handover is not None:
         handover.hand_over({**variables, NEW_RUN.name: None})
-    console.say(console.begun(identity, _to(facts, place), _notes(facts, place)))
+    console.notify(console.begun(identity, _to(facts, place), _notes(facts, place)))
     return Run(facts, recorder)
 
 

@@ -163,10 +163,10 @@ class FrameworkRun:
         return run
 
     def _stop(self, reason: str) -> None:
-        from otel_bridge.emit.console import say  # noqa: PLC0415
+        from otel_bridge.emit.console import notify  # noqa: PLC0415
 
         self._stopped = True
-        say(f"{self.framework} goes on, and nothing more of it is recorded: {reason}", always=True)
+        notify(f"{self.framework} goes on, and nothing more of it is recorded: {reason}", always=True)
 
 
 class _Begun:
@@ -203,11 +203,11 @@ class _Notes:
 
     def say(self, line: str) -> None:
         """Print *line*, unless it is empty or was printed before."""
-        from otel_bridge.emit.console import say  # noqa: PLC0415
+        from otel_bridge.emit.console import notify  # noqa: PLC0415
 
         if line and line not in self._said:
             self._said.add(line)
-            say(line)
+            notify(line)
 
 
 _notes = _Notes()
@@ -304,14 +304,14 @@ os.register_at_fork(after_in_child=_after_fork)
 def count_failure(what: str, exc: Exception) -> None:
     """Count a failure of an adapter in *what*: in the run that records, else in the next one."""
     from otel_bridge.emit import api  # noqa: PLC0415
-    from otel_bridge.emit.console import say  # noqa: PLC0415
+    from otel_bridge.emit.console import notify  # noqa: PLC0415
 
     described = f"{what}: {_text_of(exc)}"
     run = api.current_run()
     if run is not None and run.recording:
         run.count_drop("adapter_failed", key=described)
     elif _failures.add(described):
-        say(f"an adapter failed, and the framework goes on: {described}", always=True)
+        notify(f"an adapter failed, and the framework goes on: {described}", always=True)
 
 
 def _text_of(exc: Exception) -> str:

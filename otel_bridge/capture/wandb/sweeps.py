@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from otel_bridge.emit.console import say
+from otel_bridge.emit.console import notify
 from otel_bridge.emit.run import Run
 
 _DEFAULT_PROJECT: Final = "uncategorized"
@@ -53,7 +53,7 @@ class SweepTrial:
         if self.sweep_id in _notified or not _TO_W_AND_B.isdisjoint(exporters):
             return
         _notified.add(self.sweep_id)
-        say(
+        notify(
             f"W&B's sweep {self.sweep_id} gets no metrics: grid and random search work, "
             "bayes and early stopping do not; add the exporter wandb, or set OTEL_BRIDGE_CAPTURE_MODE=tee",
             always=True,

@@ -10,7 +10,7 @@ from typing import Final
 from otel_bridge.emit.bridge_process.shared_bridge import SharedBridge, log_bytes
 from otel_bridge.emit.bridge_process.spawn import start_bridge
 from otel_bridge.emit.config.child_env import launcher_alive
-from otel_bridge.emit.console import say
+from otel_bridge.emit.console import notify
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import LockUnsupportedError, probe
@@ -53,7 +53,7 @@ class BridgeStarter:
         self._not_before = self._settled_at = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._startable = True
-        self._said = False
+        self._notified = False
         self._started_s, self._logged = float("-inf"), -1
 
     def delivered_by(self) -> str | None:
@@ -98,7 +98,7 @@ class BridgeStarter:
         try:
             self._start()
         except JournalError as exc:
-            self._say_once(str(exc))
+            self._notify_once(str(exc))
             self._startable, self._started_s = False, float("-inf")
         else:
             self._startable = True
@@ -123,7 +123,7 @@ class BridgeStarter:
         except JournalError:
             return False
 
-    def _say_once(self, reason: str) -> None:
-        if not self._said:
-            self._said = True
-            say(f"{reason}; rows are kept, deliver them with: otel-bridge drain {self._folder.base}", always=True)
+    def _notify_once(self, reason: str) -> None:
+        if not self._notified:
+            self._notified = True
+            notify(f"{reason}; rows are kept, deliver them with: otel-bridge drain {self._folder.base}", always=True)
