@@ -25,7 +25,7 @@ from otel_bridge.journal.report import Report
 from otel_bridge_collector.error_table import ErrorResponse
 
 _log = logging.getLogger("otel_bridge_collector")
-_SAY_S: Final = 60.0
+_LOG_EVERY_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -43,19 +43,19 @@ class Counters:
     appended_bytes: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
     rejected: int = 0
-    _said_s: dict[str, float] = field(default_factory=dict[str, float])
-    _said: Counter[str] = field(default_factory=Counter[str])
+    _logged_s: dict[str, float] = field(default_factory=dict[str, float])
+    _logged: Counter[str] = field(default_factory=Counter[str])
 
     def refuse(self, answer: ErrorResponse, protocol: str, error: BaseException) -> None:
         """Count a refusal; each reason is logged at once and then once a minute, with the number of refusals."""
         reason = answer.reason
         self.refused[reason] += 1
         now_s = time.monotonic()
-        if now_s - self._said_s.get(reason, float("-inf")) < _SAY_S:
+        if now_s - self._logged_s.get(reason, float("-inf")) < _LOG_EVERY_S:
             return
-        self._said_s[reason] = now_s
-        since = self.refused[reason] - self._said[reason]
-        self._said[reason] = self.refused[reason]
+        self._logged_s[reason] = now_s
+        since = self.refused[reason] - self._logged[reason]
+        self._logged[reason] = self.refused[reason]
         unforeseen = error if reason == "internal" else None
         _log.warning(
             "%s request refused (%s, %d since last logged): %s", protocol, reason, since, error, exc_info=unforeseen

@@ -2,7 +2,7 @@
 
 Used before the segment, where a process appends records of its SDK, and at translation, for producers that apply no
 policy themselves. What counts as a secret is in `otel_bridge.text.secret_patterns`. Pure, except for
-`ContentRules.said`, which may be the user's function.
+`ContentRules.text_filter`, which may be the user's function.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ class ContentRules:
 
     limit: Limit = None
     redaction: Redaction = SECRETS_ONLY
-    said: Callable[[str], str] | None = None
+    text_filter: Callable[[str], str] | None = None
 
     def content(self, text: str) -> str:
         """Return *text*, a text of a model's input or output, after the rules."""
-        return self.redaction.text(text) if self.said is None else self.said(text)
+        return self.redaction.text(text) if self.text_filter is None else self.text_filter(text)
 
     def fact(self, text: str, key: str = "") -> str:
         """Return *text*, of another attribute, an error or a log line, after the rules."""
         redacted = self.redaction.value(text, key)
-        if self.said is None or not isinstance(redacted, str):
+        if self.text_filter is None or not isinstance(redacted, str):
             return str(redacted)
-        return redacted if key.startswith(_NAMES) and not _is_free(key) else self.said(redacted)
+        return redacted if key.startswith(_NAMES) and not _is_free(key) else self.text_filter(redacted)
 
 
 def limit_of(message_content: str) -> Limit:
@@ -175,13 +175,13 @@ def _redacted_text(text: str, key: str, inner: str, rules: ContentRules) -> str:
         return rules.redaction.text(text)
     if rules.redaction.secrets and inner and secret_by_name(inner, text):
         return REDACTED
-    if rules.said is None and rules.content(text) == text and not _may_name(text, rules):
+    if rules.text_filter is None and rules.content(text) == text and not _may_name(text, rules):
         return text
     parsed = parsed_json(text)
     if not isinstance(parsed, (list, dict)):
         return rules.content(text)
-    said = _filtered_json(parsed, rules)
-    redacted = scrubbed(said, shapes=False) if rules.redaction.secrets else said
+    filtered = _filtered_json(parsed, rules)
+    redacted = scrubbed(filtered, shapes=False) if rules.redaction.secrets else filtered
     return text if redacted == parsed else as_text(redacted)
 
 

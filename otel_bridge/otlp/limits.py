@@ -186,8 +186,8 @@ def _limit_name(span: Span, limit: int) -> None:
 
 
 def _operation(attributes: Iterable[KeyValue]) -> str:
-    said = (pair.value.string_value for pair in attributes if pair.key == semconv.GEN_AI_OPERATION)
-    operation = next(said, "")
+    operations = (pair.value.string_value for pair in attributes if pair.key == semconv.GEN_AI_OPERATION)
+    operation = next(operations, "")
     return operation if _is_identifier(operation) else ""
 
 

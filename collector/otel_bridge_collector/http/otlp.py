@@ -88,14 +88,14 @@ def _of_json(signal: Signal, body: bytes) -> bytes:
     return message_of(REQUESTS[signal], body).SerializeToString()
 
 
-def said_of_taken(signal: Signal, rejected: Rejected | None, *, is_json: bool) -> bytes:
+def acceptance_body(signal: Signal, rejected: Rejected | None, *, is_json: bool) -> bytes:
     """Return the body of the answer to an accepted request."""
     if is_json:
         return orjson.dumps({} if rejected is None else partial_success_json(signal, rejected.items, rejected.reason))
     return b"" if rejected is None else partial_success(signal, rejected.items, rejected.reason)
 
 
-def said_of_refused(answer: ErrorResponse, *, is_json: bool) -> bytes:
+def refusal_body(answer: ErrorResponse, *, is_json: bool) -> bytes:
     """Return the body of a refusal: a ``google.rpc.Status``."""
     return answer.json() if is_json else answer.status().SerializeToString()
 

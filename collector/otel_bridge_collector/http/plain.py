@@ -26,13 +26,13 @@ from otel_bridge_collector.http.otlp import (
     JSON,
     PATHS,
     PROTOBUF,
+    acceptance_body,
     check_type,
     decoded,
     headers_of_refused,
     media_type,
     no_such_path,
-    said_of_refused,
-    said_of_taken,
+    refusal_body,
 )
 from otel_bridge_collector.ingest import Rejected
 from otel_bridge_collector.server_context import ServerContext
@@ -179,7 +179,7 @@ class _Connection(BaseHTTPRequestHandler):
         except Exception as exc:  # noqa: BLE001  # a 500 would be final for clients
             self._refuse(exc, is_json=is_json)
             return
-        self._answer(200, said_of_taken(signal, rejected, is_json=is_json), is_json=is_json, more={})
+        self._answer(200, acceptance_body(signal, rejected, is_json=is_json), is_json=is_json, more={})
         self._owner.mark_silent(self.connection)
 
     def do_GET(self) -> None:
@@ -262,7 +262,7 @@ class _Connection(BaseHTTPRequestHandler):
         self._owner.store.refuse(error)
         self.close_connection = True  # the position in the body is unknown
         more = {"Connection": "close", **headers_of_refused(answer)}
-        self._answer(answer.http_status, said_of_refused(answer, is_json=is_json), is_json=is_json, more=more)
+        self._answer(answer.http_status, refusal_body(answer, is_json=is_json), is_json=is_json, more=more)
 
     def _answer(self, status: int, body: bytes, *, is_json: bool, more: dict[str, str]) -> None:
         self.send_response_only(status)

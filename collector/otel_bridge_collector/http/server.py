@@ -34,14 +34,14 @@ from otel_bridge_collector.http.otlp import (
     JSON,
     PATHS,
     PROTOBUF,
+    acceptance_body,
     check_type,
     decoded,
     decoded_at_once,
     headers_of_refused,
     media_type,
     no_such_path,
-    said_of_refused,
-    said_of_taken,
+    refusal_body,
 )
 from otel_bridge_collector.http.shared_page import SharedPage
 from otel_bridge_collector.ingest import Rejected
@@ -179,7 +179,7 @@ class HttpServer:
         answer = answer_to(error)
         self._serving.counters.refuse(answer, "HTTP", error)
         is_json = _is_json(request.headers)
-        answer_body = said_of_refused(answer, is_json=is_json)
+        answer_body = refusal_body(answer, is_json=is_json)
         return Response(answer_body, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=headers)
 
 
@@ -200,11 +200,11 @@ class _ExportEndpoint:
             await body.discard()
             answer = answer_to(exc)
             self._serving.counters.refuse(answer, "OTLP/HTTP", exc)
-            answer_body = said_of_refused(answer, is_json=is_json)
+            answer_body = refusal_body(answer, is_json=is_json)
             more = {**self._headers, **headers_of_refused(answer)}
             response = Response(answer_body, answer.http_status, media_type=JSON if is_json else PROTOBUF, headers=more)
         else:
-            answer_body = said_of_taken(signal, rejected, is_json=is_json)
+            answer_body = acceptance_body(signal, rejected, is_json=is_json)
             response = Response(answer_body, media_type=JSON if is_json else PROTOBUF, headers=self._headers)
         await response(scope, receive, send)
 

@@ -20,7 +20,7 @@ from typing import Final
 from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError, LedgerDamagedError
 from otel_bridge.journal.files import size_of_regular
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 _SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;

@@ -53,7 +53,7 @@ class SdkContent:
         self._limit = 0 if policy.off else policy.max_chars
         redaction = Redaction(policy.secrets, policy.email)
         self._rules, self._names = (
-            ContentRules(redaction=redaction, said=policy.redact),
+            ContentRules(redaction=redaction, text_filter=policy.redact),
             ContentRules(redaction=redaction),
         )
         self._known: tuple[SdkResource | None, bool] = (None, False)
@@ -166,8 +166,8 @@ def _suspect_span(span: ReadableSpan) -> bool:
 
 
 def _suspect_log(record: ReadableLogRecord) -> bool:
-    said = record.log_record
-    return _suspect_attributes(said.attributes) or _suspect(said.body, "", False)
+    log_record = record.log_record
+    return _suspect_attributes(log_record.attributes) or _suspect(log_record.body, "", False)
 
 
 def _suspect_attributes(attributes: Mapping[str, object] | None) -> bool:

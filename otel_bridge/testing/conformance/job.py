@@ -217,8 +217,8 @@ def _explorer(cast: _Cast) -> Segment:
         requests += [[*three[5], *three[0]], [*three[3], *three[4]], three[2], three[1]]
     received = [_metrics(who, request) for request in requests]
     end: dict[str, Json] = {semconv.RUN_STATUS: Status.FINISHED.value, semconv.SEQ: 12, semconv.EVENT_SEQ: 1}
-    said = _logs(who, [messages.event(semconv.EVENT_END, next(cast.clock), end)])
-    frames = [(METRICS, payload) for payload in [*received, *received[::3]]] + [(LOGS, said), (LOGS, said)]
+    event_log = _logs(who, [messages.event(semconv.EVENT_END, next(cast.clock), end)])
+    frames = [(METRICS, payload) for payload in [*received, *received[::3]]] + [(LOGS, event_log), (LOGS, event_log)]
     return _receiver(cast, "00000000000000d0", frames)
 
 
@@ -243,8 +243,8 @@ def _foreign(cast: _Cast) -> Segment:
         frames += [(METRICS, _megatron(cast, megatron, step))] * 2
     config: dict[str, Json] = {"service": "sampler", "password": "swordfish", "workers": 4}
     cast.truth.configs["sampler"] = {"service": "sampler", "password": REDACTED, "workers": 4}
-    said = _logs(sampler, [messages.event(semconv.EVENT_CONFIG, next(cast.clock), {}, config)])
-    return _receiver(cast, "00000000000000e0", [*frames, (LOGS, said), (LOGS, said)])
+    event_log = _logs(sampler, [messages.event(semconv.EVENT_CONFIG, next(cast.clock), {}, config)])
+    return _receiver(cast, "00000000000000e0", [*frames, (LOGS, event_log), (LOGS, event_log)])
 
 
 def _megatron(cast: _Cast, who: Mapping[str, Json], step: int) -> bytes:

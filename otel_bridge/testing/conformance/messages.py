@@ -146,10 +146,10 @@ def event(name: str, time_ns: int, attributes: Mapping[str, Json], body: Json = 
 
 def rollout_spans(trace_id: str, start_ns: int, facts: Mapping[str, Json], messages: Sequence[str]) -> list[Span]:
     """Return a rollout: its root with *facts*, and a ``chat`` span below it; *messages* are question and answer."""
-    asked = [{"role": "user", "parts": [{"type": "text", "content": messages[0]}]}]
-    said = [{"role": "assistant", "parts": [{"type": "text", "content": messages[1]}]}]
+    prompt = [{"role": "user", "parts": [{"type": "text", "content": messages[0]}]}]
+    answer = [{"role": "assistant", "parts": [{"type": "text", "content": messages[1]}]}]
     content: dict[str, Json] = {
-        semconv.GEN_AI_INPUT_MESSAGES: json.dumps(asked), semconv.GEN_AI_OUTPUT_MESSAGES: json.dumps(said),
+        semconv.GEN_AI_INPUT_MESSAGES: json.dumps(prompt), semconv.GEN_AI_OUTPUT_MESSAGES: json.dumps(answer),
     }  # fmt: skip
     chat: dict[str, Json] = {semconv.GEN_AI_OPERATION: semconv.OPERATION_CHAT, semconv.GEN_AI_REQUEST_MODEL: "policy"}
     root: dict[str, Json] = {**facts, semconv.ROLLOUT_ID: trace_id, semconv.SPAN_COUNT: 2, **content}

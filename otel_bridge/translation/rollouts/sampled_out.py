@@ -40,7 +40,7 @@ class SampledOut:
     step: int | None
     rollouts: int
     sums: Mapping[str, Json]
-    said_ns: int
+    sender_ns: int
     staleness: tuple[int, int, int] | None = None
     trace_ids: tuple[str, ...] = ()
     open_steps: tuple[int, ...] | None = None
@@ -70,7 +70,7 @@ def read_sampled_out(
         step=reading.as_int(attributes.get(semconv.STEP)),
         rollouts=number,
         sums=sums,
-        said_ns=log_record.time_unix_nano or log_record.observed_time_unix_nano,
+        sender_ns=log_record.time_unix_nano or log_record.observed_time_unix_nano,
         staleness=_staleness(attributes.get(semconv.ROLLOUTS_STALENESS)),
         trace_ids=_trace_ids(attributes.get(semconv.ROLLOUTS_IDS), run_id),
         open_steps=reading.as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),

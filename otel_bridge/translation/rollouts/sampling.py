@@ -213,7 +213,7 @@ class StepSampler:
             role=step.role,
             step=step.number,
             axis=axis,
-            time_unix_ns=step.said_ns or step.last_ns,
+            time_unix_ns=step.sender_ns or step.last_ns,
             values={key_of(step.role, key): value for key, value in values.items()},
             steps=steps,
             attempt=step.attempt,

@@ -41,7 +41,7 @@ class SampledStep:
     number: int | None
     first_ns: int
     last_ns: int
-    said_ns: int = 0
+    sender_ns: int = 0
     run_id: str = ""
     kept: int = 0
     closed: bool = False
@@ -73,7 +73,7 @@ class SampledStep:
     def see(self, came_ns: int, facts: SamplingFacts) -> None:
         """Note that a rollout of the step arrived."""
         self.first_ns, self.last_ns = min(self.first_ns, came_ns), max(self.last_ns, came_ns)
-        self.said_ns = max(self.said_ns, facts.end_unix_ns)
+        self.sender_ns = max(self.sender_ns, facts.end_unix_ns)
         self.run_id = self.run_id or facts.run_id
 
     def restore(self, trace_id: str, facts: SamplingFacts, came_ns: int) -> None:
@@ -84,7 +84,7 @@ class SampledStep:
     def revise(self, trace_id: str, facts: SamplingFacts) -> None:
         """Replace the facts of a waiting rollout."""
         self.waiting[trace_id] = facts
-        self.said_ns = max(self.said_ns, facts.end_unix_ns)
+        self.sender_ns = max(self.sender_ns, facts.end_unix_ns)
 
     def seat(self, facts: SamplingFacts, cap: int) -> bool:
         """Count a rollout that does not wait; return whether the rollout gets one of *cap* seats."""
@@ -101,7 +101,7 @@ class SampledStep:
         """Merge an emitter's statistics; return the number of new rollouts."""
         before = self.statistics.total
         self.events = [*(self.events or []), event.id]
-        self.last_ns, self.said_ns = max(self.last_ns, came_ns), max(self.said_ns, event.said_ns)
+        self.last_ns, self.sender_ns = max(self.last_ns, came_ns), max(self.sender_ns, event.sender_ns)
         self.statistics.add_sampled_out(event.rollouts, event.sums)
         if event.staleness is not None and event.split != EVAL:
             self.statistics.staleness.add(*event.staleness)
@@ -147,7 +147,7 @@ class SampledStep:
             "number": self.number,
             "first": self.first_ns,
             "last": self.last_ns,
-            "said": self.said_ns,
+            "sender": self.sender_ns,
             "run": self.run_id,
             "kept": self.kept,
             "closed": self.closed,
@@ -170,7 +170,7 @@ class SampledStep:
             number=cast("int | None", fields["number"]),
             first_ns=cast("int", fields["first"]),
             last_ns=cast("int", fields["last"]),
-            said_ns=cast("int", fields["said"]),
+            sender_ns=cast("int", fields["sender"]),
             run_id=cast("str", fields["run"]),
             kept=cast("int", fields["kept"]),
             closed=cast("bool", fields["closed"]),

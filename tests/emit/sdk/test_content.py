@@ -279,7 +279,7 @@ def test_the_first_look_misses_nothing(values: dict[str, Any], event: dict[str, 
     request = encode_spans([source])
     [span] = request.resource_spans[0].scope_spans[0].spans
     untouched = Span.FromString(span.SerializeToString())
-    redact_span(untouched, ContentRules(redaction=Redaction(), said=policy.redact))
+    redact_span(untouched, ContentRules(redaction=Redaction(), text_filter=policy.redact))
 
     SdkContent(policy).span(source, span)
 
