@@ -81,7 +81,7 @@ DL_ITERATION: Final = "dl.iteration"
 """Int, on points and spans of NVIDIA NeMo Lens: the iteration."""
 DL_RANK: Final = "dl.rank"
 """Int, on the resource of NVIDIA NeMo Lens: the rank."""
-FOREIGN_STEPS: Final = (DL_ITERATION, "step")
+THIRD_PARTY_STEPS: Final = (DL_ITERATION, "step")
 """Attributes in which producers without ``rl.step`` send their step, in order of preference."""
 
 # --- rollouts ---------------------------------------------------------------------------------------------------------

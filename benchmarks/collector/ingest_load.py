@@ -22,7 +22,7 @@ _T0 = 1_800_000_000_000_000_000
 
 
 def body(number: int) -> bytes:
-    """Return a request of 100 rows of 10 keys, 2 attributes a point, as a foreign producer sends them."""
+    """Return a request of 100 rows of 10 keys, 2 attributes a point, as a third-party producer sends them."""
     request = ExportMetricsServiceRequest()
     who: dict[str, Json] = {semconv.PROJECT: "bench", semconv.RUN_NAME: "ingest", semconv.SERVICE_NAME: "trainer"}
     part = request.resource_metrics.add(resource=messages.resource(who))

@@ -26,7 +26,7 @@ from otel_bridge.journal.report import Report, last_line, read_report
 from otel_bridge.records import axis_of, run_id_of
 
 PROJECT: Final = "otel-bridge-demo"
-_FOREIGN: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
+_TRACKER_PREFIXES: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
 _PAUSE_S: Final = 0.1
 _OPEN_ENDED: Final = "evaluator"
 """The role whose number of steps is not known in advance."""
@@ -92,7 +92,7 @@ def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> 
     """
     inherited = settings.environment().items()
     return {
-        **{key: value for key, value in inherited if not key.startswith(_FOREIGN)},
+        **{key: value for key, value in inherited if not key.startswith(_TRACKER_PREFIXES)},
         settings.DIR.name: str(directory / "runs"),
         settings.EXPORTERS.name: ",".join(exporters),
         settings.PROJECT.name: PROJECT,

@@ -19,17 +19,17 @@ def made(path: Path, *, help_text: str = "set --dir or OTEL_BRIDGE_DIR") -> Path
     Raises:
         ConfigError: *path* cannot be created or written, or another user owns it.
     """
-    _refuse_foreign(path, help_text)
+    _refuse_other_owner(path, help_text)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
         raise ConfigError(f"{path} cannot be created: {exc.strerror}; {help_text}") from exc
-    _refuse_foreign(path, help_text)  # another user may have created it between the check and mkdir
+    _refuse_other_owner(path, help_text)  # another user may have created it between the check and mkdir
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(f"{path} is not writable; make it yours, or {help_text}")
     return path
 
 
-def _refuse_foreign(path: Path, help_text: str) -> None:
+def _refuse_other_owner(path: Path, help_text: str) -> None:
     if why := why_not_ours(path, may_be_link=True):
         raise ConfigError(f"{why}; {help_text}")

@@ -133,9 +133,9 @@ def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str] = ()
         echo(f"{path} is not a run folder")
         return 1
     folder = found[0]
-    foreign = _foreign_holder(folder)
-    if foreign:
-        echo(f"a bridge on {foreign} serves this folder; run drain there, or wait until that bridge has exited")
+    holder = _remote_holder(folder)
+    if holder:
+        echo(f"a bridge on {holder} serves this folder; run drain there, or wait until that bridge has exited")
         return 1
     service = service_of(folder.base)
     if service:
@@ -198,7 +198,7 @@ def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
     return host.progress().get(folder.run_id)
 
 
-def _foreign_holder(folder: RunFolder) -> str:
+def _remote_holder(folder: RunFolder) -> str:
     """Return the other machine whose bridge holds the folder's lease; empty without a heartbeat within a minute."""
     holder = folder.holder()
     if holder is None or holder.boot_id == this_host().boot_id:

@@ -281,7 +281,7 @@ class _Stalls:
         """Return the roles of open processes that send rows: when the last one began, and whether all are remote."""
         living: dict[str, tuple[int, bool]] = {}
         for process in self._processes.values():
-            if process.status is None and not process.gone and process.determines_status:
+            if process.status is None and not process.drained and process.determines_status:
                 role = process.role or ""
                 began_ns, remote = living.get(role, (0, True))
                 living[role] = max(began_ns, process.began_ns), remote and process.remote

@@ -109,7 +109,7 @@ class Events:
         attributes: dict[str, object] = dict(mapping_of(record.attributes))
         name = record.event_name or text_in(attributes, semconv.EVENT_NAME)
         if name in content_events.NAMES:
-            self._lifecycle.data(process, now_unix_ns)
+            self._lifecycle.on_record(process, now_unix_ns)
             return self._rollouts.content(producer.attributes, process.instance, record, now_unix_ns)
         if name not in _NAMES:
             if name.startswith("gen_ai."):
@@ -129,7 +129,7 @@ class Events:
 
     def _act(self, name: str, event: _Event, now_unix_ns: int) -> list[Record]:
         if name in _DATA:
-            self._lifecycle.data(event.process, now_unix_ns, event=event.seq)
+            self._lifecycle.on_record(event.process, now_unix_ns, event=event.seq)
             if name in self._handlers:
                 return self._handlers[name](event)
             take = self._rollouts.evaluation if name == semconv.EVENT_EVALUATION else self._rollouts.sampled_out
@@ -150,7 +150,7 @@ class Events:
         process, seq = event.process, event.seq
         if name == semconv.EVENT_ALIVE:
             return True
-        if seq and not event.producer.foreign:
+        if seq and not event.producer.third_party:
             if process.events.seen(seq):
                 return False
             process.events.add(seq, 0)

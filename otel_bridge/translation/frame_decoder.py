@@ -168,7 +168,7 @@ def _split_metrics(context: ProducerContext, scopes: Sequence[bytes]) -> Resourc
     """Split the metrics of one resource into native rows, read by a learned schema where known, and the rest."""
     split = ResourceMetricsInput(context, [], [])
     for scope in scopes:
-        if context.producer.foreign:
+        if context.producer.third_party:
             split.others += ScopeMetrics.FromString(scope).metrics
             continue
         fast = context.decoder.fast(scope)

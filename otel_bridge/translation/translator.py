@@ -107,14 +107,14 @@ class Translator:
         if source.kind in PROCESS_KINDS:
             context = self._reader.of_segment(source, now_unix_ns)
             if context is not None:
-                self._lifecycle.on_data(context.process, now_unix_ns)
+                self._lifecycle.on_frame(context.process, now_unix_ns)
         return []
 
-    def gone(self, instances: Iterable[str]) -> None:
+    def mark_drained(self, instances: Iterable[str]) -> None:
         """Mark processes as dead and fully read, so that a successor counts as the next attempt."""
         for instance in instances:
             if instance in self._lifecycle.processes:
-                self._lifecycle.processes[instance].all_read()
+                self._lifecycle.processes[instance].mark_drained()
 
     def frame(  # noqa: PLR0917  # called for every row: keywords would cost
         self, source: SegmentInfo, signal: int, payload: bytes, whole: bool, append_unix_ns: int, now_unix_ns: int
@@ -140,7 +140,7 @@ class Translator:
                 process.touch(now_unix_ns)
                 record = self._rows.next(process, *found)
                 if process.status is not None or self._lifecycle.ended:
-                    self._lifecycle.row(process, now_unix_ns)
+                    self._lifecycle.on_row(process, now_unix_ns)
                 if self._alerts is not None or self._defined.defined or self._axes.restarted:
                     return self._finished([record], now_unix_ns)
                 return [record]
@@ -151,7 +151,7 @@ class Translator:
         """Apply the passage of time to rows, traces, steps, silent processes and the end of the run."""
         records: list[Record] = [*self._rows.tick(now_unix_ns), *self._rollouts.tick(now_unix_ns)]
         if records and self._lifecycle.ended:
-            self._lifecycle.more(now_unix_ns)
+            self._lifecycle.reopen(now_unix_ns)
         self._lifecycle.expire_silent(now_unix_ns)
         for process in self._lifecycle.over_limit(now_unix_ns):
             records += self._forget(process)
@@ -240,18 +240,18 @@ class Translator:
             process = batch.context.process
             if batch.context.producer.system:
                 continue  # not data of the process itself
-            self._lifecycle.on_data(process, frame.now_unix_ns)
+            self._lifecycle.on_frame(process, frame.now_unix_ns)
             for row in batch.rows:
                 records += self._row(frame, batch.context, row)
         # A measurement taken while a process ended must not reopen the process or the run.
         counted = [
             batch for batch in inputs if not batch.context.producer.system or batch.context.process.status is None
         ]
-        foreign: list[Found] = [(batch.context.producer, batch.context.process, batch.others) for batch in counted]
-        points = self._points.rows(foreign, frame.append_unix_ns)
-        for producer, process, _ in foreign if points else ():
+        third_party: list[Found] = [(batch.context.producer, batch.context.process, batch.others) for batch in counted]
+        points = self._points.rows(third_party, frame.append_unix_ns)
+        for producer, process, _ in third_party if points else ():
             if not producer.system:
-                self._lifecycle.data(process, frame.now_unix_ns)
+                self._lifecycle.on_record(process, frame.now_unix_ns)
         return [*records, *points]
 
     def _row(self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]) -> list[Record]:
@@ -260,7 +260,7 @@ class Translator:
         if isinstance(row, FastRow):
             if self._rows.expected(process, row.read[2]):
                 record = self._rows.next(process, row.learned, row.read)
-                self._lifecycle.row(process, frame.now_unix_ns)
+                self._lifecycle.on_row(process, frame.now_unix_ns)
                 return [record]
             pieces, _ = context.decoder.slow(row.scope)
         records: list[Record] = []
@@ -268,7 +268,7 @@ class Translator:
             known = self._rows.redelivered
             records += self._rows.take(process, piece, frame.now_unix_ns, hold=frame.held)
             if self._rows.redelivered == known:
-                self._lifecycle.row(process, frame.now_unix_ns)
+                self._lifecycle.on_row(process, frame.now_unix_ns)
         return records
 
     def _traces(self, frame: DecodedFrame) -> list[Record]:
@@ -276,10 +276,10 @@ class Translator:
         for context, scopes in self._reader.spans(frame):
             if frame.held:
                 self._rollouts.received(frame.now_unix_ns)
-            self._lifecycle.on_data(context.process, frame.now_unix_ns)
+            self._lifecycle.on_frame(context.process, frame.now_unix_ns)
             records += self._starts.of_spans(context, scopes, frame.now_unix_ns)
             for scope in scopes:
-                self._lifecycle.data(context.process, frame.now_unix_ns)
+                self._lifecycle.on_record(context.process, frame.now_unix_ns)
                 who = context.producer.attributes, context.process.instance
                 if scope.scope.name != semconv.SCOPE_NAME:
                     records += self._points.of_spans(context.producer, context.process, scope)
@@ -290,7 +290,7 @@ class Translator:
         records: list[Record] = []
         for context, scopes in self._reader.logs(frame):
             if frame.source.kind != "bridge":  # a bridge's statement about a dead process is not a heartbeat
-                self._lifecycle.on_data(context.process, frame.now_unix_ns)
+                self._lifecycle.on_frame(context.process, frame.now_unix_ns)
                 records += self._starts.of_logs(context, scopes, frame.now_unix_ns)
             for scope in scopes:
                 for record in scope.log_records:
@@ -321,7 +321,7 @@ class Translator:
     def _pause(self, now_unix_ns: int) -> list[Record]:
         records: list[Record] = [*self._rows.close(), *self._rollouts.close(now_unix_ns)]
         if records and self._lifecycle.ended:
-            self._lifecycle.more(now_unix_ns)
+            self._lifecycle.reopen(now_unix_ns)
         return records
 
     def _end_if_due(self, now_unix_ns: int, *, closing: bool = False) -> list[Record]:

@@ -100,7 +100,9 @@ def test_the_page_is_fresh() -> None:
 
 def test_every_name_on_the_wire_is_in_the_registry_and_no_other() -> None:
     texts = {value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)}
-    constants = {name.removesuffix(".") for name in (*texts, *semconv.FOREIGN_STEPS)} - OF_HTTP_AND_GRPC - OF_TRACKERS
+    constants = (
+        {name.removesuffix(".") for name in (*texts, *semconv.THIRD_PARTY_STEPS)} - OF_HTTP_AND_GRPC - OF_TRACKERS
+    )
     of_opentelemetry = set(REGISTRY.attributes) - REGISTRY.own
 
     assert constants - REGISTRY.names() == set()

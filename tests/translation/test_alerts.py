@@ -14,7 +14,7 @@ from otel_bridge.alert_rules import alert_rules
 from otel_bridge.records import Alert, End, Record, Row
 from otel_bridge.translation import alerts
 from otel_bridge.translation.options import TranslationOptions
-from support.otlp.otlp_samples import RUN, T0, Bench, S, end, foreign, gauge, metrics_request, row, source, who
+from support.otlp.otlp_samples import RUN, T0, Bench, S, end, gauge, metrics_request, row, source, third_party, who
 from support.otlp.translation_bench import send
 
 TRAINER = source()
@@ -98,7 +98,7 @@ def test_the_mean_of_a_histogram_is_judged() -> None:
     point.explicit_bounds.extend((0.0, 10.0))
     point.bucket_counts.extend((0, 4, 0))
 
-    found = bench.request(metrics_request(({"rl.run.id": RUN, "service.name": "app"}, [foreign(metric)])))
+    found = bench.request(metrics_request(({"rl.run.id": RUN, "service.name": "app"}, [third_party(metric)])))
 
     assert raised(found) == [("app/lengths above 5", None)]
 
@@ -324,7 +324,7 @@ def test_measurements_of_a_machine_do_not_count_as_rows_of_a_run_without_roles()
     for second in range(100):
         point = gauge("system/cpu", 0.5, T0 + second * S, {})
         system = {**who("i1", None), "rl.system": True}
-        found += raised(bench.request(metrics_request((system, [foreign(point)])), sender=plain))
+        found += raised(bench.request(metrics_request((system, [third_party(point)])), sender=plain))
         found += stalled(bench, 1)
 
     assert found == [("the run sends no rows", 1)]

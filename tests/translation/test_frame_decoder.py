@@ -23,13 +23,13 @@ from support.otlp.otlp_samples import (
     SCOPE,
     T0,
     end,
-    foreign,
     gauge,
     logs,
     logs_request,
     metrics_request,
     row,
     source,
+    third_party,
     who,
 )
 from support.otlp.trace_samples import rollout_spans
@@ -92,13 +92,13 @@ def test_a_frame_of_a_segment_is_of_the_one_that_wrote_it() -> None:
 
 def test_in_a_request_every_resource_sends_for_itself_and_a_known_shape_is_read_fast() -> None:
     reading = Reading()
-    latency = foreign(gauge("latency", 3.0, T0, {}))
+    latency = third_party(gauge("latency", 3.0, T0, {}))
     payload = metrics_request((who(), [LOSS, row(2, {"loss": 2.0})]), ({"rl.run.id": RUN}, [latency]), (who("i2"), []))
 
     ours, app, silent = received(reading.reader.metrics(whole(payload)))
 
     assert ours == ("i1", [[{"trainer/loss": 1.0}], ("fast", {"trainer/loss": 2.0})], [])
-    assert (app[0].startswith("foreign:"), app[1:], silent) == (True, ([], ["latency"]), ("i2", [], []))
+    assert (app[0].startswith("third-party:"), app[1:], silent) == (True, ([], ["latency"]), ("i2", [], []))
 
 
 def test_a_request_that_is_unusual_says_the_same() -> None:

@@ -28,7 +28,6 @@ from support.otlp.otlp_samples import (
     S,
     end,
     event,
-    foreign,
     gauge,
     logs,
     logs_request,
@@ -36,6 +35,7 @@ from support.otlp.otlp_samples import (
     resource,
     row,
     source,
+    third_party,
     who,
 )
 from support.otlp.trace_samples import rollout_spans
@@ -67,7 +67,7 @@ def test_no_bytes_raise_and_those_behind_them_arrive(data: st.DataObject) -> Non
         (
             METRICS,
             True,
-            metrics_request((who(), [row(1, {"loss": 1.0})]), (APP, [foreign(gauge("l", 1.0, T0, {"step": 1}))])),
+            metrics_request((who(), [row(1, {"loss": 1.0})]), (APP, [third_party(gauge("l", 1.0, T0, {"step": 1}))])),
         ),
         (LOGS, False, logs(event("rl.run.config", 1, {"lr": 1.0}), end("finished", 2, last_row=1))),
         (LOGS, True, logs_request((who(), [event("rl.dropped", 1, {"value": 1})]))),
@@ -118,7 +118,7 @@ def test_without_a_run_id_the_first_resource_says_which_run_it_is() -> None:
 def test_what_is_known_of_the_run_is_gathered_from_its_resources() -> None:
     bench = Bench()
 
-    bench.request(metrics_request(({"rl.run.id": RUN, "service.name": "app"}, [foreign(gauge("a", 1.0, T0, {}))])))
+    bench.request(metrics_request(({"rl.run.id": RUN, "service.name": "app"}, [third_party(gauge("a", 1.0, T0, {}))])))
     first = bench.state.get("run")
     bench.open(source("i1", rl_run_group="g", rl_wandb_entity="team", rl_node_rank=1))
     bench.open(source("i2", rl_run_group="other", rl_mlflow_experiment="e", rl_run_tags=["x", "y"]))
@@ -156,7 +156,7 @@ def test_a_generated_name_never_replaces_a_given_one_and_a_given_one_replaces_it
 
 
 def test_what_an_sdk_sends_inside_a_process_belongs_to_that_process_and_its_run() -> None:
-    payload = metrics_request(({"service.name": "server"}, [foreign(gauge("latency", 3.0, T0, {"route": "chat"}))]))
+    payload = metrics_request(({"service.name": "server"}, [third_party(gauge("latency", 3.0, T0, {"route": "chat"}))]))
     bench = Bench()
 
     bench.open(source("i1", None))

@@ -44,7 +44,7 @@ _NO_GRPC: Final = (
     "pip install 'otel-bridge[collector]'"
 )
 _SIGNALS: Final = {Signal.METRICS: "metrics", Signal.TRACES: "traces", Signal.LOGS: "logs"}
-_FOREIGN_HINT: Final = (
+_THIRD_PARTY_HINT: Final = (
     "otlp: the other end is not otel-bridge; before Prometheus delete the attribute rl.step there "
     '(processor transform: delete_key(attributes, "rl.step")), or each step becomes a series of its own'
 )
@@ -262,7 +262,7 @@ class Forwarder:
             self._show(dead_letters=self.progress.dead_letters + reply.rejected)
         if not reply.from_bridge and not self._hinted:
             self._hinted = True
-            self._say(_FOREIGN_HINT)
+            self._say(_THIRD_PARTY_HINT)
 
     def _client(self, signal: Signal) -> Client:
         if signal not in self._clients:

@@ -258,7 +258,7 @@ class SegmentReader:
                 self._tick(frame.append_unix_ns, records)
             now = frame.append_unix_ns
         if tail.begin_use():
-            self.translator.gone(self._gone(tail))
+            self.translator.mark_drained(self._gone(tail))
         if gaps := tail.take_gaps():
             count(self.state, "segment_gaps", gaps)
             self._say(f"{gaps} unreadable stretches in the segments of {tail.instance_id}")

@@ -92,7 +92,7 @@ def recorded_job(name: str = "recorded", project: str = "conformance", *, wide_k
         _evaluator(cast),
         _keys(cast, wide_keys),
         _rollouts(cast, name),
-        _foreign(cast),
+        _third_party(cast),
     )
     return ConformanceJob(project, name, segments, truth)
 
@@ -222,7 +222,7 @@ def _explorer(cast: _Cast) -> Segment:
     return _receiver(cast, "00000000000000d0", frames)
 
 
-def _foreign(cast: _Cast) -> Segment:
+def _third_party(cast: _Cast) -> Segment:
     """Producers that know nothing of us but the run: all metric types, placed by step and by time, sent again."""
     sampler: dict[str, Json] = {semconv.RUN_ID: cast.run[semconv.RUN_ID], semconv.SERVICE_NAME: "sampler"}
     megatron: dict[str, Json] = {**sampler, semconv.SERVICE_NAME: "megatron"}

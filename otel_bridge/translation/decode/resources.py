@@ -1,7 +1,7 @@
 """Resource attributes -> the run and the producer. Pure. The receiver also splits its requests with `run_of`.
 
-Source: the design, "Foreign producers": run from ``rl.run.id`` | ``rl.project`` and ``rl.run.name`` | ``nemo.run.id`` |
-``service.namespace`` and ``service.name``; role from ``rl.role`` | ``service.name``.
+Source: the design, "Third-party producers": run from ``rl.run.id`` | ``rl.project`` and ``rl.run.name`` |
+``nemo.run.id`` | ``service.namespace`` and ``service.name``; role from ``rl.role`` | ``service.name``.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Producer:
     Attributes:
         attributes: All resource attributes.
         run: The run that the resource belongs to.
-        instance: ``rl.instance.id``; for a third-party producer a made-up id that begins with ``foreign:``.
-        foreign: Whether the producer is third-party: the resource lacks ``rl.instance.id``.
+        instance: ``rl.instance.id``; for a third-party producer a made-up id that begins with ``third-party:``.
+        third_party: Whether the producer is third-party: the resource lacks ``rl.instance.id``.
         role: Role of native rows: ``rl.role`` alone.
-        foreign_role: Role of all other data: ``rl.role``, else the ``service.name`` of a third-party producer.
+        third_party_role: Role of all other data: ``rl.role``, else the ``service.name`` of a third-party producer.
         rank: Rank in the job, from 0.
         forked: Whether the producer is a forked child of a process that sends data itself.
         launcher: Whether the producer is ``otel-bridge run`` itself.
@@ -81,9 +81,9 @@ class Producer:
     attributes: Mapping[str, object]
     run: RunIdentity
     instance: str
-    foreign: bool
+    third_party: bool
     role: str | None
-    foreign_role: str | None
+    third_party_role: str | None
     rank: int
     forked: bool
     launcher: bool
@@ -98,15 +98,15 @@ def producer_of(attributes: Mapping[str, object]) -> Producer:
     role = text_in(attributes, semconv.ROLE) or None
     instance = text_in(attributes, semconv.INSTANCE_ID)
     system = attributes.get(semconv.SYSTEM) is True
-    foreign_role = None if system else role or (None if instance else _service_role(attributes))
+    third_party_role = None if system else role or (None if instance else _service_role(attributes))
     return Producer(
         attributes=attributes,
         run=run_of(attributes),
-        instance=instance or _foreign_instance(attributes, foreign_role),
-        foreign=not instance,
+        instance=instance or _third_party_instance(attributes, third_party_role),
+        third_party=not instance,
         role=role,
-        foreign_role=foreign_role,
-        rank=0 if system else _rank(attributes, foreign=not instance),
+        third_party_role=third_party_role,
+        rank=0 if system else _rank(attributes, third_party=not instance),
         forked=attributes.get(semconv.FORKED) is True,
         launcher=attributes.get(semconv.LAUNCHER) is True,
         attempt=int_in(attributes, semconv.ATTEMPT),
@@ -129,9 +129,9 @@ def within(outer: Mapping[str, object], inner: Mapping[str, object]) -> dict[str
     return {**run, **inner}
 
 
-def _rank(attributes: Mapping[str, object], *, foreign: bool) -> int:
+def _rank(attributes: Mapping[str, object], *, third_party: bool) -> int:
     rank = int_in(attributes, semconv.RANK)
-    if rank is None and foreign:
+    if rank is None and third_party:
         rank = int_in(attributes, semconv.DL_RANK)
     return max(rank or 0, 0)
 
@@ -147,15 +147,15 @@ def _is_anonymous(attributes: Mapping[str, object]) -> bool:
     return not (text_in(attributes, "service.instance.id") or machine_and_pid)
 
 
-def _foreign_instance(attributes: Mapping[str, object], role: str | None) -> str:
+def _third_party_instance(attributes: Mapping[str, object], role: str | None) -> str:
     """Return an id that distinguishes third-party processes while they live; no identity of a point depends on it."""
     parts = [role or "", *(text_in(attributes, key) for key in ("service.instance.id", "host.name", "process.pid"))]
-    return "foreign:" + hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return "third-party:" + hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 # Resource attributes -> the origin of a span, as far as a rollout needs it. Pure.
 
-_FOREIGN_FACTS: Final = ("agentlightning.rollout_id", "agentlightning.attempt_id")
+_AGENT_LIGHTNING_FACTS: Final = ("agentlightning.rollout_id", "agentlightning.attempt_id")
 """Resource attributes that become metadata of a third-party rollout."""
 
 
@@ -190,14 +190,14 @@ def role_of(resource_attributes: Mapping[str, object]) -> str | None:
 def origin_of(resource_attributes: Mapping[str, object], scope: str) -> SpanOrigin:
     """Return the origin of spans of the instrumentation scope *scope*."""
     own = scope == semconv.SCOPE_NAME
-    facts: dict[str, Json] = {} if own else _foreign_facts(resource_attributes)
+    facts: dict[str, Json] = {} if own else _agent_lightning_facts(resource_attributes)
     return SpanOrigin(role_of(resource_attributes), run_of(resource_attributes).id, own, facts, scope)
 
 
-def _foreign_facts(resource_attributes: Mapping[str, object]) -> dict[str, Json]:
+def _agent_lightning_facts(resource_attributes: Mapping[str, object]) -> dict[str, Json]:
     """Return the resource attributes that become metadata of a third-party rollout."""
     return {
         key.rpartition(".")[2]: value
-        for key in _FOREIGN_FACTS
+        for key in _AGENT_LIGHTNING_FACTS
         if isinstance(value := resource_attributes.get(key), (str, int, float))
     }

@@ -266,7 +266,7 @@ def _was_beside(other: Process, process: Process) -> bool:
 
 
 def _runs_beside(other: Process, process: Process) -> bool:
-    if other.status is not None or other.gone:
+    if other.status is not None or other.drained:
         return False
     return not other.remote or process.seen_ns - other.seen_ns < QUIET_NS
 
@@ -274,8 +274,8 @@ def _runs_beside(other: Process, process: Process) -> bool:
 def _ended_after(other: Process, process: Process) -> bool:
     """Return whether *other* ended after *process* began; for a remote end, compare the time it was read."""
     if other.status is None:
-        return other.gone and other.seen_ns > process.began_ns
-    known_by_arrival = other.remote and not other.silent
+        return other.drained and other.seen_ns > process.began_ns
+    known_by_arrival = other.remote and not other.timed_out
     return (other.ended_ns if known_by_arrival else other.end_time_ns) > process.began_ns
 
 

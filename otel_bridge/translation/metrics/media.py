@@ -152,7 +152,7 @@ class MediaAssembler:
             cells=cells,
             steps=self._axes.steps() if axis is None or step is None else self._axes.beside(axis, step),
         )
-        if event.producer.foreign:  # our emitter applies the policy itself
+        if event.producer.third_party:  # our emitter applies the policy itself
             record = limited_media(record, self._limit, self._redaction.text)
         if not record.items:
             return []

@@ -41,7 +41,7 @@ from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count
 
-_STEPS = (semconv.STEP, *semconv.FOREIGN_STEPS)
+_STEPS = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
 _NOT_IN_KEYS = frozenset({semconv.ROLE, semconv.SEQ})
 _MANY = 3
 """Number of attributes from which a set may be too long to show; with fewer, only a rare long text is cut."""
@@ -121,7 +121,7 @@ class ThirdPartyPoints:
                 if self._less_text and (unknown := limit_metric(metric)):
                     count(self._state, "unknown_text", unknown)
                 self._series.learn(metric.name, series_of(metric))
-                for point in points_of(metric, producer.foreign_role, producer.rank, self._series.name):
+                for point in points_of(metric, producer.third_party_role, producer.rank, self._series.name):
                     hash_ = _identity(point)
                     if not self._is_new(process, point, hash_):
                         continue
@@ -139,7 +139,7 @@ class ThirdPartyPoints:
     def of_spans(self, producer: Producer, process: Process, scope_spans: ScopeSpans) -> list[Row]:
         """Return a row for each span that names an iteration and has numbers, once."""
         rows: list[Row] = []
-        role = producer.foreign_role
+        role = producer.third_party_role
         for span in scope_spans.spans:
             if (found := numbers_of(span)) is None:
                 continue

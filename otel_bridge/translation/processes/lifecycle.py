@@ -82,11 +82,11 @@ class RunLifecycle:
             process = Process(
                 instance=producer.instance,
                 kind=kind,
-                role=producer.foreign_role if producer.foreign else producer.role,
+                role=producer.third_party_role if producer.third_party else producer.role,
                 rank=producer.rank,
                 forked=producer.forked,
                 launcher=producer.launcher or kind == "launcher",
-                foreign=producer.foreign,
+                third_party=producer.third_party,
                 attempt=producer.attempt,
                 order=self._next_order,
                 started_ns=self._started_ns(producer, start, now_unix_ns),
@@ -115,33 +115,33 @@ class RunLifecycle:
         booted_ns = self._boots.get(start.boot_id)
         return start.unix_ns if booted_ns is None else booted_ns + start.monotonic_ns
 
-    def on_data(self, process: Process, now_unix_ns: int) -> None:
-        """Note that data of *process* were read; a process that was only silent is reopened."""
+    def on_frame(self, process: Process, now_unix_ns: int) -> None:
+        """Note that a frame of *process* was read; a process that only timed out is reopened."""
         process.touch(now_unix_ns)
-        if process.silent:
-            self._reopen(process)
+        if process.timed_out:
+            self._reopen_process(process)
 
-    def row(self, process: Process, now_unix_ns: int) -> None:
+    def on_row(self, process: Process, now_unix_ns: int) -> None:
         """Note a new row or fragment: it reopens the run, and other rows may follow directly."""
-        process.row_came(now_unix_ns)
-        self.data(process, now_unix_ns)
+        process.mark_row(now_unix_ns)
+        self.on_record(process, now_unix_ns)
 
-    def data(self, process: Process, now_unix_ns: int, *, event: int = 0) -> None:
-        """Note data of *process* (a row, a rollout, a config): they reopen the run.
+    def on_record(self, process: Process, now_unix_ns: int, *, event: int = 0) -> None:
+        """Note a record of *process* (a row, a rollout, a config): it reopens the run.
 
         A process that continues after its end is reopened too. Rows that are merely late do not reopen the process,
         and nothing reopens a process that a bridge found dead.
         """
-        ended_itself = process.status is not None and not process.died
+        ended_itself = process.status is not None and not process.crashed
         behind = event > process.end_event or (0 < process.last_seq < process.rows.high)
         if process.end_event == 0:  # a bridge ended a living process; rows of a remote one may only be late
             behind = not process.remote
         if ended_itself and behind:
-            self._reopen(process)
+            self._reopen_process(process)
         if self.ended:
-            self.more(now_unix_ns)
+            self.reopen(now_unix_ns)
 
-    def more(self, now_unix_ns: int) -> None:
+    def reopen(self, now_unix_ns: int) -> None:
         """Reopen the run, because data follow its end. Without an open process the run ends again after a while."""
         self.ended, self._changed = False, True
         self._due_ns = 0 if self._open else now_unix_ns + self._options.end_grace_ns
@@ -150,7 +150,7 @@ class RunLifecycle:
         """Note the end of *process*; an end written by a bridge does not replace the process's own."""
         if process.status is not None and (process.end_event or not event.seq) and event.seq <= process.end_event:
             return
-        process.report_end(event.seq, event.last_row, died=event.seq == 0 and event.status is Status.KILLED)
+        process.report_end(event.seq, event.last_row, crashed=event.seq == 0 and event.status is Status.KILLED)
         self._due_ns, self._changed = 0, True
         process.end(event.status, event.time_unix_ns, now_unix_ns, self._ends)
         self._closed(process)
@@ -160,7 +160,7 @@ class RunLifecycle:
         if self.ended:  # an end that arrives after the run's end may change the run's status
             self.ended, self._changed = False, True
 
-    def _reopen(self, process: Process) -> None:
+    def _reopen_process(self, process: Process) -> None:
         process.reopen()
         self._open.add(process.instance)
 
@@ -191,12 +191,12 @@ class RunLifecycle:
         A run with a living process of our API stays open. Later data reopen the run.
         """
         living = [self.processes[instance] for instance in self._open]
-        if all(process.foreign and process.remote for process in living):
+        if all(process.third_party and process.remote for process in living):
             self._fall_silent(living, now_unix_ns)
 
     def _fall_silent(self, processes: Iterable[Process], now_unix_ns: int) -> None:
         for process in processes:
-            status = Status.FINISHED if process.foreign else Status.KILLED
+            status = Status.FINISHED if process.third_party else Status.KILLED
             process.expire(status, now_unix_ns, self._ends)
             self._closed(process)
 
@@ -212,11 +212,11 @@ class RunLifecycle:
         The process found last is checked first: this runs for each frame, and a run may have thousands of processes.
         """
         awaited = self.processes.get(self._awaited)
-        if awaited is not None and not awaited.died and self._due_of(awaited, restartable=False) > now_unix_ns:
+        if awaited is not None and not awaited.crashed and self._due_of(awaited, restartable=False) > now_unix_ns:
             return True
         latest, restartable = _latest_starts(self.processes.values()), self._restartable()
         for process in self.processes.values():
-            may_come = restartable(process) and not latest[process.place].succeeds(process)
+            may_come = restartable(process) and not latest[process.restart_key].succeeds(process)
             if self._due_of(process, restartable=may_come) > now_unix_ns:
                 self._awaited = process.instance
                 return True
@@ -225,15 +225,15 @@ class RunLifecycle:
     def _restartable(self) -> Callable[[Process], bool]:
         """Return the predicate that decides whether the run waits for a restart of a process that died."""
         any_determines = any(process.determines_status for process in self.processes.values())
-        return lambda process: process.died and (process.determines_status or not any_determines)
+        return lambda process: process.crashed and (process.determines_status or not any_determines)
 
     def _due_of(self, process: Process, *, restartable: bool) -> int:
         """Return the time until which the run waits for *process*, or for a restart when *restartable*."""
-        if process.silent:
+        if process.timed_out:
             return 0
         if restartable:
             return process.ended_ns + self._options.end_grace_ns
-        since_ns = max(process.ended_ns, process.came_ns)
+        since_ns = max(process.ended_ns, process.row_arrived_ns)
         if process.tail_missing and process.remote:  # rows that its end event reports are still under way
             return max(since_ns, self._receive_clock.opened_ns) + self._options.end_of_stream_wait_ns
         if not (process.waiting or process.tail_missing):
@@ -261,7 +261,7 @@ class RunLifecycle:
         """
         all_ended = [process for process in self.processes.values() if process.status is not None]
         starts = _latest_starts(self.processes.values())
-        ended = [process for process in all_ended if not starts[process.place].succeeds(process)]
+        ended = [process for process in all_ended if not starts[process.restart_key].succeeds(process)]
         latest = max((process.generation for process in all_ended), default=0)
         deciding = [process for process in ended if process.determines_status]
         folded = {key: (cast("int", one[0]), Status(cast("str", one[1]))) for key, one in self._folded.items()}
@@ -350,12 +350,12 @@ def _launchers(ended: Iterable[Process], generations: set[int]) -> list[Status]:
 
 
 def _latest_starts(processes: Iterable[Process]) -> Mapping[tuple[str | None, int, bool, bool], Process]:
-    """Return, for each place (role, rank), the process that started last."""
+    """Return, for each `Process.restart_key`, the process that started last."""
     latest: dict[tuple[str | None, int, bool, bool], Process] = {}
     for process in processes:
-        known = latest.get(process.place)
+        known = latest.get(process.restart_key)
         if known is None or process.start_order > known.start_order:
-            latest[process.place] = process
+            latest[process.restart_key] = process
     return latest
 
 

@@ -96,7 +96,7 @@ class ProcessState(TypedDict):
     rank: int
     forked: bool
     launcher: bool
-    foreign: bool
+    third_party: bool
     attempt: int | None
     order: int
     started_ns: int
@@ -104,10 +104,10 @@ class ProcessState(TypedDict):
     began_ns: int
     anonymous: bool
     status: str | None
-    silent: bool
-    died: bool
+    timed_out: bool
+    crashed: bool
     ended_ns: int
-    came_ns: int
+    row_arrived_ns: int
     end_time_ns: int
     end_event: int
     generation: int
@@ -131,10 +131,10 @@ class Process:
         began_ns: Time at which the process was first seen; for a local process, the start of its first segment.
         anonymous: Whether this may be several third-party processes that nothing but a shared name identifies.
         status: Status with which the process ended; ``None`` while the process is open.
-        silent: Whether silence alone ended the process: any later data reopen it.
-        died: Whether the process ended without reporting its end.
+        timed_out: Whether silence alone ended the process: any later data reopen it.
+        crashed: Whether the process ended without reporting its end.
         ended_ns: Time at which the end was read.
-        came_ns: Time at which a new row last arrived.
+        row_arrived_ns: Time at which a new row last arrived.
         end_time_ns: Time in the end event.
         end_event: Number of the end event, 0 without one.
         generation: Number of ends that the run had when the process ended.
@@ -147,7 +147,7 @@ class Process:
         ready: Whole rows of `waiting`, by number.
         written: Rows written while incomplete, by time.
         row_prefix: Prefix of the ids of its rows.
-        gone: Whether the process is dead and fully read, while its end is not yet recorded; not kept in the state.
+        drained: Whether the process is dead and fully read, while its end is not yet recorded; not kept in the state.
     """
 
     instance: str
@@ -156,7 +156,7 @@ class Process:
     rank: int = 0
     forked: bool = False
     launcher: bool = False
-    foreign: bool = False
+    third_party: bool = False
     attempt: int | None = None
     order: int = 0
     started_ns: int = 0
@@ -164,10 +164,10 @@ class Process:
     began_ns: int = 0
     anonymous: bool = False
     status: Status | None = None
-    silent: bool = False
-    died: bool = False
+    timed_out: bool = False
+    crashed: bool = False
     ended_ns: int = 0
-    came_ns: int = 0
+    row_arrived_ns: int = 0
     end_time_ns: int = 0
     end_event: int = 0
     generation: int = 0
@@ -180,7 +180,7 @@ class Process:
     ready: dict[int, PendingRow] = field(default_factory=dict[int, PendingRow])
     written: dict[int, PendingRow] = field(default_factory=dict[int, PendingRow])
     row_prefix: str = ""
-    gone: bool = False
+    drained: bool = False
     dirty: bool = True
 
     def __post_init__(self) -> None:
@@ -197,15 +197,15 @@ class Process:
         return self.started_ns, self.order
 
     @property
-    def place(self) -> tuple[str | None, int, bool, bool]:
+    def restart_key(self) -> tuple[str | None, int, bool, bool]:
         """Facts that a restarted process shares with its predecessor."""
         return self.role, self.rank, self.forked, self.launcher
 
     def succeeds(self, other: Process) -> bool:
-        """Return whether this process succeeds *other*: it has the same place and began after *other* ended."""
+        """Return whether this process succeeds *other*: it has the same `restart_key` and began after *other* ended."""
         return (
             other.status is not None
-            and self.place == other.place
+            and self.restart_key == other.restart_key
             and self.start_order > other.start_order
             and self.started_ns >= other.end_time_ns
         )
@@ -241,43 +241,43 @@ class Process:
             numbers.high_ns = time_ns
         self.dirty = True
 
-    def row_came(self, now_unix_ns: int) -> None:
+    def mark_row(self, now_unix_ns: int) -> None:
         """Note that a new row or fragment arrived."""
-        self.came_ns = now_unix_ns
+        self.row_arrived_ns = now_unix_ns
 
     def begin_attempt(self, axis: str, attempt: int) -> None:
         """Note the attempt of the process's role on *axis*."""
         self.attempts[axis] = attempt
         self.dirty = True
 
-    def all_read(self) -> None:
+    def mark_drained(self) -> None:
         """Note that the process has stopped and that all its data are read."""
-        self.gone = True
+        self.drained = True
 
-    def report_end(self, event: int, last_seq: int, *, died: bool) -> None:
+    def report_end(self, event: int, last_seq: int, *, crashed: bool) -> None:
         """Note the facts of an end event, before `end`."""
-        self.died, self.end_event, self.last_seq = died, event, last_seq
+        self.crashed, self.end_event, self.last_seq = crashed, event, last_seq
 
     def end(self, status: Status, time_unix_ns: int, now_unix_ns: int, generation: int) -> None:
         """Note status and time of the process's end, and the number of ends that its run had then."""
-        self.status, self.silent = status, False
+        self.status, self.timed_out = status, False
         self.ended_ns, self.end_time_ns, self.generation = now_unix_ns, time_unix_ns, generation
         self.dirty = True
 
     def expire(self, status: Status, now_unix_ns: int, generation: int) -> None:
         """End the process because of its silence; any later data reopen it."""
         self.end(status, self.seen_ns, now_unix_ns, generation)
-        self.silent = True
+        self.timed_out = True
 
     def end_as(self, status: Status, now_unix_ns: int, generation: int) -> None:
         """Replace the status of the process's end by a person's statement."""
-        silent = self.silent
+        silent = self.timed_out
         self.end(status, self.end_time_ns, now_unix_ns, generation)
-        self.silent, self.died = silent, False
+        self.timed_out, self.crashed = silent, False
 
     def reopen(self) -> None:
         """Note that the process continues after its end."""
-        self.status, self.silent, self.died = None, False, False
+        self.status, self.timed_out, self.crashed = None, False, False
         self.last_seq = 0
         self.dirty = True
 
@@ -289,7 +289,7 @@ class Process:
             "rank": self.rank,
             "forked": self.forked,
             "launcher": self.launcher,
-            "foreign": self.foreign,
+            "third_party": self.third_party,
             "attempt": self.attempt,
             "order": self.order,
             "started_ns": self.started_ns,
@@ -297,10 +297,10 @@ class Process:
             "began_ns": self.began_ns,
             "anonymous": self.anonymous,
             "status": None if self.status is None else self.status.value,
-            "silent": self.silent,
-            "died": self.died,
+            "timed_out": self.timed_out,
+            "crashed": self.crashed,
             "ended_ns": self.ended_ns,
-            "came_ns": self.came_ns,
+            "row_arrived_ns": self.row_arrived_ns,
             "end_time_ns": self.end_time_ns,
             "end_event": self.end_event,
             "generation": self.generation,

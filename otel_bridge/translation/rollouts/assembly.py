@@ -29,7 +29,7 @@ from otel_bridge.translation.rollouts.conversation import Turn, in_order, merged
 TRAIN: Final = "train"
 EVAL: Final = "eval"
 _TRUNCATED: Final = frozenset({"length", "max_tokens", "max_length", "truncated", "content_length"})
-_FOREIGN_REWARD: Final = "agentlightning.reward."
+_AGENT_LIGHTNING_REWARD: Final = "agentlightning.reward."
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def _split(attributes: Mapping[str, Json]) -> str | None:
 
 def _step(attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span]]) -> int | None:
     """Return the step of the subject, else the first step that any span names."""
-    keys = (semconv.STEP, *semconv.FOREIGN_STEPS)
+    keys = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
     step = next((found for key in keys if (found := reading.as_int(attributes.get(key))) is not None), None)
     if step is not None:
         return step
@@ -315,17 +315,17 @@ def _rewards(
     stated = [
         span
         for origin, span in spans
-        if not origin.own and any(pair.key.startswith(_FOREIGN_REWARD) for pair in span.attributes)
+        if not origin.own and any(pair.key.startswith(_AGENT_LIGHTNING_REWARD) for pair in span.attributes)
     ]
     if not stated:
         return None, {}
     last = mapping_of(max(stated, key=lambda span: (span.start_time_unix_nano, span.span_id)).attributes)
     for name, stated_value in last.items():
-        index, _, what = name[len(_FOREIGN_REWARD) :].partition(".")
+        index, _, what = name[len(_AGENT_LIGHTNING_REWARD) :].partition(".")
         part = reading.as_float(stated_value)
-        if name.startswith(_FOREIGN_REWARD) and what == "value" and part is not None:
-            parts[reading.as_name(last.get(f"{_FOREIGN_REWARD}{index}.name")) or index] = part
-    return reading.as_float(last.get(f"{_FOREIGN_REWARD}0.value")), parts
+        if name.startswith(_AGENT_LIGHTNING_REWARD) and what == "value" and part is not None:
+            parts[reading.as_name(last.get(f"{_AGENT_LIGHTNING_REWARD}{index}.name")) or index] = part
+    return reading.as_float(last.get(f"{_AGENT_LIGHTNING_REWARD}0.value")), parts
 
 
 def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin) -> dict[str, Json]:

@@ -175,7 +175,7 @@ class StepWorkers:
         if process is None:
             return False
         if process.status is None or not process.remote:
-            return process.status is not None or process.gone
+            return process.status is not None or process.drained
         return now_unix_ns >= process.ended_ns + self._options.row_wait_ns
 
 

@@ -32,7 +32,7 @@ from otel_bridge.translation.rollouts.trace_store import (
 )
 from otel_bridge.translation.state import TranslationState, count
 
-_INHERITED: Final = (semconv.STEP, *semconv.FOREIGN_STEPS, semconv.SPLIT, semconv.GROUP_ID)
+_INHERITED: Final = (semconv.STEP, *semconv.THIRD_PARTY_STEPS, semconv.SPLIT, semconv.GROUP_ID)
 """Attributes that a rollout without them inherits from the nearest span above that has them."""
 
 

@@ -161,7 +161,7 @@ class PendingTrace:
             if expected is not None and expected > 0:
                 self.expected = expected
             if self.step is None:
-                self.step = _integer(span, semconv.STEP, *semconv.FOREIGN_STEPS)
+                self.step = _integer(span, semconv.STEP, *semconv.THIRD_PARTY_STEPS)
             if (root or expected is not None) and self.root_ns is None:
                 self.root_ns = now_unix_ns
 

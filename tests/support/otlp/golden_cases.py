@@ -33,7 +33,6 @@ from support.otlp.otlp_samples import (
     S,
     end,
     event,
-    foreign,
     gauge,
     logs,
     logs_request,
@@ -41,6 +40,7 @@ from support.otlp.otlp_samples import (
     pairs,
     row,
     source,
+    third_party,
     who,
 )
 from support.otlp.trace_samples import rollout_spans
@@ -149,14 +149,14 @@ def _foreign() -> Script:
         pb.Metric(name="size", exponential_histogram=pb.ExponentialHistogram(data_points=[sizes])),
         pb.Metric(name="rtt", summary=pb.Summary(data_points=[times])),
     ]
-    payload = metrics_request((APP, [foreign(*metrics)]))
+    payload = metrics_request((APP, [third_party(*metrics)]))
     tokens.time_unix_nano += S
     more = pb.Metric(name="tokens", sum=pb.Sum(data_points=[tokens], aggregation_temporality=delta, is_monotonic=True))
     return (
         Script()
         .request(METRICS, payload)
         .request(METRICS, payload)
-        .request(METRICS, metrics_request((APP, [foreign(more)])))
+        .request(METRICS, metrics_request((APP, [third_party(more)])))
         .tick(600)
     )
 

@@ -103,7 +103,7 @@ def metrics_request(*parts: tuple[Mapping[str, object], Iterable[pb.ScopeMetrics
     ).SerializeToString()
 
 
-def foreign(*metrics: pb.Metric, scope: str = "app") -> pb.ScopeMetrics:
+def third_party(*metrics: pb.Metric, scope: str = "app") -> pb.ScopeMetrics:
     return pb.ScopeMetrics(scope=InstrumentationScope(name=scope), metrics=list(metrics))
 
 

@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from otel_bridge.records import Row
 from otel_bridge.translation.decode.requests import resource_parts
 from otel_bridge.translation.decode.rows import RowDecoder
-from support.otlp.otlp_samples import T0, Bench, foreign, gauge, metrics_request, row, source, who
+from support.otlp.otlp_samples import T0, Bench, gauge, metrics_request, row, source, third_party, who
 
 
 def rows_of(records: object) -> list[tuple[str, int | None, dict[str, object]]]:
@@ -23,7 +23,7 @@ def varint(number: int) -> bytes:
 
 def test_a_request_is_parted_as_protobuf_parts_it() -> None:
     payload = metrics_request(
-        (who(), [row(1, {"loss": 1.0}), foreign(gauge("x", 1.0, T0, {"a" * 300: "b"}))]), (who("i2"), []), ({}, [])
+        (who(), [row(1, {"loss": 1.0}), third_party(gauge("x", 1.0, T0, {"a" * 300: "b"}))]), (who("i2"), []), ({}, [])
     )
 
     parts = resource_parts(payload)

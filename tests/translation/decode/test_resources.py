@@ -33,15 +33,22 @@ def test_a_foreign_producer_gets_an_instance_that_is_its_own() -> None:
     one = producer_of({"service.name": "app", "service.instance.id": "a"})
     other = producer_of({"service.name": "app", "service.instance.id": "b"})
 
-    assert (one.foreign, one.role, one.foreign_role) == (True, None, "app")
-    assert one.instance.startswith("foreign:")
+    assert (one.third_party, one.role, one.third_party_role) == (True, None, "app")
+    assert one.instance.startswith("third-party:")
     assert one.instance != other.instance
 
 
 def test_a_process_of_otel_bridge_has_its_role_from_us_alone() -> None:
     producer = producer_of({"rl.instance.id": "i1", "service.name": "app", "rl.rank": 2, "rl.forked": True})
 
-    found = (producer.instance, producer.foreign, producer.role, producer.foreign_role, producer.rank, producer.forked)
+    found = (
+        producer.instance,
+        producer.third_party,
+        producer.role,
+        producer.third_party_role,
+        producer.rank,
+        producer.forked,
+    )
     assert found == ("i1", False, None, None, 2, True)
 
 

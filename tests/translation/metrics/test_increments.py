@@ -10,7 +10,7 @@ from otel_bridge.records import Distribution, Row
 from otel_bridge.translation.metrics.increments import Increments
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.state import MemoryState
-from support.otlp.otlp_samples import RUN, T0, Bench, foreign, metrics_request, pairs
+from support.otlp.otlp_samples import RUN, T0, Bench, metrics_request, pairs, third_party
 
 CUMULATIVE = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
 
@@ -35,7 +35,7 @@ def exponential(counts: list[int], scale: int, offset: int, at_ns: int) -> bytes
 
 
 def request(metric: pb.Metric) -> bytes:
-    return metrics_request(({"service.name": "agent", "rl.run.id": RUN}, [foreign(metric)]))
+    return metrics_request(({"service.name": "agent", "rl.run.id": RUN}, [third_party(metric)]))
 
 
 def shown(bench: Bench) -> list[Distribution]:

@@ -12,7 +12,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otel_bridge.records import Row
 from otel_bridge.translation.metrics.series import SeriesNames
 from otel_bridge.translation.state import MemoryState
-from support.otlp.otlp_samples import RUN, T0, Bench, foreign, metrics_request, pairs
+from support.otlp.otlp_samples import RUN, T0, Bench, metrics_request, pairs, third_party
 
 GEN_AI = {
     "gen_ai.operation.name": "chat",
@@ -35,7 +35,7 @@ def usage(*token_types: str, at_ns: int = T0, **more: object) -> bytes:
         for kind in token_types
     ]  # fmt: skip
     metric = pb.Metric(name="gen_ai.client.token.usage", histogram=pb.Histogram(data_points=points))
-    return metrics_request((AGENT, [foreign(metric)]))
+    return metrics_request((AGENT, [third_party(metric)]))
 
 
 def keys(bench: Bench) -> list[str]:

@@ -7,7 +7,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.translation.options import TranslationOptions
-from support.otlp.otlp_samples import RUN, T0, Bench, S, foreign, gauge, metrics_request, pairs
+from support.otlp.otlp_samples import RUN, T0, Bench, S, gauge, metrics_request, pairs, third_party
 
 APP = {"rl.run.id": RUN, "service.name": "megatron"}
 DELTA, CUMULATIVE = pb.AGGREGATION_TEMPORALITY_DELTA, pb.AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -15,7 +15,7 @@ DELTA, CUMULATIVE = pb.AGGREGATION_TEMPORALITY_DELTA, pb.AGGREGATION_TEMPORALITY
 
 def sent(bench: Bench, *metrics: pb.Metric, who: dict[str, object] = APP) -> list[tuple[object, ...]]:
     """Role, step, time after `T0` and values of the rows that a request of these metrics makes."""
-    rows = bench.request(metrics_request((who, [foreign(*metrics)])))
+    rows = bench.request(metrics_request((who, [third_party(*metrics)])))
     return [(r.role, r.step, r.time_unix_ns - T0, dict(r.values)) for r in rows if isinstance(r, Row)]
 
 

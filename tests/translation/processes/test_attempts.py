@@ -22,7 +22,7 @@ def test_attempts_count_the_starts_of_a_role() -> None:
     bench = Bench()
 
     bench.metrics(source("i1"), *(row(seq, {"loss": 1.0}) for seq in (1, 2, 3)))
-    bench.translator.gone(["i1"])
+    bench.translator.mark_drained(["i1"])
     bench.metrics(source("i2"), row(1, {"loss": 1.0}, step=2), row(2, {"loss": 1.0}, step=3))
     bench.metrics(source("i3"), row(1, {"loss": 1.0}, step=4))
     bench.metrics(source("i4", rl_forked=True), row(1, {"loss": 1.0}, step=1))
@@ -121,7 +121,7 @@ def test_statistics_of_a_step_report_the_attempt_that_their_rollouts_came_from()
 
     bench.metrics(source("i1"), row(1, {"loss": 1.0}, step=4))
     bench.logs(source("i1"), counted(1, 4), counted(2, 5))
-    bench.translator.gone(["i1"])
+    bench.translator.mark_drained(["i1"])
     bench.logs(source("i2"), counted(1, 4))  # before its first row
     bench.restart()
     bench.metrics(source("i2"), row(1, {"loss": 1.0}, step=4))

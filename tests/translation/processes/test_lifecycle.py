@@ -15,12 +15,12 @@ from support.otlp.otlp_samples import (
     S,
     end,
     event,
-    foreign,
     gauge,
     logs_request,
     metrics_request,
     row,
     source,
+    third_party,
     who,
 )
 
@@ -343,7 +343,7 @@ def test_a_run_of_third_party_producers_ends_as_the_service_drains_and_goes_on_w
     agent = {"service.name": "agent", "rl.run.id": RUN}
 
     def loss(time_ns: int) -> bytes:
-        return metrics_request((agent, [foreign(gauge("loss", 1.0, time_ns, {}))]))
+        return metrics_request((agent, [third_party(gauge("loss", 1.0, time_ns, {}))]))
 
     bench.request(loss(T0))
     drained = bench.translator.pause(bench.now_ns)
@@ -360,7 +360,9 @@ def test_a_run_of_third_party_producers_ends_as_the_service_drains_and_goes_on_w
 def test_a_drain_ends_no_run_that_a_process_of_our_api_belongs_to() -> None:
     bench = Bench()
     bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
-    bench.request(metrics_request(({"service.name": "agent", "rl.run.id": RUN}, [foreign(gauge("x", 1.0, T0, {}))])))
+    bench.request(
+        metrics_request(({"service.name": "agent", "rl.run.id": RUN}, [third_party(gauge("x", 1.0, T0, {}))]))
+    )
 
     assert ends(bench.translator.pause(bench.now_ns)) == []
     assert bench.translator.status() == "running"

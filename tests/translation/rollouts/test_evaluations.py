@@ -248,10 +248,10 @@ def test_the_policy_reaches_the_late_values_of_foreign_producers_and_ours_come_w
     bench.send(*sample.rollout_spans("a"))
     said = {"score__label": "good as", "explanation": "it says so it"}
 
-    [foreign] = late_in(bench.evaluate(sample.evaluation("a", "judge", 0.5, seq=None, **said)))
+    [unnumbered] = late_in(bench.evaluate(sample.evaluation("a", "judge", 0.5, seq=None, **said)))
     [ours] = late_in(bench.evaluate(sample.evaluation("a", "judge", 0.75, seq=1, **said)))
 
-    assert (foreign.value, foreign.label, foreign.explanation) == (0.5, *shown)
+    assert (unnumbered.value, unnumbered.label, unnumbered.explanation) == (0.5, *shown)
     assert (ours.value, ours.label, ours.explanation) == (0.75, "good as", "it says so it")
 
 
