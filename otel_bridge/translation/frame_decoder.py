@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.translation.decode.requests import resource_parts
-from otel_bridge.translation.decode.row_template import Read
+from otel_bridge.translation.decode.row_template import DecodedRow
 from otel_bridge.translation.decode.rows import RowFragment, RowSchema
 from otel_bridge.translation.processes.producers import ProducerContext, ProducerRegistry, SegmentInfo
 from otel_bridge.translation.state import TranslationState, count
@@ -56,10 +56,10 @@ class DecodedFrame:
 
 
 class FastRow(NamedTuple):
-    """A row read by its learned shape, with the bytes of the row."""
+    """Holds a row that a known schema decoded, with the bytes of the row."""
 
-    learned: RowSchema
-    read: Read
+    schema: RowSchema
+    row: DecodedRow
     scope: bytes
 
 
@@ -102,8 +102,8 @@ class FrameReader:
             writer = self.of_segment(frame.source, frame.now_unix_ns)
             if writer is None:
                 return []
-            pieces, others = writer.decoder.slow(frame.payload)
-            return [ResourceMetricsInput(writer, [pieces], [*others])]
+            fragments, others = writer.decoder.slow(frame.payload)
+            return [ResourceMetricsInput(writer, [fragments], [*others])]
         parts = resource_parts(frame.payload)
         if parts is not None:
             contexts = [(self._of_bytes(frame, resource), scopes) for resource, scopes in parts]
@@ -175,7 +175,7 @@ def _split_metrics(context: ProducerContext, scopes: Sequence[bytes]) -> Resourc
         if fast is not None:
             split.rows.append(FastRow(*fast, scope))
             continue
-        pieces, others = context.decoder.slow(scope)
-        split.rows.append(pieces)
+        fragments, others = context.decoder.slow(scope)
+        split.rows.append(fragments)
         split.others += others
     return split

@@ -96,7 +96,7 @@ class Translator:
         self._events = Events(
             state, self._lifecycle, self._seen, self._rollouts, self._media, defined=self._defined, metadata=metadata
         )
-        self._starts = AttemptDetector(self._axes, self._events)
+        self._attempts = AttemptDetector(self._axes, self._events)
         self._redelivered_before = _number(state, _REDELIVERED)
         rules = options.alert_rules
         self._alerts = AlertWatcher(state, options, self._lifecycle.processes) if rules else None
@@ -256,17 +256,17 @@ class Translator:
 
     def _row(self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]) -> list[Record]:
         """Process the rows of one scope."""
-        process, pieces = context.process, row
+        process, fragments = context.process, row
         if isinstance(row, FastRow):
-            if self._rows.expected(process, row.read[2]):
-                record = self._rows.next(process, row.learned, row.read)
+            if self._rows.expected(process, row.row[2]):
+                record = self._rows.next(process, row.schema, row.row)
                 self._lifecycle.on_row(process, frame.now_unix_ns)
                 return [record]
-            pieces, _ = context.decoder.slow(row.scope)
+            fragments, _ = context.decoder.slow(row.scope)
         records: list[Record] = []
-        for piece in cast("Sequence[RowFragment]", pieces):
+        for fragment in cast("Sequence[RowFragment]", fragments):
             known = self._rows.redelivered
-            records += self._rows.take(process, piece, frame.now_unix_ns, hold=frame.held)
+            records += self._rows.take(process, fragment, frame.now_unix_ns, hold=frame.held)
             if self._rows.redelivered == known:
                 self._lifecycle.on_row(process, frame.now_unix_ns)
         return records
@@ -277,7 +277,7 @@ class Translator:
             if frame.held:
                 self._rollouts.received(frame.now_unix_ns)
             self._lifecycle.on_frame(context.process, frame.now_unix_ns)
-            records += self._starts.of_spans(context, scopes, frame.now_unix_ns)
+            records += self._attempts.of_spans(context, scopes, frame.now_unix_ns)
             for scope in scopes:
                 self._lifecycle.on_record(context.process, frame.now_unix_ns)
                 who = context.producer.attributes, context.process.instance
@@ -291,7 +291,7 @@ class Translator:
         for context, scopes in self._reader.logs(frame):
             if frame.source.kind != "bridge":  # a bridge's statement about a dead process is not a heartbeat
                 self._lifecycle.on_frame(context.process, frame.now_unix_ns)
-                records += self._starts.of_logs(context, scopes, frame.now_unix_ns)
+                records += self._attempts.of_logs(context, scopes, frame.now_unix_ns)
             for scope in scopes:
                 for record in scope.log_records:
                     records += self._events.take(context.producer, context.process, record, frame.now_unix_ns)

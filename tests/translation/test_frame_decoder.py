@@ -67,7 +67,7 @@ def received(said: list[ResourceMetricsInput]) -> list[tuple[str, list[object], 
 
 
 def _row(found: FastRow | Iterable[RowFragment]) -> object:
-    return ("fast", found.read[3]) if isinstance(found, FastRow) else [piece.values for piece in found]
+    return ("fast", found.row[3]) if isinstance(found, FastRow) else [piece.values for piece in found]
 
 
 def instances(found: Iterable[tuple[ProducerContext, object]]) -> list[str]:

@@ -16,7 +16,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otel_bridge import semconv
 from otel_bridge.records import Value, axis_of, key_of
 from otel_bridge.translation.decode.histograms import explicit, exponential
-from otel_bridge.translation.decode.row_template import Read, RowTemplate, learn
+from otel_bridge.translation.decode.row_template import DecodedRow, RowTemplate, infer_layout
 
 _PREFIX_BYTES = 25
 """Bytes that never vary: scope (15), headers of the first metric (4), up to 6 of its name (row_template.py)."""
@@ -27,7 +27,7 @@ _LEARN_COST, _CREDIT_START, _CREDIT_MAX = 20, 4_000, 20_000
 
 
 _Point: TypeAlias = pb.NumberDataPoint | pb.ExponentialHistogramDataPoint | pb.HistogramDataPoint
-_Place: TypeAlias = tuple[int, str | None, int, int, int]
+_Header: TypeAlias = tuple[int, str | None, int, int, int]
 
 
 def full_key(role: str | None, key: str, *, rank: int = 0, suffix: str = "") -> str:
@@ -74,21 +74,23 @@ class RowFragment:
         self.values[key] = value
 
 
-def pieces_of(scope_metrics: pb.ScopeMetrics, role: str | None, rank: int) -> tuple[list[RowFragment], list[pb.Metric]]:
+def fragments_of(
+    scope_metrics: pb.ScopeMetrics, role: str | None, rank: int
+) -> tuple[list[RowFragment], list[pb.Metric]]:
     """Return the rows of an otel-bridge message, in order of time, and the metrics that are not values of rows."""
-    pieces: dict[tuple[int, str | None], RowFragment] = {}
+    fragments: dict[tuple[int, str | None], RowFragment] = {}
     others: list[pb.Metric] = []
     for metric in scope_metrics.metrics:
         points = _points(metric)
-        places = [_place(point, role) for point in points]
-        if not places or None in places:
+        headers = [_header(point, role) for point in points]
+        if not headers or None in headers:
             others.append(metric)
             continue
         name = metric.name
-        for point, place in zip(points, places, strict=True):
-            if place is not None:
-                _take(point, name, place, pieces, rank)
-    return sorted(pieces.values(), key=lambda piece: piece.time_ns), others
+        for point, header in zip(points, headers, strict=True):
+            if header is not None:
+                _add_point(point, name, header, fragments, rank)
+    return sorted(fragments.values(), key=lambda fragment: fragment.time_ns), others
 
 
 def _points(metric: pb.Metric) -> Sequence[_Point]:
@@ -101,7 +103,7 @@ def _points(metric: pb.Metric) -> Sequence[_Point]:
     return metric.exponential_histogram.data_points if kind == "exponential_histogram" else ()
 
 
-def _place(point: _Point, role: str | None) -> _Place | None:
+def _header(point: _Point, role: str | None) -> _Header | None:
     """Return time, role, step, number and own time; ``None`` when the point is not a value of a row."""
     time_ns, step, seq, own_ns = point.time_unix_nano, None, 0, 0
     for pair in point.attributes:
@@ -117,27 +119,27 @@ def _place(point: _Point, role: str | None) -> _Place | None:
     return None if step is None or not time_ns else (time_ns, role, step, seq, own_ns)
 
 
-def _take(
+def _add_point(
     point: _Point,
     name: str,
-    place: _Place,
-    pieces: dict[tuple[int, str | None], RowFragment],
+    header: _Header,
+    fragments: dict[tuple[int, str | None], RowFragment],
     rank: int,
 ) -> None:
-    time_ns, role, step, seq, own_ns = place
-    piece = pieces.get((time_ns, role))
-    if piece is None:
-        piece = pieces[time_ns, role] = RowFragment(role, step, time_ns)
+    time_ns, role, step, seq, own_ns = header
+    fragment = fragments.get((time_ns, role))
+    if fragment is None:
+        fragment = fragments[time_ns, role] = RowFragment(role, step, time_ns)
     if isinstance(point, pb.ExponentialHistogramDataPoint):
-        piece.add(full_key(role, name, rank=rank), exponential(point))
+        fragment.add(full_key(role, name, rank=rank), exponential(point))
     elif isinstance(point, pb.HistogramDataPoint):
-        piece.add(full_key(role, name, rank=rank), explicit(point))
+        fragment.add(full_key(role, name, rank=rank), explicit(point))
     elif name == semconv.ROW:
-        piece.seq, piece.want, piece.own_ns = seq, point.as_int, own_ns
+        fragment.seq, fragment.want, fragment.own_ns = seq, point.as_int, own_ns
     else:
         value = number(point)
         if value is not None:
-            piece.add(full_key(role, name, rank=rank), value)
+            fragment.add(full_key(role, name, rank=rank), value)
 
 
 def number(point: pb.NumberDataPoint) -> int | float | None:
@@ -170,17 +172,17 @@ class RowDecoder:
         self._size_bytes = self._number = 0
         self._credit = _CREDIT_START
 
-    def fast(self, payload: bytes) -> tuple[RowSchema, Read] | None:
+    def fast(self, payload: bytes) -> tuple[RowSchema, DecodedRow] | None:
         """Read a frame of a learned shape; return ``None`` when the frame must be read the slow way."""
         chain = self._shapes.get((len(payload), payload[:_PREFIX_BYTES]))
         if chain is None:
             return None
-        for learned in chain:
-            read = learned.template.read(payload)
-            if read is not None:
+        for schema in chain:
+            row = schema.template.decode(payload)
+            if row is not None:
                 if self._credit < _CREDIT_MAX:
                     self._credit += 1
-                return learned, read
+                return schema, row
         return None
 
     def slow(self, payload: bytes) -> tuple[list[RowFragment], Sequence[pb.Metric]]:
@@ -195,37 +197,41 @@ class RowDecoder:
         message = pb.ScopeMetrics.FromString(payload)
         if message.scope.name != semconv.SCOPE_NAME:
             return [], message.metrics
-        pieces, others = pieces_of(message, self._role, self._rank)
-        if len(pieces) == 1 and not others:
-            self._learn(payload, pieces[0])
-        return pieces, others
+        fragments, others = fragments_of(message, self._role, self._rank)
+        if len(fragments) == 1 and not others:
+            self._infer(payload, fragments[0])
+        return fragments, others
 
-    def _learn(self, payload: bytes, piece: RowFragment) -> None:
-        if self._credit < _LEARN_COST or len(payload) * 5 > self._max_bytes or not piece.seq:
+    def _infer(self, payload: bytes, fragment: RowFragment) -> None:
+        if self._credit < _LEARN_COST or len(payload) * 5 > self._max_bytes or not fragment.seq:
             return
         self._credit -= _LEARN_COST
-        places = learn(payload)
-        if places is None or piece.want != len(piece.values) or len(places.keys) != len(piece.values):
+        offsets = infer_layout(payload)
+        if offsets is None or fragment.want != len(fragment.values) or len(offsets.keys) != len(fragment.values):
             return
-        keys = [full_key(piece.role, key, rank=self._rank) for key in places.keys]
-        learned = RowSchema(RowTemplate(payload, places, keys), piece.role, axis_of(piece.role))
-        read = learned.template.read(payload)
-        if read is None or read[:3] != (piece.time_ns, piece.step, piece.seq) or list(read[3]) != list(piece.values):
+        keys = [full_key(fragment.role, key, rank=self._rank) for key in offsets.keys]
+        schema = RowSchema(RowTemplate(payload, offsets, keys), fragment.role, axis_of(fragment.role))
+        row = schema.template.decode(payload)
+        if (
+            row is None
+            or row[:3] != (fragment.time_ns, fragment.step, fragment.seq)
+            or list(row[3]) != list(fragment.values)
+        ):
             return
-        self._keep(payload, learned)
+        self._keep(payload, schema)
 
-    def _keep(self, payload: bytes, learned: RowSchema) -> None:
+    def _keep(self, payload: bytes, schema: RowSchema) -> None:
         chain = self._shapes.setdefault((len(payload), payload[:_PREFIX_BYTES]), [])
         if len(chain) >= _CHAIN:
             self._forget(chain.pop(0))
-        chain.append(learned)
-        self._size_bytes += learned.template.size_bytes
+        chain.append(schema)
+        self._size_bytes += schema.template.size_bytes
         self._number += 1
         while self._size_bytes > self._max_bytes or self._number > self._max_shapes:
             oldest = next(iter(self._shapes))
             for gone in self._shapes.pop(oldest):
                 self._forget(gone)
 
-    def _forget(self, learned: RowSchema) -> None:
-        self._size_bytes -= learned.template.size_bytes
+    def _forget(self, schema: RowSchema) -> None:
+        self._size_bytes -= schema.template.size_bytes
         self._number -= 1

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from otel_bridge.records import Distribution, Row, Value, axis_of
-from otel_bridge.translation.decode.row_template import Read
+from otel_bridge.translation.decode.row_template import DecodedRow
 from otel_bridge.translation.decode.rows import RowFragment, RowSchema
 from otel_bridge.translation.metrics.keys import SAME_KEY, StepAxes
 from otel_bridge.translation.options import TranslationOptions
@@ -59,24 +59,24 @@ class RowAssembler:
         """Return whether row *seq* is the next row and no row of the process waits."""
         return seq == process.rows.high + 1 and not process.waiting and not process.written
 
-    def next(self, process: Process, learned: RowSchema, read: Read) -> Row:
+    def next(self, process: Process, schema: RowSchema, row: DecodedRow) -> Row:
         """Return the record of an expected row. This is the hot path."""
-        time_ns, step, seq, sent = read
+        time_ns, step, seq, sent = row
         values: Mapping[str, Value] = sent
-        axis = learned.axis
+        axis = schema.axis
         process.advance(seq, time_ns)
         attempt = process.attempts.get(axis) or self._axes.attempt(process, axis, step)
         if attempt > 1:
-            values = self._axes.with_attempt(values, process, learned.role, attempt)
+            values = self._axes.with_attempt(values, process, schema.role, attempt)
         steps = self._axes.advance(axis, step)
-        return Row(process.row_prefix + str(seq), learned.role, step, axis, time_ns, values, steps, attempt)
+        return Row(process.row_prefix + str(seq), schema.role, step, axis, time_ns, values, steps, attempt)
 
-    def take(self, process: Process, piece: RowFragment, now_unix_ns: int, *, hold: bool) -> list[Row]:
+    def take(self, process: Process, fragment: RowFragment, now_unix_ns: int, *, hold: bool) -> list[Row]:
         """Add a row or a fragment of one.
 
         Args:
             process: Process that sent the row.
-            piece: The row or fragment.
+            fragment: The row or fragment.
             now_unix_ns: Time of arrival.
             hold: Whether the row waits for earlier rows, which may still arrive.
 
@@ -84,19 +84,19 @@ class RowAssembler:
             The rows that this one releases, in order.
         """
         process.mark_changed()
-        if piece.time_ns in process.written:
-            return self._further(process, piece)
-        row = process.waiting.get(piece.time_ns)
+        if fragment.time_ns in process.written:
+            return self._further(process, fragment)
+        row = process.waiting.get(fragment.time_ns)
         if row is None:
-            come = process.rows.seen(piece.seq) if piece.seq else process.rows.covers(piece.time_ns)
+            come = process.rows.seen(fragment.seq) if fragment.seq else process.rows.covers(fragment.time_ns)
             if come:
                 self.redelivered += 1
                 return []
-            row = self._wait(process, piece, now_unix_ns)
-        if not self._fill(row, piece, open_=row.seq == 0):
+            row = self._wait(process, fragment, now_unix_ns)
+        if not self._fill(row, fragment, open_=row.seq == 0):
             self.redelivered += 1
             return []
-        self._changed.add((process, piece.time_ns))
+        self._changed.add((process, fragment.time_ns))
         if row.whole:
             process.ready[row.seq] = row
         rows = [self._write(process, row)] if row.whole and (not hold or row.seq <= process.rows.high) else []
@@ -162,33 +162,33 @@ class RowAssembler:
         return self._receive_clock.due(since_ns, wait_ns)
 
     # --- one row ------------------------------------------------------------------------------------------------------
-    def _wait(self, process: Process, piece: RowFragment, now_unix_ns: int) -> PendingRow:
-        row = PendingRow(piece.role, piece.step, piece.time_ns, now_unix_ns)
-        process.waiting[piece.time_ns] = row
+    def _wait(self, process: Process, fragment: RowFragment, now_unix_ns: int) -> PendingRow:
+        row = PendingRow(fragment.role, fragment.step, fragment.time_ns, now_unix_ns)
+        process.waiting[fragment.time_ns] = row
         self._holding[process] = None
         return row
 
-    def _fill(self, row: PendingRow, piece: RowFragment, *, open_: bool = False) -> bool:
-        """Add the content of *piece* to *row*; return whether any of it is new.
+    def _fill(self, row: PendingRow, fragment: RowFragment, *, open_: bool = False) -> bool:
+        """Add the content of *fragment* to *row*; return whether any of it is new.
 
         A later value of an *open_* row replaces an earlier one, and its step is the last one.
         """
         new = {
             key: value
-            for key, value in piece.values.items()
+            for key, value in fragment.values.items()
             if key not in row.values or (open_ and row.values[key] != value)
         }
-        numbered = piece.seq > 0 and row.seq == 0
-        moved = open_ and row.step != piece.step
+        numbered = fragment.seq > 0 and row.seq == 0
+        moved = open_ and row.step != fragment.step
         if not (new or numbered or moved):
             return False
         if moved:
-            row.step = piece.step
+            row.step = fragment.step
         if numbered:
-            row.number(piece.seq, piece.want, piece.own_ns)
-        if piece.same:
-            count(self._state, SAME_KEY, piece.same)
-        self._waiting_bytes += row.add(new, piece.same)
+            row.number(fragment.seq, fragment.want, fragment.own_ns)
+        if fragment.same:
+            count(self._state, SAME_KEY, fragment.same)
+        self._waiting_bytes += row.add(new, fragment.same)
         return True
 
     def _in_order(self, process: Process) -> list[Row]:
@@ -230,11 +230,11 @@ class RowAssembler:
             count(self._state, INCOMPLETE)
         return self._record(process, row, row.base_id, dict(row.values), late=late)
 
-    def _further(self, process: Process, piece: RowFragment) -> list[Row]:
+    def _further(self, process: Process, fragment: RowFragment) -> list[Row]:
         """Return a further record, of the same step and time, for a late fragment of a row already written."""
-        row = process.written[piece.time_ns]
+        row = process.written[fragment.time_ns]
         before = dict(row.values)
-        if not self._fill(row, piece):
+        if not self._fill(row, fragment):
             self.redelivered += 1
             return []
         self._waiting_bytes -= row.release()
@@ -243,7 +243,7 @@ class RowAssembler:
         if row.whole:
             del process.written[row.time_ns]
         self._changed.add((process, row.time_ns))
-        values = {key: value for key, value in piece.values.items() if key not in before}
+        values = {key: value for key, value in fragment.values.items() if key not in before}
         if not values:
             return self._in_order(process)
         record = self._record(process, row, row.next_id(), values, late=True)

@@ -31,7 +31,7 @@ from otel_bridge.translation.rollouts.publish import RolloutPublisher
 from otel_bridge.translation.rollouts.sampled_out import read_sampled_out
 from otel_bridge.translation.rollouts.sampling import first_start
 from otel_bridge.translation.rollouts.step_workers import StepWorkers
-from otel_bridge.translation.rollouts.trace_split import SpanRouter, SubTrace, moved_to, parted
+from otel_bridge.translation.rollouts.trace_split import SpanRouter, SubTrace, moved_to, sub_traces
 from otel_bridge.translation.rollouts.trace_store import FURTHER, PendingTrace, TraceStore
 from otel_bridge.translation.state import TranslationState, axes_in, count
 
@@ -77,7 +77,7 @@ class RolloutPipeline:
         axes = axes or (lambda: axes_in(state))
         self._sender = ""
         self._workers = StepWorkers(state, options, processes)
-        self._release = RolloutPublisher(
+        self._publisher = RolloutPublisher(
             state,
             options,
             self._store,
@@ -88,7 +88,7 @@ class RolloutPipeline:
             reached=reached,
             admit=admit or StepAxes(state, options.max_keys).admit_statistics,
         )
-        self._parting = SpanRouter(state, self._store, self._release.ended, self._late)
+        self._router = SpanRouter(state, self._store, self._publisher.ended, self._late)
         self._receive_clock = ReceiveClock(0, 0)
         self._open = PendingTraces(self._store.traces, options, self._receive_clock)
         for trace in self._store.traces.values():
@@ -99,14 +99,14 @@ class RolloutPipeline:
         if self._state.get(_ELSEWHERE):
             self._receive_clock = ReceiveClock(opened_unix_ns, self._options.end_of_stream_wait_ns)
             self._open = PendingTraces(self._store.traces, self._options, self._receive_clock)
-            self._release.steps.reconsider(self._receive_clock)
+            self._publisher.steps.reconsider(self._receive_clock)
 
     def received(self, now_unix_ns: int) -> None:
         """Note that a receiver accepted spans *now*; call before `spans`."""
         if self._receive_clock.receive(now_unix_ns):
             self._state.set(_ELSEWHERE, 1)
             self._open.reconsider()
-            self._release.steps.reconsider(self._receive_clock)
+            self._publisher.steps.reconsider(self._receive_clock)
 
     def spans(
         self,
@@ -138,10 +138,10 @@ class RolloutPipeline:
         if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):  # third-party: no policy applied yet
             log_record = clean_log(log_record, self._redaction, self._limit)
         evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes), self._redaction)
-        if evaluation is None or self._release.other.get(evaluation.trace_id) is not None:
+        if evaluation is None or self._publisher.other.get(evaluation.trace_id) is not None:
             count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")
             return records
-        return records + self._release.value(self._parting.addressed(evaluation), now_unix_ns)
+        return records + self._publisher.value(self._router.addressed(evaluation), now_unix_ns)
 
     def content(
         self, resource_attributes: Mapping[str, object], instance_id: str, log_record: LogRecord, now_unix_ns: int
@@ -165,7 +165,7 @@ class RolloutPipeline:
         if sampled_out is None:
             count(self._state, "rollouts/invalid")
             return records
-        return records + self._release.sampled_out(sampled_out, instance_id, now_unix_ns)
+        return records + self._publisher.sampled_out(sampled_out, instance_id, now_unix_ns)
 
     def flush(self) -> None:
         """Write the facts in memory to the state; without this a restart loses nothing but may close a step early."""
@@ -180,29 +180,29 @@ class RolloutPipeline:
         records: list[Record] = []
         for trace, due_ns in self._open.due(now_unix_ns):
             records += self._expire(trace, due_ns)
-        return records + self._release.tick(now_unix_ns)
+        return records + self._publisher.tick(now_unix_ns)
 
     def close(self, now_unix_ns: int) -> list[Record]:
         """Release everything that waits, since no more data are expected; later data are processed as usual."""
         records = self.tick(now_unix_ns)
         for trace in [trace for trace in self._store.traces.values() if trace.facts is None]:
             records += self._expire(trace, now_unix_ns)
-        return records + self._release.close()
+        return records + self._publisher.close()
 
     def waiting(self) -> tuple[int, int]:
         """Return the number of traces that wait for spans, and of rollouts that wait for their step."""
-        return len(self._open), self._release.waiting
+        return len(self._open), self._publisher.waiting
 
     def _came(
         self, trace_id: str, origin: SpanOrigin, found: list[Span], scope_spans: ScopeSpans | None, now_unix_ns: int
     ) -> list[Record]:
         """Process spans of one trace; *scope_spans* is the message that holds exactly these spans, if any."""
-        if self._release.other.get(trace_id) is not None:
+        if self._publisher.other.get(trace_id) is not None:
             return []
-        ended, trace = self._release.ended.get(trace_id), self._store.traces.get(trace_id)
+        ended, trace = self._publisher.ended.get(trace_id), self._store.traces.get(trace_id)
         records: list[Record] = []
         if ended is not None or (trace is not None and trace.facts is not None):
-            further = self._parting.further(trace_id, found)
+            further = self._router.further(trace_id, found)
             if further:
                 name = f"{trace_id}{FURTHER}"
                 waiting = self._store.traces.get(name) or PendingTrace(name, now_unix_ns, now_unix_ns)
@@ -210,7 +210,7 @@ class RolloutPipeline:
                 found = [span for span in found if span not in further]
                 scope_spans = None
         if ended is not None:
-            if late := self._parting.late(trace_id, ended, found):
+            if late := self._router.late_spans(trace_id, ended, found):
                 count(self._state, "span/late", late)
             return records
         if trace is None:
@@ -234,7 +234,7 @@ class RolloutPipeline:
         now_unix_ns: int,
     ) -> list[Record]:
         """Add spans to a waiting trace."""
-        fresh = self._parting.fresh(trace, found)
+        fresh = self._router.fresh(trace, found)
         if not fresh:
             return []
         rooted = trace.root_ns is not None
@@ -247,7 +247,7 @@ class RolloutPipeline:
             return self._complete(trace, source, now_unix_ns, (origin, scope_spans))
         self._store.keep(trace, origin, scope_spans)
         if trace.facts is not None:
-            self._release.revise(trace)
+            self._publisher.revise(trace)
         elif trace.whole and trace.rollout:
             return self._complete(trace, self._store.read(trace), now_unix_ns)
         else:
@@ -269,12 +269,12 @@ class RolloutPipeline:
     ) -> list[Record]:
         """Emit, sample out or hold a complete rollout; *unstored*: its spans that the state does not hold."""
         if trace.further or len(trace.marks) > 1:
-            parts = parted(source, further=trace.further)
+            parts = sub_traces(source, further=trace.further)
             if trace.further or len(parts) > 1:
                 return self._part(trace, source, parts, now_unix_ns)
         self._late.adopt(trace.id, {})
         self._open.forget(trace)
-        return self._release.rollout(trace, source, now_unix_ns, unstored)
+        return self._publisher.rollout(trace, source, now_unix_ns, unstored)
 
     def _part(self, trace: PendingTrace, source: Trace, parts: list[SubTrace], now_unix_ns: int) -> list[Record]:
         """Process each rollout of a trace as a trace of its own."""
@@ -282,7 +282,7 @@ class RolloutPipeline:
         self._workers.complete(trace.sender, trace.id)
         self._open.forget(trace)
         self._store.forget(trace)
-        if trace.further and (rest := self._parting.rest(trace, source, parts)) is not None:
+        if trace.further and (rest := self._router.keep_remaining_spans(trace, source, parts)) is not None:
             self._open.index(rest)
         records: list[Record] = []
         for part in parts:
@@ -305,7 +305,7 @@ class RolloutPipeline:
             return self._complete(trace, self._store.read(trace), now_unix_ns)
         self._workers.complete(trace.sender, trace.id)
         self._open.forget(trace)
-        return self._release.no_rollout(trace, self._others())
+        return self._publisher.no_rollout(trace, self._others())
 
     def _bounded(self, now_unix_ns: int) -> list[Record]:
         """Keep the bounds: release undecided traces first, then close steps early, then release incomplete rollouts."""
@@ -316,9 +316,9 @@ class RolloutPipeline:
             large = self._store.size > most_bytes
             if (many or large) and (undecided := self._open.oldest_undecided()) is not None:
                 records += self._expire(undecided, now_unix_ns)
-            elif self._release.waiting and (large or self._release.waiting > most):
-                if not self._release.thin():
-                    records += self._release.close_oldest()
+            elif self._publisher.waiting and (large or self._publisher.waiting > most):
+                if not self._publisher.thin():
+                    records += self._publisher.close_oldest()
             elif (many or large) and (rollout := self._open.oldest_rollout()) is not None:
                 count(self._state, "trace/evicted")
                 records += self._expire(rollout, now_unix_ns)

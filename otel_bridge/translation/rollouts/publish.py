@@ -118,7 +118,7 @@ class RolloutPublisher:
         if verdict is SamplingDecision.KEEP:
             records.append(self._emit(trace, source, facts))
         elif verdict is SamplingDecision.LEAVE_OUT:
-            self._leave(trace, facts)
+            self._sample_out(trace, facts)
         else:
             trace.wait(facts, now_unix_ns)
             if unstored is not None:
@@ -169,7 +169,7 @@ class RolloutPublisher:
         elif new and ended is not None and ended.kept:
             records.append(late_value(evaluation, ended))
         elif new and ended is not None:
-            self._left("late_value")
+            self._count_sampled_out("late_value")
         return records + self._overdue(-1)
 
     def sampled_out(self, sampled_out: SampledOut, instance_id: str, now_unix_ns: int) -> list[Record]:
@@ -177,7 +177,7 @@ class RolloutPublisher:
         attempt = self.steps.attempt(instance_id, sampled_out.role)
         new = self.steps.sampled_out(sampled_out, attempt, now_unix_ns)
         if new:
-            self._left("rollout", new)
+            self._count_sampled_out("rollout", new)
             self._sampled_out.add(sampled_out.trace_ids)
             for trace_id in sampled_out.trace_ids:
                 self._sampled_out_value(trace_id)
@@ -217,7 +217,7 @@ class RolloutPublisher:
         for trace_id in left:
             trace = self._store.traces[trace_id]
             if trace.facts is not None:
-                self._leave(trace, trace.facts)
+                self._sample_out(trace, trace.facts)
         self.waiting -= len(left)
         return bool(left)
 
@@ -237,7 +237,7 @@ class RolloutPublisher:
             for trace_id in left:
                 trace = self._store.traces[trace_id]
                 if trace.facts is not None:
-                    self._leave(trace, trace.facts)
+                    self._sample_out(trace, trace.facts)
             self.waiting -= len(kept) + len(left)
             records.append(self._row(step))
         return records
@@ -263,11 +263,11 @@ class RolloutPublisher:
         if scope and self._state.get(key) is None and len([*self._state.items(BARE_SCOPE)]) < _MAX_SCOPES:
             self._state.set(key, switch_of(scope))
 
-    def _leave(self, trace: PendingTrace, facts: SamplingFacts) -> None:
+    def _sample_out(self, trace: PendingTrace, facts: SamplingFacts) -> None:
         values = len(self._late.scores(trace.id))
         if values:
-            self._left("late_value", values)
-        self._left("rollout")
+            self._count_sampled_out("late_value", values)
+        self._count_sampled_out("rollout")
         self._end(trace, ended_as(trace, "", facts.role, facts.step, kept=False))
 
     def _end(self, trace: PendingTrace, ended: CompletedTrace) -> None:
@@ -280,9 +280,9 @@ class RolloutPublisher:
     def _sampled_out_value(self, trace_id: str) -> None:
         """Count the values that wait for a rollout that an emitter sampled out; its spans will never arrive."""
         if values := len(self._late.drop_pending(trace_id)):
-            self._left("late_value", values)
+            self._count_sampled_out("late_value", values)
 
-    def _left(self, what: str, number: int = 1) -> None:
+    def _count_sampled_out(self, what: str, number: int = 1) -> None:
         before = self._state.get(f"left/{what}")
         self._state.set(f"left/{what}", (before if isinstance(before, int) else 0) + number)
 

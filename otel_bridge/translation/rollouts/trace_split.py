@@ -36,7 +36,7 @@ _INHERITED: Final = (semconv.STEP, *semconv.THIRD_PARTY_STEPS, semconv.SPLIT, se
 """Attributes that a rollout without them inherits from the nearest span above that has them."""
 
 
-def part_id(trace_id: str, span_id: bytes) -> str:
+def sub_trace_id(trace_id: str, span_id: bytes) -> str:
     """Return the id of the rollout that *span_id* begins, unless the rollout is the trace's first."""
     return hashlib.md5(f"{trace_id}\0{span_id.hex()}".encode(), usedforsecurity=False).hexdigest()
 
@@ -65,7 +65,7 @@ class SubTrace:
         return found
 
 
-def parted(trace: Trace, *, further: bool = False) -> list[SubTrace]:
+def sub_traces(trace: Trace, *, further: bool = False) -> list[SubTrace]:
     """Split *trace* into its rollouts, the earliest first.
 
     Args:
@@ -89,7 +89,7 @@ def parted(trace: Trace, *, further: bool = False) -> list[SubTrace]:
             pair for span_id, pair in once.items() if above.get(span_id, b"" if not first else beginning) == beginning
         ]
         placed = _inherited(spans[beginning], spans)
-        given = trace.id if first else part_id(trace.id, beginning)
+        given = trace.id if first else sub_trace_id(trace.id, beginning)
         moved = [
             (origin, _moved(placed if span.span_id == beginning else span, beginning, given, trace.id, spans))
             if not first
@@ -217,7 +217,7 @@ class SpanRouter:
         known: set[bytes] = set()
         for span in found:
             for span_id in (span.span_id, span.parent_span_id):
-                of_another = self.is_complete(part_id(trace_id, span_id))
+                of_another = self.is_complete(sub_trace_id(trace_id, span_id))
                 first = (
                     tail(span_id) in ended.known
                     if ended is not None
@@ -227,14 +227,14 @@ class SpanRouter:
                     known.add(span_id)
         return belongs_further(found, known, ids)
 
-    def late(self, trace_id: str, ended: CompletedTrace, found: list[Span]) -> int:
+    def late_spans(self, trace_id: str, ended: CompletedTrace, found: list[Span]) -> int:
         """Return the number of new spans of a finished trace; spans of its further rollouts are redelivered."""
-        return unknown(ended, [span for span in found if not self._again(trace_id, span)])
+        return unknown(ended, [span for span in found if not self._is_redelivered(trace_id, span)])
 
-    def _again(self, trace_id: str, span: Span) -> bool:
-        above = self._ended.get(part_id(trace_id, span.parent_span_id))
+    def _is_redelivered(self, trace_id: str, span: Span) -> bool:
+        above = self._ended.get(sub_trace_id(trace_id, span.parent_span_id))
         known = above is not None and tail(span.span_id) in above.known
-        return known or self.is_complete(part_id(trace_id, span.span_id))
+        return known or self.is_complete(sub_trace_id(trace_id, span.span_id))
 
     def is_complete(self, trace_id: str) -> bool:
         """Return whether the rollout of this id is complete: waiting for its step, or decided on."""
@@ -245,7 +245,7 @@ class SpanRouter:
         """Return a value for one span under the id of the span's rollout, or, while that is open, of the span."""
         if not evaluation.span_id:
             return evaluation
-        part = part_id(evaluation.trace_id, bytes.fromhex(evaluation.span_id))
+        part = sub_trace_id(evaluation.trace_id, bytes.fromhex(evaluation.span_id))
         if self.is_complete(part):
             return replace(evaluation, trace_id=part)
         trace = self._store.traces.get(evaluation.trace_id)
@@ -270,7 +270,7 @@ class SpanRouter:
         count(self._state, "span/too_many", len(fresh) - room)
         return fresh[:room]
 
-    def rest(self, trace: PendingTrace, source: Trace, parts: list[SubTrace]) -> PendingTrace | None:
+    def keep_remaining_spans(self, trace: PendingTrace, source: Trace, parts: list[SubTrace]) -> PendingTrace | None:
         """Store again, as a waiting trace, the spans of the forgotten *trace* that belong to no further rollout.
 
         Args:

@@ -11,7 +11,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.records import Record
-from otel_bridge.translation.rollouts.trace_split import part_id
+from otel_bridge.translation.rollouts.trace_split import sub_trace_id
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
 
@@ -44,7 +44,7 @@ def send(bench: Bench, *spans: Span) -> list[Record]:
 
 
 def id_of(number: int) -> str:
-    return TRACE if number == 1 else part_id(TRACE, span_id(number * 10))
+    return TRACE if number == 1 else sub_trace_id(TRACE, span_id(number * 10))
 
 
 def shown(records: list[Record]) -> list[tuple[str, float | None, list[str], list[object]]]:
@@ -133,7 +133,7 @@ def test_spans_side_by_side_that_name_one_rollout_are_one() -> None:
 
     found = {one.id: [span.parent_id for span in one.spans] for one in rollouts_in(bench.close())}
     root, second = span_id(1).hex(), span_id(3).hex()
-    assert found == {TRACE: [None, root, root], part_id(TRACE, span_id(3)): [None, second]}
+    assert found == {TRACE: [None, root, root], sub_trace_id(TRACE, span_id(3)): [None, second]}
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -279,7 +279,7 @@ def test_two_rollouts_with_one_id_are_two_records_and_values_go_to_the_first(sel
     records += bench.send(*two) + bench.send(*one) + bench.close()
     late = late_in(bench.evaluate(sample.evaluation("a", "reward", 0.5)))
 
-    other = part_id(sample.trace_id("a"), span_id(101))
+    other = sub_trace_id(sample.trace_id("a"), span_id(101))
     assert [(r.id, r.step, r.reward, len(r.spans)) for r in rollouts_in(records)] == [
         (sample.trace_id("a"), 1, 0.25, 4),
         (other, 2, 0.75, 4),
