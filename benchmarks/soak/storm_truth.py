@@ -114,7 +114,9 @@ def _wrong(tracker: str, contents: Contents, run_id: str, noted: Mapping[str, No
         if wrong:
             yield f"rollouts of {role}: {len(wrong)} with another reward or text, e.g. {wrong[:SHOWN]}"
         # A value that arrives before its rollout is written becomes a part of the rollout's reward.
-        late = [(ids[rollout], value) for rollout, name, value in contents.late if rollout in ids and name == "judge"]
+        late = [
+            (ids[rollout], value) for rollout, name, value in contents.evaluations if rollout in ids and name == "judge"
+        ]
         late += [(ids[rollout.id], rollout.parts["judge"]) for rollout in rollouts if "judge" in rollout.parts]
         # A worker that was killed inside `log_rollouts` may have logged none: then the tracker refuses the late reward.
         wanted = one.late & one.rollouts

@@ -70,7 +70,7 @@ class TensorBoardRunWriter:
         self._write(rollouts, lambda rollout: (rollout.role, self._events.of_rollout(rollout)))
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
-        self._write(values, lambda late: (late.role, self._events.of_late(late)))
+        self._write(values, lambda evaluation: (evaluation.role, self._events.of_evaluation(evaluation)))
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         shown = json.dumps(config, sort_keys=True, indent=1, default=str)

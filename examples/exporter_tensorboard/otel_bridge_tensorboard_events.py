@@ -38,11 +38,13 @@ def of_rollout(rollout: RolloutRecord) -> bytes:
     return _text(_tag(rollout.role, rollout.key), f"`{json.dumps(facts)}`\n\n{talk}", rollout.step, rollout.end_unix_ns)
 
 
-def of_late(late: Evaluation) -> bytes:
+def of_evaluation(evaluation: Evaluation) -> bytes:
     """One text that names its rollout."""
-    facts = {"id": late.rollout_id, "name": late.name, "value": late.value, "label": late.label}
-    tag = _tag(late.role, f"{late.rollout_key}_late")
-    return _text(tag, f"`{json.dumps(facts)}`\n\n{late.explanation or ''}", late.step, late.time_unix_ns)
+    facts = {"id": evaluation.rollout_id, "name": evaluation.name, "value": evaluation.value, "label": evaluation.label}
+    tag = _tag(evaluation.role, f"{evaluation.rollout_key}_late")
+    return _text(
+        tag, f"`{json.dumps(facts)}`\n\n{evaluation.explanation or ''}", evaluation.step, evaluation.time_unix_ns
+    )
 
 
 def of_config(shown: str, step: int) -> bytes:

@@ -133,8 +133,13 @@ class ConsoleRunWriter:
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Print a line for each of *values*."""
-        for late in values:
-            self._print(late.position, late.time_unix_ns, "", f"{late.rollout_id} {late.name}={late.value}")
+        for evaluation in values:
+            self._print(
+                evaluation.position,
+                evaluation.time_unix_ns,
+                "",
+                f"{evaluation.rollout_id} {evaluation.name}={evaluation.value}",
+            )
         self._flush(values)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:

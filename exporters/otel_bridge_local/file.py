@@ -38,8 +38,8 @@ from otel_bridge_local.payload import (
     alert_payload,
     config_payload,
     end_payload,
+    evaluation_payload,
     json_line,
-    late_payload,
     media_payload,
     rollout_payload,
     row_payload,
@@ -138,7 +138,7 @@ class FileRunWriter:
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Append *values*."""
-        self._append(values, late_payload)
+        self._append(values, evaluation_payload)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Append the config; the last line of a role is valid."""

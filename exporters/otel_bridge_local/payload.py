@@ -120,20 +120,20 @@ def _item(item: MediaItem) -> Payload:
     }
 
 
-def late_payload(late: Evaluation) -> Payload:
-    """Return the payload of the evaluation *late*."""
+def evaluation_payload(evaluation: Evaluation) -> Payload:
+    """Return the payload of the evaluation *evaluation*."""
     return {
-        "kind": "late",
-        "position": late.position,
-        "id": late.id,
-        "rollout_id": late.rollout_id,
-        "name": late.name,
-        "value": _finite(late.value),
-        "label": late.label,
-        "explanation": late.explanation,
-        "role": late.role,
-        "step": late.step,
-        "time_unix_ns": late.time_unix_ns,
+        "kind": "evaluation",
+        "position": evaluation.position,
+        "id": evaluation.id,
+        "rollout_id": evaluation.rollout_id,
+        "name": evaluation.name,
+        "value": _finite(evaluation.value),
+        "label": evaluation.label,
+        "explanation": evaluation.explanation,
+        "role": evaluation.role,
+        "step": evaluation.step,
+        "time_unix_ns": evaluation.time_unix_ns,
     }
 
 

@@ -76,14 +76,23 @@ def rollout_trace(rollout: RolloutRecord, *, spans: bool = True) -> Payload:
     return {**trace, "metadata": _metadata(rollout, spans=json.dumps(shown))}
 
 
-def late_trace(late: Evaluation) -> Payload:
-    """Return *late* as a separate trace that names the rollout, because Trackio cannot change a stored trace."""
-    shown = late.label if late.value is None else f"{late.value:g}" + (f" ({late.label})" if late.label else "")
-    text = f"{late.name} = {shown} for rollout {late.rollout_id}"
-    content = f"{text}: {late.explanation}" if late.explanation else text
-    metadata: Payload = {"rollout_id": late.rollout_id, "name": late.name, "value": late.value, "step": late.step}
-    if late.label:
-        metadata["label"] = late.label
+def evaluation_trace(evaluation: Evaluation) -> Payload:
+    """Return *evaluation* as a separate trace that names the rollout, because Trackio cannot change a stored trace."""
+    shown = (
+        evaluation.label
+        if evaluation.value is None
+        else f"{evaluation.value:g}" + (f" ({evaluation.label})" if evaluation.label else "")
+    )
+    text = f"{evaluation.name} = {shown} for rollout {evaluation.rollout_id}"
+    content = f"{text}: {evaluation.explanation}" if evaluation.explanation else text
+    metadata: Payload = {
+        "rollout_id": evaluation.rollout_id,
+        "name": evaluation.name,
+        "value": evaluation.value,
+        "step": evaluation.step,
+    }
+    if evaluation.label:
+        metadata["label"] = evaluation.label
     return {
         "_type": "trackio.trace",
         "messages": [{"role": "system", "content": content}],

@@ -15,7 +15,7 @@ from otel_bridge.records import AXIS, Alert, Evaluation, Json, MediaRecord, Posi
 from otel_bridge_trackio.config import beside, config_payload
 from otel_bridge_trackio.media import Put, media_metrics
 from otel_bridge_trackio.names import name_of
-from otel_bridge_trackio.payload import Payload, late_trace, rollout_trace, row_metrics, timestamp
+from otel_bridge_trackio.payload import Payload, evaluation_trace, rollout_trace, row_metrics, timestamp
 from otel_bridge_trackio.remote import count_remote
 from otel_bridge_trackio.settings import TrackioSettings, project_of
 from otel_bridge_trackio.sink import EntrySink, abilities_of, open_sink
@@ -148,13 +148,14 @@ class TrackioRunWriter:
         self._write(
             [
                 StoreEntry(
-                    late.position,
-                    self._log_id(late.id),
-                    late.step if late.step is not None else 0,
-                    timestamp(late.time_unix_ns),
-                    {f"{late.rollout_key}/late": [late_trace(late)]},
+                    evaluation.position,
+                    self._log_id(evaluation.id),
+                    evaluation.step if evaluation.step is not None else 0,
+                    timestamp(evaluation.time_unix_ns),
+                    # "late" is what a user sees: the value arrived after the trace of its rollout.
+                    {f"{evaluation.rollout_key}/late": [evaluation_trace(evaluation)]},
                 )
-                for late in values
+                for evaluation in values
             ]
         )
 

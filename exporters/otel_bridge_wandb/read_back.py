@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts
 from otel_bridge_wandb import sdk
-from otel_bridge_wandb.content.rollout_tables import LATE_SUFFIX
+from otel_bridge_wandb.content.rollout_tables import EVALUATIONS_SUFFIX
 from otel_bridge_wandb.errors import as_bridge_errors
 from otel_bridge_wandb.offline.log_file import LogReader
 from otel_bridge_wandb.online.uploads import Server
@@ -71,7 +71,7 @@ def _counted(lines: Iterable[Mapping[str, object]]) -> TrackerCounts:
         for key, value in line.items():
             if isinstance(value, dict):
                 table = cast("dict[str, object]", value)
-                if str(table.get("_type", "")).endswith("table-file") and LATE_SUFFIX not in key:
+                if str(table.get("_type", "")).endswith("table-file") and EVALUATIONS_SUFFIX not in key:
                     rows, before = int(cast("int", table.get("nrows", 0))), last.get(key, 0)
                     rollouts += rows - before if rows > before else rows  # a resumed table counts from the beginning
                     last[key] = rows

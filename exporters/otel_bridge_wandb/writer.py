@@ -225,8 +225,8 @@ class WandbRunWriter:
         opened = self._open()
         for key, grouped in groupby(_due(values, opened.store), attrgetter("rollout_key")):
             group = list(grouped)
-            with as_bridge_errors("logging late values", group[0].position):
-                increment = opened.tables.late(key, group)
+            with as_bridge_errors("logging evaluations", group[0].position):
+                increment = opened.tables.evaluations(key, group)
                 _log_table(opened, increment, [value.position for value in group], group[-1].time_unix_ns)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:

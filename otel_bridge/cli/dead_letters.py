@@ -35,7 +35,7 @@ from otel_bridge.text.printable import printable, printable_json
 _KINDS: Final = {
     codec.ROW: "row",
     codec.ROLLOUT: "rollout",
-    codec.LATE: "late value",
+    codec.EVALUATION: "evaluation",
     codec.CONFIG: "config",
     codec.END: "end",
     codec.OTHER: "trace",

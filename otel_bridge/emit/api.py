@@ -243,7 +243,7 @@ def log_reward(
     step: int | None = None,
     **named: object,
 ) -> None:
-    """Record a late reward in the process's run; see `Run.log_reward`."""
+    """Record an evaluation of a rollout in the process's run; see `Run.log_reward`."""
     run = _process.run or _missing("log_reward")
     run.log_reward(rollout_id, value, name, explanation, *extra, role=role, step=step, **named)
 
@@ -256,7 +256,7 @@ def log_rewards(
     step: int | None = None,
     **named: object,
 ) -> None:
-    """Record late rewards in the process's run; see `Run.log_rewards`."""
+    """Record evaluations of rollouts in the process's run; see `Run.log_rewards`."""
     (_process.run or _missing("log_rewards")).log_rewards(values, name, *extra, role=role, step=step, **named)
 
 

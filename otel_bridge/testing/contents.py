@@ -74,7 +74,7 @@ class Contents:
 
     Attributes:
         scalars: In the tracker's own order of each key (by step where it orders by step, else by time).
-        late: Evaluations, ``(rollout id, name, value)``.
+        evaluations: Evaluations, ``(rollout id, name, value)``.
         config: As `flat_config` makes it, e.g. ``{"trainer/actor/lr": "0.1"}``.
         alerts: Title and level of each alert, doubles as often as they are there.
         summary: Last values of keys beside the rows, as `scalar_text` makes them; a tracker may add others.
@@ -84,7 +84,7 @@ class Contents:
     scalars: list[HeldScalar] = field(default_factory=list[HeldScalar])
     distributions: list[HeldDistribution] = field(default_factory=list[HeldDistribution])
     rollouts: list[HeldRollout] = field(default_factory=list[HeldRollout])
-    late: list[tuple[str, str, float]] = field(default_factory=list[tuple[str, str, float]])
+    evaluations: list[tuple[str, str, float]] = field(default_factory=list[tuple[str, str, float]])
     config: dict[str, str] = field(default_factory=dict[str, str])
     status: Status | None = None
     alerts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])

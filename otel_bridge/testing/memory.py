@@ -61,7 +61,7 @@ class RecordedCall:
     """One call of a writer.
 
     Attributes:
-        kind: ``open``, ``rows``, ``rollouts``, ``late``, ``alerts``, ``config``, ``summary``, ``end`` or ``close``.
+        kind: ``open``, ``rows``, ``rollouts``, ``value``, ``alerts``, ``config``, ``summary``, ``end`` or ``close``.
         positions: Of the records it was given.
         role: Of a config or summary call.
         status: Of an end call.
@@ -83,7 +83,7 @@ class RecordedRun:
     infos: list[RunInfo] = field(default_factory=list[RunInfo])
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
     rollouts: dict[str, RolloutRecord] = field(default_factory=dict[str, RolloutRecord])
-    late: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
+    evaluations: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
     configs: dict[str | None, Mapping[str, Json]] = field(default_factory=dict[str | None, Mapping[str, Json]])
     alerts: dict[str, Alert] = field(default_factory=dict[str, Alert])
     summary: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
@@ -187,7 +187,7 @@ class RecordingTracker:
         lost = set(_positions(held)[-self.lag :])
         held.rows = {key: record for key, record in held.rows.items() if record.position not in lost}
         held.rollouts = {key: record for key, record in held.rollouts.items() if record.position not in lost}
-        held.late = {key: record for key, record in held.late.items() if record.position not in lost}
+        held.evaluations = {key: record for key, record in held.evaluations.items() if record.position not in lost}
 
     def enter(self, call: RecordedCall, keep: Callable[[Position | None], None] = lambda _: None) -> None:
         """Note one call, act on the faults it meets, else keep its records: for writers.
@@ -243,7 +243,7 @@ class RecordingWriter:
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Keep *values*."""
         held = self._recorder.run(self._run_id)
-        self._write("late", values, held.late)
+        self._write("evaluations", values, held.evaluations)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Replace the config of *role*."""
@@ -316,7 +316,7 @@ def _is_value(value: object) -> bool:
 def _positions(held: RecordedRun) -> list[Position]:
     rows = [row.position for row in held.rows.values()]
     rollouts = [rollout.position for rollout in held.rollouts.values()]
-    return sorted(rows + rollouts + [value.position for value in held.late.values()])
+    return sorted(rows + rollouts + [value.position for value in held.evaluations.values()])
 
 
 def _copy(error: ExporterError, position: Position | None) -> ExporterError:
@@ -341,7 +341,7 @@ def _contents(held: RecordedRun) -> Contents:
                 contents.scalars.append(HeldScalar(key, row.step, value, row.time_unix_ns // 1_000_000))
     for rollout in held.rollouts.values():
         contents.rollouts.append(HeldRollout(rollout.id, rollout.reward, len(rollout.messages), len(rollout.spans)))
-    contents.late.extend(
-        (late.rollout_id, late.name, late.value) for late in held.late.values() if late.value is not None
+    contents.evaluations.extend(
+        (value.rollout_id, value.name, value.value) for value in held.evaluations.values() if value.value is not None
     )
     return contents

@@ -196,7 +196,7 @@ def rollout(
     )
 
 
-def late_value(
+def evaluation(
     of: RolloutRecord, value: float | None = 0.5, *, name: str = "judge", label: str | None = None
 ) -> Evaluation:
     """Return a value for the rollout *of* that came after it was written."""
@@ -247,7 +247,7 @@ def job(steps: int = 3, *, seed: str = "") -> list[Record]:
             rollout(1, step=step, reward=None, rewards={}, seed=seed),
         ]
     records.append(odd_values())
-    records.append(late_value(rollout(0, step=1, seed=seed)))
+    records.append(evaluation(rollout(0, step=1, seed=seed)))
     records.append(end())
     return placed(records)
 

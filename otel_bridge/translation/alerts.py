@@ -136,7 +136,7 @@ class _ValueCauses:
         values = row.values
         watched = self._watched.get(row.role)
         if watched is None or not watched.seen.issuperset(values):
-            watched = self._learn(row)
+            watched = self._watched_keys(row)
         judged: list[tuple[str, AlertRule]] = []
         bounds, caused = watched.bounds, self._caused
         for key in values if len(values) < len(bounds) else bounds:
@@ -166,7 +166,7 @@ class _ValueCauses:
                 self._state.set(name, [rule, key, dict(sources)])
         self._changed.clear()
 
-    def _learn(self, row: Row) -> _WatchedKeys:
+    def _watched_keys(self, row: Row) -> _WatchedKeys:
         """Look up once which rules watch the keys of *row*; a run's number of keys is limited before."""
         if row.role not in self._watched and len(self._watched) >= _MAX_ROLES:
             self._watched.clear()

@@ -149,7 +149,7 @@ def test_while_the_bridge_runs_and_a_tracker_is_down_they_come_from_the_ledger(t
         process.wait(60)
 
     assert {one["rollout_id"] for one in found} == {*(f"r{step}-{n}" for step in (1, 2) for n in range(4)), None}
-    late = until(lambda: [one for one in objects(tmp_path, "--id", "r1-0") if one["late"]], "the late value")
+    late = until(lambda: [one for one in objects(tmp_path, "--id", "r1-0") if one["evaluations"]], "the evaluation")
     assert late[0]["rewards"] == {"format": 1.0, "judge": 0.9}
 
 

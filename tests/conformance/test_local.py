@@ -39,8 +39,8 @@ def shown(run: RunInfo) -> Shown:
                     contents.scalars.append(HeldScalar(key, line["step"], float(value)))
         elif line["kind"] == "rollout":
             contents.rollouts.append(HeldRollout(line["id"], line["reward"]))
-        elif line["kind"] == "late":
-            contents.late.append((line["rollout_id"], line["name"], line["value"]))
+        elif line["kind"] == "evaluation":
+            contents.evaluations.append((line["rollout_id"], line["name"], line["value"]))
         elif line["kind"] == "config":
             configs[line["role"]] = line["config"]
         elif line["kind"] == "end":
@@ -49,7 +49,7 @@ def shown(run: RunInfo) -> Shown:
         contents.scalars,
         contents.distributions,
         contents.rollouts,
-        contents.late,
+        contents.evaluations,
         flat_configs(configs.items()),
         status,
     )

@@ -83,7 +83,7 @@ def test_each_bad_input_is_counted_by_its_reason_and_the_rest_arrives(tmp_path: 
         "too_many_numbers": 1, "too_large_int": 1, "cyclic": 1, "too_deep": 1,
         "not_a_mapping": 1, "fractional_step": 1, "bad_step": 2, "rollout_no_mapping": 1, "rollout_message": 1,
         "rollout_reward": 1, "rollout_step": 1, "rollout_unknown_column": 1, "rollout_short_list": 1,
-        "rollout_empty_prompt": 1, "rollout_decode": 1, "late_value": 1, "late_not_a_mapping": 1,
+        "rollout_empty_prompt": 1, "rollout_decode": 1, "evaluation_value": 1, "evaluation_not_a_mapping": 1,
         "config_not_a_mapping": 1, "config_clipped": 1,
     }  # fmt: skip
     assert shown["r/good"] == [(step, float(step)) for step in range(17)]

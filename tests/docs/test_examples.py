@@ -86,7 +86,7 @@ class TestCsvExporter(WriterContract):
     keeps_status = False
     keeps_config = False
     keeps_rollouts = False
-    keeps_late = False
+    keeps_evaluations = False
     keeps_distributions = False
 
     @pytest.fixture
@@ -106,7 +106,7 @@ class TestCsvExporter(WriterContract):
 
 class TestCsvConformance(ConformanceSuite):
     target = "otel_bridge_csv:exporter"
-    keeps = Keeps(status=False, config=False, rollouts=False, late=False, distributions=False)
+    keeps = Keeps(status=False, config=False, rollouts=False, evaluations=False, distributions=False)
 
     @pytest.fixture
     def environment(self, tmp_path: Path) -> Mapping[str, str]:

@@ -83,8 +83,8 @@ def test_no_call_raises_whatever_it_is_given_and_what_it_does_not_know_is_counte
     (seen,) = seen_in(tmp_path)
     dropped = seen.event("rl.dropped")
     assert dropped.body == {
-        "not_a_mapping": 2, "unknown_argument": 17, "config_not_a_mapping": 2, "late_value": 2,
-        "late_not_a_mapping": 2, "rollout_step": 2,
+        "not_a_mapping": 2, "unknown_argument": 17, "config_not_a_mapping": 2, "evaluation_value": 2,
+        "evaluation_not_a_mapping": 2, "rollout_step": 2,
     }  # fmt: skip
     assert seen.event("rl.run.end").attributes["rl.run.status"] == "failed"
     assert [(row.role, dict(row.values)) for row in seen.rows] == [("7", {"loss": 1.0})] * 2

@@ -54,7 +54,7 @@ def shown(folder: Path) -> Contents:
                     contents, configs, role, (kind, tag, event.step), make_ndarray(event.tensor_proto), event.wall_time
                 )
     return Contents(
-        contents.scalars, contents.distributions, contents.rollouts, contents.late, flat_configs(configs.items())
+        contents.scalars, contents.distributions, contents.rollouts, contents.evaluations, flat_configs(configs.items())
     )
 
 

@@ -76,7 +76,7 @@ CASES = [
     (Forgetful, "test_the_config_of_each_role_is_shown"),
     (Forgetful, "test_the_end_is_shown_and_may_come_again"),
     (Forgetful, "test_every_rollout_arrives_once_with_reward_messages_and_spans"),
-    (Forgetful, "test_a_late_value_is_attached_once_and_one_without_its_rollout_is_not_a_loss_of_others"),
+    (Forgetful, "test_an_evaluation_is_attached_once_and_one_without_its_rollout_is_not_a_loss_of_others"),
 ]
 
 

@@ -76,17 +76,18 @@ def _remarked(rollout: RolloutRecord, name: str, value: float | None, remark: Se
     )
 
 
-def feedback_of(late: Evaluation) -> Feedback:
-    """Return *late* as feedback."""
-    metadata = [("late", late.id)]
-    if late.value is not None and late.label:
-        metadata.append(("label", clean_text(late.label)))
+def feedback_of(evaluation: Evaluation) -> Feedback:
+    """Return *evaluation* as feedback."""
+    # "late" is what a user sees: the value arrived after the trace of its rollout.
+    metadata = [("late", evaluation.id)]
+    if evaluation.value is not None and evaluation.label:
+        metadata.append(("label", clean_text(evaluation.label)))
     return Feedback(
-        rollout_id=late.rollout_id,
-        name=REWARD if late.name == REWARD else _name(late.name),
-        value=clean_text(late.label or "") if late.value is None else _value(late.value),
-        time_unix_ns=late.time_unix_ns,
-        rationale=None if late.explanation is None else clean_text(late.explanation),
+        rollout_id=evaluation.rollout_id,
+        name=REWARD if evaluation.name == REWARD else _name(evaluation.name),
+        value=clean_text(evaluation.label or "") if evaluation.value is None else _value(evaluation.value),
+        time_unix_ns=evaluation.time_unix_ns,
+        rationale=None if evaluation.explanation is None else clean_text(evaluation.explanation),
         metadata=tuple(metadata),
     )
 

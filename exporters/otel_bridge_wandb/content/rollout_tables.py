@@ -20,8 +20,8 @@ COLUMNS: Final = (
     "turns", "messages", "tools", "duration_s", "trace", "rewards", "metadata", "error", "staleness", "trajectory",
     "dataset", "facts",
 )  # fmt: skip
-LATE_COLUMNS: Final = ("trace", "name", "value", "label", "explanation", "step")
-LATE_SUFFIX: Final = "_late"
+EVALUATION_COLUMNS: Final = ("trace", "name", "value", "label", "explanation", "step")
+EVALUATIONS_SUFFIX: Final = "_late"  # what a user sees: rewards that arrived after the table of their rollouts
 INCREMENTS: Final = 100
 MAX_TABLE_BYTES: Final = 64 << 20
 """Size at which a table is closed; until then its rows stay in this process (wandb keeps them in ``Table.data``)."""
@@ -83,10 +83,10 @@ class Tables:
         """Return the increment of *rollouts*, all of *key*; nothing is in the table yet."""
         return self._increment(key, COLUMNS, [rollout_cells(rollout, self._cell_chars) for rollout in rollouts])
 
-    def late(self, key: str, values: Sequence[Evaluation]) -> Increment:
+    def evaluations(self, key: str, values: Sequence[Evaluation]) -> Increment:
         """Return the increment of *values* of rollouts of *key*, in the table beside it."""
-        rows = [late_cells(value, self._cell_chars) for value in values]
-        return self._increment(f"{key}{LATE_SUFFIX}", LATE_COLUMNS, rows)
+        rows = [evaluation_cells(value, self._cell_chars) for value in values]
+        return self._increment(f"{key}{EVALUATIONS_SUFFIX}", EVALUATION_COLUMNS, rows)
 
     def forget(self) -> None:
         """Drop all tables after the run was closed, because they cannot be logged to another run."""
@@ -179,7 +179,7 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
     return {**known, **({"tools": dict(rollout.tools)} if rollout.tools else {})}
 
 
-def late_cells(value: Evaluation, cell_chars: int) -> list[Cell]:
+def evaluation_cells(value: Evaluation, cell_chars: int) -> list[Cell]:
     """Return one row of `LATE_COLUMNS`."""
     cells: list[object] = [value.rollout_id, value.name, value.value, value.label, value.explanation, value.step]
     return [_cell(cell, cell_chars) for cell in cells]

@@ -37,7 +37,7 @@ from otel_bridge.records import (
 
 ROW: Final = 0
 ROLLOUT: Final = 1
-LATE: Final = 2
+EVALUATION: Final = 2
 CONFIG: Final = 3
 END: Final = 4
 OTHER: Final = 5
@@ -78,7 +78,7 @@ def encode(record: Record) -> tuple[int, bytes]:  # noqa: PLR0911  # one for eac
     if isinstance(record, RolloutRecord):
         return ROLLOUT, _encode_rollout(record)
     if isinstance(record, Evaluation):
-        return LATE, _dump(_late_fields(record))
+        return EVALUATION, _dump(_evaluation_fields(record))
     if isinstance(record, PlainTrace):
         return OTHER, _encode_other(record)
     if isinstance(record, MediaRecord):
@@ -106,9 +106,9 @@ def decode(kind: int, data: bytes, position: Position) -> Record:  # noqa: PLR09
             return _decode_other(data, position)
         if kind == MEDIA:
             return _decode_media(data, position)
-        if kind == LATE:
-            late: list[Any] = [*_load(data), position]
-            return Evaluation(*late)
+        if kind == EVALUATION:
+            evaluations: list[Any] = [*_load(data), position]
+            return Evaluation(*evaluations)
         if kind in {CONFIG, SUMMARY}:
             name, role, entries, time_unix_ns = cast("list[Any]", _load(data))
             return (Config if kind == CONFIG else Summary)(name, role, entries, time_unix_ns, position)
@@ -160,7 +160,7 @@ def _value(value: Any) -> Value:
     return Distribution(count, total, low, high, tuple(edges), tuple(counts))
 
 
-def _late_fields(value: Evaluation) -> list[object]:
+def _evaluation_fields(value: Evaluation) -> list[object]:
     return [
         value.id, value.rollout_id, value.rollout_key, value.name, value.value, value.label, value.explanation,
         value.role, value.step, value.axis, value.time_unix_ns,

@@ -16,22 +16,22 @@ from typing import Final, TypeAlias, cast
 
 import orjson
 
-from otel_bridge.bridge.ledger.codec import LATE, ROLLOUT
+from otel_bridge.bridge.ledger.codec import EVALUATION, ROLLOUT
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.journal.files import open_regular
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Evaluation, Json, RolloutRecord
-from otel_bridge_local.payload import late_payload, rollout_payload
+from otel_bridge_local.payload import evaluation_payload, rollout_payload
 
 Payload: TypeAlias = dict[str, Json]
-"""A rollout as the exporter ``file`` writes it; and ``rollout_id``, ``turns``, ``tool_calls``, ``failed``, ``late``."""
+"""Line of the exporter ``file``, with ``rollout_id``, ``turns``, ``tool_calls``, ``failed`` and ``evaluations``."""
 Read: TypeAlias = Callable[[], "Payload | None"]
 """Reads a rollout again; returns ``None`` when it was deleted."""
 
 _BATCH: Final = 200
 _BATCH_BYTES: Final = 8 << 20
-_MARKS: Final = {b'{"kind":"rollout"': "rollout", b'{"kind":"late"': "late"}
+_MARKS: Final = {b'{"kind":"rollout"': "rollout", b'{"kind":"evaluation"': "evaluation"}
 _HEAVY: Final = ("messages", "spans", "metadata", "tools")
 
 
@@ -41,12 +41,12 @@ class StoredRollout:
 
     facts: Payload
     read: Read
-    late: Mapping[str, Payload]
+    evaluations: Mapping[str, Payload]
 
     def whole(self) -> Payload | None:
         """Return the complete rollout, or ``None`` when it was deleted meanwhile."""
         payload = self.read()
-        return None if payload is None else _with_late(_counted(payload), self.late)
+        return None if payload is None else _with_evaluations(_counted(payload), self.evaluations)
 
 
 @dataclass(slots=True)
@@ -85,12 +85,12 @@ class RolloutSource:
     def rollouts(self) -> RolloutListing:
         """Return every rollout once; a rollout that is in both sources is read from the ledger."""
         reads: dict[str, tuple[Payload, Read]] = {}
-        late: dict[str, dict[str, Payload]] = {}
+        evaluations: dict[str, dict[str, Payload]] = {}
         result = RolloutListing()
         for source, places in (("file", self._of_files()), ("ledger", self._of_ledger())):
             for payload, read in places:
-                if payload["kind"] == "late":
-                    late.setdefault(str(payload["rollout_id"]), {})[str(payload["name"])] = payload
+                if payload["kind"] == "evaluation":
+                    evaluations.setdefault(str(payload["rollout_id"]), {})[str(payload["name"])] = payload
                 else:
                     counted = _counted(payload)
                     light = {key: value for key, value in counted.items() if key not in _HEAVY}
@@ -98,8 +98,8 @@ class RolloutSource:
             if self._files if source == "file" else self._view:
                 result.sources.append(source)
         for rollout_id, (light, read) in reads.items():
-            values = late.get(rollout_id, {})
-            result.found.append(StoredRollout(_with_late(light, values), read, values))
+            values = evaluations.get(rollout_id, {})
+            result.found.append(StoredRollout(_with_evaluations(light, values), read, values))
         result.found.sort(key=lambda one: cast("int", one.facts["position"]))
         total = self._view.meta("rollouts") if self._view is not None else 0
         result.gone = max((total if isinstance(total, int) else 0) - len(result.found), 0)
@@ -120,12 +120,12 @@ class RolloutSource:
     def _of_ledger(self) -> Iterator[tuple[Payload, Read]]:
         view, after = self._view, 0
         while view is not None:
-            batch = view.records(after, (ROLLOUT, LATE), limit=_BATCH, limit_bytes=_BATCH_BYTES)
+            batch = view.records(after, (ROLLOUT, EVALUATION), limit=_BATCH, limit_bytes=_BATCH_BYTES)
             for record in batch.records:
                 if isinstance(record, RolloutRecord):
                     yield rollout_payload(record), partial(_record_at, view, record.position)
                 elif isinstance(record, Evaluation):
-                    yield late_payload(record), partial(_record_at, view, record.position)
+                    yield evaluation_payload(record), partial(_record_at, view, record.position)
             if batch.through <= after or not (batch.records or batch.broken):
                 return
             after = batch.through
@@ -168,12 +168,12 @@ def _counted(payload: Payload) -> Payload:
     }
 
 
-def _with_late(payload: Payload, late: Mapping[str, Payload]) -> Payload:
+def _with_evaluations(payload: Payload, evaluations: Mapping[str, Payload]) -> Payload:
     """Return a rollout with the evaluations that arrived after it."""
     rewards = payload.get("rewards")
     parts: dict[str, Json] = dict(rewards) if isinstance(rewards, dict) else {}
-    merged: Payload = {**payload, "late": [dict(value) for value in late.values()]}
-    for name, value in late.items():
+    merged: Payload = {**payload, "evaluations": [dict(value) for value in evaluations.values()]}
+    for name, value in evaluations.items():
         number = value.get("value")
         if number is not None and name in {"reward", "advantage"}:
             merged[name] = number

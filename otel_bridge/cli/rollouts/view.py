@@ -137,9 +137,9 @@ def _remarks(payload: Payload) -> Iterator[Text]:
     clipped = payload.get("clipped_bytes")
     if isinstance(clipped, int) and clipped:
         yield Text(f"  {clipped:,} bytes of its content were truncated before they arrived", style="yellow")
-    for late in entries(payload.get("late")):
-        parts = [str(late[key]) for key in ("value", "label", "explanation") if late.get(key) is not None]
-        yield Text(_shown(f"  later: {late.get('name')} {' · '.join(parts)}"), style="dim")
+    for value in entries(payload.get("evaluations")):
+        parts = [str(value[key]) for key in ("value", "label", "explanation") if value.get(key) is not None]
+        yield Text(_shown(f"  later: {value.get('name')} {' · '.join(parts)}"), style="dim")
 
 
 def _texts(message: Payload) -> Iterator[str]:

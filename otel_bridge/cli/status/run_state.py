@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 from otel_bridge import settings
-from otel_bridge.bridge.ledger.codec import CONFIG, END, LATE, MEDIA, OTHER, ROLLOUT, ROW
+from otel_bridge.bridge.ledger.codec import CONFIG, END, EVALUATION, MEDIA, OTHER, ROLLOUT, ROW
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import Destination
@@ -27,7 +27,7 @@ from otel_bridge.journal.segment import SegmentFile
 
 _HELD_BYTES: Final = 4 << 10
 _LEDGERS_LIMIT_BYTES: Final = 8_192 * _HELD_BYTES
-_KINDS: Final = (ROW, ROLLOUT, LATE, CONFIG, END, OTHER, MEDIA)
+_KINDS: Final = (ROW, ROLLOUT, EVALUATION, CONFIG, END, OTHER, MEDIA)
 
 
 @dataclass(frozen=True, slots=True)

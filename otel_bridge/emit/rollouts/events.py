@@ -41,7 +41,7 @@ class EvaluationContext(NamedTuple):
 def log_values(run: EmitRun, options: RolloutOptions, values: object, shared: EvaluationContext) -> None:
     """Append one event per value, many in one record; a value that is neither number nor text is counted."""
     if not isinstance(values, Mapping):
-        run.count_drop("late_not_a_mapping")
+        run.count_drop("evaluation_not_a_mapping")
         return
     now = time.time_ns()
     cutter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
@@ -50,7 +50,7 @@ def log_values(run: EmitRun, options: RolloutOptions, values: object, shared: Ev
         known = coerce.name(rollout_id)
         pairs = _score(value, cutter)
         if known is None or pairs is None:
-            run.count_drop("late_value")
+            run.count_drop("evaluation_value")
             continue
         numbered = {**_shared(run, shared, cutter), **pairs, semconv.EVENT_SEQ: run.next_event_seq()}
         name = semconv.EVENT_EVALUATION

@@ -283,7 +283,7 @@ def _rollouts(cast: _Cast, name: str) -> Segment:
     for n, trace_id in enumerate(written[:2]):
         score: dict[str, Json] = {semconv.EVALUATION_NAME: "judge", semconv.EVALUATION_VALUE: n + 0.25}
         actor.event(semconv.EVENT_EVALUATION, score, trace_id=trace_id)
-        cast.truth.late[trace_id, "judge", n + 0.25] += 1
+        cast.truth.evaluations[trace_id, "judge", n + 0.25] += 1
     actor.again()
     actor.end(Status.FINISHED)
     return actor.segment()

@@ -42,7 +42,7 @@ class Truth:
         distributions: Full key and step to count, minimum and maximum.
         rows: How many rows there are.
         rollouts: Trace id to its reward.
-        late: Rollout, name and value.
+        evaluations: Rollout, name and value.
         configs: The merged config of each role.
         status: How the run ended.
     """
@@ -57,7 +57,7 @@ class Truth:
     )
     rows: int = 0
     rollouts: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
-    late: Counter[tuple[str, str, float]] = field(default_factory=Counter[tuple[str, str, float]])
+    evaluations: Counter[tuple[str, str, float]] = field(default_factory=Counter[tuple[str, str, float]])
     configs: dict[str | None, Mapping[str, Json]] = field(default_factory=dict[str | None, Mapping[str, Json]])
     status: Status = Status.FINISHED
 
@@ -84,7 +84,7 @@ class Keeps:
     status: bool = True
     config: bool = True
     rollouts: bool = True
-    late: bool = True
+    evaluations: bool = True
     distributions: bool = True
     unplaced: bool = True
     odd: bool = True
@@ -154,8 +154,8 @@ def _same_rest(contents: Contents, truth: Truth, keeps: Keeps) -> None:
         same(Counter(held.id for held in contents.rollouts), Counter(truth.rollouts.keys()), "rollouts")
         rewards = {held.id: held.reward for held in contents.rollouts}
         same(rewards, dict(truth.rollouts), "rewards")
-    if keeps.late:
-        same(Counter(contents.late), truth.late, "late values")
+    if keeps.evaluations:
+        same(Counter(contents.evaluations), truth.evaluations, "evaluations")
     if keeps.config:
         same(contents.config, flat_configs(truth.configs.items()), "config")
     if keeps.status:

@@ -33,7 +33,7 @@ class ContractFixtures:
         keeps_alerts: Its read-back shows alerts.
         keeps_config: It shows the run's config.
         keeps_rollouts: It shows rollouts.
-        keeps_late: It shows evaluations.
+        keeps_evaluations: It shows evaluations.
         keeps_distributions: It shows distributions with minimum and maximum.
         keeps_stepless: It shows rows without a step.
         keeps_rewound_rows: Two values of one key and step are both there.
@@ -45,7 +45,7 @@ class ContractFixtures:
     keeps_alerts: ClassVar[bool] = True
     keeps_config: ClassVar[bool] = True
     keeps_rollouts: ClassVar[bool] = True
-    keeps_late: ClassVar[bool] = True
+    keeps_evaluations: ClassVar[bool] = True
     keeps_distributions: ClassVar[bool] = True
     keeps_stepless: ClassVar[bool] = True
     keeps_rewound_rows: ClassVar[bool] = True
@@ -122,9 +122,9 @@ class ContractFixtures:
         same_scalars(contents, rows)
         if self.keeps_rollouts:
             self.same_rollouts(contents, [record for record in records if isinstance(record, RolloutRecord)])
-        if self.keeps_late:
-            late = [record for record in records if isinstance(record, Evaluation)]
-            same(contents.late, [(value.rollout_id, value.name, value.value) for value in late], "late values")
+        if self.keeps_evaluations:
+            values = [record for record in records if isinstance(record, Evaluation)]
+            same(contents.evaluations, [(value.rollout_id, value.name, value.value) for value in values], "evaluations")
         if self.keeps_distributions:
             wanted = Counter(
                 (key, row.step) for row in rows for key, value in row.values.items() if isinstance(value, Distribution)

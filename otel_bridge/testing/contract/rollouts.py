@@ -50,15 +50,15 @@ class RolloutContract(ContractFixtures):
 
         same({held.id for held in read_back(run).rollouts}, {record.id for record in records}, "rollouts")
 
-    def test_a_late_value_is_attached_once_and_one_without_its_rollout_is_not_a_loss_of_others(
+    def test_an_evaluation_is_attached_once_and_one_without_its_rollout_is_not_a_loss_of_others(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
         rollout, other_client = samples.rollout(0, seed=run.id), samples.rollout(99, seed=run.id)
         values = [
-            samples.late_value(other_client),
-            samples.late_value(rollout, 0.5),
-            samples.late_value(rollout, 1.0, name="reward"),
-            samples.late_value(rollout, None, name="verdict", label="good"),
+            samples.evaluation(other_client),
+            samples.evaluation(rollout, 0.5),
+            samples.evaluation(rollout, 1.0, name="reward"),
+            samples.evaluation(rollout, None, name="verdict", label="good"),
         ]
         given: list[Record] = [rollout, *values]
         records = samples.placed(given)
@@ -69,6 +69,6 @@ class RolloutContract(ContractFixtures):
         writer.close()
 
         same((set(refused) | set(again)) <= {2}, True, f"records refused, of which only 2 may be: {refused} {again}")
-        if self.keeps_late:
-            held = sorted(late for late in read_back(run).late if late[0] == rollout.id)
-            same(held, [(rollout.id, "judge", 0.5), (rollout.id, "reward", 1.0)], "late values")
+        if self.keeps_evaluations:
+            held = sorted(values for values in read_back(run).evaluations if values[0] == rollout.id)
+            same(held, [(rollout.id, "judge", 0.5), (rollout.id, "reward", 1.0)], "evaluations")

@@ -146,7 +146,11 @@ class RowContract(ContractFixtures):
         writer.close()
 
         contents = read_back(run)
-        same((contents.scalars, contents.rollouts, contents.late) == ([], [], []), True, f"nothing is held: {contents}")
+        same(
+            (contents.scalars, contents.rollouts, contents.evaluations) == ([], [], []),
+            True,
+            f"nothing is held: {contents}",
+        )
 
     @pytest.mark.parametrize("hostile", ["text", "none", "object", "complex", "huge step", "empty key", "time"])
     def test_one_bad_record_is_named_and_the_others_arrive(

@@ -30,7 +30,7 @@ def truncate(record: Record, limit: int) -> Record:
     if isinstance(record, RolloutRecord):
         return _rollout(record, limit)
     if isinstance(record, Evaluation):
-        return _late(record, limit)
+        return _truncate_evaluation(record, limit)
     if isinstance(record, PlainTrace):
         spans = [_span(span, limit) for span in record.spans]
         return replace(record, name=_name(record, spans), spans=spans)
@@ -55,7 +55,7 @@ def _rollout(rollout: RolloutRecord, limit: int) -> RolloutRecord:
     )
 
 
-def _late(value: Evaluation, limit: int) -> Evaluation:
+def _truncate_evaluation(value: Evaluation, limit: int) -> Evaluation:
     label, explanation = _remark(value.label, value.explanation, limit)
     return replace(value, label=label, explanation=explanation)
 

@@ -47,11 +47,11 @@ class SeriesNames:
         self._state, self._max_metrics = state, max_metrics
         self._metrics = {key.removeprefix(_SERIES): _loaded(value) for key, value in state.items(_SERIES)}
 
-    def learn(self, metric: str, series: Iterable[Mapping[str, object]]) -> None:
+    def note(self, metric: str, series: Iterable[Mapping[str, object]]) -> None:
         """Note the series of *metric* that arrive together, before any series is named."""
         for attributes in series:
             if len(attribute_suffix(attributes, cut=False)) > MAX_SUFFIX:
-                self._note(metric, attribute_parts(attributes))
+                self._note_attributes(metric, attribute_parts(attributes))
 
     def name(self, metric: str, attributes: Mapping[str, object]) -> str:
         """Return the part of the key for a series, the same at every call."""
@@ -59,7 +59,7 @@ class SeriesNames:
         if len(suffix) <= MAX_SUFFIX:
             return suffix
         parts, digest = attribute_parts(attributes), short_hash(suffix, 8)
-        known = self._note(metric, parts)
+        known = self._note_attributes(metric, parts)
         if known is None:
             return _shortened(parts, {}, digest, taken=True)
         found = known.names.get(digest)
@@ -73,7 +73,7 @@ class SeriesNames:
                 self._store(metric, known)
         return found
 
-    def _note(self, metric: str, parts: Mapping[str, str]) -> _Metric | None:
+    def _note_attributes(self, metric: str, parts: Mapping[str, str]) -> _Metric | None:
         known = self._metrics.get(metric)
         if known is None:
             if len(self._metrics) >= self._max_metrics:

@@ -120,7 +120,7 @@ class ThirdPartyPoints:
             for metric in metrics:
                 if self._less_text and (unknown := limit_metric(metric)):
                     count(self._state, "unknown_text", unknown)
-                self._series.learn(metric.name, series_of(metric))
+                self._series.note(metric.name, series_of(metric))
                 for point in points_of(metric, producer.third_party_role, producer.rank, self._series.name):
                     hash_ = _identity(point)
                     if not self._is_new(process, point, hash_):

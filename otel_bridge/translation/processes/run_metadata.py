@@ -66,7 +66,7 @@ class RunMetadata:
             self.run_id = producer.run.id
         if producer.run.id != self.run_id:
             return False
-        self._learn(producer)
+        self._store_facts(producer)
         return True
 
     def rename(self, name: str) -> None:
@@ -76,7 +76,7 @@ class RunMetadata:
         if name and sources.get("name") != GIVEN:
             self._state.set(KEY, {**before, "name": name, "sources": {**sources, "name": GIVEN}})
 
-    def _learn(self, producer: Producer) -> None:
+    def _store_facts(self, producer: Producer) -> None:
         before = cast("Mapping[str, object]", self._state.get(KEY) or {})
         attributes = producer.attributes
         facts: dict[str, object] = {"id": self.run_id}

@@ -1,8 +1,8 @@
 """Values for rollouts that arrive apart from their trace: log events ``gen_ai.evaluation.result``.
 
-Values wait in the state under ``late/<trace id>`` until their rollout is emitted, and become part of the rollout. A
-value that arrives afterwards is a record of its own. Of two values of one name from one process, the higher event
-number wins; of two processes, the later value. Pure.
+Values wait in the state under ``evaluation/<trace id>`` until their rollout is emitted, and become part of it. A value
+that arrives afterwards is a record of its own. Of two values of one name from one process, the higher event number
+wins; of two processes, the later value. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from otel_bridge.translation.decode.attributes import mapping_of
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.state import TranslationState
 
-_LATE: Final = "late/"
+_PREFIX: Final = "evaluation/"
 _SPAN: Final = "."
 """Separator of trace id and span id, for values about one span of a trace whose rollouts are not known yet."""
 _MAX_SPANS: Final = 1_000
@@ -117,7 +117,7 @@ class Evaluations:
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        found = [(cast("dict[str, Json]", value), key[len(_LATE) :]) for key, value in state.items(_LATE)]
+        found = [(cast("dict[str, Json]", value), key[len(_PREFIX) :]) for key, value in state.items(_PREFIX)]
         found.sort(key=lambda pair: (cast("int", pair[0]["since"]), pair[1]))
         self._traces: dict[str, None] = {trace_id: None for _, trace_id in found}
         self._pending = {trace_id: cast("int", value["since"]) for value, trace_id in found if value["pending"]}
@@ -193,8 +193,8 @@ class Evaluations:
 
     def _claim(self, trace_id: str) -> None:
         if trace_id in self._pending:
-            entry = cast("dict[str, Json]", self._state.get(_LATE + trace_id))
-            self._state.set(_LATE + trace_id, {**entry, "pending": False})
+            entry = cast("dict[str, Json]", self._state.get(_PREFIX + trace_id))
+            self._state.set(_PREFIX + trace_id, {**entry, "pending": False})
             del self._pending[trace_id]
 
     def settle(self, trace_id: str) -> None:
@@ -236,7 +236,7 @@ class Evaluations:
             spans.pop(trace_id, None)
             if not spans:
                 self._of_spans.pop(base_of(trace_id), None)
-            self._state.delete(_LATE + trace_id)
+            self._state.delete(_PREFIX + trace_id)
 
     def bound(self, limit: int) -> None:
         """Forget the oldest traces beyond *limit* whose values have all been emitted."""
@@ -247,13 +247,13 @@ class Evaluations:
     def _entry(self, trace_id: str) -> dict[str, Json] | None:
         if trace_id not in self._traces:
             return None
-        return cast("dict[str, Json]", self._state.get(_LATE + trace_id))
+        return cast("dict[str, Json]", self._state.get(_PREFIX + trace_id))
 
     def _store(
         self, trace_id: str, since: int, values: Mapping[str, Mapping[str, list[Json]]], *, pending: bool, settled: bool
     ) -> None:
         self._state.set(
-            _LATE + trace_id,
+            _PREFIX + trace_id,
             {"since": since, "pending": pending, "settled": settled, "values": {n: dict(v) for n, v in values.items()}},
         )
         self._traces[trace_id] = None

@@ -47,8 +47,8 @@ class RolloutPipeline:
     """Pipeline of everything that waits for spans, for its step, or for its trace.
 
     Args:
-        state: Key spaces ``trace/``, ``step/``, ``late/``, ``left/``; counts in ``drop/``. After a rollback of the
-            state, make a new pipeline.
+        state: Key spaces ``trace/``, ``step/``, ``evaluation/``, ``sampled_out/``; counts in ``drop/``.
+            After a rollback of the state, make a new pipeline.
         options: Bounds, waiting times, selection.
         axes: Callable that returns the last step of every known axis; default: read from ``axis/`` each time.
         others: Callable that decides on each trace that turns out not to be a rollout.
@@ -73,7 +73,7 @@ class RolloutPipeline:
     ) -> None:
         self._state, self._options, self._others = state, options, others
         self._limit, self._redaction = limit_of(options.message_content), Redaction(email=options.redact_email)
-        self._store, self._late = TraceStore(state), Evaluations(state)
+        self._store, self._evaluations = TraceStore(state), Evaluations(state)
         axes = axes or (lambda: axes_in(state))
         self._sender = ""
         self._workers = StepWorkers(state, options, processes)
@@ -81,14 +81,14 @@ class RolloutPipeline:
             state,
             options,
             self._store,
-            self._late,
+            self._evaluations,
             self._workers,
             axes=axes,
             attempt_of=attempt_of,
             reached=reached,
             admit=admit or StepAxes(state, options.max_keys).admit_statistics,
         )
-        self._router = SpanRouter(state, self._store, self._publisher.ended, self._late)
+        self._router = SpanRouter(state, self._store, self._publisher.ended, self._evaluations)
         self._receive_clock = ReceiveClock(0, 0)
         self._open = PendingTraces(self._store.traces, options, self._receive_clock)
         for trace in self._store.traces.values():
@@ -215,7 +215,7 @@ class RolloutPipeline:
             return records
         if trace is None:
             trace = PendingTrace(trace_id, now_unix_ns, now_unix_ns)
-            self._late.claim(trace_id)
+            self._evaluations.claim(trace_id)
         for part in filter(None, map(self._store.traces.get, trace.parts)):
             below = [
                 span for span in found if span.parent_span_id in part.span_ids and span.span_id not in trace.span_ids
@@ -272,13 +272,15 @@ class RolloutPipeline:
             parts = sub_traces(source, further=trace.further)
             if trace.further or len(parts) > 1:
                 return self._part(trace, source, parts, now_unix_ns)
-        self._late.adopt(trace.id, {})
+        self._evaluations.adopt(trace.id, {})
         self._open.forget(trace)
         return self._publisher.rollout(trace, source, now_unix_ns, unstored)
 
     def _part(self, trace: PendingTrace, source: Trace, parts: list[SubTrace], now_unix_ns: int) -> list[Record]:
         """Process each rollout of a trace as a trace of its own."""
-        self._late.adopt(trace.base, {span_id.hex(): part.trace.id for part in parts for span_id in part.span_ids})
+        self._evaluations.adopt(
+            trace.base, {span_id.hex(): part.trace.id for part in parts for span_id in part.span_ids}
+        )
         self._workers.complete(trace.sender, trace.id)
         self._open.forget(trace)
         self._store.forget(trace)
@@ -288,7 +290,7 @@ class RolloutPipeline:
         for part in parts:
             others = tuple(other.trace.id for other in parts[1:])
             one = trace.split_off(part.trace.id, part.span_ids, part.beginning, now_unix_ns, others=others)
-            self._late.claim(one.id)
+            self._evaluations.claim(one.id)
             for origin, scope_spans in part.scopes():
                 self._store.keep(one, origin, scope_spans)
             records += self._complete(one, part.trace, now_unix_ns)

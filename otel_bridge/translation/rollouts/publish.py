@@ -1,7 +1,7 @@
 """Publication of rollouts, statistics of steps, evaluations, and traces that are not rollouts.
 
 A complete rollout is emitted at once or when its step closes. Rollouts that are sampled out do not count as lost: they
-are counted under ``left/rollout``, and values that arrived for them under ``left/late_value``. Pure.
+are counted under ``sampled_out/rollout``, and values that arrived for them under ``sampled_out/evaluation``. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from otel_bridge.translation.rollouts.sampled_out import SampledOut, SampledOutT
 from otel_bridge.translation.rollouts.sampling import SamplingDecision, StepSampler
 from otel_bridge.translation.rollouts.step import SampledStep
 from otel_bridge.translation.rollouts.step_workers import StepWorkers
-from otel_bridge.translation.rollouts.trace_split import late_value, revised
+from otel_bridge.translation.rollouts.trace_split import evaluation_record, revised
 from otel_bridge.translation.rollouts.trace_store import (
     CompletedTrace,
     CompletedTraces,
@@ -52,10 +52,10 @@ class RolloutPublisher:
     """Publisher that decides when and how each rollout is emitted, and remembers emitted rollouts.
 
     Args:
-        state: Key spaces ``step/``, ``trace/done/``, ``trace/other/``, ``left/``; counts in ``drop/``.
+        state: Key spaces ``step/``, ``trace/done/``, ``trace/other/``, ``sampled_out/``; counts in ``drop/``.
         options: Bounds, waiting times, selection.
         store: The waiting traces; a published trace is removed from this store.
-        late: The waiting evaluations.
+        evaluations: The waiting evaluations.
         workers: Progress of each worker.
         axes: Callable that returns the last step of every known axis.
         attempt_of: Callable from an axis to the current attempt of its role.
@@ -74,7 +74,7 @@ class RolloutPublisher:
         state: TranslationState,
         options: TranslationOptions,
         store: TraceStore,
-        late: Evaluations,
+        evaluations: Evaluations,
         workers: StepWorkers,
         *,
         axes: Callable[[], Mapping[str, int]],
@@ -82,7 +82,13 @@ class RolloutPublisher:
         reached: Callable[[str, int], None],
         admit: Admit,
     ) -> None:
-        self._state, self._options, self._store, self._late, self._axes = state, options, store, late, axes
+        self._state, self._options, self._store, self._evaluations, self._axes = (
+            state,
+            options,
+            store,
+            evaluations,
+            axes,
+        )
         self._workers, self._reached, self._admit = workers, reached, admit
         limit, redaction = limit_of(options.message_content), Redaction(options.redact_secrets, options.redact_email)
         self._assembler = RolloutAssembler(options.rollout_key, limit, options.rollout_bytes, redaction, self._count)
@@ -114,7 +120,7 @@ class RolloutPublisher:
         facts = self._assembler.facts(source)
         facts = replace(facts, attempt=self.steps.attempt(trace.sender, facts.role))
         records: list[Record] = []
-        verdict = self.steps.take(trace.id, revised(facts, self._late.scores(trace.id)), now_unix_ns)
+        verdict = self.steps.take(trace.id, revised(facts, self._evaluations.scores(trace.id)), now_unix_ns)
         if verdict is SamplingDecision.KEEP:
             records.append(self._emit(trace, source, facts))
         elif verdict is SamplingDecision.LEAVE_OUT:
@@ -148,11 +154,11 @@ class RolloutPublisher:
             records.append(self._assembler.other(self._store.read(trace)))
         if fate is not OtherTraces.SHOWN:
             count(self._state, "trace/other")
-        self._late.adopt(trace.id, {})
-        if values := len(self._late.scores(trace.id)):
+        self._evaluations.adopt(trace.id, {})
+        if values := len(self._evaluations.scores(trace.id)):
             count(self._state, "evaluation/other", values)
         self._store.forget(trace)
-        self._late.forget(trace.id)
+        self._evaluations.forget(trace.id)
         self.other.add(trace.id, CompletedTrace(False, "", None, None, None))
         return records
 
@@ -160,16 +166,16 @@ class RolloutPublisher:
         """Keep an evaluation for its rollout, or emit it when the rollout was already emitted."""
         ended = self.ended.get(evaluation.trace_id)
         pending = ended is None and base_of(evaluation.trace_id) not in self._store.traces
-        new = self._late.add(evaluation, now_unix_ns, pending=pending, settled=ended is not None)
+        new = self._evaluations.add(evaluation, now_unix_ns, pending=pending, settled=ended is not None)
         records: list[Record] = []
         if new is None:
             count(self._state, "evaluation/too_many")
         elif new and pending and base_of(evaluation.trace_id) in self._sampled_out:
             self._sampled_out_value(evaluation.trace_id)
         elif new and ended is not None and ended.kept:
-            records.append(late_value(evaluation, ended))
+            records.append(evaluation_record(evaluation, ended))
         elif new and ended is not None:
-            self._count_sampled_out("late_value")
+            self._count_sampled_out("evaluation")
         return records + self._overdue(-1)
 
     def sampled_out(self, sampled_out: SampledOut, instance_id: str, now_unix_ns: int) -> list[Record]:
@@ -243,14 +249,14 @@ class RolloutPublisher:
         return records
 
     def _reward(self, trace_id: str, facts: SamplingFacts) -> float | None:
-        return revised(facts, self._late.scores(trace_id)).reward
+        return revised(facts, self._evaluations.scores(trace_id)).reward
 
     def _row(self, step: SampledStep) -> Record:
         row = self.steps.row(step)
         return replace(row, values=self._admit(row.values, row.axis))
 
     def _emit(self, trace: PendingTrace, source: Trace, facts: SamplingFacts) -> Record:
-        rollout = self._assembler.rollout(source, facts, self._late.scores(trace.id), self._axes())
+        rollout = self._assembler.rollout(source, facts, self._evaluations.scores(trace.id), self._axes())
         if not rollout.messages and self._assembler.limit != 0:
             self._note_scope(source)
         self._end(trace, ended_as(trace, rollout.key, facts.role, facts.step, kept=True))
@@ -264,35 +270,35 @@ class RolloutPublisher:
             self._state.set(key, switch_of(scope))
 
     def _sample_out(self, trace: PendingTrace, facts: SamplingFacts) -> None:
-        values = len(self._late.scores(trace.id))
+        values = len(self._evaluations.scores(trace.id))
         if values:
-            self._count_sampled_out("late_value", values)
+            self._count_sampled_out("evaluation", values)
         self._count_sampled_out("rollout")
         self._end(trace, ended_as(trace, "", facts.role, facts.step, kept=False))
 
     def _end(self, trace: PendingTrace, ended: CompletedTrace) -> None:
         self._store.forget(trace)
-        self._late.settle(trace.id)
+        self._evaluations.settle(trace.id)
         forgotten = self.ended.add(trace.id, ended)
         if forgotten is not None:
-            self._late.forget(forgotten)
+            self._evaluations.forget(forgotten)
 
     def _sampled_out_value(self, trace_id: str) -> None:
         """Count the values that wait for a rollout that an emitter sampled out; its spans will never arrive."""
-        if values := len(self._late.drop_pending(trace_id)):
-            self._count_sampled_out("late_value", values)
+        if values := len(self._evaluations.drop_pending(trace_id)):
+            self._count_sampled_out("evaluation", values)
 
     def _count_sampled_out(self, what: str, number: int = 1) -> None:
-        before = self._state.get(f"left/{what}")
-        self._state.set(f"left/{what}", (before if isinstance(before, int) else 0) + number)
+        before = self._state.get(f"sampled_out/{what}")
+        self._state.set(f"sampled_out/{what}", (before if isinstance(before, int) else 0) + number)
 
     def _overdue(self, before_ns: int) -> list[Record]:
         """Return values whose trace never arrived; another bridge may have written that trace."""
         records: list[Record] = []
-        for values in self._late.overdue(before_ns, self._options.max_open_traces):
+        for values in self._evaluations.overdue(before_ns, self._options.max_open_traces):
             for waiting in values:
                 value = replace(waiting, trace_id=base_of(waiting.trace_id))
                 key = self._assembler.rollout_key(value.role, TRAIN)
-                records.append(late_value(value, CompletedTrace(True, key, value.role, value.step, None)))
-        self._late.bound(_ENDED_LIMIT)
+                records.append(evaluation_record(value, CompletedTrace(True, key, value.role, value.step, None)))
+        self._evaluations.bound(_ENDED_LIMIT)
         return records

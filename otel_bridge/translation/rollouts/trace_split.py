@@ -204,8 +204,10 @@ def belongs_further(found: Sequence[Span], known: Iterable[bytes], ids: Iterable
 class SpanRouter:
     """Router of spans and evaluations to their rollouts."""
 
-    def __init__(self, state: TranslationState, store: TraceStore, ended: CompletedTraces, late: Evaluations) -> None:
-        self._state, self._store, self._ended, self._late = state, store, ended, late
+    def __init__(
+        self, state: TranslationState, store: TraceStore, ended: CompletedTraces, evaluations: Evaluations
+    ) -> None:
+        self._state, self._store, self._ended, self._evaluations = state, store, ended, evaluations
 
     def further(self, trace_id: str, found: list[Span]) -> list[Span]:
         """Return the spans that may belong to further rollouts of a trace with a complete rollout."""
@@ -254,7 +256,7 @@ class SpanRouter:
                 return replace(evaluation, trace_id=other.id)
         if self.is_complete(evaluation.trace_id):
             return evaluation
-        return self._late.of_span(evaluation)
+        return self._evaluations.of_span(evaluation)
 
     def fresh(self, trace: PendingTrace, found: list[Span]) -> list[Span]:
         """Return the spans that *trace* lacks and has room for, each once."""
@@ -305,7 +307,7 @@ def revised(facts: SamplingFacts, scores: list[EvaluationScore]) -> SamplingFact
     return replace(facts, reward=rewards[-1]) if rewards else facts
 
 
-def late_value(value: ReceivedEvaluation, ended: CompletedTrace) -> Evaluation:
+def evaluation_record(value: ReceivedEvaluation, ended: CompletedTrace) -> Evaluation:
     """Return the record of a value whose rollout was already emitted."""
     return Evaluation(
         id=value.id,

@@ -109,7 +109,7 @@ def test_a_value_key_that_looks_like_the_marker_of_a_distribution_is_a_number() 
     assert codec.decode(*codec.encode(row), 9) == row
 
 
-@pytest.mark.parametrize("kind", [codec.ROW, codec.ROLLOUT, codec.LATE, codec.CONFIG, codec.END, codec.MEDIA])
+@pytest.mark.parametrize("kind", [codec.ROW, codec.ROLLOUT, codec.EVALUATION, codec.CONFIG, codec.END, codec.MEDIA])
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff\x00\x00\x00\x00", b"Jnot"])
 def test_bytes_that_are_not_record_are_said_to_be_none(kind: int, data: bytes) -> None:
     with pytest.raises(InvalidRecordError):

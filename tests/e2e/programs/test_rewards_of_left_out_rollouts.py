@@ -41,7 +41,7 @@ def test_rewards_of_rollouts_that_the_emitter_left_out_are_counted_and_not_sent(
 
     shown = lines(base)
     rollouts = {line["id"]: line["rewards"] for line in shown if line["kind"] == "rollout"}
-    values = {line["rollout_id"]: line["value"] for line in shown if line["kind"] == "late"}
+    values = {line["rollout_id"]: line["value"] for line in shown if line["kind"] == "evaluation"}
     assert done.returncode == 0, done.stderr
     assert len(rollouts) == 4
     assert len({*values, *(one for one, rewards in rollouts.items() if "judge" in rewards)}) == 4

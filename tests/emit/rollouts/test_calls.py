@@ -307,7 +307,7 @@ def test_records_are_canonical_protobuf() -> None:
     assert ScopeSpans.FromString(payload).SerializeToString() == payload
 
 
-# --- late values ------------------------------------------------------------------------------------------------------
+# --- evaluations ------------------------------------------------------------------------------------------------------
 def test_a_late_reward_is_an_event_with_the_trace_id_of_its_rollout() -> None:
     run = MemoryRun()
 
@@ -323,7 +323,7 @@ def test_a_late_reward_is_an_event_with_the_trace_id_of_its_rollout() -> None:
     }
 
 
-def test_many_late_values_are_one_record() -> None:
+def test_many_evaluations_are_one_record() -> None:
     run = MemoryRun()
 
     log_rewards(run, {"r1": 1.0, "r2": [0.5, 0.25], "r3": "wrong", "r4": math.nan, "r5": None}, name="advantage")
@@ -336,4 +336,4 @@ def test_many_late_values_are_one_record() -> None:
         "wrong",
     ]
     assert [one["rl.event.seq"] for one in found] == [1, 2, 3]
-    assert run.drops == {"late_value": 2}
+    assert run.drops == {"evaluation_value": 2}

@@ -60,7 +60,7 @@ def held(run: RunInfo) -> Contents:
         elif line["kind"] == "rollout":
             reward = None if line["reward"] is None else float(line["reward"])
             rollouts.append(HeldRollout(line["id"], reward, len(line["messages"]), len(line["spans"])))
-        elif line["kind"] == "late" and line["value"] is not None:
+        elif line["kind"] == "evaluation" and line["value"] is not None:
             late.append((line["rollout_id"], line["name"], line["value"]))
         elif line["kind"] == "config":
             configs[line["role"]] = line["config"]

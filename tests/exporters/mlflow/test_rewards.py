@@ -125,7 +125,7 @@ def test_a_later_reward_goes_before_the_one_that_waits(uri: str, run: RunInfo) -
     writer, (one,) = opened(uri, run, MemoryTable()), rollouts(run, 1)
     writer.write_rollouts([one])
 
-    writer.write_evaluations([samples.late_value(one, 0.125, name="reward")])
+    writer.write_evaluations([samples.evaluation(one, 0.125, name="reward")])
     deliver(writer, [])
 
     assert shown(uri, run) == {one.id: [("answer", 0.5), ("format", 0.25), ("reward", 0.125)]}
@@ -206,7 +206,7 @@ def test_every_part_of_a_reward_has_an_assessment_of_its_own_which_a_later_value
     deliver(writer, [])
     before = shown(uri, run)[one.id]
     late = ((f"{long}a", 50.0), ("rewards.reward", 20.0), ("reward", 0.25), ("nul\0", 80.0))
-    writer.write_evaluations([samples.late_value(one, value, name=name) for name, value in late])
+    writer.write_evaluations([samples.evaluation(one, value, name=name) for name, value in late])
 
     names = {
         "reward": 0.5, "rewards.reward": 1.0, "rewards.rewards.reward": 2.0, "rewards.": 3.0, "rewards.rewards.": 4.0,

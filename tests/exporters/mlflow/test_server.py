@@ -177,7 +177,7 @@ def test_a_web_page_that_answers_in_the_place_of_mlflow_blocks_and_nothing_count
 def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, store: str, run: RunInfo) -> None:
     writer = opened(proxy.url, run)
     rollouts = [samples.rollout(n, seed=run.id) for n in range(3)]
-    records = samples.placed([*samples.rows(20), *rollouts, samples.late_value(rollouts[0])])
+    records = samples.placed([*samples.rows(20), *rollouts, samples.evaluation(rollouts[0])])
 
     for path in ("log-batch", "/v1/traces", "/assessments"):
         proxy.lose_answer, proxy.path = True, path
@@ -190,7 +190,7 @@ def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, store: str, run
     same_scalars(contents, records)
     assert sorted(held.id for held in contents.rollouts) == sorted(rollout.id for rollout in rollouts)
     assert [held.reward for held in contents.rollouts] == [0.75] * 3
-    assert contents.late == [(rollouts[0].id, "judge", 0.5)]
+    assert contents.evaluations == [(rollouts[0].id, "judge", 0.5)]
 
 
 def test_rollouts_behind_a_failing_request_are_named_and_written_when_they_come_again(
@@ -275,14 +275,14 @@ def test_a_run_deleted_while_it_is_written_blocks_with_the_command_that_restores
     same_scalars(mlflow_reading.contents(store, run), samples.rows(2))
 
 
-def test_a_late_value_of_a_deleted_trace_is_refused_alone(server: str, run: RunInfo) -> None:
+def test_an_evaluation_of_a_deleted_trace_is_refused_alone(server: str, run: RunInfo) -> None:
     writer, rollout = opened(server, run), samples.rollout(0, seed=run.id)
     writer.write_rollouts(samples.placed([rollout]))
     (held,) = mlflow_reading.runs_of(server, run)
     mlflow_reading.client(server).delete_traces(held.info.experiment_id, trace_ids=[f"tr-{rollout.id}"])
 
     with pytest.raises(PermanentError) as raised:
-        writer.write_evaluations(samples.placed([samples.late_value(rollout)], first=9))
+        writer.write_evaluations(samples.placed([samples.evaluation(rollout)], first=9))
 
     assert raised.value.position == 9
 
@@ -292,7 +292,7 @@ def test_a_token_reaches_every_request(proxy: FaultProxy, run: RunInfo, monkeypa
     proxy.required = {"Authorization": "Bearer t0ken"}
     rollout = samples.rollout(0, seed=run.id)
 
-    refused = deliver(opened(proxy.url, run), samples.placed([samples.row(1), rollout, samples.late_value(rollout)]))
+    refused = deliver(opened(proxy.url, run), samples.placed([samples.row(1), rollout, samples.evaluation(rollout)]))
 
     assert refused == []
     assert set(proxy.authorizations) == {"Bearer t0ken"}
@@ -343,7 +343,7 @@ def test_mlflows_header_and_auth_plugins_reach_every_request(
     proxy.required = {"X-Tenant": "lab-7", "X-Signature": "s1gned"}
     rollout = samples.rollout(0, seed=run.id)
 
-    refused = deliver(opened(proxy.url, run), samples.placed([samples.row(1), rollout, samples.late_value(rollout)]))
+    refused = deliver(opened(proxy.url, run), samples.placed([samples.row(1), rollout, samples.evaluation(rollout)]))
 
     assert refused == []
     assert {"POST /api/2.0/mlflow/runs/log-batch", "POST /v1/traces"} <= set(proxy.seen)

@@ -103,17 +103,17 @@ def test_a_rollout_of_nothing_but_messages_or_without_bytes_is_shown(uri: str, r
     assert len(by_id[f"tr-{whole.id}"].data.spans) == 4
 
 
-def test_a_late_value_replaces_the_one_of_its_name_and_keeps_the_explanation(uri: str, run: RunInfo) -> None:
+def test_an_evaluation_replaces_the_one_of_its_name_and_keeps_the_explanation(uri: str, run: RunInfo) -> None:
     rollout = samples.rollout(0, seed=run.id)
     writer, _ = written(uri, run, rollout)
 
     for _ in range(2):
         writer.write_evaluations([
-            samples.late_value(rollout, 0.25, name="reward"),
-            samples.late_value(rollout, 1.0, name="reward"),
-            samples.late_value(rollout, None, name="verdict", label="good"),
-            samples.late_value(rollout, 3.0, name="judge", label="fine"),
-            samples.late_value(rollout, math.nan, name="broken"),
+            samples.evaluation(rollout, 0.25, name="reward"),
+            samples.evaluation(rollout, 1.0, name="reward"),
+            samples.evaluation(rollout, None, name="verdict", label="good"),
+            samples.evaluation(rollout, 3.0, name="judge", label="fine"),
+            samples.evaluation(rollout, math.nan, name="broken"),
         ])  # fmt: skip
     writer.write_rollouts(samples.placed([rollout]))
 

@@ -91,7 +91,7 @@ def test_what_cannot_be_shown_is_counted_and_rows_go_on(tmp_path: Path, monkeypa
     writer = open_writer(exporter, run, settings, MemoryTable())
     writer.write_rows(rows)
     writer.write_rollouts([rollout])
-    writer.write_evaluations([samples.late_value(rollout, 0.5)])
+    writer.write_evaluations([samples.evaluation(rollout, 0.5)])
     writer.end(Status.FINISHED)
 
     assert exporter.probe is not None

@@ -39,7 +39,7 @@ def imported(folder: Path, run: RunInfo):
 
 def test_rows_and_rollouts_come_whole_through_trackios_importer_and_twice_is_once(tmp_path: Path, run: RunInfo) -> None:
     rollout = samples.rollout(0, seed=run.id)
-    records = samples.placed([*samples.rows(30), rollout, samples.late_value(rollout)])
+    records = samples.placed([*samples.rows(30), rollout, samples.evaluation(rollout)])
 
     writer = opened(tmp_path, run)
     deliver(writer, records)
@@ -51,7 +51,7 @@ def test_rows_and_rollouts_come_whole_through_trackios_importer_and_twice_is_onc
     same_scalars(again, records)
     assert again == shown
     assert [held.id for held in shown.rollouts] == [rollout.id]
-    assert shown.late == [(rollout.id, "judge", 0.5)]
+    assert shown.evaluations == [(rollout.id, "judge", 0.5)]
     assert list((tmp_path / "inbox").iterdir()) == []
 
 

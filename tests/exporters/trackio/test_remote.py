@@ -133,7 +133,7 @@ def test_a_failing_server_is_tried_again_from_the_first_row_that_is_not_there(
 def test_an_answer_that_is_lost_or_late_doubles_nothing(proxy: FaultProxy, server: TrackioServer, run: RunInfo) -> None:
     writer = opened(proxy.url, run)
     rollouts = [samples.rollout(n, seed=run.id) for n in range(3)]
-    records = samples.placed([*samples.rows(20), *rollouts, samples.late_value(rollouts[0])])
+    records = samples.placed([*samples.rows(20), *rollouts, samples.evaluation(rollouts[0])])
 
     for fault in ("lose_answer", "hang"):
         setattr(proxy, fault, True)
@@ -147,7 +147,7 @@ def test_an_answer_that_is_lost_or_late_doubles_nothing(proxy: FaultProxy, serve
     shown = contents(server, run)
     same_scalars(shown, records)
     assert sorted(held.id for held in shown.rollouts) == sorted(rollout.id for rollout in rollouts)
-    assert shown.late == [(rollouts[0].id, "judge", 0.5)]
+    assert shown.evaluations == [(rollouts[0].id, "judge", 0.5)]
 
 
 def test_rows_that_the_server_only_queued_are_not_treated_as_stored(

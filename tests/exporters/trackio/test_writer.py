@@ -138,7 +138,7 @@ def test_a_rollout_is_a_trace_with_its_own_id_messages_metadata_and_spans(run: R
     assert spans_of(trace)[0]["duration_ms"] == 2.0
 
 
-def test_a_late_value_is_a_record_that_names_its_rollout(run: RunInfo) -> None:
+def test_an_evaluation_is_a_record_that_names_its_rollout(run: RunInfo) -> None:
     late = Evaluation(
         id="l:a:1", rollout_id="4bf92f3577b34da6a3ce929d0e0e4736", rollout_key="explorer/rollouts", name="reward",
         value=0.5, label=None, explanation="the judge said so", role="judge", step=4, axis="judge/step",

@@ -127,7 +127,7 @@ def _add_traces(result: Contents, api, held) -> None:
             if assessment.name == "reward" and not (assessment.metadata or {}).get("late"):
                 reward = assessment.value
             elif (assessment.metadata or {}).get("late") and isinstance(assessment.value, float | int):
-                result.late.append((trace_id, assessment.name, assessment.value))
+                result.evaluations.append((trace_id, assessment.name, assessment.value))
             elif isinstance(assessment.value, float | int):
                 parts[assessment.name] = assessment.value
         chat = isinstance(root.inputs, dict)

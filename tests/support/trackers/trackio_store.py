@@ -101,7 +101,7 @@ def held(run: RunInfo) -> Contents:
         metadata = trace["metadata"]
         if trace["key"].endswith("/late"):
             if metadata["value"] is not None:
-                contents.late.append((metadata["rollout_id"], metadata["name"], metadata["value"]))
+                contents.evaluations.append((metadata["rollout_id"], metadata["name"], metadata["value"]))
             continue
         reward = metadata.get("reward")
         reward = float(reward) if isinstance(reward, str) else reward

@@ -59,7 +59,7 @@ def contents_of(
         for cell in cells:
             if "_late" in key:
                 if cell["value"] is not None:
-                    contents.late.append((str(cell["trace"]), str(cell["name"]), cast("float", cell["value"])))
+                    contents.evaluations.append((str(cell["trace"]), str(cell["name"]), cast("float", cell["value"])))
             else:
                 reward, messages = cast("float | None", cell["reward"]), cast("int", cell["messages"])
                 parts = json.loads(str(cell.get("rewards") or "{}"))

@@ -81,7 +81,7 @@ def test_truncated_every_text_is_cut_inside_its_part_and_the_cut_is_counted() ->
     assert cut.clipped_bytes == 2 * (len(SECRET) - len(short))
 
 
-def test_what_was_remarked_on_values_of_a_rollout_loses_its_text_as_a_late_value_does() -> None:
+def test_what_was_remarked_on_values_of_a_rollout_loses_its_text_as_an_evaluation_does() -> None:
     remarked = replace(rollout(), remarks={"judge": ["good", SECRET]})
 
     bare, cut = truncate(remarked, 0), truncate(remarked, 10)
@@ -92,7 +92,7 @@ def test_what_was_remarked_on_values_of_a_rollout_loses_its_text_as_a_late_value
     assert cut.remarks == {"judge": ("good", "the prompt… [+20 characters]")}
 
 
-def test_a_late_value_loses_its_explanation_and_its_label() -> None:
+def test_an_evaluation_loses_its_explanation_and_its_label() -> None:
     value = Evaluation("l", "ab" * 16, "t/rollouts", "judge", 0.5, "good", SECRET, "t", 3, "t/step", 1, position=4)
 
     assert truncate(value, 0) == replace(value, label="", explanation=None)

@@ -172,7 +172,7 @@ def test_without_its_root_a_rollout_is_incomplete_and_shows_what_came() -> None:
     assert rollout.end_unix_ns == sample.NOW + 104
 
 
-def test_late_values_override_and_their_remarks_become_metadata() -> None:
+def test_evaluations_override_and_their_remarks_become_metadata() -> None:
     scores = (
         EvaluationScore("advantage", 2.0),
         EvaluationScore("reward", 0.25, "good", "since"),

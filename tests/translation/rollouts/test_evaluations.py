@@ -89,7 +89,7 @@ def test_a_value_that_became_part_of_its_rollout_is_not_sent_again() -> None:
     bench.close()
 
     assert bench.evaluate(sample.evaluation("a", "reward", 0.25, explanation="a long story")) == []
-    assert "a long story" not in repr(bench.counted("late/"))
+    assert "a long story" not in repr(bench.counted("evaluation/"))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
@@ -128,7 +128,7 @@ def test_a_value_for_a_rollout_that_was_left_out_is_counted() -> None:
     after = bench.evaluate(sample.evaluation("a", "advantage", 0.5, seq=2))
 
     assert after == []
-    assert bench.counted("left/") == {"late_value": 2, "rollout": 1}
+    assert bench.counted("sampled_out/") == {"evaluation": 2, "rollout": 1}
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -147,7 +147,7 @@ def test_values_for_rollouts_that_their_emitter_left_out_are_counted_whenever_th
     records = bench.evaluate(late) + bench.close()
 
     assert late_in(records) == []
-    assert bench.counted("left/") == {"late_value": 2, "rollout": 2}
+    assert bench.counted("sampled_out/") == {"evaluation": 2, "rollout": 2}
 
 
 def test_a_value_whose_trace_never_comes_is_sent_by_itself_in_the_end() -> None:
@@ -241,7 +241,7 @@ def test_an_address_is_redacted_of_label_and_explanation_where_it_is_asked_for()
     ("content", "shown"),
     [("off", ("", None)), ("truncate:4", ("good as", "it s… [+9 characters]"))],
 )
-def test_the_policy_reaches_the_late_values_of_foreign_producers_and_ours_come_with_it(
+def test_the_policy_reaches_evaluations_of_third_party_producers_and_native_ones_come_with_it(
     content: str, shown: Any
 ) -> None:
     bench = Bench(selection="first", message_content=content)

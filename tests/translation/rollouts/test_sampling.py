@@ -35,7 +35,7 @@ def test_a_step_closes_when_a_later_one_comes_and_keeps_what_the_rule_chooses() 
     assert ids(closed) == chosen
     assert {0.9, 0.05} < {rollout.reward for rollout in rollouts_in(closed)}
     assert bench.rollouts.waiting() == (0, 1)
-    assert bench.counted("left/") == {"rollout": 3}
+    assert bench.counted("sampled_out/") == {"rollout": 3}
 
 
 def test_the_statistics_of_a_closed_step_are_over_all_its_rollouts() -> None:
@@ -220,7 +220,7 @@ def test_events_of_left_out_rollouts_close_earlier_steps_and_count_once() -> Non
 
     totals = [[(row.step, row.values["explorer/rollouts/total"]) for row in rows_in(part)] for part in (closed, rest)]
     assert totals == [[(1, 1)], [(2, 4)]]
-    assert bench.counted("left/") == {"rollout": 4}
+    assert bench.counted("sampled_out/") == {"rollout": 4}
 
 
 def test_an_event_that_cannot_be_read_is_counted() -> None:

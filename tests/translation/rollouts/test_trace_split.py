@@ -152,7 +152,7 @@ def test_a_value_for_a_span_goes_to_the_rollout_of_that_span_before_and_after(re
 
     assert {one.id: one.reward for one in rollouts} == {id_of(1): 1.5, id_of(2): 3.0, id_of(3): 4.5}
     assert [(value.rollout_id, value.value) for value in later] == [(id_of(2), 9.0), (TRACE, 8.0)]
-    assert [key for key in bench.counted("late/") if "." in key] == []
+    assert [key for key in bench.counted("evaluation/") if "." in key] == []
 
 
 def test_a_value_for_a_span_of_a_trace_that_never_came_names_the_trace() -> None:

@@ -42,11 +42,11 @@ def test_rollouts_that_had_to_wait_for_room_stand_in_the_table_once(
     assert traces(server, run) == [rollout.id for rollout in given]
 
 
-def test_late_values_that_had_to_wait_for_room_stand_in_the_table_once(
+def test_evaluations_that_had_to_wait_for_room_stand_in_the_table_once(
     server: WandbServer, run: RunInfo, memory: MemoryTable
 ) -> None:
     writer = open_run(server, run, memory, MAX_LINES="2")
-    (value,) = samples.placed([samples.late_value(samples.rollout(1))], 3)
+    (value,) = samples.placed([samples.evaluation(samples.rollout(1))], 3)
     server.hang(what="filestream")
     deliver(writer, rows(1, 2))
     with pytest.raises(RetryableError, match="has not yet taken 2 rows"):
