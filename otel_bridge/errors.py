@@ -112,7 +112,7 @@ class RetryableError(ExporterError):
 
 
 class BlockedError(ExporterError):
-    """Raised when a person must act (401, 403, no key, run deleted); records wait meanwhile and none is lost.
+    """Raised when a person must act (401, 403, no key, run deleted); until then records wait, and none is lost.
 
     Args:
         message: One line that states what is wrong.

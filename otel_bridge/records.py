@@ -316,7 +316,7 @@ Scalar: TypeAlias = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Holds last values of keys, which trackers show beside the run's curves; later records replace single keys.
+    """Holds last values of keys, which trackers show next to the run's curves; later records replace single keys.
 
     Attributes:
         values: Full key (``<role>/<key>``) to value; only what changed at this position.

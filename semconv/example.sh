@@ -3,7 +3,7 @@ NOW=$(date +%s)000000000
 hex() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
 TRACE=$(hex 16)
 
-# Who sends: the same in every request of the process.
+# The resource: the same in every request of the process.
 RESOURCE='{"attributes": [
   {"key": "rl.project", "value": {"stringValue": "gsm8k"}},
   {"key": "rl.run.name", "value": {"stringValue": "from-curl"}},
@@ -36,7 +36,7 @@ send traces <<END
       "[{\"role\": \"assistant\", \"parts\": [{\"type\": \"text\", \"content\": \"4\"}]}]"}}]}]}]}]}
 END
 
-# The config of the role, a reward that comes later, and the end of the process.
+# The config of the role, an evaluation of the rollout, and the end of the process.
 send logs <<END
 {"resourceLogs": [{"resource": $RESOURCE, "scopeLogs": [{"scope": {"name": "otel_bridge"}, "logRecords": [
   {"timeUnixNano": $NOW, "eventName": "rl.run.config",

@@ -4,7 +4,7 @@
 
     trainer = Trainer(logger=OtelBridgeLogger("project", "run"))
 
-Every Lightning program loads this module through the entry points, so it imports next to nothing by itself. The entry
+Every Lightning program loads this module through the entry points, so it imports almost nothing itself. The entry
 points add the logger when ``OTEL_BRIDGE_LIGHTNING=1``.
 """
 
@@ -148,7 +148,7 @@ def _callbacks(package: str | None) -> list[Any]:
     except (OtelBridgeError, AttributeError, KeyError) as exc:
         from otel_bridge.emit.console import notify  # noqa: PLC0415
 
-        notify(f"Lightning goes on without otel-bridge: {exc}", always=True)
+        notify(f"Lightning continues without otel-bridge: {exc}", always=True)
         return []
 
 

@@ -41,7 +41,7 @@ _BOOKKEEPING: Final = frozenset({
     "should_checkpoint", "checkpoint_dir_name", "iterations_since_restore", "time_since_restore",
     "timesteps_since_restore", "__duplicate__", "__trial_info__",
 })  # fmt: skip
-"""Entries of a result that Tune adds, beside the metrics of the trial."""
+"""Entries that Tune adds to the metrics of a trial's result."""
 _CALLBACKS: Final = "callbacks"
 
 
@@ -136,7 +136,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         except OtelBridgeError as exc:
             if str(exc) not in self._reported:
                 self._reported.add(str(exc))
-                notify(f"Ray Tune goes on, and trials are not recorded: {exc}", always=True)
+                notify(f"Ray Tune continues, and trials are not recorded: {exc}", always=True)
             return None
         return _TrialRun(run, trial, experiment)
 

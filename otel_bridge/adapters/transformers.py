@@ -52,7 +52,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         trainer: The trainer, for a callback that is added after the trainer was made; else the callback finds it.
         project: Project; default: ``TrainingArguments.project``.
         name: Name of the run; default: ``TrainingArguments.run_name``, and on resume that of the checkpoint.
-        config: Hyperparameters beside ``TrainingArguments`` and the model's config.
+        config: Hyperparameters in addition to ``TrainingArguments`` and the model's config.
         arguments: Further arguments of ``otel_bridge.init()``, e.g. ``group`` or ``tags``.
 
     Raises:

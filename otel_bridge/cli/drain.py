@@ -188,7 +188,7 @@ def _given(exporters: Sequence[str], env: Mapping[str, str], cwd: Path) -> Mappi
 
 
 def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
-    """Wait until delivery is complete, or cannot go on now, or only live processes keep the run open."""
+    """Wait until delivery is complete, or cannot continue now, or only live processes keep the run open."""
     while not host.wait(1.0):
         remaining = host.progress().get(folder.run_id)
         if remaining is None or remaining.rest is not Outcome.BUSY or remaining.unread or not remaining.living:

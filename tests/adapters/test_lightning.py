@@ -88,7 +88,7 @@ def test_without_its_variable_the_entry_point_adds_nothing_and_imports_nothing(t
 
     assert (done.stdout, done.stderr, runs(tmp_path).exists()) == ("0 []\n[]\n", "", False)
     assert misspelt.stdout.startswith("0 []\n")
-    assert "Lightning goes on without otel-bridge: OTEL_BRIDGE_LIGHTNING='maybe': expected 1 or 0" in misspelt.stderr
+    assert "Lightning continues without otel-bridge: OTEL_BRIDGE_LIGHTNING='maybe': expected 1 or 0" in misspelt.stderr
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ assert not api._process.handles.all()
 """
     done = run_program(tmp_path, TUNE + code, OTEL_BRIDGE_EXPORTERS="", OTEL_BRIDGE_OFFLINE="1")
 
-    assert ("goes on" in done.stderr, len(run_folders(runs(tmp_path)))) == (False, 8)
+    assert ("Ray Tune continues" in done.stderr, len(run_folders(runs(tmp_path)))) == (False, 8)
 
 
 def test_a_setting_that_cannot_be_used_is_one_line_and_tune_goes_on(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ print("on")
 """
     done = run_program(tmp_path, TUNE + code)
 
-    assert (done.stderr.count("otel-bridge: Ray Tune goes on"), done.stdout) == (1, "on\n")
+    assert (done.stderr.count("otel-bridge: Ray Tune continues"), done.stdout) == (1, "on\n")
 
 
 def test_a_variable_of_otel_bridge_wins_over_the_project(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_a_trainer_with_other_logs_or_a_broken_one_costs_no_row(tmp_path: Path) 
     done = run_program(tmp_path, code)
 
     assert rows_of(recorded(tmp_path), "train/loss") == [(1, 0.5), (2, 0.25)]
-    assert "an adapter failed, and the framework goes on: OtelBridgeCallback.on_step_end: TypeError" in done.stderr
+    assert "an adapter failed, and the framework continues: OtelBridgeCallback.on_step_end: TypeError" in done.stderr
     assert report_of(runs(tmp_path)).drops == {"adapter_failed": 1}
 
 

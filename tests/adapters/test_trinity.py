@@ -93,7 +93,7 @@ print("on")
 """
     done = run_program(tmp_path, TRINITY + code)
 
-    assert (done.stderr.count("otel-bridge: Trinity-RFT goes on"), "on\n" in done.stdout) == (1, True)
+    assert (done.stderr.count("otel-bridge: Trinity-RFT continues"), "on\n" in done.stdout) == (1, True)
     assert "Step 1: {'loss': 1.0}" in done.stdout
 
 

@@ -139,4 +139,4 @@ def test_a_plugin_that_cannot_load_is_reported_on_stderr(tmp_path: Path) -> None
 
     done = run_program(tmp_path, code)
 
-    assert (done.stdout, "otel-bridge: verl goes on without the backend otel_bridge" in done.stderr) == ("on\n", True)
+    assert (done.stdout, "otel-bridge: verl continues without the backend otel_bridge" in done.stderr) == ("on\n", True)

@@ -80,7 +80,7 @@ def test_a_plugin_that_cannot_load_is_one_line_and_verl_refuses_the_backend_itse
 
     assert "refused otel_bridge is not supported" in done.stdout
     (line,) = [one for one in done.stderr.splitlines() if one.startswith("otel-bridge:")]
-    assert "verl goes on without the backend otel_bridge: ImportError: half an installation" in line
+    assert "verl continues without the backend otel_bridge: ImportError: half an installation" in line
 
 
 def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> None:

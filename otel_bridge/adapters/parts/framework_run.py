@@ -1,8 +1,8 @@
 """Records what a framework's logger is given; the run begins with the first record, and no exception leaves it.
 
 A framework builds its loggers early, calls them in every process, and ends them after each phase. So a run begins with
-its first record, and a record after the end of the run begins it again. If the program
-has already called ``otel_bridge.init()``, that run is used, and the adapter does not end it.
+its first record, and a record after the end of the run begins it again. If the program has already called
+``otel_bridge.init()``, that run is used, and the adapter does not end it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class FrameworkRun:
                     shown = f"{current.project}/{current.name}"
                     raise ConfigError(f"{before.project}/{before.name} ended when {shown} began in this process")
                 return self._take(_begin(self._arguments()), own=True)
-            except Exception as exc:  # noqa: BLE001  # the framework must go on
+            except Exception as exc:  # noqa: BLE001  # the framework must continue
                 self._stop(str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}")
                 return None
 
@@ -166,7 +166,7 @@ class FrameworkRun:
         from otel_bridge.emit.console import notify  # noqa: PLC0415
 
         self._stopped = True
-        notify(f"{self.framework} goes on, and nothing more of it is recorded: {reason}", always=True)
+        notify(f"{self.framework} continues, and nothing more of it is recorded: {reason}", always=True)
 
 
 class _Begun:
@@ -311,7 +311,7 @@ def count_failure(what: str, exc: Exception) -> None:
     if run is not None and run.recording:
         run.count_drop("adapter_failed", key=described)
     elif _failures.add(described):
-        notify(f"an adapter failed, and the framework goes on: {described}", always=True)
+        notify(f"an adapter failed, and the framework continues: {described}", always=True)
 
 
 def _text_of(exc: Exception) -> str:

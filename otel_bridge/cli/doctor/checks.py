@@ -48,7 +48,7 @@ class Finding:
 
 
 def versions(exporters: Mapping[str, Exporter]) -> Finding:
-    """Return the installed version of each tracker beside the versions that its exporter was tested with.
+    """Return the installed version of each tracker next to the versions that its exporter was tested with.
 
     An untested version is not a problem by itself: `abilities` probes what works.
     """

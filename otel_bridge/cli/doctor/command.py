@@ -218,7 +218,7 @@ def _directory(console: Terminal, env: Mapping[str, str]) -> list[str]:
     console.print_line(f"run folders: {base.path} ({free_bytes / 2**30:.1f} GiB free)")
     wrong: list[str] = []
     if base.file_system:
-        console.print_line(f"  the folder asked for is on {base.file_system}, a network file system")
+        console.print_line(f"  the requested folder is on {base.file_system}, a network file system")
     if not os.access(existing, os.W_OK | os.X_OK):
         wrong.append(f"{existing} is not writable; make it yours or set OTEL_BRIDGE_DIR to a writable folder")
     if free_bytes < _MIN_FREE_BYTES:

@@ -89,7 +89,8 @@ def command(
     """Show rollouts: messages, tool calls, rewards.
 
     DIRECTORY holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), or is a run folder itself. A bridge
-    may serve the run meanwhile. A rollout can be shown until every tracker has it. The exporter `file` keeps it longer.
+    may serve the run at the same time. A rollout can be shown until every tracker has it. The exporter `file` keeps it
+    longer.
     """
     folders = chosen_folders(directory, run)
     asked = _Filter(steps, group, role, split, trace, errors)

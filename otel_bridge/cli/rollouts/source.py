@@ -2,7 +2,7 @@
 
 Each rollout is listed once with its small fields, and evaluations are merged into it. Messages and spans are read again
 only for the rollouts that are shown, so that a folder of gigabytes needs little memory. Read-only: a bridge may serve
-the run meanwhile.
+the run at the same time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StoredRollout:
     evaluations: Mapping[str, Payload]
 
     def whole(self) -> Payload | None:
-        """Return the complete rollout, or ``None`` when it was deleted meanwhile."""
+        """Return the complete rollout, or ``None`` when it has been deleted."""
         payload = self.read()
         return None if payload is None else _with_evaluations(_counted(payload), self.evaluations)
 

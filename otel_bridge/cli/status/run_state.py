@@ -1,6 +1,6 @@
 """Reads what `status` shows of a run folder: the report, and the records that each exporter needs, with their space.
 
-Read-only: a bridge may serve the run meanwhile. ``/status`` of a service returns the same as JSON, an object per run.
+Read-only: a bridge may serve the run at the same time. ``/status`` of a service returns the same as JSON, per run.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def warnings(report: Report) -> Sequence[str]:
 
 
 def owed_line(name: str, count: int) -> str:
-    """Return the line about records that an exporter, which the run asked for, did not get."""
-    return f"{name}, which the run asked for, did not get {_records(name, count)}"
+    """Return the line about records that an exporter, which the run requested, did not get."""
+    return f"{name}, which the run requested, did not get {_records(name, count)}"
 
 
 def missed_line(name: str, count: int) -> str:

@@ -91,7 +91,7 @@ def test_a_logger_whose_run_another_has_replaced_stops_with_a_line(
         first.log({"loss": 2.0}, 3)
 
         assert [seen.steps for seen in seen_in(tmp_path)] == [[1], [1]]
-        line = "fake goes on, and nothing more of it is recorded: p/a ended when p/b began in this process"
+        line = "fake continues, and nothing more of it is recorded: p/a ended when p/b began in this process"
         assert capsys.readouterr().err.count(line) == 1
 
 
@@ -129,7 +129,7 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_the_framework_goes_on(
         recording.finish()
 
         err = capsys.readouterr().err
-        assert (err.count("otel-bridge: fake goes on"), "wadnb" in err) == (1, True)
+        assert (err.count("otel-bridge: fake continues"), "wadnb" in err) == (1, True)
 
 
 def test_without_an_exporter_the_run_is_kept_with_a_line_and_its_children_too(
@@ -224,7 +224,7 @@ def test_failures_before_the_run_begins_are_counted_in_it_and_the_first_is_print
         recording.finish()
 
         assert printed.splitlines() == [
-            "otel-bridge: an adapter failed, and the framework goes on: on_log: KeyError: 'loss'"
+            "otel-bridge: an adapter failed, and the framework continues: on_log: KeyError: 'loss'"
         ]
         counted = capsys.readouterr().err
         assert ("dropped: 2 calls" in counted, "first 'on_log: KeyError: 'loss''" in counted) == (True, True)

@@ -47,7 +47,7 @@ def test_drained_to_one_exporter_the_other_one_that_the_run_named_still_gets_eve
 
     assert [done.returncode for done in first] == [1, 1]
     for said in (first[0].stdout, first[1].stdout, status):
-        assert re.search(r"gated, which the run asked for, did not get 5\d records", said), said
+        assert re.search(r"gated, which the run requested, did not get 5\d records", said), said
     assert "give them up with --discard gated" in first[0].stdout
     assert (other.returncode, shown(tmp_path), values(folder)["trainer/loss"]) == (0, GATED, LOSS), other.stdout
     assert (report_of(tmp_path / ".otel-bridge").owed, folder.segments()) == ({}, [])
@@ -137,6 +137,6 @@ def test_what_a_tracker_had_not_confirmed_is_owed_though_the_run_goes_on_with_an
     rest = otel_bridge("drain", cwd=tmp_path, env=env)
 
     for one in done:
-        assert (one.returncode, "gated, which the run asked for, did not get 2 records" in one.stdout) == (1, True), one
+        assert (one.returncode, "gated, which the run requested, did not get 2 records" in one.stdout) == (1, True), one
     assert rest.returncode == 0, rest.stdout
     assert gated_lines(tmp_path) == ["trainer/loss 4", "trainer/loss 5", "end killed"]
