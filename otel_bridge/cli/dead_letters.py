@@ -1,6 +1,6 @@
 """``otel-bridge dead-letters``: list, retry or discard the records that a tracker refused for good.
 
-``list`` and ``show`` only read. ``retry`` and ``discard`` are carried out by the run's bridge, where one runs.
+``list`` and ``show`` only read. The run's bridge executes ``retry`` and ``discard``, if one runs.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class _Found:
 def command() -> None:
     """List, retry or discard rejected records.
 
-    A tracker may refuse a record for good: a key that it cannot hold, a value over its limit. Such a record is set
-    aside with the reason, and the records after it are delivered. DIR holds run folders, or is one (default:
+    A tracker may refuse a record for good: a key that it cannot hold, a value over its limit. Such a record is
+    stored with the reason, and the records after it are delivered. DIR holds run folders, or is one (default:
     OTEL_BRIDGE_DIR, else .otel-bridge here).
     """
 
@@ -121,7 +121,7 @@ def show(directory: Path | None, run: str | None, exporter: str | None, ids: tup
 def retry(directory: Path | None, run: str | None, exporter: str | None, ids: tuple[int, ...], as_json: bool) -> None:
     """Deliver dead letters to their exporters again; exits 1 when one is refused again or cannot be tried now.
 
-    The bridge of the run does it. Where no bridge runs, the folder is delivered as by `otel-bridge drain`.
+    The bridge of the run executes the retry. If no bridge runs, the folder is delivered as by `otel-bridge drain`.
     """
     failed = False
     for found in _chosen(directory, run, exporter, ids):

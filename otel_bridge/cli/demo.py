@@ -38,12 +38,13 @@ _START_S: Final = 10.0
 @click.command("demo")
 @click.option("--steps", type=click.IntRange(min=1), default=100, show_default=True, help="Training steps.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers of the job.")
-@click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), default=Path("otel-bridge-demo"))
+@click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), default=Path("otel-bridge-demo"),
+              show_default=True, help="Folder of all output.")  # fmt: skip
 @click.option("--exporters", default="wandb,mlflow,trackio", show_default=True, help="Where to show the run.")
 def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
     """Run a small real RL job: an explorer, a trainer and an evaluator, one run in every tracker.
 
-    Everything stays below --dir (default ./otel-bridge-demo): no account, no server, no network.
+    All output is below --dir. The demo needs no account, no server and no network.
     """
     if importlib.util.find_spec("numpy") is None:
         raise MissingExtraError(

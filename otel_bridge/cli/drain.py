@@ -1,4 +1,4 @@
-"""``otel-bridge drain``: deliver what run folders hold, one process per folder, four at a time."""
+"""``otel-bridge drain``: deliver the records in run folders, one process per folder, four at a time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STOP_S: Final = 10.0
 )
 @click.option("--folder", "single", type=click.Path(path_type=Path), hidden=True)
 def command(directories: tuple[Path, ...], exporters: str, discard: tuple[str, ...], single: Path | None) -> None:
-    """Deliver what run folders hold; exits 0 when everything is written and every run is ended.
+    """Deliver the records in run folders; exits 0 when everything is written and every run is ended.
 
     DIRECTORIES hold run folders or are run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here). Each folder is
     delivered to the exporters that its programs named. --exporters and the trackers' own variables override them.

@@ -1,4 +1,4 @@
-"""``otel-bridge finish``: mark a run as ended whose processes cannot report their end."""
+"""``otel-bridge finish``: mark a run as ended if its processes cannot report their end."""
 
 from __future__ import annotations
 
@@ -27,13 +27,19 @@ _PAUSE_S: Final = 0.1
 @click.command("finish")
 @click.argument("run")
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
-@click.option("--status", type=click.Choice([one.value for one in Status]), default="finished", show_default=True)
+@click.option(
+    "--status",
+    type=click.Choice([one.value for one in Status]),
+    default="finished",
+    show_default=True,
+    help="Status of the processes that have not reported one.",
+)
 def command(run: str, directory: Path | None, status: str) -> None:
     """Mark RUN as ended in its trackers. RUN is its name, its id, the beginning of its id, or its folder.
 
     Use it for a run whose processes crashed without reporting an end, or whose machines no longer answer. A status
-    that a process reported itself is kept. Data that arrives later opens the run again. Where no bridge runs, this
-    command first delivers what is left.
+    that a process reported itself is kept. Data that arrives later reopens the run. If no bridge runs, this
+    command first delivers the remaining records.
     """
     own = folders_of(Path(run)) if directory is None and os.path.isdir(os.path.join(run, "segments")) else []
     folders = own or chosen_folders(directory, run)

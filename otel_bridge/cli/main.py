@@ -17,11 +17,11 @@ _COMMANDS: Final = {
     "demo": "run a small real RL job into W&B (offline), MLflow and Trackio",
     "run": "run a command and deliver what it emits to the trackers",
     "serve": "receive OTLP and deliver every run to the trackers",
-    "drain": "deliver what run folders hold",
+    "drain": "deliver the records in run folders",
     "status": "show runs, their last steps, and how many records wait for each tracker",
     "rollouts": "show rollouts: messages, tool calls, rewards",
-    "dead-letters": "list, retry or discard rejected records",
-    "finish": "mark a run as ended whose processes cannot report it",
+    "dead-letters": "list, retry or discard records that a tracker refused",
+    "finish": "mark a run as ended if its processes cannot report it",
     "doctor": "show every setting, what is installed, and whether it works",
 }
 
@@ -69,7 +69,7 @@ class _Commands(click.Group):
 def main(ctx: click.Context) -> None:
     """Emit OpenTelemetry once from an RL or LLM job; see one run in W&B, MLflow and Trackio.
 
-    Exit codes: 0 done, 1 something remains or failed (reported in one line), 2 the call itself is wrong.
+    Exit codes: 0 done; 1 something remains or failed, as one line reports; 2 the call itself is wrong.
     `run` returns the exit code of the command it ran.
     """
     # This process writes to trackers with the real packages. Only the command of `run` inherits the capture.

@@ -54,14 +54,20 @@ _OFF: Final = "off"
               help="Where to receive OTLP over HTTP, with /healthz, /readyz, /metrics and /status; "
                    "off disables it.")  # fmt: skip
 @click.option("--dir", "directory", default="", help="Where run folders are (OTEL_BRIDGE_DIR).")
-@click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(["plain", "json"]),
+    default="plain",
+    show_default=True,
+    help="Format of the log on stderr, one line per event.",
+)
 def command(exporters: str, grpc_address: str, http_address: str, directory: str, log_format: str) -> None:
     """Receive OTLP and deliver every run below one directory to the trackers, until SIGTERM or SIGINT.
 
-    After the signal, new data is refused: clients send it again later. Incomplete data is released, and everything
-    is delivered for at most OTEL_BRIDGE_DRAIN_TIMEOUT_S (30) seconds. A second signal stops the delivery at once. What
-    remains is reported and stays in the folders, until the next `serve` or `drain` delivers it. Exit codes: 0 nothing
-    remains, 1 something remains, 2 the call is wrong.
+    After the signal, new data is refused: clients send it again later. Incomplete data is released, and stored
+    records are delivered for at most OTEL_BRIDGE_DRAIN_TIMEOUT_S (30) seconds. A second signal stops the delivery at
+    once. Remaining records are reported and stay in the folders until the next `serve` or `drain` delivers them. Exit
+    codes: 0 nothing remains, 1 something remains, 2 the call is wrong.
     """
     env = settings.environment()
     if directory:
