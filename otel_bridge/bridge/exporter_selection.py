@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, cast
 
-from otel_bridge.bridge.delivery.batch import LastWanted
+from otel_bridge.bridge.delivery.context import LastWanted
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.requested import RequestedExporters
 from otel_bridge.bridge.exporters import Names, chosen, other_traces, places_named, together

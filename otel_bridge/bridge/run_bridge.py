@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from otel_bridge.bridge.delivery.batch import Progress
+from otel_bridge.bridge.delivery.context import Progress
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ingest.backpressure import READ_AT_LEAST_S, no_writer_ready, writers_saturated
 from otel_bridge.bridge.ingest.eviction import Eviction, Fullness, fullness_of

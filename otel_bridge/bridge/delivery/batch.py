@@ -1,4 +1,7 @@
-"""Holds the data of a delivery: a batch of writer calls, the open writer, progress for the report."""
+"""Decides what a writer gets next: records of the ledger as calls of one kind each, or a dead letter again.
+
+Nothing here calls a writer but `WriterCall.call`, and nothing is stored but the removal of a retried dead letter.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,12 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final, cast
 
+from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
 from otel_bridge.bridge.ledger import codec
 from otel_bridge.bridge.ledger.queries import LedgerView
-from otel_bridge.bridge.ledger.rows import Destination
-from otel_bridge.exporter import (
-    ExporterSettings,
-    HasBacklog,
-    RunWriter,
-    WritesAlerts,
-    WritesMedia,
-    WritesPlainTraces,
-    WritesSummary,
-    left_out_of,
-)
+from otel_bridge.bridge.ledger.rows import Destination, StoredDeadLetter
+from otel_bridge.errors import InvalidRecordError
+from otel_bridge.exporter import RunWriter, WritesAlerts, WritesMedia, WritesPlainTraces, WritesSummary
 from otel_bridge.records import (
     Alert,
     Config,
@@ -37,182 +33,6 @@ from otel_bridge.records import (
     Summary,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class LastWanted:
-    """Describes where the records of an exporter end that no process requests any more.
-
-    Attributes:
-        position: Position of the last record for the exporter.
-        status: Status of the last process that requested the exporter.
-    """
-
-    position: Position
-    status: Status = Status.FINISHED
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Describes the progress of one exporter, for the report.
-
-    Attributes:
-        state: ``idle``, ``writing``, ``retrying``, ``blocked`` or ``ended``.
-        failing_since_s: `time.monotonic` of its first failure; ``None`` while it works.
-        damaged: Whether it found the ledger damaged and waits for a new one.
-        resolved: Whether its settings could be read, so that `destination` and the numbers are valid.
-        found: One line about what the tracker already held of the run at the first open; empty for nothing.
-        backlog: Size of the work that its writer deferred.
-        settled: Whether its tracker's run has ended or was never opened.
-        last_wanted: Position of the last record for it; ``None`` when there is no last one.
-    """
-
-    exporter: str
-    state: str = "idle"
-    reason: str = ""
-    help: str = ""
-    url: str | None = None
-    destination: Mapping[str, str] = field(default_factory=dict[str, str])
-    written: Position = 0
-    durable: Position = 0
-    rows: int = 0
-    rollouts: int = 0
-    dead_letters: int = 0
-    taken: int = 0
-    failing_since_s: float | None = None
-    resolved: bool = False
-    settings: ExporterSettings | None = None
-    damaged: bool = False
-    found: str = ""
-    backlog: int = 0
-    settled: bool = False
-    last_wanted: Position | None = None
-
-    def lacks(self, position: Position) -> int:
-        """Return the number of records up to *position* that the exporter still has to write."""
-        last = position if self.last_wanted is None else min(position, self.last_wanted)
-        return max(last - self.written, 0)
-
-    def has_all(self, position: Position) -> bool:
-        """Return whether the exporter needs none of the records up to *position*, not even to write lost ones again.
-
-        Without further records, the end of the tracker's run settles records in doubt; otherwise a later record does.
-        """
-        return not self.lacks(position) and (self.settled or self.last_wanted is None)
-
-
-@dataclass(slots=True)
-class Batch:
-    """Holds records that were read and not yet all written, as calls.
-
-    Attributes:
-        through: Value of *written* once all calls are made.
-        end: End to act on after the calls.
-        rows: Number of rows that were written and not yet counted in the destination.
-        left_out: Records that the writer left out, not yet counted either: reason to count.
-        owed_end: Whether its end is not a record: the exporter gets no more, though the run continues.
-        dead_letter: Id of the dead letter that is retried; 0 for records in the ledger's order.
-        refused: Whether its last record was refused for good.
-        tried: Record of the dead letter, once written; ``None`` before that, or when it was refused again.
-        whole: Whether it holds all available records, and no more were about to come.
-    """
-
-    calls: deque[WriterCall]
-    through: Position
-    end: End | None = None
-    rows: int = 0
-    rollouts: int = 0
-    left_out: Counter[str] = field(default_factory=Counter[str])
-    owed_end: bool = False
-    dead_letter: int = 0
-    refused: bool = False
-    tried: Record | None = None
-    whole: bool = False
-
-    def count(self, records: Iterable[Record], left_out: Mapping[str, int]) -> None:
-        """Count rows and rollouts that were written, and what the writer left out of them."""
-        for record in records:
-            self.rows += isinstance(record, Row)
-            self.rollouts += isinstance(record, RolloutRecord)
-        self.left_out.update(left_out)
-
-    def counted(self) -> None:
-        """Mark the counts as stored in the destination."""
-        self.rows = self.rollouts = 0
-        self.left_out.clear()
-
-    def refuse(self) -> None:
-        """Mark the last record as refused for good."""
-        self.refused = True
-
-    def try_done(self, record: Record) -> None:
-        """Mark the dead letter as retried: its record was written, or refused again."""
-        self.tried = None if self.refused else record
-
-    def dead_letter_removed(self) -> None:
-        """Mark the dead letter as removed from the ledger."""
-        self.dead_letter = 0
-
-
-_NO_MEDIA: Final = "media: this exporter shows none"
-
-
-@dataclass(slots=True)
-class OpenWriter:
-    """Holds an open writer.
-
-    Attributes:
-        given: Position up to which configs were given to the writer right after its open.
-        reports_durable: Whether its records are durable only once it reports so.
-        last: Position of the last row, rollout or evaluation that it wrote.
-        left_out: Records that it had left out at the last call of `newly_left_out`.
-    """
-
-    writer: RunWriter
-    given: Position
-    reports_durable: bool
-    last: Position = 0
-    looked_s: float = 0.0
-    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
-
-    def newly_left_out(self) -> Mapping[str, int]:
-        """Return what the writer left out since the last call: reason to count."""
-        before, self.left_out = self.left_out, left_out_of(self.writer)
-        return Counter(self.left_out) - Counter(before)
-
-    def not_shown(self, records: Sequence[Record]) -> Counter[str]:
-        """Return the media among *records*, of one kind, that the writer has no call for: reason to count."""
-        is_media = bool(records) and isinstance(records[0], MediaRecord) and not isinstance(self.writer, WritesMedia)
-        return Counter({_NO_MEDIA: len(records)} if is_media else {})
-
-    def wrote(self, position: Position) -> None:
-        """Store the position of the last row, rollout or evaluation that was written."""
-        self.last = position
-
-    def begin_reporting(self) -> None:
-        """Mark the writer as one that reports what is durable."""
-        self.reports_durable = True
-
-    def looked(self, now_s: float) -> None:
-        """Store when the writer was last asked what is durable."""
-        self.looked_s = now_s
-
-    def caught_up(self) -> bool:
-        """Let the writer do some of its deferred work; return whether none is left."""
-        return self.writer.process_backlog() if isinstance(self.writer, HasBacklog) else True
-
-
-def counted(view: LedgerView, kinds: Sequence[int], at: Destination, through: Position) -> Destination:
-    """Return *at* with the records up to *through* counted, because the tracker already holds them."""
-    if through <= at.counted:
-        return at
-    found = view.count(at.counted, through)
-    rows = found.get(codec.ROW, 0) if codec.ROW in kinds else 0
-    rollouts = found.get(codec.ROLLOUT, 0) if codec.ROLLOUT in kinds else 0
-    return replace(at, counted=through, rows=at.rows + rows, rollouts=at.rollouts + rollouts)
-
-
-# Turns records into calls of a writer: one kind in each call, in the ledger's order or sorted by kind. Pure.
-
 _ORDER: Final[Mapping[type, int]] = {
     Config: 0,
     Row: 1,
@@ -228,6 +48,41 @@ _SIGNAL_KINDS: Final = {"metrics": (codec.ROW, codec.MEDIA), "traces": (codec.RO
 _ALWAYS: Final = (codec.EVALUATION, codec.CONFIG, codec.SUMMARY, codec.ALERT, codec.END)
 
 
+@dataclass(slots=True)
+class Batch:
+    """Holds records that were read in the ledger's order and not yet all written, as calls.
+
+    Attributes:
+        through: Value of *written* once all calls are made.
+        end: End to act on after the calls.
+        owed_end: Whether its end is not a record: the exporter gets no more, though the run continues.
+        whole: Whether it holds all available records, and no more were about to come.
+        rows: Number of rows that were written and not yet counted in the destination.
+        left_out: Records that the writer left out, not yet counted either: reason to count.
+    """
+
+    calls: deque[WriterCall]
+    through: Position
+    end: End | None = None
+    owed_end: bool = False
+    whole: bool = False
+    rows: int = 0
+    rollouts: int = 0
+    left_out: Counter[str] = field(default_factory=Counter[str])
+
+    def count(self, records: Iterable[Record], left_out: Mapping[str, int]) -> None:
+        """Count rows and rollouts that were written, and what the writer left out of them."""
+        for record in records:
+            self.rows += isinstance(record, Row)
+            self.rollouts += isinstance(record, RolloutRecord)
+        self.left_out.update(left_out)
+
+    def counted(self) -> None:
+        """Mark the counts as stored in the destination."""
+        self.rows = self.rollouts = 0
+        self.left_out.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class WriterCall:
     """Represents one call of a writer: records of one kind, positions increasing."""
@@ -239,7 +94,7 @@ class WriterCall:
         positions = [record.position for record in self.records]
         if position is None or not positions[0] < position <= positions[-1]:
             return None, self
-        cut = next(index for index, place in enumerate(positions) if place >= position)
+        cut = next(index for index, own in enumerate(positions) if own >= position)
         return WriterCall(self.records[:cut]), WriterCall(self.records[cut:])
 
     def halves(self) -> tuple[WriterCall, WriterCall]:
@@ -247,7 +102,7 @@ class WriterCall:
         middle = len(self.records) // 2
         return WriterCall(self.records[:middle]), WriterCall(self.records[middle:])
 
-    def make(self, writer: RunWriter) -> None:  # noqa: C901, PLR0912  # one case for each kind
+    def call(self, writer: RunWriter) -> None:  # noqa: C901, PLR0912  # one case for each kind
         """Make the call."""
         match self.records[0]:
             case Row():
@@ -321,3 +176,98 @@ def needs_writer(at: Destination, records: Sequence[Record], end: End | None) ->
     if Evaluation in kinds:
         return True
     return (not at.ended and bool(records or end)) or (end is not None and end.status is not at.end_status)
+
+
+@dataclass(slots=True)
+class DeadLetterBatch:
+    """Holds one dead letter that is given to the writer again.
+
+    Attributes:
+        id: Id of the dead letter in the ledger.
+        record: Its record; the position is the one up to which all records are written.
+        is_written: Whether it was written, or refused again; ``None`` while neither is known.
+    """
+
+    id: int
+    record: Record
+    is_written: bool | None = None
+
+    def tried(self, *, is_written: bool) -> None:
+        """Store the result of the writer's call, which is not repeated, even if the ledger cannot store the result."""
+        self.is_written = is_written
+
+
+class DeadLetterQueue:
+    """Holds the dead letters that one exporter must retry, at a person's request. For the exporter's own thread.
+
+    The writer gets a dead letter between two batches of the ledger's order. The dead letter stays in the ledger until
+    it is written. If it is refused again, it is stored again with the new reason.
+
+    Args:
+        context: Context of the exporter's delivery.
+        requests: Dead letters that were requested and are not done.
+    """
+
+    def __init__(self, context: DeliveryContext, requests: DeliveryRequests) -> None:
+        self._ledger, self._say, self._requests = context.ledger, context.say, requests
+        self._batch: DeadLetterBatch | None = None
+        self._owed_end: End | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Return how many dead letters wait for a retry, and for the end of the run that one of them reopened."""
+        return len(self._requests.dead_letters) + (self._owed_end is not None)
+
+    def next(self, view: LedgerView, at: Destination) -> DeadLetterBatch | None:
+        """Return the first dead letter, with the result of its call if there was one; ``None`` when none waits."""
+        while self._batch is None and (waiting := self._requests.dead_letters):
+            record = self._record(view, waiting[0], at)
+            if record is None:
+                self._requests.dead_letter_done(waiting[0])
+                continue
+            if at.ended and at.end_status is not None:
+                # Opening the tracker's run removes its end, so it ends again after the last dead letter.
+                self._owed_end = End("", at.end_status, 0, at.ended)
+            self._batch = DeadLetterBatch(waiting[0], record)
+        return self._batch
+
+    def done(self, at: Destination, batch: DeadLetterBatch) -> Destination:
+        """Remove a dead letter that was tried from the ledger and the queue; return *at* with its record counted."""
+        self._ledger.remove_dead_letters(at.id, [batch.id])
+        self._requests.dead_letter_done(batch.id)
+        self._batch = None
+        written = batch.record if batch.is_written else None
+        rows, rollouts = isinstance(written, Row), isinstance(written, RolloutRecord)
+        return replace(at, rows=at.rows + rows, rollouts=at.rollouts + rollouts)
+
+    def read_again(self) -> None:
+        """Forget what was read of the first dead letter, because the writer or the position is another now."""
+        self._batch = None
+
+    def end_batch(self, at: Destination) -> Batch | None:
+        """Return the end of the run that a dead letter reopened, as a batch; ``None`` when no end is owed."""
+        return None if self._owed_end is None else Batch(deque(), at.written, self._owed_end)
+
+    def ended(self) -> None:
+        """Mark the end of the run as written again, or as cancelled by later records."""
+        self._owed_end = None
+
+    def _record(self, view: LedgerView, number: int, at: Destination) -> Record | None:
+        """Return the record of a dead letter; ``None`` when it was discarded meanwhile, or cannot be tried again."""
+        found = view.dead_letters([number])
+        if not found:
+            return None
+        obstacle = _retry_obstacle(found[0], at)
+        if not obstacle:
+            try:
+                return replace(codec.decode(found[0].kind, found[0].data, 0), position=at.written)
+            except InvalidRecordError as exc:
+                obstacle = str(exc)
+        self._say(f"{at.exporter}: dead letter {number} cannot be tried again: {obstacle}")
+        return None
+
+
+def _retry_obstacle(dead_letter: StoredDeadLetter, at: Destination) -> str:
+    if dead_letter.destination_id != at.id:
+        return "it belongs to another destination of this exporter"
+    return "" if dead_letter.data else "its content was released, there were too many"

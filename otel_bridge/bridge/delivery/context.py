@@ -1,16 +1,20 @@
-"""Holds what the parts of one exporter's delivery share."""
+"""Types by which the bridge and one exporter's delivery meet: what it is given, what is requested of it, what it shows.
+
+How records are delivered is in four modules, from top to bottom: `delivery`, `writer_session`, `retry`, `batch`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo
 from otel_bridge.otlp.content import Limit
-from otel_bridge.records import Position
+from otel_bridge.records import Position, Status
 
 
 class Describe(Protocol):
@@ -47,3 +51,140 @@ class DeliveryContext:
     say: Callable[[str], None]
     limit: Callable[[], Limit] = unlimited
     more_comes: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True)
+class LastWanted:
+    """Describes where the records of an exporter end that no process requests any more.
+
+    Attributes:
+        position: Position of the last record for the exporter.
+        status: Status of the last process that requested the exporter.
+    """
+
+    position: Position
+    status: Status = Status.FINISHED
+
+
+class DeliveryRequests:
+    """Holds what other threads request of one exporter's delivery. Thread-safe.
+
+    `signals`, `last_wanted` and `dead_letters` hold until they are replaced or done, and the delivery reads them
+    whenever it decides something. `take` returns the requests that are carried out once, before the next step.
+
+    Args:
+        signals: Signals that the exporter is named for.
+        last_wanted: Its last record, if no process requests it any more; ``None`` while a process requests it.
+    """
+
+    def __init__(self, signals: Sequence[str], last_wanted: LastWanted | None = None) -> None:
+        self._lock = threading.Lock()
+        self._signals, self._last_wanted = signals, last_wanted
+        self._dead_letters: list[int] = []
+        self._skip_through: Position | None = None
+        self._reopen = False
+
+    @property
+    def signals(self) -> Sequence[str]:
+        """Return the signals to deliver; whatever is read from the ledger after a change follows the change."""
+        with self._lock:
+            return self._signals
+
+    @property
+    def last_wanted(self) -> LastWanted | None:
+        """Return the last record to deliver, where the tracker's run ends; ``None`` to deliver all."""
+        with self._lock:
+            return self._last_wanted
+
+    @property
+    def dead_letters(self) -> Sequence[int]:
+        """Return the ids of the dead letters to retry that are not done yet, in the order of the requests."""
+        with self._lock:
+            return tuple(self._dead_letters)
+
+    def set_signals(self, signals: Sequence[str]) -> None:
+        """Deliver these signals of every record that is committed from now on."""
+        with self._lock:
+            self._signals = signals
+
+    def stop_at(self, last: LastWanted | None) -> bool:
+        """Deliver records up to *last* only, or all when it is ``None``; return whether that is a change."""
+        with self._lock:
+            changed, self._last_wanted = self._last_wanted != last, last
+            return changed
+
+    def skip_through(self, through: Position) -> None:
+        """Count records written up to *through* as durable."""
+        with self._lock:
+            self._skip_through = through
+
+    def reopen(self) -> None:
+        """Reopen the run in the tracker with its next record."""
+        with self._lock:
+            self._reopen = True
+
+    def retry_dead_letters(self, ids: Iterable[int]) -> None:
+        """Retry these dead letters, in their order."""
+        with self._lock:
+            self._dead_letters.extend(number for number in ids if number not in self._dead_letters)
+
+    def dead_letter_done(self, number: int) -> None:
+        """Mark the retry of a dead letter as done; it need not be requested any more."""
+        with self._lock:
+            self._dead_letters = [other for other in self._dead_letters if other != number]
+
+    def take(self) -> tuple[Position | None, bool]:
+        """Return the position of `skip_through` and whether `reopen` was called, since the last call."""
+        with self._lock:
+            through, self._skip_through = self._skip_through, None
+            reopen, self._reopen = self._reopen, False
+        return through, reopen
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Describes the progress of one exporter, for the report.
+
+    Attributes:
+        state: ``idle``, ``writing``, ``retrying``, ``blocked`` or ``ended``.
+        failing_since_s: `time.monotonic` of its first failure; ``None`` while it works.
+        damaged: Whether it found the ledger damaged and waits for a new one.
+        resolved: Whether its settings could be read, so that `destination` and the numbers are valid.
+        found: One line about what the tracker already held of the run at the first open; empty for nothing.
+        backlog: Size of the work that its writer deferred.
+        settled: Whether its tracker's run has ended or was never opened.
+        last_wanted: Position of the last record for it; ``None`` when there is no last one.
+    """
+
+    exporter: str
+    state: str = "idle"
+    reason: str = ""
+    help: str = ""
+    url: str | None = None
+    destination: Mapping[str, str] = field(default_factory=dict[str, str])
+    written: Position = 0
+    durable: Position = 0
+    rows: int = 0
+    rollouts: int = 0
+    dead_letters: int = 0
+    taken: int = 0
+    failing_since_s: float | None = None
+    resolved: bool = False
+    settings: ExporterSettings | None = None
+    damaged: bool = False
+    found: str = ""
+    backlog: int = 0
+    settled: bool = False
+    last_wanted: Position | None = None
+
+    def lacks(self, position: Position) -> int:
+        """Return the number of records up to *position* that the exporter still has to write."""
+        last = position if self.last_wanted is None else min(position, self.last_wanted)
+        return max(last - self.written, 0)
+
+    def has_all(self, position: Position) -> bool:
+        """Return whether the exporter needs none of the records up to *position*, not even to write lost ones again.
+
+        Without further records, the end of the tracker's run settles records in doubt; otherwise a later record does.
+        """
+        return not self.lacks(position) and (self.settled or self.last_wanted is None)

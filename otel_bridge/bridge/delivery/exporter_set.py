@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from otel_bridge.bridge.delivery.batch import LastWanted, Progress
-from otel_bridge.bridge.delivery.context import DeliveryContext, Describe
-from otel_bridge.bridge.delivery.exporter_delivery import Delivery
+from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests, Describe, LastWanted, Progress
+from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
 from otel_bridge.bridge.exporters import ExporterEnvironment, Names
 from otel_bridge.bridge.ledger.run_ledger import Ledger
@@ -179,8 +178,7 @@ class ExporterSet:
                 limit=lambda: self._limit_of(name),
                 more_comes=self._more_comes,
             )
-            delivery = Delivery(context, signals)
-            delivery.stop_at(last_wanted)
+            delivery = Delivery(context, DeliveryRequests(signals, last_wanted))
             worker = DeliveryWorker(delivery, progressed=self._progressed)
         worker.start()
         return worker

@@ -1,13 +1,29 @@
-"""Decides what follows a failure of an exporter: retry with backoff, block, or dead letter; and shows the failure."""
+"""Decides what follows a failure of an exporter, and keeps its position: where it goes on after any failure.
+
+`RetryPolicy` decides between a retry with backoff, a block and a dead letter. `DeliveryPosition` stores in the ledger
+what is written, durable and refused at one destination, and shows the exporter's state. Neither uses the writer. For
+the exporter's own thread; `DeliveryPosition.progress` may be read by any.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import random
+import time
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
-from otel_bridge.bridge.delivery.context import DeliveryContext
-from otel_bridge.bridge.delivery.position import DeliveryPosition
+from otel_bridge.bridge.delivery.batch import Batch
+from otel_bridge.bridge.delivery.context import DeliveryContext, Progress
+from otel_bridge.bridge.ledger.rows import Destination
+from otel_bridge.bridge.ledger.run_ledger import DeadLetter
 from otel_bridge.errors import BlockedError, ExporterError, OtelBridgeError, PermanentError, RetryableError
+from otel_bridge.exporter import ExporterSettings, destination_of
+from otel_bridge.records import Position
+from otel_bridge.text.printable import shown
+from otel_bridge.text.secret_patterns import redact_text
 
 BLOCKED_S: Final = 60.0
 """Seconds between two tries of a blocked exporter."""
@@ -17,6 +33,11 @@ _STRANGE_TRIES: Final = 5
 """Times that an error of an unknown type is treated as one that may pass."""
 _UNEXPECTED_DEAD_LETTERS: Final = 3
 """Dead letters in a row for such an error, after which the exporter itself is treated as broken."""
+FIRST_S: Final = 0.1
+"""Longest wait after the first failure; it doubles with each further one, up to `LONGEST_S`."""
+LONGEST_S: Final = 30.0
+ASKED_LONGEST_S: Final = 600.0
+"""Longest wait that a tracker may request."""
 
 
 class RetryPolicy:
@@ -92,13 +113,6 @@ class RetryPolicy:
             self._position.show("writing")
 
 
-# Computes the wait after a failure: it doubles from 0.1 s to 30 s, with jitter.
-
-FIRST_S: Final = 0.1
-LONGEST_S: Final = 30.0
-ASKED_LONGEST_S: Final = 600.0
-
-
 class Backoff:
     """Counts failures in a row. One thread.
 
@@ -120,3 +134,128 @@ class Backoff:
     def succeeded(self) -> None:
         """Reset the count."""
         self.failures = 0
+
+
+class DeliveryPosition:
+    """Holds an exporter's destination in the ledger and its progress for the report.
+
+    Attributes:
+        progress: Progress of the exporter; a new object with each change.
+        at: Destination of the exporter; ``None`` until `resume`.
+    """
+
+    def __init__(self, context: DeliveryContext) -> None:
+        self.progress = Progress(context.name)
+        self.at: Destination | None = None
+        self._name, self._ledger, self._say = context.name, context.ledger, context.say
+        self._settings: ExporterSettings | None = None
+        self._found = ""
+
+    @property
+    def now(self) -> Destination:
+        """Return the destination; raise `RetryableError` while there is none."""
+        if self.at is None:
+            raise RetryableError(f"exporter {self._name} has no destination yet")
+        return self.at
+
+    @property
+    def failing(self) -> bool:
+        """Return whether the exporter failed and no record has been written since."""
+        return self.progress.failing_since_s is not None
+
+    def resume(self, settings: ExporterSettings) -> Destination:
+        """Continue at the ledger's position for the destination of *settings*; return the destination."""
+        if self.at is None:
+            at = self._ledger.destination(self._name, destination_of(settings))
+            if at.durable < at.written and not at.ended:
+                # Written but not durable when the last bridge ended: after its open, the writer reports where to
+                # continue.
+                at = dataclasses.replace(at, written=at.durable)
+            self.at, self._settings = at, settings
+            self.show(self.progress.state)
+        return self.now
+
+    def save(self, at: Destination) -> None:
+        """Replace the destination by *at*, in the ledger too."""
+        self._ledger.save(at)
+        self.at = at
+        self.show(self.progress.state)
+
+    def advance(self, through: Position, batch: Batch, *, reports_durable: bool | None) -> None:
+        """Store that all records up to *through* are written, and add the counts of *batch*.
+
+        Args:
+            through: Position up to which all records are written.
+            batch: Batch whose counts are added and then reset.
+            reports_durable: Whether the open writer's records are durable only once it reports so; ``None`` without a
+                writer.
+        """
+        at = self.now
+        in_doubt = at.durable < at.written if reports_durable is None else reports_durable
+        moved = dataclasses.replace(
+            at,
+            written=max(through, at.written),
+            durable=at.durable if in_doubt else max(through, at.written),
+            counted=max(at.counted, through),
+            rows=at.rows + batch.rows,
+            rollouts=at.rollouts + batch.rollouts,
+            left_out=dict(batch.left_out + Counter(at.left_out)) if batch.left_out else at.left_out,
+        )
+        if moved != at:
+            self.save(moved)
+        batch.counted()  # after the save, which may fail and be repeated
+
+    def count_left_out(self, found: Mapping[str, int]) -> None:
+        """Add what the writer left out while it ended the run: reason to count."""
+        if found:
+            self.save(dataclasses.replace(self.now, left_out=dict(Counter(self.now.left_out) + Counter(found))))
+
+    def rewind(self) -> bool:
+        """Move back to the durable position, to write later records again; return whether the position moved."""
+        at = self.at
+        if at is None or at.durable >= at.written or at.ended:
+            return False
+        self.at = dataclasses.replace(at, written=at.durable)
+        with contextlib.suppress(Exception):  # the next bridge begins there anyway
+            self.save(self.at)
+        return True
+
+    def dead_letter(self, position: Position, kind: int, data: bytes, *, record_id: str, reason: str) -> None:
+        """Store a record that was refused for good as a dead letter."""
+        at, reason = self.now, redact_text(reason)
+        self._ledger.dead_letter(DeadLetter(at.id, position, kind, record_id, reason, time.time_ns(), data))
+        self.at = dataclasses.replace(at, dead_letters=at.dead_letters + 1)
+        self._say(f"{self._name}: record {record_id or position} is refused for good and set aside: {reason}")
+
+    def found(self, what: str) -> None:
+        """Store and log what the tracker already held of the run when its writer was opened; empty for nothing new."""
+        if what:
+            self._found = what
+            self._say(f"{self._name}: {what}")
+
+    def backlog(self, count: int) -> None:
+        """Store the size of the work that the writer deferred."""
+        if count != self.now.backlog:
+            self.save(dataclasses.replace(self.now, backlog=count))
+
+    def damaged(self, reason: str) -> None:
+        """Show that the ledger was found damaged."""
+        self.progress = dataclasses.replace(self.progress, damaged=True, reason=shown(reason))
+
+    def show(self, state: str, *, reason: str = "", help_: str = "") -> None:
+        """Show *state*; a failing state keeps its start and, unless they are given, its reason and help."""
+        reason, help_ = shown(reason), shown(help_)
+        at, before = self.at, self.progress
+        failing = state in {"retrying", "blocked"}
+        if state == before.state and failing:
+            reason, help_ = reason or before.reason, help_ or before.help
+        since = (before.failing_since_s or time.monotonic()) if failing else None
+        if at is None or self._settings is None:
+            self.progress = Progress(self._name, state, reason, help_, failing_since_s=since)
+            return
+        self.progress = Progress(
+            self._name, state, reason, help_, url=at.url, destination=destination_of(self._settings),
+            written=at.written, durable=at.durable, rows=at.rows, rollouts=at.rollouts, dead_letters=at.dead_letters,
+            taken=at.taken, failing_since_s=since, resolved=True, settings=self._settings, found=self._found,
+            backlog=at.backlog, settled=at.settled,
+        )  # fmt: skip

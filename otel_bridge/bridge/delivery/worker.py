@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from otel_bridge.bridge.delivery.batch import LastWanted, Progress
-from otel_bridge.bridge.delivery.exporter_delivery import Delivery
-from otel_bridge.errors import OtelBridgeError
+from otel_bridge.bridge.delivery.context import LastWanted, Progress
+from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.records import Position
 
 
@@ -79,9 +77,6 @@ class DeliveryWorker:
 
     def __init__(self, delivery: Delivery, *, progressed: Callable[[], None]) -> None:
         self._delivery, self._progressed = delivery, progressed
-        self._requests = threading.Lock()
-        self._skip_through: Position | None = None
-        self._reopen = False
         self._thread = DeliveryThread(
             self._step, failed=self._failed, ended=self._ended, name=f"deliver-{delivery.progress.exporter}"
         )
@@ -89,7 +84,7 @@ class DeliveryWorker:
     @property
     def progress(self) -> Progress:
         """Return the progress of the exporter."""
-        last = self._delivery.last_wanted
+        last = self._delivery.requests.last_wanted
         found = self._delivery.progress
         return found if last is None else replace(found, last_wanted=last.position)
 
@@ -116,30 +111,27 @@ class DeliveryWorker:
 
     def set_signals(self, signals: tuple[str, ...]) -> None:
         """Deliver these signals of every record that is committed from now on."""
-        self._delivery.set_signals(signals)
+        self._delivery.requests.set_signals(signals)
         self._thread.notify(retry=True)
 
     def stop_at(self, last: LastWanted | None) -> None:
         """Deliver records up to *last* only, and end the tracker's run there; ``None`` for all."""
-        if self._delivery.last_wanted != last:
-            self._delivery.stop_at(last)
+        if self._delivery.requests.stop_at(last):
             self._thread.notify(retry=True)
 
     def skip_through(self, through: Position) -> None:
         """Count records written up to *through* as durable."""
-        with self._requests:
-            self._skip_through = through
+        self._delivery.requests.skip_through(through)
         self._thread.notify(retry=True)
 
     def reopen(self) -> None:
         """Reopen the run in the tracker with its next record."""
-        with self._requests:
-            self._reopen = True
+        self._delivery.requests.reopen()
         self._thread.notify(retry=True)
 
     def retry_dead_letters(self, ids: Sequence[int]) -> None:
         """Retry these dead letters."""
-        self._delivery.dead_letters.ask(ids)
+        self._delivery.requests.retry_dead_letters(ids)
         self._thread.notify(retry=True)
 
     def dead_letters_waiting(self) -> int:
@@ -155,7 +147,6 @@ class DeliveryWorker:
         return self._thread.join(timeout_s)
 
     def _step(self) -> tuple[float | None, bool]:
-        self._run_requests()
         before = self._delivery.progress
         wait_s = self._delivery.step()
         if self._delivery.progress is not before:
@@ -173,18 +164,6 @@ class DeliveryWorker:
         self._delivery.close()
         self._progressed()
 
-    def _run_requests(self) -> None:
-        with self._requests:
-            through, self._skip_through = self._skip_through, None
-            reopen, self._reopen = self._reopen, False
-        if through is not None:
-            with contextlib.suppress(OtelBridgeError):  # eviction calls this again
-                self._delivery.skip_through(through)
-        if reopen:
-            self._delivery.reopen()
-
-
-# Runs a daemon thread that makes one step after another and sleeps until there is work.
 
 FAILED_S: Final = 1.0
 """Pause after a step whose failure could not be reported."""

@@ -11,14 +11,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, cast
 
-from otel_bridge.bridge.delivery.batch import Batch, OpenWriter, WriterCall, counted
+from otel_bridge.bridge.delivery.batch import Batch, DeadLetterBatch, WriterCall
 from otel_bridge.bridge.delivery.context import DeliveryContext
-from otel_bridge.bridge.delivery.position import DeliveryPosition
-from otel_bridge.bridge.delivery.retry import RetryPolicy
+from otel_bridge.bridge.delivery.retry import DeliveryPosition, RetryPolicy
 from otel_bridge.bridge.ledger import codec
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import Destination
@@ -27,15 +26,18 @@ from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import (
     Exporter,
     ExporterSettings,
+    HasBacklog,
     RunInfo,
     RunWriter,
+    WritesMedia,
     WritesSummary,
     backlog_of,
     degraded_of,
     found_of,
+    left_out_of,
     tracker_run_id_of,
 )
-from otel_bridge.records import Alert, Config, Position, Summary
+from otel_bridge.records import Alert, Config, MediaRecord, Position, Record, Summary
 from otel_bridge.text.addresses import without_credentials
 
 PAUSE_FACTOR: Final = 20.0
@@ -43,6 +45,7 @@ PAUSE_FACTOR: Final = 20.0
 LONGEST_PAUSE_S: Final = 0.5
 SHORTEST_PAUSE_S: Final = 0.05
 """Shortest pause, below which there is none; this limits how often new records are read."""
+_NO_MEDIA: Final = "media: this exporter shows none"
 
 
 class WriterSession:
@@ -134,30 +137,52 @@ class WriterSession:
 
         Raises:
             Exception: The writer's exception, when the call must be retried; it stays the next call of the batch.
+            BlockedError: Every record causes an error of the writer itself.
         """
         call = batch.calls.popleft()
         error = self._made(opened, call)
-        done: WriterCall | None = call
+        written: WriterCall | None = call
         if error is not None:
-            done, rest = call.split(error.position if isinstance(error, ExporterError) else None)
-            batch.calls.appendleft(rest)
-        if done is not None:
-            self._done(opened, batch, done, ordered=ordered)
-        self._position.backlog(backlog_of(opened.writer))  # after `_done`: the ledger may fail to store the backlog
+            written, unwritten = call.split(error.position if isinstance(error, ExporterError) else None)
+            batch.calls.appendleft(unwritten)
+        if written is not None:
+            self._count(opened, batch, written.records, through=written.records[-1].position, ordered=ordered)
+        self._position.backlog(backlog_of(opened.writer))  # after the count: the ledger may fail to store the backlog
         if error is None:
             self._retry.wrote()
-            return
-        if not self._retry.is_for_good(error):
+        elif self._retry.is_for_good(error):
+            self._refused(opened, batch, error, ordered=ordered)
+        else:
             raise error
-        self._refused(opened, batch, error, ordered=ordered)
+
+    def write_dead_letter(self, opened: OpenWriter, batch: DeadLetterBatch) -> None:
+        """Give the writer the record of *batch* again; if it is refused again, it becomes another dead letter.
+
+        Raises:
+            Exception: As `write` does.
+        """
+        error = self._made(opened, WriterCall([batch.record]))
+        if error is not None and not self._retry.is_for_good(error):
+            raise error
+        if error is None:
+            opened.wrote([batch.record])
+            self._retry.wrote()
+        else:
+            self._set_aside(batch.record, error)
+        batch.tried(is_written=error is None)
+        opened.newly_left_out()  # not counted, as the position of a dead letter is behind what was counted
+        self._position.backlog(backlog_of(opened.writer))
 
     def _made(self, opened: OpenWriter, call: WriterCall) -> Exception | None:
+        """Make *call*; return the exception that it ended with, ``None`` when its records are written."""
         last = call.records[-1]
         if isinstance(last, (Config, Summary)) and last.position <= opened.given:  # it or a newer one was given at open
             return None
+        if self._position.progress.state in {"idle", "ended"}:
+            self._position.show("writing")
         began = time.monotonic()
         try:
-            call.make(opened.writer)
+            call.call(opened.writer)
         except Exception as exc:  # noqa: BLE001  # the caller handles it
             return exc
         except BaseException as exc:  # noqa: BLE001  # SystemExit, a cancellation: the call failed, the thread goes on
@@ -168,36 +193,35 @@ class WriterSession:
 
     def _refused(self, opened: OpenWriter, batch: Batch, error: Exception, *, ordered: bool) -> None:
         """Make a dead letter of the first record of the next call; halve the call while the error names no record."""
-        rest = batch.calls[0]
-        named = isinstance(error, ExporterError) and error.position is not None
-        if not named and len(rest.records) > 1:
+        call = batch.calls[0]
+        is_named = isinstance(error, ExporterError) and error.position is not None
+        if not is_named and len(call.records) > 1:
             batch.calls.popleft()
-            batch.calls.extendleft(reversed(rest.halves()))
+            batch.calls.extendleft(reversed(call.halves()))
             return
-        self._retry.before_dead_letter(error)
-        refused = rest.records[0]
-        self._position.dead_letter(refused.position, *codec.encode(refused), record_id=refused.id, reason=str(error))
+        refused = call.records[0]
+        self._set_aside(refused, error)
         batch.calls.popleft()
-        batch.refuse()
-        if len(rest.records) > 1:
-            batch.calls.appendleft(WriterCall(rest.records[1:]))
-        self._done(opened, batch, None, ordered=ordered, position=refused.position)
+        if len(call.records) > 1:
+            batch.calls.appendleft(WriterCall(call.records[1:]))
+        self._count(opened, batch, (), through=refused.position, ordered=ordered)
 
-    def _done(
-        self, opened: OpenWriter, batch: Batch, call: WriterCall | None, *, ordered: bool, position: Position = 0
+    def _set_aside(self, record: Record, error: Exception) -> None:
+        """Store *record* as a dead letter; raises `BlockedError` when every record causes an unexpected error."""
+        self._retry.before_dead_letter(error)
+        self._position.dead_letter(record.position, *codec.encode(record), record_id=record.id, reason=str(error))
+
+    def _count(
+        self, opened: OpenWriter, batch: Batch, written: Sequence[Record], *, through: Position, ordered: bool
     ) -> None:
-        """Count the written records; move *written* as far as the order allows."""
-        counted, newly_left_out = self._position.now.counted, opened.newly_left_out()
-        for record in () if call is None else call.records:
-            position = record.position
-            if not isinstance(record, (Alert, Config, Summary)):
-                opened.wrote(position)
-        if position > counted:  # a repeated call was counted before
-            written = () if call is None else call.records
+        """Count the records *written*; move the position *through* them, as far as the order allows."""
+        opened.wrote(written)
+        newly_left_out, counted = opened.newly_left_out(), self._position.now.counted
+        if through > counted:  # a repeated call was counted before
             new = [record for record in written if record.position > counted]
             batch.count(new, opened.not_shown(new) + Counter(newly_left_out))
         if ordered and batch.calls:
-            self._position.advance(position, batch, reports_durable=opened.reports_durable)
+            self._position.advance(through, batch, reports_durable=opened.reports_durable)
 
     def is_renamed(self) -> bool:
         """Return whether the project or the name of the run has changed since its writer was opened."""
@@ -206,9 +230,9 @@ class WriterSession:
         _, run = self._describe(self._view, reopened=False)
         return self._names != (run.project, run.name)
 
-    def look_at_durable(self, opened: OpenWriter, at: Destination) -> None:
+    def query_durable(self, opened: OpenWriter, at: Destination) -> None:
         """Read the durable position from the writer and store it."""
-        opened.looked(time.monotonic())
+        opened.queried(time.monotonic())
         held = opened.writer.durable()
         if held is None or held >= opened.last:
             held = at.written
@@ -231,6 +255,63 @@ class WriterSession:
                 self._say(f"{self._name}: closing its writer failed: {exc}")
                 return True
         return False
+
+
+@dataclasses.dataclass(slots=True)
+class OpenWriter:
+    """Holds an open writer.
+
+    Attributes:
+        given: Position up to which configs were given to the writer right after its open.
+        reports_durable: Whether its records are durable only once it reports so.
+        last: Position of the last row, rollout or evaluation that it wrote.
+        left_out: Records that it had left out at the last call of `newly_left_out`.
+    """
+
+    writer: RunWriter
+    given: Position
+    reports_durable: bool
+    last: Position = 0
+    queried_s: float = 0.0
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+
+    def newly_left_out(self) -> Mapping[str, int]:
+        """Return what the writer left out since the last call: reason to count."""
+        before, self.left_out = self.left_out, left_out_of(self.writer)
+        return Counter(self.left_out) - Counter(before)
+
+    def not_shown(self, records: Sequence[Record]) -> Counter[str]:
+        """Return the media among *records*, of one kind, that the writer has no call for: reason to count."""
+        is_media = bool(records) and isinstance(records[0], MediaRecord) and not isinstance(self.writer, WritesMedia)
+        return Counter({_NO_MEDIA: len(records)} if is_media else {})
+
+    def wrote(self, records: Sequence[Record]) -> None:
+        """Store the position of the last of *records* that a tracker's store may confirm."""
+        for record in records:
+            if not isinstance(record, (Alert, Config, Summary)):
+                self.last = record.position
+
+    def begin_reporting(self) -> None:
+        """Mark the writer as one that reports what is durable."""
+        self.reports_durable = True
+
+    def queried(self, now_s: float) -> None:
+        """Store when the writer was last asked what is durable."""
+        self.queried_s = now_s
+
+    def caught_up(self) -> bool:
+        """Let the writer do some of its deferred work; return whether none is left."""
+        return self.writer.process_backlog() if isinstance(self.writer, HasBacklog) else True
+
+
+def counted(view: LedgerView, kinds: Sequence[int], at: Destination, through: Position) -> Destination:
+    """Return *at* with the records up to *through* counted, because the tracker already holds them."""
+    if through <= at.counted:
+        return at
+    found = view.count(at.counted, through)
+    rows = found.get(codec.ROW, 0) if codec.ROW in kinds else 0
+    rollouts = found.get(codec.ROLLOUT, 0) if codec.ROLLOUT in kinds else 0
+    return dataclasses.replace(at, counted=through, rows=at.rows + rows, rollouts=at.rollouts + rollouts)
 
 
 class Throttle:

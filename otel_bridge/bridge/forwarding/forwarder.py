@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from otel_bridge.bridge.delivery.batch import LastWanted, Progress
+from otel_bridge.bridge.delivery.context import LastWanted, Progress
 from otel_bridge.bridge.delivery.retry import Backoff
 from otel_bridge.bridge.delivery.worker import DeliveryThread
 from otel_bridge.bridge.forwarding.client import Client, client_for

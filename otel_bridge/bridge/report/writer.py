@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-from otel_bridge.bridge.delivery.batch import Progress
+from otel_bridge.bridge.delivery.context import Progress
 from otel_bridge.bridge.delivery.requested import DiscardedExporter
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.ingest.bridge_segment import KIND

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from otel_bridge.bridge.delivery.batch import Progress
+from otel_bridge.bridge.delivery.context import Progress
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Position
 

@@ -120,7 +120,7 @@ def test_a_dead_letter_that_was_written_is_written_once_although_that_could_not_
         bench.run()
     bad[0] = False
     before, refusals = len(bench.tracker.calls), refused(bench.ledger, "remove_dead_letters")
-    bench.delivery.dead_letters.ask([1])
+    bench.delivery.requests.retry_dead_letters([1])
 
     bench.run()
     bench.run()
@@ -158,7 +158,7 @@ def test_a_retried_dead_letter_waits_until_the_run_that_it_reopened_has_ended_ag
         bench.run()
     bad[0] = False
     before = len(bench.tracker.calls)
-    bench.delivery.dead_letters.ask([1])
+    bench.delivery.requests.retry_dead_letters([1])
 
     waiting: list[tuple[int, bool]] = []
     while not waiting or waiting[-1][0]:
@@ -168,3 +168,23 @@ def test_a_retried_dead_letter_waits_until_the_run_that_it_reopened_has_ended_ag
 
     assert (waiting[-1], bench.dead()) == ((0, True), [])
     assert all(left for left, ended in waiting if not ended)
+
+
+def test_a_reopened_run_ends_again_although_the_last_dead_letter_cannot_be_retried(tmp_path: Path) -> None:
+    bad = [True]
+
+    def fails(records: Any) -> Exception | None:
+        return PermanentError("no", position=2) if bad[0] and records[0].position == 2 else None
+
+    bench = Bench(tmp_path, Tracker(fails=fails))
+    for record in (row(1), row(2), row(3), end(4)):
+        bench.ledger.commit([record])
+        bench.run()
+    bad[0] = False
+    before, discarded = len(bench.tracker.calls), 99
+    bench.delivery.requests.retry_dead_letters([1, discarded])
+
+    bench.run()
+
+    made = [kind for kind, _ in bench.tracker.calls[before:]]
+    assert (made, bench.dead(), bench.delivery.dead_letters.waiting) == (["open", "rows", "end", "close"], [], 0)

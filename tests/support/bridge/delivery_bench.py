@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from otel_bridge.bridge.delivery.context import DeliveryContext
-from otel_bridge.bridge.delivery.exporter_delivery import Delivery
+from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
+from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.exporter import Exporter, RunInfo, WriterMemory
@@ -121,7 +121,7 @@ class Bench:
             say=self.lines.append,
             more_comes=lambda: self.more_comes,
         )
-        self.delivery = Delivery(context, self.signals)
+        self.delivery = Delivery(context, DeliveryRequests(self.signals))
 
     def run(self, steps: int = 500) -> float | None:
         """Make steps, failures not waited for, until there is nothing to do."""

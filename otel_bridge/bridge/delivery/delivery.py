@@ -1,0 +1,357 @@
+"""Delivers one run to one exporter, from the ledger to the writer, in single steps; `DeliveryWorker` runs the steps.
+
+A write has one of four results: done; retry, with backoff; blocked, tried again every minute; permanent, a dead letter,
+after which the next records follow. No record is lost: *written* advances only after a write returned. A new bridge
+continues from the position that the writer reports for its tracker.
+
+To follow a failed write: `Delivery.step` calls `WriterSession.write` (`writer_session`), which makes a dead letter or
+raises; `RetryPolicy` (`retry`) decides the wait; the calls that are left are in the `Batch` (`batch`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from otel_bridge.bridge.delivery.batch import Batch, DeadLetterBatch, DeadLetterQueue, calls_of, kinds_of, needs_writer
+from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests, LastWanted, Progress
+from otel_bridge.bridge.delivery.retry import DeliveryPosition, RetryPolicy
+from otel_bridge.bridge.delivery.writer_session import OpenWriter, WriterSession
+from otel_bridge.bridge.ledger.queries import RecordPage
+from otel_bridge.bridge.ledger.rows import Destination
+from otel_bridge.errors import (
+    BlockedError,
+    ConfigError,
+    LedgerDamagedError,
+    MissingExtraError,
+    OtelBridgeError,
+    PermanentError,
+)
+from otel_bridge.exporter import Exporter, ExporterSettings
+from otel_bridge.records import End, Position
+from otel_bridge.translation.content.per_exporter import truncate
+
+BATCH_BYTES: Final = 4 << 20
+DURABLE_POLL_S: Final = 1.0
+
+
+class Delivery:
+    """Delivers the ledger's records to one writer. For one thread; `progress` and `requests` are for any.
+
+    Args:
+        context: The exporter, with the sources and settings of its delivery.
+        requests: Requests of other threads, carried out by the steps.
+
+    Attributes:
+        requests: The same.
+        dead_letters: Its dead letters to retry.
+        pausing: Whether it pauses after its last step, so that more records collect and new ones need not wake it.
+    """
+
+    def __init__(self, context: DeliveryContext, requests: DeliveryRequests) -> None:
+        self._context, self._ledger, self.requests = context, context.ledger, requests
+        self._view = context.ledger.view()
+        self._position = DeliveryPosition(context)
+        self._retry = RetryPolicy(context, self._position)
+        self._writer = WriterSession(context, self._position, self._retry, self._view)
+        self.dead_letters = DeadLetterQueue(context, requests)
+        self.pausing = False
+        self._target: tuple[Exporter, ExporterSettings] | None = None
+        self._batch: Batch | None = None
+        self._passed_end: Position = 0
+
+    @property
+    def progress(self) -> Progress:
+        """Return the progress of the exporter."""
+        return self._position.progress
+
+    @property
+    def destination_id(self) -> int | None:
+        """Return the id of the destination in the ledger; ``None`` while the settings cannot be read."""
+        return None if self._position.at is None else self._position.at.id
+
+    def step(self) -> float | None:
+        """Do one step; exceptions other than `Exception` are for `failed`.
+
+        Returns:
+            Seconds until the next step is due; ``None`` until something new arrives.
+        """
+        self.pausing = False
+        try:
+            self._run_requests()
+            return self._step()
+        except Exception as exc:  # noqa: BLE001  # nothing may end the thread
+            return self._retry_or_block(exc)
+
+    def failed(self, exc: BaseException) -> float:
+        """Handle an error of a step that is not an `Exception`, e.g. `SystemExit`; return the seconds to wait.
+
+        The writer is closed, because its state is unknown.
+        """
+        strange = exc if isinstance(exc, Exception) else RuntimeError(f"the tracker raised {type(exc).__name__}: {exc}")
+        self._give_up_writer()
+        return self._retry.passing(strange)
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+    def _step(self) -> float | None:
+        """Make one call of the batch or retry one dead letter, or end the run; return the seconds to the next step."""
+        target = self._target = self._target or self._resolved()
+        at = self._position.resume(target[1])
+        if self._batch is None:
+            dead_letter = self.dead_letters.next(self._view, at)
+            if dead_letter is not None:
+                return self._retry_dead_letter(dead_letter, target, at)
+            self._batch = self.dead_letters.end_batch(at) or self._fetch(at, target[0])
+        batch = self._batch
+        if batch.calls or batch.end is not None or (at.backlog and self._writer.opened is None):
+            opened = self._opened_for(target, at, end=batch.end)
+            if opened is None:
+                self._read_again()
+                return 0.0
+            if batch.calls:
+                self._writer.write(opened, batch, ordered=target[0].ordered)
+                return 0.0
+            if batch.end is not None and not self._pass_end(opened, batch, batch.end):
+                return 0.0
+        self._advance(batch.through, batch)
+        self._batch = None
+        return self._wait_s(batch)
+
+    def _retry_or_block(self, exc: Exception) -> float | None:
+        """Decide what follows the exception that ended a step; return the seconds to the next step.
+
+        Records that were not written stay in the batch, or are read from the ledger again.
+        """
+        if isinstance(exc, LedgerDamagedError):
+            self._position.damaged(str(exc))
+            return None
+        if isinstance(exc, (BlockedError, PermanentError)):  # permanent: from `open`, so no record is at fault
+            self._give_up_writer()
+            self._read_again()
+            return self._retry.blocked(exc)
+        wait_s = self._retry.passing(exc)
+        if self._retry.call_for_a_new_writer:
+            self._give_up_writer()
+        return wait_s
+
+    def _give_up_writer(self) -> None:
+        """Close a failed writer and go back to the durable position.
+
+        Only the next writer knows which later records arrived. Otherwise records that were
+        lost after the last one would wait for another record, and no error would show that.
+        """
+        self._writer.close()
+        self._rewind()
+
+    def _rewind(self) -> None:
+        if self._position.rewind():
+            self._read_again()
+
+    def _read_again(self) -> None:
+        """Read the next batch, or dead letter, from the ledger at the next step: writer or position are others now."""
+        self._batch = None
+        self.dead_letters.read_again()
+
+    def _retry_dead_letter(
+        self, dead_letter: DeadLetterBatch, target: tuple[Exporter, ExporterSettings], at: Destination
+    ) -> float:
+        """Give the writer a dead letter again, then remove it; if the ledger fails, only the removal is repeated."""
+        if dead_letter.is_written is None:
+            opened = self._opened_for(target, at)
+            if opened is None:
+                self._read_again()
+                return 0.0
+            self._writer.write_dead_letter(opened, dead_letter)
+        self._position.save(self.dead_letters.done(self._position.now, dead_letter))
+        return 0.0
+
+    def _opened_for(
+        self, target: tuple[Exporter, ExporterSettings], at: Destination, *, end: End | None = None
+    ) -> OpenWriter | None:
+        """Return the open writer; ``None`` when its tracker holds more or less than noted, or it must be reopened."""
+        if end is not None and self._writer.is_renamed():  # no record follows that would reopen the run
+            self.reopen()
+            return None
+        return self._writer.opened or self._writer.open(target, at, self._kinds)
+
+    def _resolved(self) -> tuple[Exporter, ExporterSettings]:
+        try:
+            return self._context.resolve()
+        except MissingExtraError as exc:
+            command = str(exc).rpartition(": ")[2]
+            raise BlockedError(str(exc), help=command if command.startswith("pip ") else "") from exc
+        except ConfigError as exc:
+            raise BlockedError(str(exc)) from exc
+
+    # --- the next batch -----------------------------------------------------------------------------------------------
+    @property
+    def _kinds(self) -> Sequence[int]:
+        takes_traces = self._target is not None and self._target[0].takes_traces
+        return kinds_of(self.requests.signals, takes_traces=takes_traces)
+
+    def _fetch(self, at: Destination, exporter: Exporter) -> Batch:
+        """Read the next batch; records that need no writer are passed over while none is open."""
+        known, more_comes, wanted = self._ledger.position, self._context.more_comes(), self.requests.last_wanted
+        batch = self._read(at, exporter, wanted)
+        for position, kind, data, reason in batch.broken:
+            self._position.dead_letter(position, kind, data, record_id="", reason=reason)
+        end = _end_of(batch, wanted)
+        limit = self._context.limit()
+        given = batch.records if limit is None else [truncate(record, limit) for record in batch.records]
+        records = [record for record in given if not isinstance(record, End)]
+        if end is None and wanted is not None and batch.through >= wanted.position:
+            is_ended = at.ended and not needs_writer(at, records, None)
+            end = None if is_ended else End("", wanted.status, 0, batch.through)
+        if self._writer.opened is None and not needs_writer(at, records, end):
+            self._passed_end = 0 if end is None else end.position
+            return Batch(deque(), batch.through)
+        return Batch(
+            deque(calls_of(records, ordered=exporter.ordered)),
+            batch.through,
+            end,
+            whole=batch.through >= known and not more_comes,
+            owed_end=end is not None and not end.id,
+        )
+
+    def _read(self, at: Destination, exporter: Exporter, wanted: LastWanted | None) -> RecordPage:
+        """Return the next records, of the signals that are named after the read."""
+        while True:
+            kinds = self._kinds
+            batch = self._ledger.records(
+                self._view, at.written, kinds, limit=exporter.window_records, limit_bytes=BATCH_BYTES
+            )
+            if kinds == self._kinds:
+                return batch if wanted is None else batch.up_to(max(wanted.position, at.written))
+
+    def _advance(self, through: Position, batch: Batch) -> None:
+        opened = self._writer.opened
+        self._position.advance(through, batch, reports_durable=None if opened is None else opened.reports_durable)
+
+    # --- the end of the run, and of a step ----------------------------------------------------------------------------
+    def _pass_end(self, opened: OpenWriter, batch: Batch, end: End) -> bool:
+        """End the run in the tracker, unless the end is cancelled; return whether that is done, backlog included."""
+        # While the writer is open: only it can return whether its records are durable.
+        self._advance(end.position - 1, batch)
+        if self._is_over(batch, end) and not self._caught_up(opened):
+            return False
+        if self._is_over(batch, end):  # no record for this exporter followed the end meanwhile
+            self._end_run(opened, end)
+        self.dead_letters.ended()
+        return True
+
+    def _is_over(self, batch: Batch, end: End) -> bool:
+        """Return whether no record for the exporter follows the end of *batch*; a later record cancels the end."""
+        wanted = self.requests.last_wanted
+        if wanted is not None:
+            return end.position >= wanted.position
+        return not batch.owed_end and self._ledger.position <= end.position
+
+    def _end_run(self, opened: OpenWriter, end: End) -> None:
+        try:
+            opened.writer.end(end.status)
+        except PermanentError as exc:
+            self._context.say(f"{self._context.name}: the end of the run is refused for good: {exc}")
+        self._position.count_left_out(opened.newly_left_out())
+        ended = dataclasses.replace(self._position.now, ended=end.position, end_status=end.status)
+        self._position.save(ended)
+        with contextlib.suppress(Exception):
+            self._writer.query_durable(opened, dataclasses.replace(ended, written=end.position))
+        self._writer.close()
+        self._retry.over()
+
+    def _wait_s(self, batch: Batch) -> float | None:
+        """Return the seconds to the step after *batch*: 0 when more is left, else until a poll, ``None`` for neither.
+
+        After a batch of all available records the exporter pauses, unless it has a backlog or dead letters to do, or
+        the run has just ended.
+        """
+        wait_s = 0.0 if self._has_more() else self._settled_wait_s()
+        may_pause = batch.whole and batch.end is None and not (self.dead_letters.waiting or self.progress.backlog)
+        pause_s = self._writer.throttle.pause_s(wanted=may_pause)
+        self.pausing = bool(pause_s)
+        if not pause_s:
+            return wait_s
+        return min(pause_s, wait_s) if wait_s else pause_s
+
+    def _has_more(self) -> bool:
+        """Return whether records, dead letters or deferred work are left; do some of the deferred work."""
+        position, wanted = self._ledger.position, self.requests.last_wanted
+        last = position if wanted is None else min(position, wanted.position)
+        if self.dead_letters.waiting or last > self._position.now.written:
+            return True
+        opened = self._writer.opened
+        return opened is not None and not self._caught_up(opened)
+
+    def _settled_wait_s(self) -> float | None:
+        """Show that nothing is left to write; return the seconds to the next poll of what is durable."""
+        at, opened = self._position.now, self._writer.opened
+        in_doubt = opened if at.durable < at.written else None
+        failing = self._position.failing
+        if in_doubt is not None and (failing or time.monotonic() - in_doubt.queried_s >= DURABLE_POLL_S):
+            self._writer.query_durable(in_doubt, at)
+        if failing:
+            self._retry.over()
+        # A run that was never opened because it had no row has also ended once its end is passed.
+        self._position.show("ended" if at.ended or (self._passed_end and self._passed_end == at.written) else "idle")
+        return None if in_doubt is None else DURABLE_POLL_S
+
+    def _caught_up(self, opened: OpenWriter) -> bool:
+        """Let the writer do some of its deferred work; return whether none is left."""
+        done = self._writer.process_backlog(opened)
+        if not done and self._position.failing:  # a writer without any work to do proves nothing
+            self._retry.over()
+        return done
+
+    # --- requests, and the end of the exporter ------------------------------------------------------------------------
+    def _run_requests(self) -> None:
+        through, reopen = self.requests.take()
+        if through is not None:
+            with contextlib.suppress(OtelBridgeError):  # eviction requests this again
+                self.skip_through(through)
+        if reopen:
+            self.reopen()
+
+    def skip_through(self, through: Position) -> None:
+        """Count records written up to *through* as durable, so that they can be evicted. The writer is closed first."""
+        at = self._position.at
+        if at is None or at.durable >= min(through, at.written):
+            return
+        self._writer.close()
+        self._read_again()
+        self._position.save(dataclasses.replace(at, durable=min(through, at.written)))
+
+    def reopen(self) -> None:
+        """Reopen the run in the tracker with its next record. Raises nothing."""
+        if self._writer.opened is not None:
+            self._give_up_writer()
+            self._read_again()
+
+    def close(self) -> None:
+        """Release the writer and the connection; written records stay written. Raises nothing."""
+        with contextlib.suppress(Exception):
+            self._note_whole_batch()
+        opened = self._writer.opened
+        if opened is not None and self._position.at is not None:
+            with contextlib.suppress(Exception):
+                self._writer.query_durable(opened, self._position.at)
+        if self._writer.close():
+            self._rewind()
+        self._view.close()
+
+    def _note_whole_batch(self) -> None:
+        """Store the position of a batch that was written just before the end, so that it is not written again."""
+        batch = self._batch
+        if batch is None or batch.calls:
+            return
+        self._advance(batch.through if batch.end is None else batch.end.position - 1, batch)
+
+
+def _end_of(batch: RecordPage, wanted: LastWanted | None) -> End | None:
+    """Return the end that closes *batch*; a later record for the exporter cancels the end."""
+    last = batch.records[-1] if batch.records else None
+    known = batch.last if wanted is None else max(wanted.position, batch.through)
+    return last if isinstance(last, End) and last.position == known else None
