@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 from otel_bridge.bridge.delivery.context import LastWanted
@@ -12,6 +12,7 @@ from otel_bridge.bridge.exporters import Names, chosen, other_traces, places_nam
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
+from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.exporter import OTLP, SIGNALS, WEBHOOK
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.translation.options import OtherTraces
@@ -20,17 +21,42 @@ _ALERTS: Final = ("logs",)
 """Signals of the webhook; alerts go to the exporters of every signal."""
 
 
+class OtherTracePolicy:
+    """Decides how traces that are not rollouts are treated, by the exporters of one run. One thread.
+
+    The reader of the run gets it before the exporters are known; until they are, such traces are counted only.
+
+    Args:
+        say: Takes one line for the log.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._treatment = OtherTraces.COUNTED
+        self._is_reported = False
+
+    def follow(self, names: Names) -> None:
+        """Decide by the exporters *names*."""
+        self._treatment = other_traces(names)
+
+    def __call__(self) -> OtherTraces:
+        """Return how such a trace is treated now; it is reported once if an exporter leaves it out."""
+        if self._treatment is not OtherTraces.SHOWN and not self._is_reported:
+            self._is_reported = True
+            self._say("a trace that is not a rollout goes to otlp, console and file only; counted as trace/other")
+        return self._treatment
+
+
 class ExporterSelection:
     """Determines the exporters of one run. One thread.
 
     Args:
         ledger: Stores the last choice.
+        options: Options of the bridge, which may name exporters, discard some and have a webhook.
         view: Reads the ledger.
         processes: Processes of the run.
         workers: Workers of the chosen exporters.
-        given: Signal to exporters, as given by ``--exporters``; ``None``: the segments decide.
-        discard: Exporters that never get the records that they lack.
-        webhook: Whether alerts are also posted to the webhook.
+        others: Decides about traces that are not rollouts, by the exporters that the run has.
         not_forwarded: Returns how many segments ``otlp`` is owed.
         say: Takes one line for the log.
 
@@ -42,24 +68,22 @@ class ExporterSelection:
     def __init__(
         self,
         ledger: Ledger,
+        options: BridgeOptions,
         *,
         view: LedgerView,
         processes: ProcessMonitor,
         workers: ExporterSet,
-        given: Mapping[str, tuple[str, ...]] | None,
-        discard: Collection[str] = (),
-        webhook: bool = False,
-        not_forwarded: Callable[[], int] = lambda: 0,
+        others: OtherTracePolicy,
+        not_forwarded: Callable[[], int],
         say: Callable[[str], None],
     ) -> None:
-        self._ledger, self._processes, self._workers, self._given, self._say = ledger, processes, workers, given, say
+        self._ledger, self._options, self._processes, self._workers = ledger, options, processes, workers
+        self._others, self._not_forwarded, self._say = others, not_forwarded, say
         self._last_names: object = view.meta("exporters")
         self._places = cast("dict[str, dict[str, str]] | None", view.meta("places")) or {}
-        self._others_reported = False
-        self._webhook = webhook
-        self._discard, self._not_forwarded = frozenset(discard), not_forwarded
         self.requested = RequestedExporters(ledger, view)
         self.chosen = False
+        self._follow_others()
 
     def choose(self, *, all_read: bool = True) -> bool:
         """Choose again; return whether that changed anything.
@@ -72,7 +96,7 @@ class ExporterSelection:
         headers = [one for one in self._processes.living() if any(one.exporters.values())] or self._processes.headers()
         own = together(headers)
         self.requested.note(own, all_read=all_read, by=_last_to_ask(headers))
-        discarded = self.requested.discard(self._discard, segments=self._not_forwarded)
+        discarded = self.requested.discard(self._options.discard, segments=self._not_forwarded)
         for name, count in discarded.items():
             what = "segments" if name == OTLP else "records"
             self._say(f"{name}: {count} undelivered {what} are discarded")
@@ -88,6 +112,7 @@ class ExporterSelection:
             self._ledger.set_meta("exporters", names)
             self._last_names = names
         self._workers.mark_named()
+        self._follow_others()
         self.chosen = True
         return changed or bool(discarded)
 
@@ -97,8 +122,8 @@ class ExporterSelection:
         A given exporter gets every signal that a process requested for it, because a record is passed over only once.
         """
         last = self.requested.open_names() or self._last_names
-        names, last_wanted = dict(chosen(self._given, headers, last)), dict[str, LastWanted]()
-        if self._given is None:
+        names, last_wanted = dict(chosen(self._options.exporters, headers, last)), dict[str, LastWanted]()
+        if self._options.exporters is None:
             for name, (signals, through) in self.requested.lagging().items():
                 if name not in names:
                     status = self._processes.status_of(self.requested.asked_by.get(name, ""))
@@ -107,11 +132,13 @@ class ExporterSelection:
                 names.setdefault(OTLP, self.requested.signals_of(OTLP) or SIGNALS)
         for name in names.keys() - last_wanted.keys():
             names[name] = tuple(one for one in SIGNALS if one in {*names[name], *self.requested.signals_of(name)})
-        if self._webhook and names:  # without another exporter, all records wait for the one that will be chosen
+        if (
+            self._options.webhook and names
+        ):  # without another exporter, all records wait for the one that will be chosen
             names.setdefault(WEBHOOK, _ALERTS)
-        elif self._given is None and WEBHOOK not in self.requested.names:
+        elif self._options.exporters is None and WEBHOOK not in self.requested.names:
             names.pop(WEBHOOK, None)  # an earlier bridge of the run had the address
-        return {name: signals for name, signals in names.items() if name not in self._discard}, last_wanted
+        return {name: signals for name, signals in names.items() if name not in self._options.discard}, last_wanted
 
     def begin(self, header: SegmentHeader, *, alone: bool) -> None:
         """Store the requests of a process before any of its records is committed.
@@ -126,7 +153,8 @@ class ExporterSelection:
         names = together([header])
         # Here and not only with the next choice: a short process may have ended by then, and its segments be deleted.
         self.requested.note(names, all_read=alone, by=_last_to_ask([header]))
-        self._workers.widen({name: signals for name, signals in names.items() if name not in self._discard})
+        self._workers.widen({name: signals for name, signals in names.items() if name not in self._options.discard})
+        self._follow_others()
 
     def owed(self) -> dict[str, int]:
         """Return how many records each inactive exporter is owed; for ``otlp``, how many segments."""
@@ -140,14 +168,10 @@ class ExporterSelection:
         """Return whether the run's processes requested ``otlp``, which is not active here."""
         return OTLP in self.requested.names and OTLP not in self._workers.names
 
-    def other_traces(self) -> OtherTraces:
-        """Return how traces that are not rollouts are treated; it is reported once if an exporter leaves them out."""
+    def _follow_others(self) -> None:
+        """Let traces that are not rollouts be treated as the present exporters of the run need it."""
         headers = self._processes.living() or self._processes.headers()
-        fate = other_traces(self._workers.names or chosen(self._given, headers, self._last_names))
-        if fate is not OtherTraces.SHOWN and not self._others_reported:
-            self._others_reported = True
-            self._say("a trace that is not a rollout goes to otlp, console and file only; counted as trace/other")
-        return fate
+        self._others.follow(self._workers.names or chosen(self._options.exporters, headers, self._last_names))
 
 
 def _last_to_ask(headers: Iterable[SegmentHeader]) -> dict[str, str]:

@@ -10,23 +10,20 @@ from typing import Final
 from otel_bridge.bridge.delivery.context import Progress
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ingest.backpressure import READ_AT_LEAST_S, no_writer_ready, writers_saturated
-from otel_bridge.bridge.ingest.eviction import Eviction, Fullness, fullness_of
+from otel_bridge.bridge.ingest.eviction import Fullness, fullness_of
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.segment_reader import ReadBatch, SegmentReader
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.run_pipeline import RunPipeline
+from otel_bridge.bridge.run_pipeline import RunPipeline, open_pipeline
 from otel_bridge.bridge.serving.control_requests import ControlRequests
 from otel_bridge.bridge.serving.lease import FolderLease
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus, SegmentsRead
 from otel_bridge.bridge.serving.shutdown import ShutdownState
 from otel_bridge.errors import JournalError, LedgerDamagedError
 from otel_bridge.exporter import OTLP
-from otel_bridge.journal.control import ControlRequest
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
-from otel_bridge.records import Status
-from otel_bridge.translation.state import count
 
 HOUSEKEEPING_POLLS: Final = 20
 """Polls between two checks of living processes, deletable data and named exporters: a second."""
@@ -34,15 +31,15 @@ ENDING_HOUSEKEEPING_POLLS: Final = 4
 
 
 class RunBridge:
-    """Serves one run folder while it is open.
+    """Serves one run folder from `open` to `close`.
 
     Args:
         folder: The run folder.
         options: Options of the bridge.
-        wake: Called from any thread after progress of a worker, because the report is due.
+        lease: The lease of the folder.
+        shutdown: Shutdown requests of the run.
+        pipeline: The parts of the run.
         say: Takes one line for the log.
-        lock: The folder's lock, if this process already holds it.
-        fullness: Measures the directory, if its runs share that.
     """
 
     def __init__(
@@ -50,58 +47,51 @@ class RunBridge:
         folder: RunFolder,
         options: BridgeOptions,
         *,
+        lease: FolderLease,
+        shutdown: ShutdownState,
+        pipeline: RunPipeline,
+        say: Callable[[str], None],
+    ) -> None:
+        self.folder, self.options = folder, options
+        self.lease, self.shutdown, self.pipeline = lease, shutdown, pipeline
+        self.segments_read = SegmentsRead(folder, {})
+        self._requests = ControlRequests(folder, pipeline, shutdown, say)
+        self._housekept_s = self._read_s = 0.0
+
+    @classmethod
+    def open(
+        cls,
+        folder: RunFolder,
+        options: BridgeOptions,
+        *,
         wake: Callable[[], None],
         say: Callable[[str], None],
         lock: RecordLock | None = None,
         fullness: Fullness | None = None,
-    ) -> None:
-        self.folder, self.options = folder, options
-        self.lease, self.shutdown = FolderLease(folder, lock, say), ShutdownState(closing=options.closing)
-        self.segments_read = SegmentsRead(folder, {})
-        self._wake, self._say = wake, say
-        self._eviction = Eviction(fullness or fullness_of(folder, options))
-        self._housekept_s = self._read_s = 0.0
-        self._handed_over = False
-        self._requested_dead_letters: dict[str, list[int]] = {}
-        self._requests = ControlRequests(
-            folder,
-            {"retry": self._retry, "handover": self._hand_over, "finish": self._finish, "discard": self._discard},
-            is_done=self._is_done,
-            malformed=self._malformed,
-        )
-        self._pipeline: RunPipeline | None = None
+    ) -> RunBridge:
+        """Take the lease, build the parts of the run and return its bridge.
 
-    # --- begin --------------------------------------------------------------------------------------------------------
-    def open(self) -> None:
-        """Take the lease and build the pipeline.
+        Args:
+            folder: The run folder.
+            options: Options of the bridge.
+            wake: Called from any thread after progress of a worker, because the report is due.
+            say: Takes one line for the log.
+            lock: The folder's lock, if this process already holds it; released when opening fails.
+            fullness: Measures the directory, if its runs share that.
 
         Raises:
             FolderLockedError: Another bridge has the folder and keeps it.
             FormatVersionError: Another version wrote the folder.
             JournalError: The folder cannot be used.
         """
+        lease, shutdown = FolderLease.take(folder, options, say, lock=lock), ShutdownState(closing=options.closing)
         try:
-            self.folder.check_owner()
-            self.folder.check_format()
-            self.lease.take(self.options)
-            self._pipeline = RunPipeline(
-                self.folder,
-                self.options,
-                shutdown=self.shutdown,
-                eviction=self._eviction,
-                wake=self._wake,
-                say=self._say,
-            )
+            fullness = fullness or fullness_of(folder, options)
+            pipeline = open_pipeline(folder, options, shutdown=shutdown, fullness=fullness, wake=wake, say=say)
         except BaseException:
-            self.lease.release()
+            lease.release()
             raise
-
-    @property
-    def pipeline(self) -> RunPipeline:
-        """Return the parts of the run; they exist after `open`."""
-        if self._pipeline is None:
-            raise AssertionError("open() comes first")
-        return self._pipeline
+        return cls(folder, options, lease=lease, shutdown=shutdown, pipeline=pipeline, say=say)
 
     @property
     def ledger(self) -> Ledger:
@@ -154,7 +144,7 @@ class RunBridge:
         now_s = time.monotonic()
         shutdown = self.shutdown.closing or self.shutdown.draining or self.reader.translator.status() != "running"
         polls = ENDING_HOUSEKEEPING_POLLS if shutdown else HOUSEKEEPING_POLLS
-        if now_s - self._housekept_s >= polls * self.options.poll_s:
+        if self._requests.retries_dead_letters or now_s - self._housekept_s >= polls * self.options.poll_s:
             self._housekept_s = now_s
             self._housekeeping()
         return more
@@ -210,16 +200,20 @@ class RunBridge:
             delivered, _ = self.delivered()
             settled = delivered or now
             self.pipeline.report.write(
-                self.workers.by_name, ended=self._run_ended() and delivered, settled=settled, now=now
+                self.workers.by_name,
+                self.pipeline.selection,
+                ended=self._run_ended() and delivered,
+                settled=settled,
+                now=now,
             )
 
     def rest(self) -> Outcome:
         """Return what is left to do."""
         if self.lease.lost:
             return Outcome.GONE
-        if self._handed_over:
+        if self._requests.handed_over:
             return Outcome.HANDED_OVER
-        if self._requests.unanswered or self._requested_dead_letters or self.shutdown.asked is not None:
+        if self._requests.unanswered or self._requests.retries_dead_letters or self.shutdown.asked is not None:
             return Outcome.BUSY
         if not self.reader.caught_up or self.shutdown.waits_for(self.processes) or not self._run_ended():
             return Outcome.BUSY
@@ -273,8 +267,7 @@ class RunBridge:
         if self.pipeline.selection.choose(all_read=self.reader.caught_up):
             self.pipeline.report.set_due()
         self.workers.follow_name(self.pipeline.describe.brief(self.reader.state.get("run")))
-        dead_letters, self._requested_dead_letters = self._requested_dead_letters, {}
-        self.workers.retry_dead_letters(dead_letters)
+        self._requests.retry_dead_letters()
         if OTLP in self.workers.names:
             self.processes.sign(now_ns)
         if self.pipeline.system.look([] if self.shutdown.closing else self.processes.living()):
@@ -294,47 +287,6 @@ class RunBridge:
             if self.reader.close_translation(self.shutdown.asked, over=self.shutdown.closing):
                 self.workers.notify()
             self.shutdown.done()
-
-    # --- control requests ---------------------------------------------------------------------------------------------
-    def _malformed(self, what: str) -> None:
-        """Count and report a malformed control request; other requests are carried out."""
-        count(self.reader.state, "control_request")
-        self._say(f"a control request is left out: {what}")
-
-    def _retry(self, request: ControlRequest) -> None:
-        self._requested_dead_letters |= request.dead_letters
-        self._housekept_s = 0.0
-        self.workers.notify(retry=True)
-        self.pipeline.report.set_due()
-
-    def _hand_over(self, _request: ControlRequest) -> None:
-        self._handed_over = True
-        self.pipeline.report.set_due()
-
-    def _finish(self, request: ControlRequest) -> None:
-        try:
-            self.shutdown.request(Status(str(request.values.get("status", Status.FINISHED.value))))
-        except ValueError as exc:
-            self._malformed(f"finish: {exc}")
-        self.pipeline.report.set_due()
-
-    def _discard(self, request: ControlRequest) -> None:
-        exporter = request.values.get("exporter")
-        if request.values.get("what") == "waiting":
-            self.ledger.take_from_unnamed(self.ledger.position)
-        else:
-            self.ledger.discard_dead_letters(None if exporter is None else str(exporter), request.dead_letters)
-        self.pipeline.report.set_due()
-
-    def _is_done(self, request: ControlRequest) -> bool:
-        if request.kind == "finish":
-            return self.shutdown.asked is None
-        if request.kind == "retry":
-            return not (
-                self._requested_dead_letters
-                or any(worker.dead_letters_waiting() for worker in self.workers.by_name.values())
-            )
-        return True
 
     # --- end ----------------------------------------------------------------------------------------------------------
     def stop(self) -> None:
@@ -364,7 +316,7 @@ class RunBridge:
                 # A request that cannot be carried out now is deleted: it would open the run again and again.
                 self._requests.delete_done(all_of=self.rest() is not Outcome.BUSY)
             if self.rest() is Outcome.DONE:
-                self.pipeline.retention.free_all()
+                self.pipeline.retention.free_all(self.processes.own_id)
             if not self.lease.lost:
                 with contextlib.suppress(JournalError):
                     self.ledger.give_back()  # also of an idle run: a service has thousands of them

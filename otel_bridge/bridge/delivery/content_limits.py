@@ -6,7 +6,7 @@ from a tracker never gets there, whichever process delivers later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from otel_bridge import settings
@@ -22,20 +22,32 @@ class ContentLimits:
     Args:
         env: The bridge's environment.
         requested: Value of `requested` in an earlier bridge.
+        store: Stores the value of `requested` for a later bridge; may raise.
 
     Attributes:
         requested: Exporter to the strictest mode that a process of the run set, e.g. ``{"wandb": "off"}``.
     """
 
-    def __init__(self, env: Mapping[str, str], requested: Mapping[str, str] | None = None) -> None:
-        self._env = env
-        self.requested: dict[str, str] = dict(requested or {})
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        requested: Mapping[str, str] | None = None,
+        *,
+        store: Callable[[Mapping[str, str]], None] = lambda _: None,
+    ) -> None:
+        self._env, self._store = env, store
+        self.requested: Mapping[str, str] = dict(requested or {})
 
     def apply(self, modes: Mapping[str, str]) -> None:
-        """Apply the modes of a process, by exporter: a stricter mode replaces the one in `requested`."""
+        """Apply the modes of a process, by exporter: a stricter mode replaces the one in `requested`.
+
+        Nothing changes when a stricter mode cannot be stored; the error of *store* is raised.
+        """
         stricter = {name: mode for name, mode in modes.items() if _is_stricter(mode, self.requested.get(name, "full"))}
         if stricter:
-            self.requested = {**self.requested, **stricter}
+            requested = {**self.requested, **stricter}
+            self._store(requested)
+            self.requested = requested
 
     def of(self, exporter: str) -> Limit:
         """Return the most characters that a text may have for *exporter*."""

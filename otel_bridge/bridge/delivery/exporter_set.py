@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests, Describe, LastWanted, Progress
-from otel_bridge.bridge.delivery.delivery import Delivery
-from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
-from otel_bridge.bridge.exporters import ExporterEnvironment, Names
+from otel_bridge.bridge.delivery.context import DeliveryRequests, LastWanted, Progress
+from otel_bridge.bridge.delivery.worker import ExporterWorker
+from otel_bridge.bridge.exporters import Names
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, WEBHOOK, RunInfo
-from otel_bridge.otlp.content import Limit
 from otel_bridge.records import Position
 
 _NOWHERE: Final[Mapping[str, str]] = {}
 _WITHOUT_LAST: Final[Mapping[str, LastWanted]] = {}
+
+
+class CreateWorker(Protocol):
+    """Creates the worker of one exporter."""
+
+    def __call__(self, name: str, destination: Mapping[str, str], requests: DeliveryRequests) -> ExporterWorker:
+        """Return the worker of exporter *name*, not yet started.
+
+        Args:
+            name: The exporter.
+            destination: The variables that the run's processes set for it.
+            requests: What it shall deliver.
+        """
+        ...
 
 
 class ExporterSet:
@@ -24,31 +36,13 @@ class ExporterSet:
 
     Args:
         ledger: The run's ledger.
-        places: Environment in which exporters deliver.
-        describe: Describes the run.
-        progressed: Called from a worker's thread after progress.
+        create: Creates the worker of an exporter, not yet started.
         say: Takes one line for the log.
-        forward: Creates the worker of ``otlp``.
-        limit_of: Returns the most characters that a text may have for an exporter.
-        more_comes: Returns whether more records are about to come at once, so that no writer may pause.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        places: ExporterEnvironment,
-        describe: Describe,
-        *,
-        progressed: Callable[[], None],
-        say: Callable[[str], None],
-        forward: Callable[[], ExporterWorker],
-        limit_of: Callable[[str], Limit],
-        more_comes: Callable[[], bool],
-    ) -> None:
+    def __init__(self, ledger: Ledger, create: CreateWorker, say: Callable[[str], None]) -> None:
         self.by_name: dict[str, ExporterWorker] = {}
-        self._ledger, self._places, self._describe = ledger, places, describe
-        self._progressed, self._say, self._forward = progressed, say, forward
-        self._limit_of, self._more_comes = limit_of, more_comes
+        self._ledger, self._create, self._say = ledger, create, say
         self._names: Names = {}
         self._leaving: list[ExporterWorker] = []
         self._marked = frozenset[int](), frozenset[str]()
@@ -84,7 +78,10 @@ class ExporterSet:
             self._leaving.append(worker)
         for name, signals in names.items():
             if name not in self.by_name:
-                self.by_name[name] = self._begun(name, signals, named.get(name, _NOWHERE), last_wanted.get(name))
+                requests = DeliveryRequests(signals, last_wanted.get(name))
+                worker = self._create(name, named.get(name, _NOWHERE), requests)
+                worker.start()
+                self.by_name[name] = worker
             elif self._names[name] != signals:
                 self.by_name[name].set_signals(signals)
             self._names[name] = signals
@@ -162,26 +159,6 @@ class ExporterSet:
         """Wait for all workers until `time.monotonic` is *deadline_s*; return the names of those that hang."""
         workers = {**self.by_name, **{worker.progress.exporter: worker for worker in self._leaving}}
         return [name for name, worker in workers.items() if not worker.join(deadline_s - time.monotonic())]
-
-    def _begun(
-        self, name: str, signals: tuple[str, ...], place: Mapping[str, str], last_wanted: LastWanted | None
-    ) -> ExporterWorker:
-        if name == OTLP:
-            worker = self._forward()
-        else:
-            context = DeliveryContext(
-                name,
-                self._ledger,
-                resolve=lambda: self._places.resolve(name, place),
-                describe=self._describe,
-                say=self._say,
-                limit=lambda: self._limit_of(name),
-                more_comes=self._more_comes,
-            )
-            delivery = Delivery(context, DeliveryRequests(signals, last_wanted))
-            worker = DeliveryWorker(delivery, progressed=self._progressed)
-        worker.start()
-        return worker
 
 
 def _is_done(progress: Progress, position: Position) -> bool:

@@ -7,12 +7,12 @@ not confirm (W&B offline). Never a record that an exporter of the run has not wr
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.requested import RequestedExporters
-from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
@@ -57,37 +57,55 @@ class Eviction:
 
     Args:
         fullness: Measures the directory; shared by its runs.
+        ledger: The run's ledger.
+        view: Reads the ledger.
+        workers: Workers of the run's exporters.
+        requested: What the run's exporters are owed.
+        evicted: Called with a line about what was done when records were evicted.
     """
 
-    def __init__(self, fullness: Fullness) -> None:
-        self._fullness = fullness
+    def __init__(
+        self,
+        fullness: Fullness,
+        ledger: Ledger,
+        view: LedgerView,
+        workers: ExporterSet,
+        requested: RequestedExporters,
+        *,
+        evicted: Callable[[str], None],
+    ) -> None:
+        self._fullness, self._ledger, self._view = fullness, ledger, view
+        self._workers, self._requested, self._evicted = workers, requested, evicted
         self._seen = 0
 
-    def near(self) -> bool:
+    def evict_if_near(self) -> None:
+        """Evict the oldest half of the evictable records when the directory is near its limit."""
+        if self._is_near() and (done := self._make_room()):
+            self._evicted(done)
+
+    def _is_near(self) -> bool:
         """Return whether room is needed; at most once for each count of the directory."""
         counted = self._fullness.counted()
         news, self._seen = counted > self._seen, max(counted, self._seen)
         return news
 
-    def make_room(
-        self, ledger: Ledger, view: LedgerView, workers: Iterable[ExporterWorker], requested: RequestedExporters
-    ) -> str:
+    def _make_room(self) -> str:
         """Evict the oldest half of the evictable records; return a line about what was done, empty when nothing was."""
-        oldest, destinations = view.oldest(), view.destinations()
+        oldest, destinations = self._view.oldest(), self._view.destinations()
         named = [item for item in destinations if item.named]
-        written = min((item.written for item in named), default=ledger.position)
-        durable = min((item.durable for item in named), default=ledger.position)
-        keep_from = requested.keep_from()
+        written = min((item.written for item in named), default=self._ledger.position)
+        durable = min((item.durable for item in named), default=self._ledger.position)
+        keep_from = self._requested.keep_from()
         pinned = [item.durable for item in destinations if not item.named]
         pinned += [] if keep_from is None else [keep_from]
         if (through := _half(oldest, durable)) and any(position < through for position in pinned):
-            ledger.take_from_unnamed(through)
-            requested.evict(through)
+            self._ledger.take_from_unnamed(through)
+            self._requested.evict(through)
             return f"records up to {through} are evicted, although exporters that are no longer named lack them"
         if through := _half(oldest, written):
-            ledger.take_from_unnamed(through)
-            requested.evict(through)
-            for worker in workers:
+            self._ledger.take_from_unnamed(through)
+            self._requested.evict(through)
+            for worker in self._workers.by_name.values():
                 worker.skip_through(through)
             return f"records up to {through} are evicted, although not every tracker's store confirmed them"
         return ""

@@ -35,6 +35,11 @@ class ProcessMonitor:
         self._folder, self._reader, self._own, self._liveness_timeout_ns = folder, reader, own, liveness_timeout_ns
         self._signed_ns = 0
 
+    @property
+    def own_id(self) -> str:
+        """Return the instance id of the bridge's own segment."""
+        return self._own.instance_id
+
     def look(self, now_unix_ns: int) -> bool:
         """Mark processes that died since the last call, for good; return whether any did."""
         died = False

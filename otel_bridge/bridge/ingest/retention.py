@@ -36,9 +36,7 @@ class FolderRetention:
         reader: Reads its segments.
         workers: Workers of its exporters.
         selection: The exporters that it has, and those that it owes records.
-        own_id: Instance id of the bridge's own segments.
         eviction: Evicts records near the limit of the directory.
-        evicted: Called when records were evicted.
         say: Takes one line for the log.
     """
 
@@ -52,15 +50,12 @@ class FolderRetention:
         reader: SegmentReader,
         workers: ExporterSet,
         selection: ExporterSelection,
-        own_id: str,
         eviction: Eviction,
-        evicted: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
         self._folder, self._options = folder, options
         self._ledger, self._view, self._reader = ledger, view, reader
-        self._workers, self._selection, self._eviction = workers, selection, eviction
-        self._own_id, self._evicted, self._say = own_id, evicted, say
+        self._workers, self._selection, self._eviction, self._say = workers, selection, eviction, say
         self._undeletable = ""
 
     def free(self) -> None:
@@ -81,14 +76,14 @@ class FolderRetention:
                 self._say(f"a segment cannot be deleted: {exc}")
         self._prune()
 
-    def free_all(self) -> None:
-        """Delete everything that is no longer needed of a delivered run, including the bridge's own segments."""
+    def free_all(self, own_id: str) -> None:
+        """Delete everything that is no longer needed of a delivered run, and the bridge's own segments, of *own_id*."""
         with contextlib.suppress(JournalError):
             self.free()
             while self._prune():
                 pass
         if OTLP not in self._workers.names and not self._selection.owes_otlp:
-            forget_own(self._folder, self._ledger, self._reader, self._own_id)
+            forget_own(self._folder, self._ledger, self._reader, own_id)
 
     def _delete_segments(self) -> None:
         of_all = OTLP in self._workers.names
@@ -101,11 +96,7 @@ class FolderRetention:
         discarded = [one.through for name, one in requested.given_up.items() if name in self._options.discard]
         if self._workers.unresolved() or not (self._workers.names or discarded):
             return 0
-        if self._eviction.near():
-            done = self._eviction.make_room(self._ledger, self._view, self._workers.by_name.values(), requested)
-            if done:
-                self._say(f"{self._folder.base} is near its limit: {done}")
-                self._evicted()
+        self._eviction.evict_if_near()
         needed = [item.durable for item in self._view.destinations()]
         if (keep_from := requested.keep_from()) is not None:
             needed.append(keep_from)

@@ -6,12 +6,12 @@ import dataclasses
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, cast
 
 from otel_bridge.bridge.delivery.context import Progress
-from otel_bridge.bridge.delivery.requested import DiscardedExporter
 from otel_bridge.bridge.delivery.worker import ExporterWorker
+from otel_bridge.bridge.exporter_selection import ExporterSelection
 from otel_bridge.bridge.ingest.bridge_segment import KIND
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ledger.rows import Destination
@@ -42,8 +42,6 @@ class ReportWriter:
         ledger: Its ledger.
         reader: Its reader.
         describe: Describes the run.
-        owed: Returns the number of records that each inactive exporter is owed.
-        given_up: Returns by exporter the records that it never gets.
         launcher: Whether the bridge is ``otel-bridge run``.
     """
 
@@ -54,14 +52,11 @@ class ReportWriter:
         reader: SegmentReader,
         describe: RunDescription,
         *,
-        owed: Callable[[], Mapping[str, int]],
-        given_up: Callable[[], Mapping[str, DiscardedExporter]],
         launcher: bool,
     ) -> None:
         self._due_s: float | None = 0.0
         self._folder, self._ledger, self._reader, self._describe = folder, ledger, reader, describe
         self._launcher = launcher
-        self._owed, self._given_up = owed, given_up
         self._view = ledger.view()
         self._written_s = float("-inf")
         self._rates = Rates()
@@ -73,11 +68,20 @@ class ReportWriter:
         if self._due_s is None:
             self._due_s = time.monotonic()
 
-    def write(self, workers: Mapping[str, ExporterWorker], *, ended: bool, settled: bool, now: bool = False) -> None:
+    def write(
+        self,
+        workers: Mapping[str, ExporterWorker],
+        selection: ExporterSelection,
+        *,
+        ended: bool,
+        settled: bool,
+        now: bool = False,
+    ) -> None:
         """Write the report when it is due.
 
         Args:
             workers: The workers by exporter.
+            selection: What other exporters are owed, and never get.
             ended: Whether all records are delivered and the run is ended in every tracker.
             settled: Whether no exporter is about to reach the last position. Otherwise the report waits a moment for
                 it, so that an awaited report is not delayed by an earlier one.
@@ -93,7 +97,7 @@ class ReportWriter:
             return
         self._due_s, self._written_s = None, seen_s  # before the report is built: later changes make it due again
         try:
-            report = self._report(workers, ended)
+            report = self._report(workers, selection, ended)
             write_report(self._folder, report)
         except JournalError:
             self._due_s = seen_s
@@ -104,7 +108,7 @@ class ReportWriter:
         """Close the connection to the ledger."""
         self._view.close()
 
-    def _report(self, workers: Mapping[str, ExporterWorker], ended: bool) -> Report:
+    def _report(self, workers: Mapping[str, ExporterWorker], selection: ExporterSelection, ended: bool) -> Report:
         # States before numbers: an exporter shown as writing may be done by then, but never the reverse.
         progress = {name: worker.progress for name, worker in workers.items()}
         ids = {name: worker.destination_id for name, worker in workers.items()}
@@ -113,7 +117,7 @@ class ReportWriter:
         translator, state, host = self._reader.translator, self._reader.state, this_host()
         run = self._describe.brief(state.get("run"))
         held = translator.waiting_rows_of()
-        owed, given_up = dict(self._owed()), self._given_up()
+        owed, given_up = selection.owed(), selection.requested.all_given_up()
         return Report(
             time_unix_ns=time.time_ns(),
             project=run.project,

@@ -256,9 +256,9 @@ class ActiveRuns:
             self._say(f"{folder.run_id}: {line}")
 
         lock = self._idle_runs.take(folder.path)
-        run = RunBridge(folder, self._options, wake=self._wake, say=say, lock=lock, fullness=self._fullness_of(folder))
+        fullness = self._fullness_of(folder)
         try:
-            run.open()
+            run = RunBridge.open(folder, self._options, wake=self._wake, say=say, lock=lock, fullness=fullness)
         except (FolderLockedError, FormatVersionError) as exc:
             self.failures.report(folder.path, f"{folder.run_id}: {exc}")
             self._put_off(folder, str(exc), AGAIN_S)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from otel_bridge.bridge.run_pipeline import RunPipeline
+from otel_bridge.bridge.serving.shutdown import ShutdownState
 from otel_bridge.journal.control import ControlRequest, delete_control_request, receive_control
 from otel_bridge.journal.folder import RunFolder
+from otel_bridge.records import Status
+from otel_bridge.translation.state import count
 
 
 class ControlRequests:
@@ -16,39 +20,44 @@ class ControlRequests:
 
     Args:
         folder: The run folder.
-        actions: Kind to the function that carries out a request of that kind.
-        is_done: Returns whether a request that was carried out is done.
-        malformed: Called with the problem of a request that cannot be carried out.
+        pipeline: Parts of the run, which carry the requests out.
+        shutdown: Shutdown requests of the run.
+        say: Takes one line for the log.
+
+    Attributes:
+        handed_over: Whether another bridge requested the folder.
+        unanswered: Whether carrying out a request failed, so that the request is received again.
     """
 
     def __init__(
-        self,
-        folder: RunFolder,
-        actions: Mapping[str, Callable[[ControlRequest], None]],
-        *,
-        is_done: Callable[[ControlRequest], bool],
-        malformed: Callable[[str], None],
+        self, folder: RunFolder, pipeline: RunPipeline, shutdown: ShutdownState, say: Callable[[str], None]
     ) -> None:
-        self._folder, self._actions, self._is_done, self._malformed = folder, actions, is_done, malformed
+        self._folder, self._pipeline, self._shutdown, self._say = folder, pipeline, shutdown, say
         self._acted_on: dict[str, ControlRequest] = {}
-        self._unanswered = False
+        self._dead_letters: dict[str, Sequence[int]] = {}
+        self.unanswered = self.handed_over = False
 
     @property
-    def unanswered(self) -> bool:
-        """Return whether carrying out a request failed, so that the request is received again."""
-        return self._unanswered
+    def retries_dead_letters(self) -> bool:
+        """Return whether dead letters wait for `retry_dead_letters`."""
+        return bool(self._dead_letters)
 
     def receive(self) -> None:
-        """Carry out every new request; an exception of an action leaves the request unanswered."""
+        """Carry out every new request; an exception leaves the request unanswered."""
         found = receive_control(self._folder, self._malformed, self._acted_on)
-        self._unanswered = bool(found)
+        self.unanswered = bool(found)
         for request in found:
             if request.kind != "handover" or delete_control_request(self._folder, request):
-                self._actions[request.kind](request)
+                self._carry_out(request)
                 self._acted_on[request.name] = request
-        self._unanswered = False
+        self.unanswered = False
         if self._acted_on:
             self.delete_done()
+
+    def retry_dead_letters(self) -> None:
+        """Give the dead letters of a retry to their exporters, which have been chosen by now."""
+        dead_letters, self._dead_letters = self._dead_letters, {}
+        self._pipeline.workers.retry_dead_letters(dead_letters)
 
     def delete_done(self, *, all_of: bool = False) -> None:
         """Delete the requests that are done; with *all_of* also those that cannot be carried out now."""
@@ -57,3 +66,42 @@ class ControlRequests:
                 delete_control_request(self._folder, request)
                 if not (self._folder.control_dir / name).exists():  # otherwise it would be carried out again
                     del self._acted_on[name]
+
+    def _carry_out(self, request: ControlRequest) -> None:
+        match request.kind:
+            case "retry":
+                self._dead_letters |= request.dead_letters
+                self._pipeline.workers.notify(retry=True)
+            case "handover":
+                self.handed_over = True
+            case "finish":
+                self._finish(request.values)
+            case "discard":
+                self._discard(request)
+        self._pipeline.report.set_due()
+
+    def _finish(self, values: Mapping[str, object]) -> None:
+        try:
+            self._shutdown.request(Status(str(values.get("status", Status.FINISHED.value))))
+        except ValueError as exc:
+            self._malformed(f"finish: {exc}")
+
+    def _discard(self, request: ControlRequest) -> None:
+        exporter, ledger = request.values.get("exporter"), self._pipeline.ledger
+        if request.values.get("what") == "waiting":
+            ledger.take_from_unnamed(ledger.position)
+        else:
+            ledger.discard_dead_letters(None if exporter is None else str(exporter), request.dead_letters)
+
+    def _malformed(self, what: str) -> None:
+        """Count and report a malformed request; other requests are carried out."""
+        count(self._pipeline.reader.state, "control_request")
+        self._say(f"a control request is left out: {what}")
+
+    def _is_done(self, request: ControlRequest) -> bool:
+        if request.kind == "finish":
+            return self._shutdown.asked is None
+        if request.kind == "retry":
+            workers = self._pipeline.workers.by_name.values()
+            return not (self._dead_letters or any(worker.dead_letters_waiting() for worker in workers))
+        return True

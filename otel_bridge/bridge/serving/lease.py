@@ -25,29 +25,49 @@ class FolderLease:
 
     Args:
         folder: The run folder.
-        lock: Its lock, if this process already holds it.
+        lock: Its lock, which this process holds.
         say: Takes one line for the log.
 
     Attributes:
         lost: Whether the folder was deleted; a folder at its path now belongs to another bridge.
     """
 
-    def __init__(self, folder: RunFolder, lock: RecordLock | None, say: Callable[[str], None]) -> None:
-        self._folder, self._lock, self._say = folder, lock, say
+    def __init__(self, folder: RunFolder, lock: RecordLock, say: Callable[[str], None]) -> None:
+        self._folder, self._say = folder, say
+        self._lock: RecordLock | None = lock
         self._beat_s = 0.0
         self.lost = False
 
-    def take(self, options: BridgeOptions) -> None:
-        """Take the lock, from another bridge if *options* allow that.
+    @classmethod
+    def take(
+        cls, folder: RunFolder, options: BridgeOptions, say: Callable[[str], None], *, lock: RecordLock | None = None
+    ) -> FolderLease:
+        """Return the lease of *folder*, taken from another bridge if *options* allow that.
+
+        Args:
+            folder: The run folder.
+            options: Options of its bridge.
+            say: Takes one line for the log.
+            lock: The folder's lock, if this process already holds it; released when the lease is not returned.
 
         Raises:
             FolderLockedError: Another bridge has the folder and keeps it.
-            JournalError: The folder cannot be locked.
+            FormatVersionError: Another version wrote the folder.
+            JournalError: The folder cannot be used.
         """
-        if self._lock is None or not self._lock.held():
-            if self._lock is not None:  # the lock of a folder that was deleted
-                self._lock.release()
-            self._lock = take_lock(self._folder, options, self._say)
+        try:
+            folder.check_owner()
+            folder.check_format()
+            held = lock is not None and lock.held()
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
+        if lock is not None and held:
+            return cls(folder, lock, say)
+        if lock is not None:  # the lock of a folder that was deleted
+            lock.release()
+        return cls(folder, take_lock(folder, options, say), say)
 
     def kept(self) -> bool:
         """Return whether the folder is still held; a deleted folder is reported once."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
+from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
-from otel_bridge.bridge.delivery.worker import ExporterWorker
+from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
 from otel_bridge.bridge.exporters import ExporterEnvironment
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
@@ -57,19 +59,13 @@ def test_an_exporter_that_gets_its_destination_while_others_are_named_is_named_t
 
 
 def lanes_of(ledger: Ledger, places: ExporterEnvironment) -> ExporterSet:
-    def no_lane() -> ExporterWorker:
-        raise AssertionError("nothing is forwarded here")
-
     def describe(view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
         return 0, RunInfo("r", "p", "n", Path(), reopened=reopened)
 
-    return ExporterSet(
-        ledger,
-        places,
-        describe,
-        progressed=lambda: None,
-        say=lambda _: None,
-        forward=no_lane,
-        limit_of=lambda _: None,
-        more_comes=lambda: False,
-    )
+    def create(name: str, destination: Mapping[str, str], requests: DeliveryRequests) -> ExporterWorker:
+        context = DeliveryContext(
+            name, ledger, resolve=lambda: places.resolve(name, destination), describe=describe, say=lambda _: None
+        )
+        return DeliveryWorker(Delivery(context, requests), progressed=lambda: None)
+
+    return ExporterSet(ledger, create, lambda _: None)

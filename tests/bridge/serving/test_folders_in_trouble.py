@@ -29,8 +29,7 @@ from support.otlp.otlp_samples import RUN
 
 def test_a_full_ledger_keeps_everything_in_the_segments_until_there_is_room(tmp_path: Path) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
-    bridge = RunBridge(folder, options(("memory", recorder)), wake=lambda: None, say=lambda line: None)
-    bridge.open()
+    bridge = RunBridge.open(folder, options(("memory", recorder)), wake=lambda: None, say=lambda line: None)
     process = Process.start(folder, "memory")
     process.log(2000)
     with bridge.ledger.database.transaction() as sql:
@@ -253,8 +252,7 @@ def test_a_torn_tail_of_a_dead_process_is_cut_and_the_rows_before_it_arrive(tmp_
     with path.open("ab") as file:
         file.write(path.read_bytes()[-50:-10])
 
-    bridge = RunBridge(folder, options(("memory", recorder)), wake=lambda: None, say=lambda line: None)
-    bridge.open()
+    bridge = RunBridge.open(folder, options(("memory", recorder)), wake=lambda: None, say=lambda line: None)
     until(lambda: bridge.poll() or (len(recorder.run(RUN).rows) == 3 and path.stat().st_size == size))
 
     assert bridge.reader.state.get("drop/segment_gaps") is None

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -62,10 +63,11 @@ def test_more_live_runs_than_may_be_at_work_are_all_delivered_and_rows_that_come
     folders, processes = started(tmp_path, 12)
     opened = RunBridge.open
 
-    def counted(run: RunBridge) -> None:
+    def counted(*args: Any, **options: Any) -> RunBridge:
         nonlocal most
-        opened(run)
+        run = opened(*args, **options)
         most = max(most, host.state().runs_open)
+        return run
 
     monkeypatch.setattr(RunBridge, "open", counted)
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, max_open_runs=2)) as host:
@@ -137,10 +139,10 @@ def test_a_run_that_cannot_be_opened_for_want_of_files_waits_and_the_others_go_o
         process.log(1)
     opened = RunBridge.open
 
-    def failing(run: RunBridge) -> None:
-        if run.folder.path == folders[1].path and next(failures, None) is not None:
+    def failing(folder: RunFolder, *args: Any, **options: Any) -> RunBridge:
+        if folder.path == folders[1].path and next(failures, None) is not None:
             raise OSError(errno.EMFILE, "Too many open files")
-        opened(run)
+        return opened(folder, *args, **options)
 
     monkeypatch.setattr(RunBridge, "open", failing)
     lines = list[str]()
@@ -160,10 +162,10 @@ def test_a_run_that_cannot_be_opened_is_tried_again_and_the_others_go_on(
         process.log(1)
     opened = RunBridge.open
 
-    def failing(run: RunBridge) -> None:
-        if run.folder.path == folders[0].path and next(failures, None) is not None:
+    def failing(folder: RunFolder, *args: Any, **options: Any) -> RunBridge:
+        if folder.path == folders[0].path and next(failures, None) is not None:
             raise PermissionError(errno.EACCES, "Permission denied")
-        opened(run)
+        return opened(folder, *args, **options)
 
     monkeypatch.setattr(RunBridge, "open", failing)
     lines = list[str]()

@@ -42,8 +42,9 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
         for before in bridges:
             before.close(time.monotonic() + 5)
         bridges.clear()
-        bridge = RunBridge(run_folder(tmp_path), options(*recorders.items()), wake=lambda: None, say=lambda _: None)
-        bridge.open()
+        bridge = RunBridge.open(
+            run_folder(tmp_path), options(*recorders.items()), wake=lambda: None, say=lambda _: None
+        )
         bridges.append(bridge)
         return bridge
 
@@ -234,8 +235,7 @@ def test_what_waits_when_the_disk_is_full_is_released_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
-    bridge = RunBridge(folder, _patient(recorder), wake=lambda: None, say=lambda line: None)
-    bridge.open()
+    bridge = RunBridge.open(folder, _patient(recorder), wake=lambda: None, say=lambda line: None)
     process = Process.start(folder, "memory")
     _append_rollouts(process, 12)
     until(lambda: not bridge.poll() and bridge.reader.translator.waiting().rollouts == 12)
