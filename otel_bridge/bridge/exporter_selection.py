@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
-from otel_bridge.bridge.delivery.context import LastWanted
+from otel_bridge.bridge.delivery.context import LastWanted, Names
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
-from otel_bridge.bridge.delivery.requested import RequestedExporters
-from otel_bridge.bridge.exporters import Names, chosen, other_traces, places_named, together
+from otel_bridge.bridge.exporter_environment import chosen, other_traces, places_named, together
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.requested_exporters import RequestedExporters
 from otel_bridge.exporter import OTLP, SIGNALS, WEBHOOK
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.translation.options import OtherTraces

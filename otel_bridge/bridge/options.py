@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from otel_bridge import settings
-from otel_bridge.bridge.exporters import ExporterEnvironment, Load
+from otel_bridge.bridge.exporter_environment import ExporterEnvironment, Load
 from otel_bridge.exporter import load as load_exporter
 from otel_bridge.translation.options import TranslationOptions
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeOptions:
-    """Holds the options of every run folder that one process serves.
+    """Holds the options of every run folder that one process serves: a plain value, with a field for each option.
 
     Attributes:
         places: Environment in which exporters deliver.

@@ -232,8 +232,8 @@ class RunBridge:
             unread=not self.reader.caught_up,
             status=self.reader.translator.status(),
             position=position,
-            rows=self.ledger.rows,
-            rollouts=self.ledger.rollouts,
+            rows=self.ledger.counts.rows,
+            rollouts=self.ledger.counts.rollouts,
             exporters=self.progress(),
             reason=self._left_as_it_is(),
             owed=self.pipeline.selection.owed() if self.pipeline.selection.chosen else {},
@@ -241,7 +241,7 @@ class RunBridge:
 
     def _left_as_it_is(self) -> str:
         """Return which processes' segments a newer version wrote; empty when all can be read."""
-        refused = sorted(name for name, tail in self.reader.tails.items() if tail.refused)
+        refused = sorted(name for name, tail in self.reader.tails.items() if tail.segments.refused)
         return f"a newer version wrote the segments of {', '.join(refused)}; upgrade otel-bridge" if refused else ""
 
     def progress(self) -> dict[str, Progress]:

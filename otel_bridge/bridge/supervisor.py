@@ -55,6 +55,45 @@ class SupervisorState:
     failures: int
 
 
+class _Snapshots:
+    """Keeps the status of every run, taken rarely, because thousands of runs take long. One thread takes, any reads."""
+
+    def __init__(self) -> None:
+        self.newest: dict[str, RunStatus] = {}
+        self._due_s = float("-inf")
+
+    def take(self, runs: ActiveRuns, *, now: bool = True) -> None:
+        """Take the status of *runs*; without *now* only when it is due."""
+        began_s = time.monotonic()
+        if now or began_s >= self._due_s:
+            self.newest = runs.remaining()
+            self._due_s = time.monotonic() + max(_SNAPSHOT_S, _SNAPSHOT_COST * (time.monotonic() - began_s))
+
+
+class _PollPace:
+    """Determines when the runs are polled again. One thread.
+
+    Args:
+        poll_s: Seconds between the starts of two polls, at least.
+    """
+
+    def __init__(self, poll_s: float) -> None:
+        self._least_s = self._every_s = poll_s
+        self._polled_s = float("-inf")
+
+    def wait_s(self) -> float:
+        """Return the seconds until the next poll is due."""
+        return max(self._polled_s + self._every_s - time.monotonic(), 0.0)
+
+    def poll(self, runs: ActiveRuns) -> bool:
+        """Poll *runs*; return whether there is more to do at once."""
+        self._polled_s = time.monotonic()
+        more = runs.poll()
+        took_s = time.monotonic() - self._polled_s
+        self._every_s = max(self._least_s, _POLL_COST * took_s if len(runs) > 1 else 0)
+        return more
+
+
 class BridgeSupervisor:
     """Serves run folders until it is stopped. Its public methods may be called from any thread.
 
@@ -90,9 +129,7 @@ class BridgeSupervisor:
         self._requests: deque[Callable[[], None]] = deque()
         self._stop_by_s: float | None = None
         self._ended = threading.Event()
-        self._snapshot: dict[str, RunStatus] = {}
-        self._snapshot_s = self._polled_s = float("-inf")
-        self._poll_s = options.poll_s
+        self._snapshots, self._pace = _Snapshots(), _PollPace(options.poll_s)
         self._thread = threading.Thread(target=self.serve, name="otel-bridge", daemon=True)
 
     # --- for any thread -----------------------------------------------------------------------------------------------
@@ -118,7 +155,7 @@ class BridgeSupervisor:
 
     def progress(self) -> dict[str, RunStatus]:
         """Return the status of every run since the start, by run id; 0.1 s old, older with thousands of runs."""
-        return self._snapshot
+        return self._snapshots.newest
 
     def wait(self, timeout_s: float, *, on_progress: Callable[[dict[str, RunStatus]], None] = lambda _: None) -> bool:
         """Wait until no folder has anything left to do: all is delivered and ended, or parked.
@@ -135,7 +172,7 @@ class BridgeSupervisor:
             idle: list[bool] = []
             self._request(partial(self._answer_idle, idle))
             self._ended.wait(min(0.2, max(deadline - time.monotonic(), 0.0)))
-            on_progress(self._snapshot)
+            on_progress(self._snapshots.newest)
             if any(idle):
                 return True
             if time.monotonic() >= deadline:
@@ -151,7 +188,7 @@ class BridgeSupervisor:
         self.request_stop(deadline_s)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(deadline_s + CLOSE_S)
-        return self._snapshot
+        return self._snapshots.newest
 
     def request_stop(self, deadline_s: float = CLOSE_S) -> None:
         """Request `stop` and return at once; safe in a signal handler."""
@@ -205,7 +242,7 @@ class BridgeSupervisor:
                     if self._until_done and self._runs.nothing_left():
                         break
                     self._heartbeat.round_done()
-                    pause_s = 0.0 if more else max(self._polled_s + self._poll_s - time.monotonic(), 0.0)
+                    pause_s = 0.0 if more else self._pace.wait_s()
                 except Exception as exc:  # noqa: BLE001  # no error may end the only thread that reads
                     more, pause_s = False, self._heartbeat.round_failed(exc)
                 if pause_s:
@@ -215,41 +252,30 @@ class BridgeSupervisor:
             self._end()
 
     def _round(self, more: bool) -> bool:
-        now = time.monotonic()
         self._heartbeat.beat()
         while self._requests:
             self._requests.popleft()()
             more = True
         more |= self._runs.allow_leave()
         more |= self._runs.find()
-        if more or now - self._polled_s >= self._poll_s:
-            self._polled_s = now
-            more = self._runs.poll()
-            self._poll_s = max(
-                self._options.poll_s, _POLL_COST * (time.monotonic() - now) if len(self._runs) > 1 else 0
-            )
+        if more or not self._pace.wait_s():
+            more = self._pace.poll(self._runs)
         else:
             self._runs.write_reports()  # woken by a worker after progress
-        if now >= self._snapshot_s:
-            self._take_snapshot()
+        self._snapshots.take(self._runs, now=False)
         return more
 
     def _end(self) -> None:
         deadline_s = self._stop_by_s or time.monotonic() + CLOSE_S
         try:
-            self._take_snapshot()
+            self._snapshots.take(self._runs)
             self._runs.close_all(deadline_s)
-            self._take_snapshot()
+            self._snapshots.take(self._runs)
         except Exception as exc:  # noqa: BLE001  # callers that wait for the end must be woken
             self._say(f"the shutdown failed: {type(exc).__name__}: {exc}")
         finally:
             self._heartbeat.end()
             self._ended.set()
-
-    def _take_snapshot(self) -> None:
-        began_s = time.monotonic()
-        self._snapshot = self._runs.remaining()
-        self._snapshot_s = time.monotonic() + max(_SNAPSHOT_S, _SNAPSHOT_COST * (time.monotonic() - began_s))
 
     def _request(self, request: Callable[[], None]) -> None:
         self._requests.append(request)
@@ -258,7 +284,7 @@ class BridgeSupervisor:
     def _answer_idle(self, answer: list[bool]) -> None:
         idle = self._runs.idle()
         if idle:
-            self._take_snapshot()
+            self._snapshots.take(self._runs)
         answer.append(idle)
 
     def _say(self, line: str) -> None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo
 from otel_bridge.otlp.content import Limit
 from otel_bridge.records import Position, Status
+
+Names: TypeAlias = dict[str, tuple[str, ...]]
+"""Exporter to the signals that it is named for."""
 
 
 class Describe(Protocol):
@@ -143,7 +146,7 @@ class DeliveryRequests:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Describes the progress of one exporter, for the report.
+    """Describes the progress of one exporter, for the report: a plain value, with a field for each number shown.
 
     Attributes:
         state: ``idle``, ``writing``, ``retrying``, ``blocked`` or ``ended``.

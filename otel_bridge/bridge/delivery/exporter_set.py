@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from otel_bridge.bridge.delivery.context import DeliveryRequests, LastWanted, Progress
+from otel_bridge.bridge.delivery.context import DeliveryRequests, LastWanted, Names, Progress
 from otel_bridge.bridge.delivery.worker import ExporterWorker
-from otel_bridge.bridge.exporters import Names
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, WEBHOOK, RunInfo
 from otel_bridge.records import Position

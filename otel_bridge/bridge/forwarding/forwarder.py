@@ -14,40 +14,49 @@ from typing import Final
 from otel_bridge.bridge.delivery.context import LastWanted, Progress
 from otel_bridge.bridge.delivery.retry import Backoff
 from otel_bridge.bridge.delivery.worker import DeliveryThread
-from otel_bridge.bridge.forwarding.client import Client, client_for
-from otel_bridge.bridge.forwarding.endpoint import endpoint_for, unset_without_grpc
-from otel_bridge.bridge.forwarding.request_split import halves
-from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies
-from otel_bridge.bridge.ingest.segment_tailer import ForwardedSegments, FramesToForward
+from otel_bridge.bridge.forwarding.requests import bodies
+from otel_bridge.bridge.forwarding.segments import ForwardedSegments
+from otel_bridge.bridge.forwarding.sender import RequestSender, destination
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.errors import (
     BlockedError,
     ConfigError,
     FormatVersionError,
     JournalError,
-    PermanentError,
     RetryableError,
 )
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.frames import Signal
 from otel_bridge.records import Position
-from otel_bridge.request_size import RequestSize
 from otel_bridge.text.printable import shown
 
 BLOCKED_S: Final = 60.0
 _NEWS_S: Final = 1.0
-_WHOLE_BYTES: Final = 64 << 10
-"""Size down to which refused requests are split, or down to one span or record: other ends accept that much."""
-_NO_GRPC: Final = (
-    "otlp goes by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL is unset, and gRPC, the default, needs "
-    "pip install 'otel-bridge[collector]'"
-)
-_SIGNALS: Final = {Signal.METRICS: "metrics", Signal.TRACES: "traces", Signal.LOGS: "logs"}
-_THIRD_PARTY_HINT: Final = (
-    "otlp: the other end is not otel-bridge; before Prometheus delete the attribute rl.step there "
-    '(processor transform: delete_key(attributes, "rl.step")), or each step becomes a series of its own'
-)
+
+
+class ForwardRetry:
+    """Counts failed requests, and decides when the next is due. The worker's thread changes it, any thread reads it."""
+
+    def __init__(self) -> None:
+        self._backoff = Backoff()
+        self._failed_s, self._requested_time = 0.0, False
+
+    def failed(self, exc: RetryableError) -> float:
+        """Count a failed request; return the seconds to wait, at least as long as the other end requested."""
+        self._failed_s, self._requested_time = time.monotonic(), exc.retry_after_s is not None
+        return self._backoff.failed(exc.retry_after_s)
+
+    def failed_strangely(self) -> float:
+        """Count an error that is not an outcome of a request; return the seconds to wait."""
+        return self._backoff.failed(None)
+
+    def succeeded(self) -> None:
+        """Reset the count."""
+        self._backoff.succeeded()
+
+    def may_retry_for_news(self) -> bool:
+        """Return whether new data ends the wait: at most once a second, and not if the other end requested time."""
+        return not self._requested_time and time.monotonic() - self._failed_s >= _NEWS_S
 
 
 class Forwarder:
@@ -74,16 +83,13 @@ class Forwarder:
         say: Callable[[str], None],
         progressed: Callable[[], None],
     ) -> None:
-        self.progress = Progress(OTLP, destination=_place(env), resolved=True)
-        self._folder, self._ledger, self._env = folder, ledger, env
+        self.progress = Progress(OTLP, destination=destination(env), resolved=True)
+        self._folder, self._ledger = folder, ledger
         self._every_process, self._say, self._progressed = every_process, say, progressed
         self._followers: dict[str, ForwardedSegments] = {}
-        self._taken: dict[str, tuple[int, int]] = {}
-        self._clients: dict[Signal, Client] = {}
-        self._backoff = Backoff()
-        self._size = RequestSize(REQUEST_BYTES, least=_WHOLE_BYTES)
-        self._hinted = False
-        self._failed_s, self._asked_to_wait = 0.0, False
+        self._unstored: dict[str, tuple[int, int]] = {}
+        self._sender = RequestSender(env, folder.run_id, refused=self._refused, say=say)
+        self._retry = ForwardRetry()
         self._thread = DeliveryThread(
             self._step_and_notify, failed=self._failed_strangely, ended=self._close, name="forward-otlp"
         )
@@ -98,8 +104,7 @@ class Forwarder:
                 )
         finally:
             view.close()
-        if unset_without_grpc(self._env):
-            self._say(_NO_GRPC)
+        self._sender.report_protocol()
         self._thread.start()
 
     def notify(self, *, retry: bool = False) -> None:
@@ -107,8 +112,7 @@ class Forwarder:
 
         New data retries it at once too, at most once a second, unless the other end asked for time.
         """
-        rested = not self._asked_to_wait and time.monotonic() - self._failed_s >= _NEWS_S
-        self._thread.notify(retry=retry or (self.progress.state == "retrying" and rested))
+        self._thread.notify(retry=retry or (self.progress.state == "retrying" and self._retry.may_retry_for_news()))
 
     def set_signals(self, signals: tuple[str, ...]) -> None:
         """Read the segments again: each process's own segment determines which signals it sends."""
@@ -149,8 +153,7 @@ class Forwarder:
         return wait_s, wait_s is None
 
     def _close(self) -> None:
-        for client in self._clients.values():
-            client.close()
+        self._sender.close()
 
     def _step(self) -> float | None:
         """Forward the data of every process once; return the seconds to wait, ``None`` until new data arrives."""
@@ -160,8 +163,7 @@ class Forwarder:
                 self._show(state="writing")
                 return 0.0
         except RetryableError as exc:
-            self._failed_s, self._asked_to_wait = time.monotonic(), exc.retry_after_s is not None
-            return self._failed("retrying", str(exc), "", self._backoff.failed(exc.retry_after_s))
+            return self._failed("retrying", str(exc), "", self._retry.failed(exc))
         except BlockedError as exc:
             return self._failed("blocked", str(exc), exc.help, BLOCKED_S)
         except ConfigError as exc:
@@ -183,7 +185,7 @@ class Forwarder:
                 )
         for gone in self._followers.keys() - newest.keys():
             del self._followers[gone]
-            self._taken.pop(gone, None)
+            self._unstored.pop(gone, None)
         return newest
 
     def _forward_all(self) -> bool:
@@ -200,16 +202,20 @@ class Forwarder:
                 return True
             follower = self._followers[instance_id]
             try:
-                taken = follower.read(last_number, limit_bytes=self._size.now, every_process=self._every_process)
+                taken = follower.read(
+                    last_number, limit_bytes=self._sender.limit_bytes, every_process=self._every_process
+                )
             except FormatVersionError:  # a newer version's: left as it is; the reader reports it
                 continue
             except JournalError as exc:
                 unread = exc
                 continue
             if taken is not None:
-                self._send(taken)
+                for signal, datas in bodies(taken.parts):
+                    self._sender.send(signal, datas)
+                    self._retry.succeeded()
                 follower.done(taken)
-                self._taken[instance_id] = taken.number, taken.offset
+                self._unstored[instance_id] = taken.number, taken.offset
                 self._note()
                 moved = True
         if unread is not None and not moved:
@@ -221,53 +227,12 @@ class Forwarder:
 
         This includes processes of which the reader has committed nothing yet: else their segments would be sent again.
         """
-        for instance_id, (number, offset) in list(self._taken.items()):
+        for instance_id, (number, offset) in list(self._unstored.items()):
             if self._ledger.forwarded(instance_id, number, offset):
-                del self._taken[instance_id]
+                del self._unstored[instance_id]
 
-    def _send(self, taken: FramesToForward) -> None:
-        for signal, datas in bodies(taken.parts):
-            self._send_parts(signal, datas)
-            self._backoff.succeeded()
-
-    def _send_parts(self, signal: Signal, datas: Sequence[bytes]) -> None:
-        """Send *datas* as one request; items that are refused for good are found by halving and left out.
-
-        After a request that timed out, *datas* are sent in several requests.
-        """
-        size = sum(map(len, datas))
-        if size > self._size.now and size > _WHOLE_BYTES:
-            pieces = datas if len(datas) > 1 else halves(signal, datas[0])
-            if len(pieces) > 1:
-                middle = len(pieces) // 2
-                self._send_parts(signal, pieces[:middle])
-                self._send_parts(signal, pieces[middle:])
-                return
-        try:
-            with self._size.request(size):
-                reply = self._client(signal).send(b"".join(datas), self._folder.run_id)
-        except PermanentError as exc:
-            if len(datas) == 1 and len(datas[0]) > _WHOLE_BYTES:
-                datas = halves(signal, datas[0]) or datas
-            if len(datas) == 1:
-                self._say(f"otlp: a record of {len(datas[0])} bytes was refused for good: {exc}")
-                self._show(dead_letters=self.progress.dead_letters + 1)
-                return
-            middle = len(datas) // 2
-            self._send_parts(signal, datas[:middle])
-            self._send_parts(signal, datas[middle:])
-            return
-        if reply.rejected:
-            self._say(f"otlp: the other end refused {reply.rejected} of a request's items: {reply.message}")
-            self._show(dead_letters=self.progress.dead_letters + reply.rejected)
-        if not reply.from_bridge and not self._hinted:
-            self._hinted = True
-            self._say(_THIRD_PARTY_HINT)
-
-    def _client(self, signal: Signal) -> Client:
-        if signal not in self._clients:
-            self._clients[signal] = client_for(endpoint_for(_SIGNALS[signal], self._env))
-        return self._clients[signal]
+    def _refused(self, count: int) -> None:
+        self._show(dead_letters=self.progress.dead_letters + count)
 
     def _failed(self, state: str, reason: str, help_text: str, wait_s: float) -> float:
         reason, help_text = shown(reason), shown(help_text)
@@ -281,7 +246,7 @@ class Forwarder:
 
     def _failed_strangely(self, exc: BaseException) -> float:
         """Handle an error that is not an outcome of a request: shown as retrying, tried again with backoff."""
-        wait_s = self._failed("retrying", f"{type(exc).__name__}: {exc}", "", self._backoff.failed(None))
+        wait_s = self._failed("retrying", f"{type(exc).__name__}: {exc}", "", self._retry.failed_strangely())
         self._progressed()
         return wait_s
 
@@ -291,14 +256,3 @@ class Forwarder:
         changed = dataclasses.replace(self.progress, **changes)  # type: ignore[arg-type]  # fields by name
         if changed != self.progress:
             self.progress = changed
-
-
-def _place(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the addresses that it sends to, as the report shows them."""
-    places: dict[str, str] = {}
-    for signal in _SIGNALS.values():
-        try:
-            places[signal] = endpoint_for(signal, env).address
-        except ConfigError:  # noqa: PERF203  # three signals
-            continue
-    return places

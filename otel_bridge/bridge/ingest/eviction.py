@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
-from otel_bridge.bridge.delivery.requested import RequestedExporters
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.requested_exporters import RequestedExporters
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.quota import Quota
 

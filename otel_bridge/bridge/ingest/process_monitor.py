@@ -45,17 +45,21 @@ class ProcessMonitor:
         died = False
         for tail in self._reader.tails.values():
             header = tail.header
-            if tail.dead or header is None:
+            if tail.segments.dead or header is None:
                 continue
             if not self._is_alive(header, now_unix_ns):
-                tail.mark_dead(local=header.boot_id == this_host().boot_id)
+                tail.segments.mark_dead(local=header.boot_id == this_host().boot_id)
                 died = True
         return died
 
     def living(self) -> list[SegmentHeader]:
         """Return the headers of living processes, without the bridge's; these keep a run open and name exporters."""
         tails = self._reader.tails.values()
-        return [tail.header for tail in tails if tail.header is not None and not tail.dead and tail.header.kind != KIND]
+        return [
+            tail.header
+            for tail in tails
+            if tail.header is not None and not tail.segments.dead and tail.header.kind != KIND
+        ]
 
     def headers(self) -> list[SegmentHeader]:
         """Return the headers of all processes that still have segments, including dead ones."""
@@ -73,7 +77,7 @@ class ProcessMonitor:
         self.look(time.time_ns())
         others = [tail for name, tail in self._reader.tails.items() if name != header.instance_id]
         asking = [tail for tail in others if tail.header is None or any(tail.header.exporters.values())]
-        return all(tail.dead and not tail.moved and not tail.behind() for tail in asking)
+        return all(tail.segments.dead and not tail.moved and not tail.behind() for tail in asking)
 
     def write_end_events(self, spared_pid: int = 0) -> bool:
         """Append the end of each process that died without sending one; return whether any was appended.
@@ -91,7 +95,7 @@ class ProcessMonitor:
             if tail.ended or not tail.used_up or _is_spared(tail, spared_pid):
                 continue
             if tail.header is not None and self._is_open(tail):
-                self._own.end(tail.header, Status.KILLED, tail.last_append_ns or tail.header.created_unix_ns)
+                self._own.end(tail.header, Status.KILLED, tail.cursor.last_append_ns or tail.header.created_unix_ns)
                 appended = True
             tail.mark_ended()
         return appended
@@ -99,7 +103,9 @@ class ProcessMonitor:
     def has_unreported_ends(self) -> bool:
         """Return whether an end must still be appended, or read."""
         tails = self._reader.tails.values()
-        return any(tail.dead and not tail.refused and not (tail.ended and tail.used_up) for tail in tails)
+        return any(
+            tail.segments.dead and not tail.segments.refused and not (tail.ended and tail.used_up) for tail in tails
+        )
 
     def end_open(self, status: Status, spared_pid: int = 0) -> None:
         """Append the end of every living process that has not ended, and of *spared_pid*; raises `JournalError`.
@@ -109,7 +115,7 @@ class ProcessMonitor:
         for tail in self._reader.tails.values():
             if tail.header is None or not self._is_open(tail):
                 continue
-            if not tail.dead or _is_spared(tail, spared_pid):
+            if not tail.segments.dead or _is_spared(tail, spared_pid):
                 self._own.end(tail.header, status, time.time_ns())
 
     def sign(self, now_unix_ns: int) -> None:

@@ -128,7 +128,7 @@ def delete_read_segments(
     due = {
         name: _keep_from(tail, forwarded if of_all or asks_otlp(tail) else None) for name, tail in reader.tails.items()
     }
-    work = {name: keep for name, keep in due.items() if keep > reader.tails[name].first_number}
+    work = {name: keep for name, keep in due.items() if keep > reader.tails[name].segments.first_number}
     if not work:
         return 0
     ledger.database.sync()
@@ -147,9 +147,9 @@ def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) 
     """Return the number of segments that ``otlp`` has not forwarded, of processes that requested it."""
     at = {item.instance_id: (item.forwarded_number, item.forwarded_offset) for item in forwarding}
     return sum(
-        tail.data_end[0] - max(at.get(name, (0, 0))[0], tail.first_number) + 1
+        tail.cursor.data_end[0] - max(at.get(name, (0, 0))[0], tail.segments.first_number) + 1
         for name, tail in reader.tails.items()
-        if asks_otlp(tail) and at.get(name, (0, 0)) < tail.data_end
+        if asks_otlp(tail) and at.get(name, (0, 0)) < tail.cursor.data_end
     )
 
 
@@ -166,7 +166,7 @@ def forget_own(folder: RunFolder, ledger: Ledger, reader: SegmentReader, instanc
         return
     with contextlib.suppress(JournalError, OSError):
         ledger.database.sync()
-        for number in sorted(tail.numbers):
+        for number in sorted(tail.segments.numbers):
             folder.segment_path(instance_id, number).unlink()
         ledger.forget_source(instance_id)
 
@@ -174,13 +174,13 @@ def forget_own(folder: RunFolder, ledger: Ledger, reader: SegmentReader, instanc
 def _delete_of(folder: RunFolder, ledger: Ledger, reader: SegmentReader, name: str, keep: int) -> int:
     """Delete the segments of one process before number *keep*."""
     tail, deleted = reader.tails[name], 0
-    for number in sorted(number for number in tail.numbers if number < keep):
+    for number in sorted(number for number in tail.segments.numbers if number < keep):
         with contextlib.suppress(FileNotFoundError):
             folder.segment_path(name, number).unlink()
             deleted += 1
-        tail.deleted_before(number + 1)
-    tail.deleted_before(keep)
-    if keep > tail.last_number and tail.used_up:
+        tail.segments.deleted_before(number + 1)
+    tail.segments.deleted_before(keep)
+    if keep > tail.segments.last_number and tail.used_up:
         # The files are deleted first: a source without files is harmless, files without a source are read again.
         with contextlib.suppress(FileNotFoundError):
             folder.life_path(name).unlink()
@@ -191,16 +191,16 @@ def _delete_of(folder: RunFolder, ledger: Ledger, reader: SegmentReader, name: s
 
 def _keep_from(tail: SegmentTailer, forwarded: dict[str, SegmentPosition] | None) -> int:
     """Return the number of the first segment that is still needed."""
-    if tail.refused:
-        return tail.first_number
+    if tail.segments.refused:
+        return tail.segments.first_number
     keep = tail.source.number
     if tail.used_up and tail.ended:
-        keep = tail.last_number + 1
+        keep = tail.segments.last_number + 1
     if forwarded is None:
         return keep
     at = forwarded.get(tail.instance_id)
     if at is None:
-        return tail.first_number
-    if (at.forwarded_number, at.forwarded_offset) >= tail.data_end:
+        return tail.segments.first_number
+    if (at.forwarded_number, at.forwarded_offset) >= tail.cursor.data_end:
         return keep
     return min(keep, at.forwarded_number)

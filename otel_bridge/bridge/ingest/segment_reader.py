@@ -11,11 +11,12 @@ import contextlib
 import heapq
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
+from otel_bridge.bridge.ingest.segment_tailer import ProcessSegments, SegmentTailer
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.ledger.translation_state import LedgerState
 from otel_bridge.errors import FormatVersionError, JournalError
@@ -23,6 +24,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Frame, Signal
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import alive
+from otel_bridge.journal.segment import SegmentFile
 from otel_bridge.records import Record, Status
 from otel_bridge.translation.options import OtherTraces, TranslationOptions
 from otel_bridge.translation.state import count
@@ -60,8 +62,33 @@ class ReadBatch:
     flush: bool = False
 
 
+class SegmentListing:
+    """Lists the segments of a run folder, cheaply while the folder does not change. One thread."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._listed_s = 0.0
+        self._listed_mtime_ns = -1
+
+    def changed(self, *, now: bool) -> Sequence[SegmentFile]:
+        """Return the segments if they may have changed since the last call, or with *now*; else none."""
+        try:
+            mtime_ns = os.stat(self._folder.segments_dir).st_mtime_ns
+        except OSError:
+            return ()
+        seen_s = time.monotonic()
+        young = time.time_ns() - mtime_ns < _YOUNG_NS
+        if not (now or young or mtime_ns != self._listed_mtime_ns or seen_s - self._listed_s > _LIST_S):
+            return ()
+        self._listed_mtime_ns, self._listed_s = mtime_ns, seen_s
+        return self._folder.segments()
+
+
 class SegmentReader:
     """Reads all segments of a run folder into its ledger.
+
+    Thirteen attributes, because a batch is collected and committed, or taken back, as a whole: tails, state and
+    translator are made anew together after a failure, and the rest is what that needs.
 
     Args:
         folder: The run folder, whose lock is held.
@@ -87,13 +114,11 @@ class SegmentReader:
     ) -> None:
         self.tails: dict[str, SegmentTailer] = {}
         self.caught_up = False
-        self._others = others
         self._folder, self._ledger, self._options, self._say = folder, ledger, options, say
+        self._listing = SegmentListing(folder)
+        self._new_translator = partial(Translator, options=options, others=others, opened_unix_ns=time.time_ns())
         self._view = ledger.view()
-        self._listed_s = 0.0
-        self._listed_mtime_ns = -1
         self._ticked_ns = 0
-        self._opened_ns = time.time_ns()
         try:
             self._begin()
         except BaseException:
@@ -104,19 +129,13 @@ class SegmentReader:
         """Begin at the position of the ledger; also after a commit that failed."""
         self.consistent = self.caught_up = False
         self.state = LedgerState(self._view)
-        self.translator = Translator(
-            self.state,
-            self._options,
-            others=self._others,
-            opened_unix_ns=self._opened_ns,
-        )
-        before = self.tails
-        self.tails = {
-            source.instance_id: SegmentTailer.resumed(self._folder, source) for source in self._view.sources()
-        }
-        for instance_id, tail in before.items():
-            new = self.tails.setdefault(instance_id, SegmentTailer(self._folder, instance_id, tail.first_number))
-            new.inherit(tail)
+        self.translator = self._new_translator(self.state)
+        known = {instance_id: tail.segments for instance_id, tail in self.tails.items()}
+        tails: dict[str, SegmentTailer] = {}
+        for source in self._view.sources():
+            new = ProcessSegments(self._folder, source.instance_id, source.number)
+            tails[source.instance_id] = SegmentTailer(known.pop(source.instance_id, new), source)
+        self.tails = tails | {name: SegmentTailer(segments) for name, segments in known.items()}
         self.consistent = True
 
     def discover_segments(self, *, now: bool = False) -> None:
@@ -125,20 +144,12 @@ class SegmentReader:
         Args:
             now: Whether to list the folder in any case.
         """
-        try:
-            mtime_ns = os.stat(self._folder.segments_dir).st_mtime_ns
-        except OSError:
-            return
-        seen_s = time.monotonic()
-        young = time.time_ns() - mtime_ns < _YOUNG_NS
-        if not (now or young or mtime_ns != self._listed_mtime_ns or seen_s - self._listed_s > _LIST_S):
-            return
-        self._listed_mtime_ns, self._listed_s = mtime_ns, seen_s
-        for file in self._folder.segments():
+        for file in self._listing.changed(now=now):
             tail = self.tails.get(file.instance_id)
             if tail is None:
-                tail = self.tails[file.instance_id] = SegmentTailer(self._folder, file.instance_id, file.number)
-            tail.listed(file.number)
+                segments = ProcessSegments(self._folder, file.instance_id, file.number)
+                tail = self.tails[file.instance_id] = SegmentTailer(segments)
+            tail.segments.listed(file.number)
 
     def collect(self) -> ReadBatch:
         """Translate the available frames, up to one batch. A batch that is not committed is collected again.
@@ -188,7 +199,10 @@ class SegmentReader:
 
     def known(self) -> dict[str, tuple[int, int]]:
         """Return segment number and offset up to which each process is read; refused segments count as read."""
-        return {name: _ALL if tail.refused else (tail.number, tail.offset) for name, tail in self.tails.items()}
+        return {
+            name: _ALL if tail.segments.refused else (tail.cursor.number, tail.cursor.offset)
+            for name, tail in self.tails.items()
+        }
 
     def close(self) -> None:
         """Close the connection to the ledger."""
@@ -227,7 +241,7 @@ class SegmentReader:
                 if frames >= BATCH_FRAMES or size >= BATCH_BYTES or (tail.frames[0].append_unix_ns, name) > until:
                     heapq.heappush(heap, (tail.frames[0].append_unix_ns, name, tail))
                     break
-                frame = tail.take()
+                frame = tail.cursor.take()
                 frames, size = frames + 1, size + len(frame.payload)
                 if frame.signal is Signal.CONTROL:
                     flush = True
@@ -241,12 +255,12 @@ class SegmentReader:
         """Read more of *tail* when it has no frames left; return whether it has any now."""
         if tail.frames:
             return True
-        if tail.refused:
+        if tail.segments.refused:
             return False
         try:
             tail.fill()
         except FormatVersionError as exc:
-            tail.refuse()
+            tail.segments.refuse()
             self._say(f"a segment of {tail.instance_id} is left as it is: {exc}")
             return False
         return bool(tail.frames)
@@ -259,7 +273,7 @@ class SegmentReader:
             now = frame.append_unix_ns
         if tail.begin_use():
             self.translator.mark_drained(self._gone(tail))
-        if gaps := tail.take_gaps():
+        if gaps := tail.cursor.take_gaps():
             count(self.state, "segment_gaps", gaps)
             self._say(f"{gaps} unreadable stretches in the segments of {tail.instance_id}")
         try:
@@ -278,7 +292,7 @@ class SegmentReader:
         for name, tail in self.tails.items():
             if tail is new or tail.frames or tail.header is None or tail.header.kind != "process":
                 continue
-            if tail.dead or not alive(
+            if tail.segments.dead or not alive(
                 self._folder, tail.header, time.time_ns(), liveness_timeout_ns=self._options.liveness_timeout_ns
             ):
                 gone.append(name)

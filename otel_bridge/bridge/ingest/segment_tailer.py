@@ -6,15 +6,14 @@ import contextlib
 import os
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from otel_bridge.bridge.forwarding.requests import RequestPart, parts_of
 from otel_bridge.bridge.ledger.rows import SegmentPosition
 from otel_bridge.errors import FormatVersionError, InvalidRecordError, JournalError
-from otel_bridge.exporter import OTLP
 from otel_bridge.journal.files import cut, size_of_regular
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.frames import Frame, Signal
+from otel_bridge.journal.frames import Frame
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import read_segment
 from otel_bridge.translation.processes.process import ProcessStart
@@ -25,108 +24,26 @@ _READS: Final = 8
 """Most chunks without a frame that are passed over at a time, so that other processes of the run do not wait long."""
 
 
-class SegmentTailer:
-    """Reads the segments of one process in order. One thread.
+class ProcessSegments:
+    """Knows which segments of one process exist, and whether more is appended to them. One thread.
+
+    It outlives a `SegmentTailer`, which begins again at the ledger's position after a commit that failed.
 
     Attributes:
-        header: Header of the segment read last; ``None`` until one could be read.
-        frames: Frames that were read and are not used yet.
-        dead: Whether its process has ended. Nothing more will be appended, and an unfinished tail is a gap.
-        cut: Whether a torn tail may be cut off the file, because the process was on this machine.
+        first_number: Lowest number of its segments.
         last_number: Highest number of its segments.
         numbers: Numbers of the segments that were listed and are not deleted.
-        ended: Whether its end is known: the process sent one, or the bridge wrote it.
+        dead: Whether its process has ended. Nothing more will be appended, and an unfinished tail is a gap.
+        cut: Whether a torn tail may be cut off the file, because the process was on this machine.
         refused: Whether a newer version wrote the segments, so that they stay as they are.
-        data_end: Number and offset after the last readable frame.
-        moved: Whether the position of the used frames has changed since the last commit.
-        newly_opened: Whether a header was read that translation does not know.
-        used: Whether a frame was used.
-        producer: The sender of these frames, for translation.
-        gaps: Number of stretches without a readable frame since the last call of `take_gaps`.
     """
 
     def __init__(self, folder: RunFolder, instance_id: str, number: int) -> None:
-        self.instance_id = instance_id
-        self.header: SegmentHeader | None = None
-        self.frames: deque[Frame] = deque()
-        self.dead = self.ended = self.cut = self.refused = False
-        self.data_end = (number, 0)
-        self.last_number = number
+        self._folder, self.instance_id = folder, instance_id
+        self.first_number = self.last_number = number
         self.numbers: set[int] = set()
-        self.gaps = 0
-        self.last_append_ns = 0
-        self.number: int = number
-        self.offset: int = 0
-        self._folder = folder
-        self._used: tuple[int, int] = (number, 0)
-        self._header_bytes = b""
+        self.dead = self.cut = self.refused = False
         self._path, self._path_of = "", -1
-        self._final_read = False
-        self.first_number = number
-        self.moved = self.newly_opened = self.used = False
-        self.producer = SegmentInfo(instance_id, "process", b"")
-
-    @classmethod
-    def resumed(cls, folder: RunFolder, source: SegmentPosition) -> SegmentTailer:
-        """Return a tailer that continues at the position of *source*."""
-        tail = cls(folder, source.instance_id, source.number)
-        tail.offset, tail.ended = source.offset, source.ended
-        tail._used = tail.data_end = (source.number, source.offset)
-        with contextlib.suppress(InvalidRecordError, JournalError):
-            tail._take_header(SegmentHeader.from_bytes(source.header))
-        tail.newly_opened = False
-        return tail
-
-    def inherit(self, before: SegmentTailer) -> None:
-        """Copy what *before*, of the same process, knew of its files."""
-        self.last_number, self.first_number, self.numbers = before.last_number, before.first_number, before.numbers
-        self.dead, self.cut, self.refused = before.dead, before.cut, before.refused
-
-    def mark_dead(self, *, local: bool) -> None:
-        """Mark the process as ended; *local* means that a torn tail may be cut off its file."""
-        self.dead, self.cut = True, local
-
-    def mark_ended(self) -> None:
-        """Mark the end of the process as known."""
-        self.ended = self.moved = True
-
-    def refuse(self) -> None:
-        """Leave the segments as they are."""
-        self.refused = True
-
-    def take_header(self) -> SegmentHeader | None:
-        """Return the header if one was read since the last call that translation does not know, else ``None``."""
-        new, self.newly_opened = self.newly_opened, False
-        return self.header if new else None
-
-    def begin_use(self) -> bool:
-        """Mark a frame as used; return whether it is the first."""
-        first, self.used = not self.used, True
-        return first
-
-    def take_gaps(self) -> int:
-        """Return the number of unreadable stretches that were found since the last call."""
-        gaps, self.gaps = self.gaps, 0
-        return gaps
-
-    def committed(self) -> None:
-        """Mark the used frames as committed."""
-        self.moved = False
-
-    def deleted_before(self, number: int) -> None:
-        """Mark the segments below *number* as deleted."""
-        self.numbers = {kept for kept in self.numbers if kept >= number}
-        self.first_number = number
-
-    @property
-    def source(self) -> SegmentPosition:
-        """Return the position of the used frames, for the ledger."""
-        return SegmentPosition(self.instance_id, *self._used, self._header_bytes, self.ended)
-
-    @property
-    def used_up(self) -> bool:
-        """Return whether all existing frames have been used, and no more can come."""
-        return self.dead and self._final_read and not self.frames and self.number >= self.last_number
 
     def listed(self, number: int) -> None:
         """Add a segment that exists, by its number."""
@@ -134,6 +51,60 @@ class SegmentTailer:
         self.last_number = max(self.last_number, number)
         # The segment was read long ago, and its bridge was killed before it deleted the segment.
         self.first_number = min(self.first_number, number)
+
+    def deleted_before(self, number: int) -> None:
+        """Mark the segments below *number* as deleted."""
+        self.numbers = {kept for kept in self.numbers if kept >= number}
+        self.first_number = number
+
+    def mark_dead(self, *, local: bool) -> None:
+        """Mark the process as ended; *local* means that a torn tail may be cut off its file."""
+        self.dead, self.cut = True, local
+
+    def refuse(self) -> None:
+        """Leave the segments as they are."""
+        self.refused = True
+
+    def after(self, number: int) -> int:
+        """Return the number of the next segment after *number*."""
+        # Not number + 1: the name of a file may hold a number that is a billion steps away.
+        return min((other for other in self.numbers if other > number), default=self.last_number)
+
+    def path(self, number: int) -> Path:
+        """Return the path of a segment."""
+        return self._folder.segment_path(self.instance_id, number)
+
+    def size(self, number: int) -> int | None:
+        """Return the size of a segment in bytes; ``None`` when it does not exist."""
+        # Called at every poll for every process, so the path is built once.
+        if self._path_of != number:
+            self._path, self._path_of = os.fspath(self.path(number)), number
+        return size_of_regular(self._path)
+
+
+class SegmentCursor:
+    """Reads the frames of one process in order, from one position on. One thread.
+
+    Attributes:
+        number: Number of the segment that is read.
+        offset: Offset up to which the segment was read.
+        frames: Frames of this segment that were read and are not used yet.
+        used: Number and offset up to which all frames are used.
+        data_end: Number and offset after the last readable frame.
+        header: Header of the segment read last; ``None`` until one could be read here.
+        gaps: Number of stretches without a readable frame since the last call of `take_gaps`.
+        last_append_ns: When the frame used last was appended; 0 before one was used.
+        final_read: Whether the last segment was read to its end after its process had ended.
+    """
+
+    def __init__(self, segments: ProcessSegments, number: int, offset: int) -> None:
+        self._segments = segments
+        self.number, self.offset = number, offset
+        self.used = self.data_end = (number, offset)
+        self.frames: deque[Frame] = deque()
+        self.header: SegmentHeader | None = None
+        self.gaps = self.last_append_ns = 0
+        self.final_read = False
 
     def fill(self) -> None:
         """Read more frames if none are left; without new frames, `frames` stays empty.
@@ -144,37 +115,43 @@ class SegmentTailer:
         for _ in range(_READS):
             if self.frames:
                 return
-            size = self._size()
-            last = self.number >= self.last_number
+            size = self._segments.size(self.number)
+            last = self.number >= self._segments.last_number
             # A process that rolled or died appends no more to this segment; that was checked before the size.
-            final = not last or self.dead
+            final = not last or self._segments.dead
             if size is None or size <= self.offset:
                 if last:
-                    self._final_read = self.dead
+                    self.final_read = self._segments.dead
                     return
-                self._next()
+                self.number, self.offset = self._segments.after(self.number), 0
+                self.used = (self.number, 0)
                 continue
             start = self.offset
             self._read(final)
             if self.offset == start:
                 return
 
-    def behind(self) -> bool:
-        """Return whether there is more than was used; an unfinished frame counts as more."""
-        if self.refused:
-            return False
-        return bool(self.frames) or self.number < self.last_number or (self._size() or 0) > self.offset
-
     def take(self) -> Frame:
-        """Return the next frame."""
+        """Return the next frame, which is used by that."""
         frame = self.frames.popleft()
-        self._used = (self.number, frame.end if self.frames else self.offset)
-        self.moved = True
         self.last_append_ns = frame.append_unix_ns
+        self.used = (self.number, frame.end if self.frames else self.offset)
         return frame
 
+    def take_gaps(self) -> int:
+        """Return the number of unreadable stretches that were found since the last call."""
+        gaps, self.gaps = self.gaps, 0
+        return gaps
+
+    def behind(self) -> bool:
+        """Return whether there is more than was used; an unfinished frame counts as more."""
+        if self._segments.refused:
+            return False
+        size = self._segments.size(self.number) or 0
+        return bool(self.frames) or self.number < self._segments.last_number or size > self.offset
+
     def _read(self, final: bool) -> None:
-        path = self._folder.segment_path(self.instance_id, self.number)
+        path = self._segments.path(self.number)
         try:
             header, found = read_segment(path, self.offset, limit_bytes=CHUNK_BYTES, final=final)
         except FormatVersionError:
@@ -184,125 +161,133 @@ class SegmentTailer:
                 raise
             return  # deleted meanwhile: the next listing shows that
         if header is not None:
-            self._take_header(header)
+            self.header = header
         whole_end = found.frames[-1].end if found.frames else self.offset
         self.offset = found.end
         self.gaps += found.gaps
-        if final and found.gaps and found.end > whole_end and found.end >= (self._size() or 0):
+        if final and found.gaps and found.end > whole_end and found.end >= (self._segments.size(self.number) or 0):
             # A torn frame: its process died during the write, or the write did not fit. Nothing was lost.
             self.gaps -= 1
-            if self.cut and self.number >= self.last_number:
+            if self._segments.cut and self.number >= self._segments.last_number:
                 with contextlib.suppress(OSError):
                     cut(path, whole_end)
                     self.offset = whole_end
         if found.frames:
             self.data_end = (self.number, whole_end)
-        self.frames.extend(found.frames)
-        if not found.frames:
-            self._used, self.moved = (self.number, self.offset), True
-
-    def _take_header(self, header: SegmentHeader) -> None:
-        self.header, self._header_bytes = header, header.to_bytes()
-        # One object for all frames: translation recognises its own fast path by its identity.
-        start = ProcessStart(
-            header.started_unix_ns or header.created_unix_ns, header.started_monotonic_ns, header.boot_id
-        )
-        self.producer = SegmentInfo(header.instance_id, header.kind, header.resource, header.role, start)
-        self.newly_opened = self.moved = True
-
-    def _next(self) -> None:
-        # Not number + 1: the name of a file may hold a number that is a billion steps away.
-        self.number = min((number for number in self.numbers if number > self.number), default=self.last_number)
-        self.offset = 0
-        self._used, self.moved = (self.number, 0), True
-
-    def _size(self) -> int | None:
-        # Called at every poll for every process, so the path is built once.
-        if self._path_of != self.number:
-            self._path_of = self.number
-            self._path = os.fspath(self._folder.segment_path(self.instance_id, self.number))
-        return size_of_regular(self._path)
-
-
-# Follows one process's segments for forwarding, with a position of its own.
-
-_SIGNALS = {Signal.METRICS: "metrics", Signal.TRACES: "traces"}
+            self.frames.extend(found.frames)
+        else:
+            self.used = (self.number, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
-class FramesToForward:
-    """Holds frames that were read and not yet forwarded, and the position of the next ones."""
+class _Sender:
+    """Holds the header of a process as the ledger stores it, and as translation needs it."""
 
-    parts: list[RequestPart]
-    number: int
-    offset: int
+    header: SegmentHeader | None
+    data: bytes
+    producer: SegmentInfo
+
+    @classmethod
+    def of(cls, header: SegmentHeader) -> _Sender:
+        """Return the sender that *header* describes."""
+        start = ProcessStart(
+            header.started_unix_ns or header.created_unix_ns, header.started_monotonic_ns, header.boot_id
+        )
+        producer = SegmentInfo(header.instance_id, header.kind, header.resource, header.role, start)
+        return cls(header, header.to_bytes(), producer)
 
 
-class ForwardedSegments:
-    """Reads one process's segments from (*number*, *offset*) on. One thread."""
+class SegmentTailer:
+    """Follows one process: its frames for translation, and the position that the ledger stores. One thread.
 
-    def __init__(self, folder: RunFolder, instance_id: str, number: int, offset: int) -> None:
-        self.instance_id = instance_id
-        self.number, self.offset = number, offset
-        self._folder = folder
-        self._header: SegmentHeader | None = None
-        self._header_of = -1
+    Args:
+        segments: The segments of the process.
+        source: The position to continue at, as the ledger stores it; ``None`` to begin with the first segment.
 
-    def read(self, last_number: int, *, limit_bytes: int, every_process: bool) -> FramesToForward | None:
-        """Read some frames; return ``None`` when there is nothing new.
+    Attributes:
+        segments: The same.
+        cursor: Reads the frames.
+        frames: Frames that were read and are not used yet.
+        ended: Whether the end of the process is known: the process sent one, or the bridge wrote it.
+    """
 
-        Args:
-            last_number: Number of the process's newest segment.
-            limit_bytes: Approximate number of bytes to read.
-            every_process: Whether to forward the process whatever exporters its header names.
+    def __init__(self, segments: ProcessSegments, source: SegmentPosition | None = None) -> None:
+        self.segments = segments
+        number, offset = (segments.first_number, 0) if source is None else (source.number, source.offset)
+        self.cursor = SegmentCursor(segments, number, offset)
+        self.frames = self.cursor.frames
+        self.ended = source is not None and source.ended
+        # One object for all frames: translation recognises its own fast path by the identity of the producer.
+        self._sender = _Sender(None, b"", SegmentInfo(segments.instance_id, "process", b""))
+        if source is not None:
+            with contextlib.suppress(InvalidRecordError, JournalError):
+                self._sender = _Sender.of(SegmentHeader.from_bytes(source.header))
+        self._is_new_header = self._is_used = False
+        self._committed = self.source
+
+    @property
+    def instance_id(self) -> str:
+        """Return the instance id of the process."""
+        return self.segments.instance_id
+
+    @property
+    def header(self) -> SegmentHeader | None:
+        """Return the header of the segment read last; ``None`` until one could be read."""
+        return self._sender.header
+
+    @property
+    def producer(self) -> SegmentInfo:
+        """Return the sender of these frames, for translation."""
+        return self._sender.producer
+
+    @property
+    def source(self) -> SegmentPosition:
+        """Return the position of the used frames, for the ledger."""
+        return SegmentPosition(self.segments.instance_id, *self.cursor.used, self._sender.data, self.ended)
+
+    @property
+    def moved(self) -> bool:
+        """Return whether `source` has changed since the last commit."""
+        return self.source != self._committed
+
+    @property
+    def used_up(self) -> bool:
+        """Return whether all existing frames have been used, and no more can come."""
+        at = self.cursor
+        return self.segments.dead and at.final_read and not self.frames and at.number >= self.segments.last_number
+
+    def fill(self) -> None:
+        """Read more frames if none are left; without new frames, `frames` stays empty.
 
         Raises:
-            JournalError: A segment cannot be read.
+            FormatVersionError: A newer version wrote the segment.
         """
-        while True:
-            path = self._folder.segment_path(self.instance_id, self.number)
-            if size_of_regular(path) is None:
-                if self.number >= last_number:
-                    return None
-                self.number, self.offset = self._next_number(last_number), 0
-                continue
-            final = self.number < last_number
-            header = self._header_at(path_number=self.number)
-            _, found = read_segment(path, self.offset, limit_bytes=limit_bytes, final=final)
-            if found.end == self.offset:
-                if not final:
-                    return None
-                self.number, self.offset = self.number + 1, 0
-                continue
-            resource = header.resource if header else b""
-            frames = [frame for frame in found.frames if _wanted(frame.signal, header, every_process=every_process)]
-            return FramesToForward(
-                [part for frame in frames for part in parts_of(frame, resource)], self.number, found.end
-            )
+        before = self.cursor.header
+        try:
+            self.cursor.fill()
+        finally:
+            header = self.cursor.header
+            if header is not None and header is not before:
+                self._sender, self._is_new_header = _Sender.of(header), True
 
-    def _next_number(self, last_number: int) -> int:
-        listed = (file.number for file in self._folder.segments() if file.instance_id == self.instance_id)
-        return min((number for number in listed if number > self.number), default=last_number)
+    def take_header(self) -> SegmentHeader | None:
+        """Return the header if one was read since the last call that translation does not know, else ``None``."""
+        new, self._is_new_header = self._is_new_header, False
+        return self.header if new else None
 
-    def done(self, taken: FramesToForward) -> None:
-        """Continue after *taken*."""
-        self.number, self.offset = taken.number, taken.offset
+    def begin_use(self) -> bool:
+        """Mark a frame as used; return whether it is the first."""
+        first, self._is_used = not self._is_used, True
+        return first
 
-    def _header_at(self, path_number: int) -> SegmentHeader | None:
-        if self._header_of != path_number:
-            path = self._folder.segment_path(self.instance_id, path_number)
-            self._header, _ = read_segment(path, 0, limit_bytes=1, final=False)
-            self._header_of = path_number
-        return self._header
+    def mark_ended(self) -> None:
+        """Mark the end of the process as known."""
+        self.ended = True
 
+    def committed(self) -> None:
+        """Mark the used frames as committed."""
+        self._committed = self.source
 
-def _wanted(signal: int, header: SegmentHeader | None, *, every_process: bool) -> bool:
-    """Return whether a frame goes to ``otlp``: always, unless a process did not name it for the frame's signal.
-
-    Events of a process go to ``otlp`` if any signal of the process does.
-    """
-    if every_process or header is None or header.kind != "process":
-        return True
-    named = {name for name, exporters in header.exporters.items() if OTLP in exporters}
-    kind = _SIGNALS.get(Signal(signal))
-    return bool(named) if kind is None else kind in named
+    def behind(self) -> bool:
+        """Return whether there is more than was used; an unfinished frame counts as more."""
+        return self.cursor.behind()

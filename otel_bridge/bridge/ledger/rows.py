@@ -26,7 +26,7 @@ class SegmentPosition:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Describes one exporter with the place where it delivers.
+    """Describes one exporter with where it delivers: a plain value, with a field for each column of the table.
 
     Attributes:
         named: Whether the run has the destination now; else its records are kept until room is needed.

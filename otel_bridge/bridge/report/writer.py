@@ -116,7 +116,7 @@ class ReportWriter:
         destinations = {item.id: item for item in found}
         translator, state, host = self._reader.translator, self._reader.state, this_host()
         run = self._describe.brief(state.get("run"))
-        held = translator.waiting_rows_of()
+        held, counts = translator.waiting_rows_of(), self._ledger.counts
         owed, given_up = selection.owed(), selection.requested.all_given_up()
         return Report(
             time_unix_ns=time.time_ns(),
@@ -148,11 +148,11 @@ class ReportWriter:
                 **{key.removeprefix(_AXIS): _int(value) for key, value in state.items(_AXIS)},
                 **{key.removeprefix(_FURTHEST): _int(value) for key, value in state.items(_FURTHEST)},
             },
-            rows=self._ledger.rows,
-            rollouts=self._ledger.rollouts,
-            rows_per_s=self._rates.per_s("", self._ledger.rows, self._written_s),
-            rows_by_axis=dict(self._ledger.rows_by_axis),
-            row_times=dict(self._ledger.row_times),
+            rows=counts.rows,
+            rollouts=counts.rollouts,
+            rows_per_s=self._rates.per_s("", counts.rows, self._written_s),
+            rows_by_axis=dict(counts.rows_by_axis),
+            row_times=dict(counts.row_times),
             waiting=dataclasses.asdict(translator.waiting()),
             status=translator.status(),
             ended=ended and not owed,
@@ -175,7 +175,7 @@ class ReportWriter:
         if tail is None:
             return None, False, False
         own = tail.header is not None and tail.header.kind == KIND
-        return tail.producer.role, not tail.dead and not own, own
+        return tail.producer.role, not tail.segments.dead and not own, own
 
 
 def _exporter(progress: Progress, at: Destination | None, run: RunInfo, *, rows_per_s: float) -> ExporterReport:

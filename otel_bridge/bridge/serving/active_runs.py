@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from otel_bridge.bridge.exporters import by_exporter
+from otel_bridge.bridge.exporter_environment import by_exporter
 from otel_bridge.bridge.ingest.eviction import Fullness, fullness_of
 from otel_bridge.bridge.ledger.database import set_aside
 from otel_bridge.bridge.options import BridgeOptions
@@ -26,6 +26,7 @@ from otel_bridge.bridge.serving.run_failures import RunFailures
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.errors import FolderLockedError, FormatVersionError, LedgerDamagedError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.locks import RecordLock
 from otel_bridge.records import Status
 
 CLOSE_S: Final = 10.0
@@ -44,8 +45,56 @@ class _Leaving:
     then: Callable[[RunBridge, float], None]
 
 
+@dataclass(frozen=True, slots=True)
+class HostRequests:
+    """Holds what the host requests of every run, also of runs that it opens later.
+
+    Attributes:
+        draining: Whether all waiting data is released.
+        spared_pid: Process whose end is left to `finish`; 0 for none.
+        finish_as: Status with which `finish` ends the processes that did not end themselves; ``None`` without it.
+    """
+
+    draining: bool = False
+    spared_pid: int = 0
+    finish_as: Status | None = None
+
+    def apply(self, run: RunBridge) -> None:
+        """Give the requests to a run that was opened just now."""
+        run.shutdown.spare(self.spared_pid)
+        if self.finish_as is not None:
+            run.shutdown.finish(self.finish_as)
+        if self.draining:
+            run.drain()
+
+
+class RunOpener:
+    """Opens the runs of a host.
+
+    Args:
+        options: Options of their bridge.
+        wake: Called from any thread after progress of a run.
+        say: Takes one line for the log.
+    """
+
+    def __init__(self, options: BridgeOptions, wake: Callable[[], None], say: Callable[[str], None]) -> None:
+        self._options, self._wake, self._say = options, wake, say
+        self._fullness: dict[Path, Fullness] = {}
+
+    def open(self, folder: RunFolder, lock: RecordLock | None) -> RunBridge:
+        """Return the bridge of *folder*, with its *lock* if that is held; raises what `RunBridge.open` raises."""
+
+        def say(line: str) -> None:
+            self._say(f"{folder.run_id}: {line}")
+
+        if folder.base not in self._fullness:
+            self._fullness[folder.base] = fullness_of(folder, self._options)
+        fullness = self._fullness[folder.base]
+        return RunBridge.open(folder, self._options, wake=self._wake, say=say, lock=lock, fullness=fullness)
+
+
 class ActiveRuns:
-    """Owns the active runs of a host.
+    """Owns the active runs of a host. It has a round, the requests of the host, and what a run becomes after it.
 
     Args:
         folders: Lists the folders to serve.
@@ -71,8 +120,8 @@ class ActiveRuns:
         say: Callable[[str], None],
         heartbeat: Heartbeat,
     ) -> None:
-        self._options, self._until_done = options, until_done
-        self._wake, self._say, self._heartbeat = wake, say, heartbeat
+        self._until_done, self._say, self._heartbeat = until_done, say, heartbeat
+        self._opener = RunOpener(options, wake, say)
         shares = DescriptorShares.of(descriptor_limit())
         self._runs: dict[Path, RunBridge] = {}
         self._leaving: dict[Path, _Leaving] = {}
@@ -88,11 +137,7 @@ class ActiveRuns:
             until_done=until_done,
             forget_deleted=self.failures.forget_deleted,
         )
-        self._fullness: dict[Path, Fullness] = {}
-        self._open_again_s = 0.0
-        self._draining = False
-        self._spared_pid = 0
-        self._finish_as: Status | None = None
+        self._requested = HostRequests()
 
     def __len__(self) -> int:
         return len(self._runs) + len(self._leaving)
@@ -141,7 +186,7 @@ class ActiveRuns:
 
     def idle(self) -> bool:
         """Return whether nothing is left to do; while the host drains, whether nothing can be delivered now."""
-        if not self._draining:
+        if not self._requested.draining:
             return self.nothing_left()
         over = not self._leaving and not self.rotation.waiting and all(map(drained, self._runs.values()))
         return over and not self._discovery.finds_any()
@@ -156,7 +201,7 @@ class ActiveRuns:
 
     def drain(self) -> None:
         """Release all waiting data, including that of idle runs."""
-        self._draining = True
+        self._requested = replace(self._requested, draining=True)
         self._discovery.wake_idle_runs()
         self._discovery.try_again(gone_only=True)
         self.failures.try_all()
@@ -165,13 +210,13 @@ class ActiveRuns:
 
     def spare(self, pid: int) -> None:
         """Leave the end of process *pid* to `finish`."""
-        self._spared_pid = pid
+        self._requested = replace(self._requested, spared_pid=pid)
         for run in self._runs.values():
             run.shutdown.spare(pid)
 
     def finish(self, status: Status) -> None:
         """End the processes that did not end themselves, also in folders that are found later."""
-        self._finish_as = status
+        self._requested = replace(self._requested, finish_as=status)
         for run in self._runs.values():
             run.shutdown.finish(status)
 
@@ -211,7 +256,7 @@ class ActiveRuns:
 
     def _fill(self) -> bool:
         opened, until_s = False, time.monotonic() + _ROUND_S
-        while self._open_again_s <= time.monotonic() < until_s:
+        while time.monotonic() < until_s:
             folder = self.rotation.next(len(self))
             if folder is None:
                 break
@@ -241,7 +286,7 @@ class ActiveRuns:
         if run.rest() is not Outcome.BUSY:
             self._leave(run, self._ended)
             return True
-        if self._draining:
+        if self._requested.draining:
             sleeps = bool(self.rotation.waiting) and drained(run)
         else:
             sleeps = not more and self._idle_runs.tired(run)
@@ -251,14 +296,8 @@ class ActiveRuns:
 
     def _open(self, folder: RunFolder) -> bool:
         """Open the next folder of the queue; return whether it was opened. An error is a failure of that run alone."""
-
-        def say(line: str) -> None:
-            self._say(f"{folder.run_id}: {line}")
-
-        lock = self._idle_runs.take(folder.path)
-        fullness = self._fullness_of(folder)
         try:
-            run = RunBridge.open(folder, self._options, wake=self._wake, say=say, lock=lock, fullness=fullness)
+            run = self._opener.open(folder, self._idle_runs.take(folder.path))
         except (FolderLockedError, FormatVersionError) as exc:
             self.failures.report(folder.path, f"{folder.run_id}: {exc}")
             self._put_off(folder, str(exc), AGAIN_S)
@@ -272,17 +311,8 @@ class ActiveRuns:
         self._discovery.closed.pop(folder.path, None)
         self._runs[folder.path] = run
         self.rotation.began(folder.path)
-        run.shutdown.spare(self._spared_pid)
-        if self._finish_as is not None:
-            run.shutdown.finish(self._finish_as)
-        if self._draining:
-            run.drain()
+        self._requested.apply(run)
         return True
-
-    def _fullness_of(self, folder: RunFolder) -> Fullness:
-        if folder.base not in self._fullness:
-            self._fullness[folder.base] = fullness_of(folder, self._options)
-        return self._fullness[folder.base]
 
     def _put_off(self, folder: RunFolder, reason: str, wait_s: float) -> None:
         remaining = RunStatus(folder.run_id, Outcome.GONE, reason=reason)
@@ -296,8 +326,7 @@ class ActiveRuns:
                 f"{folder.run_id}: no more files can be opened with {len(self)} active runs; "
                 "fewer are active at a time now, raise the limit of open files (ulimit -n)"
             )
-        self.rotation.files_ran_out(len(self))
-        self._open_again_s = time.monotonic() + _FILES_S
+        self.rotation.files_ran_out(len(self), pause_s=_FILES_S)
 
     def _leave(self, run: RunBridge, then: Callable[[RunBridge, float], None]) -> None:
         """Ask the writers of a run to close; *then* is called once they have, or after `CLOSE_S`."""
@@ -330,12 +359,12 @@ class ActiveRuns:
     def _fell_asleep(self, run: RunBridge, deadline_s: float) -> None:
         remaining = run.remaining()
         # A run that was about to sleep when the host began to drain was not drained: it wakes for that.
-        self.hanging += self._idle_runs.put(run, deadline_s, drained=self._draining and drained(run))
+        self.hanging += self._idle_runs.put(run, deadline_s, drained=self._requested.draining and drained(run))
         self._discovery.closed[run.folder.path] = ClosedRun(remaining, run.segments_read, float("inf"))
 
     def _gave_way(self, run: RunBridge, deadline_s: float) -> None:
         """Put a run to sleep in favour of waiting ones; an unfinished run goes to the end of the queue."""
-        finished = drained(run) if self._draining else has_nothing_to_do(run)
+        finished = drained(run) if self._requested.draining else has_nothing_to_do(run)
         self._fell_asleep(run, deadline_s)
         if self._until_done or not finished:
             self.rotation.wait(run.folder)

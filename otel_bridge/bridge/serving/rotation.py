@@ -48,7 +48,7 @@ class Rotation:
     def __init__(self, most: int) -> None:
         self.waiting: OrderedDict[Path, tuple[RunFolder, float]] = OrderedDict()
         self._most = self._limit = most
-        self._limited_s = self._looked_s = float("-inf")
+        self._limited_s = self._looked_s = self._open_again_s = float("-inf")
         self._stints: dict[Path, _Stint] = {}
 
     @property
@@ -80,13 +80,14 @@ class Rotation:
             self.waiting.move_to_end(folder.path, last=False)
 
     def next(self, at_work: int) -> RunFolder | None:
-        """Return the first folder of the queue; ``None`` when none waits, or *at_work* is the limit."""
-        if not self.waiting or at_work >= self.limit:
+        """Return the first folder of the queue; ``None`` when none waits, *at_work* is the limit, or files ran out."""
+        if not self.waiting or at_work >= self.limit or time.monotonic() < self._open_again_s:
             return None
         return self.waiting.popitem(last=False)[1][0]
 
-    def files_ran_out(self, at_work: int) -> None:
-        """Allow fewer active runs for a while."""
+    def files_ran_out(self, at_work: int, *, pause_s: float = 0.0) -> None:
+        """Allow fewer active runs for a while, and none to be opened in the next *pause_s* seconds."""
+        self._open_again_s = max(self._open_again_s, time.monotonic() + pause_s)
         self._limit, self._limited_s = max(min(self._limit, at_work - max(at_work // 8, 1)), 1), time.monotonic()
 
     def began(self, path: Path) -> None:

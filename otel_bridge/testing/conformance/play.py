@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from otel_bridge.bridge.exporters import ExporterEnvironment
+from otel_bridge.bridge.exporter_environment import ExporterEnvironment
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.emit.bridge_process.spawn import bridge_environment

@@ -14,7 +14,7 @@ from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequest
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
-from otel_bridge.bridge.exporters import ExporterEnvironment
+from otel_bridge.bridge.exporter_environment import ExporterEnvironment
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import Exporter, RunInfo

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from otel_bridge.bridge.forwarding import segments
 from otel_bridge.bridge.forwarding.client import Reply
 from otel_bridge.bridge.forwarding.forwarder import Forwarder
-from otel_bridge.bridge.ingest import segment_tailer
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError
 from otel_bridge.journal.frames import Signal
@@ -44,7 +44,7 @@ def worker(tmp_path: Path) -> tuple[Forwarder, End, Ledger]:
     env = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
     made = Forwarder(folder, ledger, env, every_process=False, say=lambda _: None, progressed=lambda: None)
     other = End()
-    made._clients.update(dict.fromkeys(Signal, other))
+    made._sender._clients.update(dict.fromkeys(Signal, other))
     return made, other, ledger
 
 
@@ -54,7 +54,7 @@ def test_a_header_that_cannot_be_read_at_once_is_waited_for(
     made, other, _ = worker
     process = Process.start(made._folder, "otlp")
     process.log(10)
-    read, refused = segment_tailer.read_segment, []
+    read, refused = segments.read_segment, []
 
     def reading(path: Path, offset: int, **named: Any) -> Any:
         if len(refused) < 2:
@@ -62,7 +62,7 @@ def test_a_header_that_cannot_be_read_at_once_is_waited_for(
             raise JournalError("Too many open files")
         return read(path, offset, **named)
 
-    monkeypatch.setattr(segment_tailer, "read_segment", reading)
+    monkeypatch.setattr(segments, "read_segment", reading)
     states = [made._step() and made.progress.state for _ in range(3)]
 
     assert (states[:2], other.rows()) == (["retrying", "retrying"], [True] * 10)
@@ -76,14 +76,14 @@ def test_a_process_whose_segments_are_a_newer_versions_keeps_no_other_waiting(
     newer, process = Process.start(made._folder, "otlp"), Process.start(made._folder, "otlp")
     newer.log(3)
     process.log(10)
-    read = segment_tailer.read_segment
+    read = segments.read_segment
 
     def reading(path: Path, offset: int, **named: Any) -> Any:
         if path.name.startswith(newer.instance):
             raise FormatVersionError("a newer version wrote it")
         return read(path, offset, **named)
 
-    monkeypatch.setattr(segment_tailer, "read_segment", reading)
+    monkeypatch.setattr(segments, "read_segment", reading)
     for _ in range(10):
         made._step()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
+from otel_bridge.bridge.ingest.segment_tailer import ProcessSegments, SegmentTailer
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.journal.control import is_asked, send_control
 from otel_bridge.journal.folder import RunFolder
@@ -128,12 +128,12 @@ def test_a_tail_passes_over_a_bounded_part_of_what_holds_no_frame_at_one_time(tm
     process = Process.start(folder, "memory")
     with process.writer.path.open("ab") as file:
         file.write(b"\1" * (100 << 20))
-    tail = SegmentTailer(folder, process.instance, 0)
-    tail.listed(0)
+    tail = SegmentTailer(ProcessSegments(folder, process.instance, 0))
+    tail.segments.listed(0)
 
     tail.fill()
 
-    assert 0 < tail.offset < 100 << 20
+    assert 0 < tail.cursor.offset < 100 << 20
 
 
 def _instance(folder: RunFolder) -> str:

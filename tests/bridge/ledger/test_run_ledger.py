@@ -43,7 +43,7 @@ def test_a_batch_is_there_after_opening_again_with_its_offsets_and_state(tmp_pat
     again = Ledger(tmp_path / "ledger.sqlite")
 
     view = again.view()
-    assert (again.position, again.rows, again.rollouts) == (3, 3, 0)
+    assert (again.position, again.counts.rows, again.counts.rollouts) == (3, 3, 0)
     assert view.sources() == [source]
     assert view.state("axis/") == (3, {"axis/t/step": 3})
     assert [(record.position, record.id) for record in view.records(1, (0,), limit=9, limit_bytes=9**9).records] == [

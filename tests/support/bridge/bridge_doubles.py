@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from otel_bridge.bridge.exporters import ExporterEnvironment
+from otel_bridge.bridge.exporter_environment import ExporterEnvironment
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import ConfigError, JournalFullError

@@ -11,14 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias, cast
 
+from otel_bridge.bridge.delivery.context import Names
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.exporter import NONE, OTLP, SIGNALS, Exporter, ExporterSettings, load
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.settings import content_of
 from otel_bridge.translation.options import OtherTraces
 
-Names: TypeAlias = dict[str, tuple[str, ...]]
-"""Exporter to the signals that it is named for."""
 Load: TypeAlias = Callable[[str], Exporter]
 
 

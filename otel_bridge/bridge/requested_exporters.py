@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from otel_bridge.bridge.exporters import Names
+from otel_bridge.bridge.delivery.context import Names
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import Destination
 from otel_bridge.bridge.ledger.run_ledger import Ledger

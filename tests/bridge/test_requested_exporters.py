@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.bridge.delivery.requested import RequestedExporters
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.requested_exporters import RequestedExporters
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.folder import RunFolder

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.bridge.exporters import ExporterEnvironment, chosen, other_traces
+from otel_bridge.bridge.exporter_environment import ExporterEnvironment, chosen, other_traces
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import Exporter
