@@ -1,4 +1,7 @@
-"""Count stores to attributes of other modules' objects: `python tests/stores.py` lists them. Part of the tests."""
+"""Count stores to attributes of other modules' objects: `python tests/stores.py` lists them. Part of the tests.
+
+``setattr(other, …)`` and ``object.__setattr__(other, …)`` count too, whatever attribute they name.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,13 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in {"self", "cls"}
 
 
+def sets_other(node: ast.AST) -> bool:
+    """Return whether *node* calls ``setattr`` or ``__setattr__`` of ``object`` for an object other than ``self``."""
+    if not (isinstance(node, ast.Call) and node.args) or _is_self(node.args[0]):
+        return False
+    return ast.unparse(node.func) in {"setattr", "object.__setattr__"}
+
+
 def stores() -> Iterator[str]:
     """Yield a line for each store to an attribute that only classes of other modules define."""
     trees = {path: ast.parse(path.read_text("utf-8")) for root in PRODUCT for path in (ROOT / root).rglob("*.py")}
@@ -45,6 +55,8 @@ def stores() -> Iterator[str]:
         if path.relative_to(ROOT).as_posix().startswith(AS_USERS):
             continue
         for node in ast.walk(tree):
+            if sets_other(node):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
             if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)) or _is_self(node.value):
                 continue
             if node.attr in anywhere - own[path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 import rooms
@@ -36,6 +38,20 @@ def test_a_class_name_in_two_modules_is_found() -> None:
 
 def test_objects_are_changed_by_their_own_methods() -> None:
     assert len(list(stores.stores())) <= 30, "python tests/stores.py"
+
+
+@pytest.mark.parametrize(
+    ("call", "counts"),
+    [
+        ("setattr(run, 'step', 1)", True),
+        ("object.__setattr__(record, name, 1)", True),
+        ("setattr(self, name, 1)", False),
+        ("object.__setattr__(self, 'step', 1)", False),
+        ("getattr(run, 'step')", False),
+    ],
+)
+def test_a_store_by_a_function_counts_unless_it_is_to_the_object_itself(call: str, counts: bool) -> None:
+    assert stores.sets_other(ast.parse(call, mode="eval").body) is counts
 
 
 def test_no_import_circle_no_crowded_folder_and_no_long_module() -> None:
