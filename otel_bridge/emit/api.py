@@ -37,7 +37,7 @@ class _CurrentRun:
         self.no_run: Run | None = None
         self.connected: Run | None = None
         self.steps: dict[tuple[str, str], dict[str | None, int]] = {}
-        self.handover = ChildEnvironment()
+        self.child_env = ChildEnvironment()
         self.handles = Handles()
         self.registered = False
 
@@ -98,7 +98,7 @@ def init(
         ConfigError: A setting or an argument cannot be used.
         MissingExtraError: An exporter's package is not installed.
     """
-    asked = InitArguments(
+    arguments = InitArguments(
         project=project,
         name=name,
         role=role,
@@ -111,11 +111,11 @@ def init(
         rank=rank,
         system_metrics=bool(system_metrics),
     )
-    return begin_run(asked, exporters, dir, config=config, otel=otel, handle=handle)
+    return begin_run(arguments, exporters, dir, config=config, otel=otel, handle=handle)
 
 
 def begin_run(
-    asked: InitArguments,
+    arguments: InitArguments,
     exporters: Any = None,
     dir: Any = None,  # noqa: A002
     *,
@@ -125,11 +125,11 @@ def begin_run(
 ) -> Run:
     """Begin the process's run, or return it; see `init`. For `init` and for captures."""
     if handle:
-        return _handle(asked, exporters, dir, config=config, otel=otel)
+        return _handle(arguments, exporters, dir, config=config, otel=otel)
     with _process.lock:
         current = _process.run
-        if current is not None and _same(current, asked, exporters):
-            if current.recording and (note := not_taken_up(current, asked, exporters, dir)):
+        if current is not None and _same(current, arguments, exporters):
+            if current.recording and (note := not_taken_up(current, arguments, exporters, dir)):
                 notify(note, always=True)
             if otel and current.recording:
                 _connect(current)
@@ -138,7 +138,7 @@ def begin_run(
             return current
         if current is not None:
             _leave(current)
-        run = begin(asked, exporters, _with_dir(environment(), dir), _working_folder(), _process.handover)
+        run = begin(arguments, exporters, _with_dir(environment(), dir), _working_folder(), _process.child_env)
         _go_on(run)
         _register()
         run.call_before_end(_forget)
@@ -150,13 +150,15 @@ def begin_run(
     return run
 
 
-def _handle(asked: InitArguments, exporters: Any, folder: object, *, config: object, otel: bool) -> Run:
+def _handle(arguments: InitArguments, exporters: Any, folder: object, *, config: object, otel: bool) -> Run:
     if otel:
         raise ConfigError("init(handle=True, otel=True): a handle takes no spans or metrics of the process; drop otel")
     with _process.lock:
         _process.handles.require_room()
-        env = environment_of_handle(_process.handover.before(environment()))
-        run = begin(asked, exporters, _with_dir(env, folder), _working_folder(), None, shared=_process.handles.bridges)
+        env = environment_of_handle(_process.child_env.before(environment()))
+        run = begin(
+            arguments, exporters, _with_dir(env, folder), _working_folder(), None, shared=_process.handles.bridges
+        )
         _go_on(run)
         _register()
         run.call_before_end(_remember_steps)
@@ -282,15 +284,15 @@ def finish(
         run.finish(status, timeout_s, *extra, **named)
 
 
-def _same(current: Run, asked: InitArguments, exporters: object) -> bool:
+def _same(current: Run, arguments: InitArguments, exporters: object) -> bool:
     """Return whether the arguments of ``init()`` name the current run; arguments that are not given match."""
     if not current.recording:
-        return exporters is None and asked == InitArguments()
+        return exporters is None and arguments == InitArguments()
     pairs = (
-        (asked.project, current.project),
-        (asked.name, current.name),
-        (asked.role, current.role),
-        (asked.id, current.id),
+        (arguments.project, current.project),
+        (arguments.name, current.name),
+        (arguments.role, current.role),
+        (arguments.id, current.id),
     )
     return all(given is None or given == is_now for given, is_now in pairs)
 
@@ -315,13 +317,13 @@ def _forget(run: Run) -> None:
     if _process.run is run:
         _remember_steps(run)
         emit_run.set_current_run(None)
-        _process.handover.take_back()
+        _process.child_env.restore()
 
 
 def _remember_steps(run: Run) -> None:
     with _process.lock:
-        _process.steps.pop(_place(run), None)  # inserted again below, so that the latest run is evicted last
-        _process.steps[_place(run)] = {} if run.recorder is None else run.recorder.last_steps()
+        _process.steps.pop(_run_key(run), None)  # inserted again below, so that the latest run is evicted last
+        _process.steps[_run_key(run)] = {} if run.recorder is None else run.recorder.last_steps()
         if len(_process.steps) > _REMEMBERED_RUNS:
             del _process.steps[next(iter(_process.steps))]
 
@@ -329,10 +331,10 @@ def _remember_steps(run: Run) -> None:
 def _go_on(run: Run) -> None:
     """Continue the steps of *run*, if this process was in it before."""
     if run.recorder is not None:
-        run.recorder.go_on_from(_process.steps.get(_place(run), {}))
+        run.recorder.go_on_from(_process.steps.get(_run_key(run), {}))
 
 
-def _place(run: Run) -> tuple[str, str]:
+def _run_key(run: Run) -> tuple[str, str]:
     return run.id, run.facts.child_environment.get(DIR.name, "")
 
 
@@ -345,7 +347,7 @@ def _missing(what: str) -> Run:
 
 def environment_of_user() -> dict[str, str]:
     """Return the environment without what a run of this process has set in it for children."""
-    return _process.handover.before(environment())
+    return _process.child_env.before(environment())
 
 
 def _working_folder() -> Path:
@@ -386,7 +388,7 @@ def _at_exit() -> None:
 
 def _after_fork() -> None:
     _process.lock = threading.RLock()
-    _process.handover.keep_for_children()
+    _process.child_env.keep()
     if _process.run is not None:
         _process.run.after_fork()
     _process.handles.after_fork()

@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.errors import ConfigError
-from otel_bridge.journal.report import Report, places, sampled_out_lines
+from otel_bridge.journal.report import Report, sampled_out_lines, view_links
 from otel_bridge.settings import QUIET, environment
 from otel_bridge.text.printable import printable, shown
 from otel_bridge.text.secret_patterns import redact_text
@@ -75,7 +75,7 @@ def ended(identity: Identity, status: str, own_rows: int, report: Report | None,
     if report is not None:
         parts.append(f"the run has {_number(report.rows, 'row')}, {_number(report.rollouts, 'rollout')}")
         parts += [*found(report), *degraded(report)]
-        parts += [f"{name}: {place}" for name, place in places(report).items()]
+        parts += [f"{name}: {link}" for name, link in view_links(report).items()]
         waiting = [f"{number} {what}" for what, number in report.waiting.items() if number]
         if waiting:
             # A finished rollout waits for the rest of its trace, or for the end of its step, and is written then.

@@ -93,7 +93,7 @@ class Recorder:
         self._event_seq: int = 0
         self._closed = self._ended
 
-    def row(  # noqa: C901, PLR0912  # one body, in which every call counts
+    def log_row(  # noqa: C901, PLR0912  # one body, in which every call counts
         self,
         values: object = None,
         step: object = None,
@@ -114,7 +114,7 @@ class Recorder:
             role = None if role is None else self._other_role(role)
             if self._busy:
                 self._enqueue(
-                    self.row, flatten_all(values, self.drops.count), step, role=role, _now=time_ns(), _own=_own
+                    self.log_row, flatten_all(values, self.drops.count), step, role=role, _now=time_ns(), _own=_own
                 )
                 return
             if step is None and holds_nothing(values, self.drops.count):
@@ -154,7 +154,7 @@ class Recorder:
             if self._waiting:
                 self._drain_queue()
 
-    row.__qualname__ = "Run.log"
+    log_row.__qualname__ = "Run.log"
 
     def track_step_only(
         self, values: object = None, step: object = None, *extra: object, role: object = None, **named: object
@@ -224,9 +224,9 @@ class Recorder:
             self._ending = True
             self._do(self._write_end_event, status)
             self._ended = self._closed = True
-            mark = self._segment.checkpoint(self._seq)
+            checkpoint = self._segment.checkpoint(self._seq)
             self._segment.close()
-            return mark
+            return checkpoint
 
     def after_fork(self) -> None:
         """Reset the recorder in a forked child; the child's first record opens a segment of its own."""
@@ -257,7 +257,7 @@ class Recorder:
         values, step, commits, own_ns = row_arguments(values, step, extra, named, self.drops.count)
         known = self._other_role(role)
         before = self._steps.get(known)
-        self.row(values, step, role=known, _own=own_ns)
+        self.log_row(values, step, role=known, _own=own_ns)
         if commits:
             return
         if known in self._steps:

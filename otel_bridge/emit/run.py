@@ -57,7 +57,7 @@ class Run(RecordedFacts):
         all_ranks = facts.identity.rank == 0 or facts.settings.read(RANKS) == "all"
         if recorder is not None:
             # Saves one call per row. The method `log` below is used by runs that record nothing, and documents it.
-            self.log = recorder.row if all_ranks else recorder.track_step_only  # type: ignore[assignment, method-assign]
+            self.log = recorder.log_row if all_ranks else recorder.track_step_only  # type: ignore[assignment, method-assign]
 
     # --- which run ----------------------------------------------------------------------------------------------------
 
@@ -266,8 +266,8 @@ class Run(RecordedFacts):
         recorder = self._recorder
         if recorder is None:
             return True
-        mark = recorder.flush()
-        return mark is None or self._wait(recorder, mark, timeout_s, end=False).written
+        checkpoint = recorder.flush()
+        return checkpoint is None or self._wait(recorder, checkpoint, timeout_s, end=False).written
 
     def finish(
         self,
@@ -305,15 +305,15 @@ class Run(RecordedFacts):
         self._ended = True
         for call in reversed(self._before_end):
             call(self)
-        mark = None if recorder is None else recorder.end(status)
-        if recorder is None or mark is None or recorder.forked:
+        checkpoint = None if recorder is None else recorder.end(status)
+        if recorder is None or checkpoint is None or recorder.forked:
             return None
-        return partial(self._report_end, recorder, mark, status)
+        return partial(self._report_end, recorder, checkpoint, status)
 
-    def _report_end(self, recorder: Recorder, mark: Checkpoint, status: EndStatus, timeout_s: float) -> None:
-        outcome = self._wait(recorder, mark, timeout_s, end=True)
+    def _report_end(self, recorder: Recorder, checkpoint: Checkpoint, status: EndStatus, timeout_s: float) -> None:
+        outcome = self._wait(recorder, checkpoint, timeout_s, end=True)
         remains = (*outcome.remains, *self._what_next(recorder, outcome))
-        console.notify(console.ended(self.facts.identity, status, mark.rows, outcome.report, remains))
+        console.notify(console.ended(self.facts.identity, status, checkpoint.rows, outcome.report, remains))
 
     def _what_next(self, recorder: Recorder, outcome: FlushOutcome) -> list[str]:
         """Return lines on what happens to records that are not delivered, and what to do."""
@@ -341,10 +341,15 @@ class Run(RecordedFacts):
     def _report(self) -> Report | None:
         return None if self._recorder is None else read_report(self._recorder.folder)
 
-    def _wait(self, recorder: Recorder, mark: Checkpoint, timeout_s: float, *, end: bool) -> FlushOutcome:
+    def _wait(self, recorder: Recorder, checkpoint: Checkpoint, timeout_s: float, *, end: bool) -> FlushOutcome:
         facts = self.facts
         waiter = DeliveryWaiter(
-            recorder.folder, recorder.starter, facts.choice.names, mark, end=end, launched=not facts.ends_by_itself
+            recorder.folder,
+            recorder.starter,
+            facts.choice.names,
+            checkpoint,
+            end=end,
+            launched=not facts.ends_by_itself,
         )
         return waiter.wait(timeout_s)
 

@@ -21,7 +21,7 @@ from otel_bridge.emit.bridge_process.shared_bridge import SharedBridges
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.bridge_process.takeover import has_what_is_missing, take_over
 from otel_bridge.emit.config.child_env import ChildEnvironment, launcher_alive
-from otel_bridge.emit.config.exporters import RequestedDestinations, asked_names, choose, installed, missing_here
+from otel_bridge.emit.config.exporters import RequestedDestinations, choose, installed, missing_here, requested_names
 from otel_bridge.emit.config.identity import Identity, InitArguments, identify
 from otel_bridge.emit.config.resource import encode_resource, source_of, tracker_identity
 from otel_bridge.emit.config.snapshot import RunSettings, RunStart
@@ -40,7 +40,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.quota import Quota
-from otel_bridge.journal.report import Report, places, read_report, runnable
+from otel_bridge.journal.report import Report, read_report, runnable, view_links
 from otel_bridge.records import axis_of
 from otel_bridge.settings import (
     DIR,
@@ -67,7 +67,7 @@ UNCHOSEN_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class _FoundFolder:
+class _FolderState:
     base: BaseDir
     folder: RunFolder
     before: Report | None
@@ -78,22 +78,22 @@ class _FoundFolder:
 
 
 def begin(
-    asked: InitArguments,
+    arguments: InitArguments,
     exporters: object,
     env: Mapping[str, str],
     cwd: Path,
-    handover: ChildEnvironment | None,
+    child_env: ChildEnvironment | None,
     *,
     shared: SharedBridges | None = None,
 ) -> Run:
     """Begin the run of this process.
 
     Args:
-        asked: The arguments that identify the run.
+        arguments: The arguments that identify the run.
         exporters: ``init(exporters=)``.
         env: The environment, with ``init(dir=)``.
         cwd: The working folder.
-        handover: Environment variables for children; ``None``: children do not join this run.
+        child_env: Environment variables for children; ``None``: children do not join this run.
         shared: Bridges that this process's runs share; ``None``: a bridge for this run alone.
 
     Raises:
@@ -102,7 +102,7 @@ def begin(
     """
     settings = RunSettings(env)
     launched = launcher_alive(env)
-    identity = identify(asked, env, cwd, launched=launched)
+    identity = identify(arguments, env, cwd, launched=launched)
     if settings.read(NO_BRIDGE):
         return Run(RunStart(identity, _nothing(), settings, env, cwd, {}), None)
     redact_by_setting(env)
@@ -120,17 +120,17 @@ def begin(
         console.notify(console.NONE_CHOSEN)
         return Run(facts, None)
     folder = RunFolder(base.path, identity.id)
-    place = _FoundFolder(base, folder, read_report(folder), launched, hold, unchosen, other)
+    state = _FolderState(base, folder, read_report(folder), launched, hold, unchosen, other)
     try:
-        recorder = _open(facts, place, shared)
+        recorder = _open(facts, state, shared)
     except ConfigError as exc:
         if not unchosen:
             raise
         console.notify(console.nothing_kept(str(exc)))  # no exporter was chosen, so the program goes on
         return Run(facts, None)
-    if handover is not None:
-        handover.hand_over({**variables, NEW_RUN.name: None})
-    console.notify(console.begun(identity, _to(facts, place), _notes(facts, place)))
+    if child_env is not None:
+        child_env.set({**variables, NEW_RUN.name: None})
+    console.notify(console.begun(identity, _to(facts, state), _notes(facts, state)))
     return Run(facts, recorder)
 
 
@@ -144,24 +144,24 @@ def _nothing() -> RequestedDestinations:
     return RequestedDestinations(dict.fromkeys(SIGNALS, ()), {})
 
 
-def _open(facts: RunStart, place: _FoundFolder, shared: SharedBridges | None) -> Recorder:
-    settings, python = facts.settings, None if place.other is None else place.other.path
+def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) -> Recorder:
+    settings, python = facts.settings, None if state.other is None else state.other.path
     starter = BridgeStarter(
-        place.folder,
+        state.folder,
         facts.env,
-        hold=place.hold,
+        hold=state.hold,
         python=python,
-        shared=None if shared is None else shared.of(place.folder, facts.env, python=python),
+        shared=None if shared is None else shared.of(state.folder, facts.env, python=python),
     )
     try:
         recorder = OpenRowRecorder(
-            place.folder,
-            _header_maker(facts, place),
+            state.folder,
+            _header_maker(facts, state),
             starter,
             Quota(
-                place.base.path,
+                state.base.path,
                 settings.read(MAX_BYTES),
-                run=place.folder.path if place.unchosen else None,
+                run=state.folder.path if state.unchosen else None,
                 run_bytes=UNCHOSEN_BYTES,
             ),
             segment_bytes=settings.read(SEGMENT_BYTES),
@@ -175,13 +175,13 @@ def _open(facts: RunStart, place: _FoundFolder, shared: SharedBridges | None) ->
     except JournalError as exc:
         raise ConfigError(str(exc)) from exc
     # The segment first, the lock second: a bridge that ends checks for new segments once more after its unlock.
-    if not place.launched and not place.hold and place.before and has_what_is_missing(place.before, facts.env):
-        take_over(place.folder)
+    if not state.launched and not state.hold and state.before and has_what_is_missing(state.before, facts.env):
+        take_over(state.folder)
     starter.ensure()
     return recorder
 
 
-def _header_maker(facts: RunStart, place: _FoundFolder) -> MakeHeader:
+def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
     identity, choice, host = facts.identity, facts.choice, this_host()
     source = source_of(facts.env, facts.cwd)
 
@@ -207,9 +207,9 @@ def _header_maker(facts: RunStart, place: _FoundFolder) -> MakeHeader:
             started_unix_ns=started_ns,
             started_monotonic_ns=time.monotonic_ns(),
             role=identity.role,
-            hold=place.hold,
-            system_metrics_s=facts.settings.read(SYSTEM_METRICS_S) if identity.asked.system_metrics else 0.0,
-            launcher=LAUNCHER.read(facts.env) if place.launched else "",
+            hold=state.hold,
+            system_metrics_s=facts.settings.read(SYSTEM_METRICS_S) if identity.arguments.system_metrics else 0.0,
+            launcher=LAUNCHER.read(facts.env) if state.launched else "",
             generated=identity.generated,
         )
 
@@ -231,8 +231,8 @@ def _child_variables(
     return {name: value for name, value in variables.items() if value}
 
 
-def _notes(facts: RunStart, place: _FoundFolder) -> list[str]:
-    identity, before = facts.identity, _concerning(facts.choice, place.before)
+def _notes(facts: RunStart, state: _FolderState) -> list[str]:
+    identity, before = facts.identity, _concerning(facts.choice, state.before)
     notes: list[str] = []
     if before is not None:
         last = before.steps.get(axis_of(identity.role))
@@ -245,43 +245,43 @@ def _notes(facts: RunStart, place: _FoundFolder) -> list[str]:
         notes += _elsewhere(before, facts.choice)
         notes += [*console.found(before), *console.degraded(before)]
     notes += named_elsewhere(facts.choice.names, identity.project, facts.env)
-    notes += [f"view: {where}" for where in _views(facts, place, before).values()]
+    notes += [f"view: {where}" for where in _views(facts, state, before).values()]
     notes += [note for note in map(caution_of, facts.choice.settings.values()) if note]
     if OTLP in facts.choice.names and (note := forwarding_note(facts.env)):
         notes.append(note)
-    if place.other is not None:
-        notes.append(f"the bridge runs in another environment: {place.other.path} (otel-bridge {place.other.version})")
-    if place.base.instead_of is not None:
-        notes.append(f"{place.base.instead_of} is on {place.base.file_system}, so run folders are in {place.base.path}")
-    if place.hold and not place.unchosen:
-        chosen = "" if facts.choice.names or _before(place) else " --exporters NAME"
-        notes.append(f"held in {place.base.path}; deliver with: otel-bridge drain {place.base.path}{chosen}")
-    elif not facts.choice.names and not _before(place) and not place.unchosen:
+    if state.other is not None:
+        notes.append(f"the bridge runs in another environment: {state.other.path} (otel-bridge {state.other.version})")
+    if state.base.instead_of is not None:
+        notes.append(f"{state.base.instead_of} is on {state.base.file_system}, so run folders are in {state.base.path}")
+    if state.hold and not state.unchosen:
+        chosen = "" if facts.choice.names or _before(state) else " --exporters NAME"
+        notes.append(f"held in {state.base.path}; deliver with: otel-bridge drain {state.base.path}{chosen}")
+    elif not facts.choice.names and not _before(state) and not state.unchosen:
         notes.append("`otel-bridge run` has no --exporters, so all records are kept for `otel-bridge drain`")
     if identity.rank and facts.settings.read(RANKS) != "all":
         notes.append("rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all")
     return notes
 
 
-def _to(facts: RunStart, place: _FoundFolder) -> str:
+def _to(facts: RunStart, state: _FolderState) -> str:
     """Return what the run is delivered to; without a chosen exporter, where it is kept."""
-    if place.unchosen:
-        delivered = BridgeStarter(place.folder, facts.env, hold=True).delivered_by() is not None
-        exporters = () if _before(place) else installed()
-        return console.kept_without_exporter(place.folder.path, exporters, delivered=delivered)
-    shown = [_shown(name, facts.choice) for name in facts.choice.names or _before(place)]
+    if state.unchosen:
+        delivered = BridgeStarter(state.folder, facts.env, hold=True).delivered_by() is not None
+        exporters = () if _before(state) else installed()
+        return console.kept_without_exporter(state.folder.path, exporters, delivered=delivered)
+    shown = [_shown(name, facts.choice) for name in facts.choice.names or _before(state)]
     return ", ".join(shown) or "no exporter yet"
 
 
-def _before(place: _FoundFolder) -> tuple[str, ...]:
+def _before(state: _FolderState) -> tuple[str, ...]:
     """Return the exporters of an earlier start, which apply when none is named now."""
-    return () if place.before is None else tuple(place.before.exporters)
+    return () if state.before is None else tuple(state.before.exporters)
 
 
 def _shown(name: str, choice: RequestedDestinations) -> str:
     """Return the name of an exporter; for ``otlp`` with its endpoint, which no command or page shows."""
-    places = ", ".join(dict.fromkeys(choice.destinations.get(name, {}).values()))
-    return f"{name} ({places})" if name == OTLP and places else name
+    endpoints = ", ".join(dict.fromkeys(choice.destinations.get(name, {}).values()))
+    return f"{name} ({endpoints})" if name == OTLP and endpoints else name
 
 
 def _concerning(choice: RequestedDestinations, before: Report | None) -> Report | None:
@@ -291,24 +291,24 @@ def _concerning(choice: RequestedDestinations, before: Report | None) -> Report 
     return replace(before, exporters={name: one for name, one in before.exporters.items() if name in choice.names})
 
 
-def _views(facts: RunStart, place: _FoundFolder, before: Report | None) -> dict[str, str]:
+def _views(facts: RunStart, state: _FolderState, before: Report | None) -> dict[str, str]:
     """Return the view of the run in each exporter, as reported by the bridge, else from the settings."""
     identity = facts.identity
     info = RunInfo(
         id=identity.id,
         project=identity.project,
         name=identity.name,
-        folder=place.folder.path,
-        entity=identity.asked.entity,
+        folder=state.folder.path,
+        entity=identity.arguments.entity,
         identity=tracker_identity(identity, facts.env),
         node_rank=identity.node_rank,
     )
     views: dict[str, str] = {}
     # Held records are not shown anywhere yet, except for those delivered before.
-    for name, settings in () if place.hold else facts.choice.settings.items():
+    for name, settings in () if state.hold else facts.choice.settings.items():
         with contextlib.suppress(Exception):  # an exporter's own code must not stop the training
             views[name] = runnable(settings.view(info))
-    return {**views, **(places(before) if before else {})}
+    return {**views, **(view_links(before) if before else {})}
 
 
 def _elsewhere(before: Report, choice: RequestedDestinations) -> list[str]:
@@ -332,7 +332,7 @@ def _listed(variables: Mapping[str, str]) -> str:
 _FIELDS = ("group", "tags", "notes", "entity", "job_type", "rank", "system_metrics")
 
 
-def not_taken_up(run: Run, asked: InitArguments, exporters: object, folder: object) -> str:
+def not_taken_up(run: Run, arguments: InitArguments, exporters: object, folder: object) -> str:
     """Return a message on arguments that differ from those of *run*, with the remedy; empty: no argument differs.
 
     Raises:
@@ -342,10 +342,10 @@ def not_taken_up(run: Run, asked: InitArguments, exporters: object, folder: obje
     differing = [
         name
         for name in _FIELDS
-        if (given := getattr(asked, name)) not in (None, (), False)
-        and given != (identity.rank if name == "rank" else getattr(identity.asked, name))
+        if (given := getattr(arguments, name)) not in (None, (), False)
+        and given != (identity.rank if name == "rank" else getattr(identity.arguments, name))
     ]
-    names = asked_names(exporters)
+    names = requested_names(exporters)
     if names is not None and set(names) != set(run.facts.choice.names) and not launcher_alive(run.facts.env):
         differing.insert(0, f"exporters={','.join(names)}")
     base = run.facts.child_environment.get(DIR.name)
@@ -370,11 +370,11 @@ _PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 
 def forwarding_note(env: Mapping[str, str]) -> str:
     """Return the remedy when `otlp` would send HTTP to port 4317 because grpcio is missing; else empty."""
-    places = {signal.upper(): env.get(f"{_PREFIX}{signal.upper()}_ENDPOINT") for signal in SIGNALS}
+    endpoints = {signal.upper(): env.get(f"{_PREFIX}{signal.upper()}_ENDPOINT") for signal in SIGNALS}
     wrong = any(
-        _is_grpcs(place or env.get(f"{_PREFIX}ENDPOINT", ""))
+        _is_grpcs(endpoint or env.get(f"{_PREFIX}ENDPOINT", ""))
         and not (env.get(f"{_PREFIX}{signal}_PROTOCOL") or env.get(f"{_PREFIX}PROTOCOL"))
-        for signal, place in places.items()
+        for signal, endpoint in endpoints.items()
     )
     if not wrong or importlib.util.find_spec("grpc") is not None:
         return ""

@@ -116,11 +116,11 @@ def why_not_ours(path: Path, *, may_be_link: bool = False) -> str:
         return ""  # it does not exist, or creating it will raise the error
     if stat.S_ISLNK(status.st_mode):
         return f"{path} is a symbolic link, expected a folder; remove it"
-    for place in (path, *path.parents):
-        owner = _planted_by(place)
+    for parent in (path, *path.parents):
+        owner = _planted_by(parent)
         if owner is not None:
             return (
-                f"{place} belongs to {_name_of(owner)} and is where every user may create folders, so that its links "
+                f"{parent} belongs to {_name_of(owner)} and is where every user may create folders, so that its links "
                 f"may lead elsewhere; this process is {_name_of(os.geteuid())}: use your own folder, e.g. of mktemp -d"
             )
     me = os.geteuid()

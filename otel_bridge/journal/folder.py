@@ -64,17 +64,17 @@ class RunFolder:
 
     def __init__(self, base: Path, run_id: str) -> None:
         self.run_id = run_id
-        self._place(base / _folder_name(run_id))
+        self._set_path(base / _folder_name(run_id))
 
     @classmethod
     def at(cls, path: Path) -> RunFolder:
         """Return the run folder at *path*."""
         folder = cls.__new__(cls)
         folder.run_id = _run_id_of(path)
-        folder._place(path)
+        folder._set_path(path)
         return folder
 
-    def _place(self, path: Path) -> None:
+    def _set_path(self, path: Path) -> None:
         self.base = path.parent
         self.path = path
 
@@ -198,7 +198,7 @@ class RunFolder:
         """Return the bridge's lock, not yet acquired."""
         return RecordLock(self.lock_path)
 
-    def beat(self, lock: RecordLock, now_unix_ns: int) -> None:
+    def write_heartbeat(self, lock: RecordLock, now_unix_ns: int) -> None:
         """Write this process and a heartbeat into the held *lock*."""
         host = this_host()
         holder = LockHolder(os.getpid(), host.name, host.boot_id, now_unix_ns)

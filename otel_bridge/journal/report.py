@@ -290,7 +290,7 @@ class ReportCache:
 _COMMAND = re.compile(r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*\s+)*)([\w-]+)(\s.*)?", re.DOTALL)
 
 
-def places(report: Report) -> Mapping[str, str]:
+def view_links(report: Report) -> Mapping[str, str]:
     """Return the address or command that shows the run, by exporter; exporters without one are left out."""
     known = {**report.former, **report.exporters}
     return {name: one.url or runnable(one.view) for name, one in known.items() if one.url or one.view}

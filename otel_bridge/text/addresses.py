@@ -24,12 +24,12 @@ def without_credentials(address: str) -> str:
     if not separator:
         return _USER_WITHOUT_SCHEME.sub("", address, count=1) if _USER_WITHOUT_SCHEME.match(address) else address
     user = _USER.match(rest) or _UNQUOTED_USER.match(rest)
-    place, mark, query = (rest[user.end() :] if user else rest).partition("?")
+    address, mark, query = (rest[user.end() :] if user else rest).partition("?")
     if not mark:
-        return f"{scheme}://{place}"
+        return f"{scheme}://{address}"
     kept, hash_mark, fragment = query.partition("#")
     kept = "&".join(pair for pair in kept.split("&") if not _is_secret(pair))
-    return f"{scheme}://{place}" + (f"?{kept}" if kept else "") + hash_mark + fragment
+    return f"{scheme}://{address}" + (f"?{kept}" if kept else "") + hash_mark + fragment
 
 
 def _is_secret(pair: str) -> bool:

@@ -184,8 +184,8 @@ class _ValueCauses:
 
     def _begins(self, rule: AlertRule, key: str, value: float, row_id: str) -> bool:
         """Note a value of *key*; return whether a cause begins with it."""
-        place = rule.text, key
-        sources = self._causes.get(place)
+        cause = rule.text, key
+        sources = self._causes.get(cause)
         is_met = rule.is_met(value)
         if sources is None:
             if not is_met:
@@ -194,32 +194,32 @@ class _ValueCauses:
                 count(self._state, TOO_MANY_CAUSES)
                 name_first(self._state, TOO_MANY_CAUSES, key)
                 return False
-            self._causes[place] = {_source(row_id): 0}
+            self._causes[cause] = {_source(row_id): 0}
             self._caused.add(key)
-            self._changed.add(place)
+            self._changed.add(cause)
             return True
         if is_met or not math.isnan(value):  # NaN is on no side of a bound
-            self._continue(place, sources, _source(row_id), is_met=is_met)
+            self._continue(cause, sources, _source(row_id), is_met=is_met)
         return False
 
-    def _continue(self, place: tuple[str, str], sources: dict[str, int], source: str, *, is_met: bool) -> None:
+    def _continue(self, cause: tuple[str, str], sources: dict[str, int], source: str, *, is_met: bool) -> None:
         """Note a further value of a key with a cause, which ends when every process that had one is calm or gone."""
         if is_met:
             if sources.get(source, 1) and (source in sources or len(sources) < _MAX_SOURCES):
                 sources[source] = 0
-                self._changed.add(place)
+                self._changed.add(cause)
             return
         if source in sources:
             sources[source] += 1
-            self._changed.add(place)
+            self._changed.add(cause)
             if sources[source] >= CALM_VALUES:
                 del sources[source]
         for other in [other for other in sources if other != source and self._is_gone(other)]:
             del sources[other]
-            self._changed.add(place)
+            self._changed.add(cause)
         if not sources:
-            del self._causes[place]
-            self._changed.add(place)
+            del self._causes[cause]
+            self._changed.add(cause)
             self._caused = {key for _, key in self._causes}
 
     def _is_gone(self, source: str) -> bool:

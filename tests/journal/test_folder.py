@@ -172,7 +172,7 @@ def test_the_lock_says_who_holds_it(tmp_path: Path) -> None:
     lock = folder.lock()
     lock.acquire()
 
-    folder.beat(lock, 123)
+    folder.write_heartbeat(lock, 123)
     while_held = folder.holder()
     lock.release()
 

@@ -16,10 +16,10 @@ from otel_bridge.journal.report import (
     ExporterReport,
     ProcessReport,
     Report,
-    places,
     read_report,
     runnable,
     unread_bytes,
+    view_links,
     write_report,
 )
 from support.otlp.journal_samples import run_folder
@@ -189,7 +189,7 @@ def test_an_address_goes_before_a_command_and_what_has_neither_is_left_out(envir
         "trackio": ExporterReport(view="trackio show"),
     }
 
-    assert places(Report(exporters=exporters)) == {
+    assert view_links(Report(exporters=exporters)) == {
         "mlflow": "http://m/#/runs/1",
         "trackio": f"'{environment_folder}/trackio' show",
     }

@@ -83,7 +83,7 @@ class FolderLease:
         if self._lock is not None and time.monotonic() - self._beat_s >= BEAT_S:
             self._beat_s = time.monotonic()
             with contextlib.suppress(JournalError):
-                self._folder.beat(self._lock, time.time_ns())
+                self._folder.write_heartbeat(self._lock, time.time_ns())
 
     def hand_on(self) -> RecordLock | None:
         """Return the lock, for the object in this process that continues with the folder."""
@@ -95,7 +95,7 @@ class FolderLease:
         if self._lock is not None:
             if self._beat_s and not self.lost:  # so that another host need not wait until this heartbeat is old
                 with contextlib.suppress(JournalError):
-                    self._folder.beat(self._lock, 0)
+                    self._folder.write_heartbeat(self._lock, 0)
             self._lock.release()
 
 

@@ -22,7 +22,7 @@ from otel_bridge.emit.console import first_key, without_messages
 from otel_bridge.emit.drops import MEANING
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.report import ExporterReport, Report, places, sampled_out_lines
+from otel_bridge.journal.report import ExporterReport, Report, sampled_out_lines, view_links
 from otel_bridge.records import AXIS, axis_of
 from otel_bridge.text.printable import printable, shown
 
@@ -119,9 +119,9 @@ def _meaning(reason: str) -> str:
 
 def place_commands(report: Report) -> Sequence[str]:
     """Return one line per tracker: its name and the command or address that opens the run; ``otlp`` has none."""
-    found = places(report)
+    found = view_links(report)
     width = max(map(len, (*report.exporters, *found)), default=0)
-    return [f"{name:<{width}}  {place}" for name, place in found.items()]
+    return [f"{name:<{width}}  {link}" for name, link in found.items()]
 
 
 def show(console: Terminal, run_id: str, report: Report, *, live: bool = False) -> None:

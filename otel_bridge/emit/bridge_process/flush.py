@@ -52,7 +52,7 @@ class DeliveryWaiter:
         folder: The run folder.
         starter: Starter that keeps a bridge running meanwhile.
         exporters: Names that the report must list before it counts.
-        mark: End of this process's records.
+        checkpoint: End of this process's records.
         end: Whether to wait also for the run's end, if this process is its last.
         launched: Whether a launcher keeps the run open until its command ends, so that its end is not awaited.
     """
@@ -62,7 +62,7 @@ class DeliveryWaiter:
         folder: RunFolder,
         starter: BridgeStarter,
         exporters: tuple[str, ...],
-        mark: Checkpoint,
+        checkpoint: Checkpoint,
         *,
         end: bool = False,
         launched: bool = True,
@@ -70,7 +70,7 @@ class DeliveryWaiter:
         self._folder = folder
         self._starter = starter
         self._exporters = exporters
-        self._mark = mark
+        self._checkpoint = checkpoint
         self._end, self._launched = end, launched
         self._position: int | None = None
         self._gone = False
@@ -90,7 +90,7 @@ class DeliveryWaiter:
             time.sleep(min(_POLL_S, left))
 
     def _done(self, report: Report) -> bool:
-        mine = report.processes.get(self._mark.instance_id)
+        mine = report.processes.get(self._checkpoint.instance_id)
         if mine is None and report.ended and self._position is not None:
             return True  # delivered, and deleted with the run's end
         if not self._is_read(mine) or (mine is not None and mine.waiting_rows):
@@ -108,8 +108,8 @@ class DeliveryWaiter:
     def _is_read(self, mine: ProcessReport | None) -> bool:
         """Return whether the bridge has read all appended records."""
         if mine is not None:
-            return (mine.segment, mine.offset) >= (self._mark.number, self._mark.offset)
-        if any(file.instance_id == self._mark.instance_id for file in self._folder.segments()):
+            return (mine.segment, mine.offset) >= (self._checkpoint.number, self._checkpoint.offset)
+        if any(file.instance_id == self._checkpoint.instance_id for file in self._folder.segments()):
             return False
         # Read and deleted. A bridge reports its reading before it deletes, so any report from now on includes this.
         gone, self._gone = self._gone, True
@@ -119,14 +119,14 @@ class DeliveryWaiter:
         if one.state in _NOT_WAITED_FOR or one.state == "ended":
             return True
         if name == OTLP:  # segments are deleted when they are forwarded too
-            there = (self._mark.number, self._mark.offset)
+            there = (self._checkpoint.number, self._checkpoint.offset)
             return mine is None or (mine.forwarded_segment, mine.forwarded_offset) >= there
         return one.written >= position
 
     def _ended(self, report: Report) -> bool:
         # The bridge writes the end of a process that died without one; such a process may be restarted, or not.
         others = any(
-            one.alive or one.bridge for name, one in report.processes.items() if name != self._mark.instance_id
+            one.alive or one.bridge for name, one in report.processes.items() if name != self._checkpoint.instance_id
         )
         states = [one.state for one in report.exporters.values()]
         return (
@@ -137,7 +137,7 @@ class DeliveryWaiter:
         )
 
     def _given_up(self, report: Report | None) -> FlushOutcome:
-        if report is None or (self._mark.instance_id not in report.processes and self._position is None):
+        if report is None or (self._checkpoint.instance_id not in report.processes and self._position is None):
             reason = "" if self._starter.delivered_by() else reason_of_end(self._folder.log_path)
             return FlushOutcome(False, None, (f"not delivered yet: {reason}" if reason else "not delivered yet",))
         return FlushOutcome(False, report, (*_remains(report), "not all records are written yet"))

@@ -138,10 +138,10 @@ def _on_path(env: Mapping[str, str]) -> Iterator[str]:
     """Yield the interpreters of the ``otel-bridge`` commands on PATH, except this process's own."""
     own = os.path.realpath(sys.prefix)
     seen: set[str] = set()
-    for place in env.get("PATH", "").split(os.pathsep):
-        if not os.path.isabs(place):  # commands in the working folder are not meant
+    for directory in env.get("PATH", "").split(os.pathsep):
+        if not os.path.isabs(directory):  # commands in the working folder are not meant
             continue
-        python = _interpreter_of(os.path.join(place, _COMMAND))
+        python = _interpreter_of(os.path.join(directory, _COMMAND))
         if python is None or python in seen:
             continue
         seen.add(python)

@@ -1,6 +1,6 @@
 """Environment variables through which children of this process join its run.
 
-The next ``init()`` of this process must not mistake them for the user's settings, so `take_back` reverts `hand_over`.
+The next ``init()`` of this process must not mistake them for the user's settings, so `restore` reverts `set`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ChildEnvironment:
         self._before: dict[str, str | None] = {}
         self._given: dict[str, str] = {}
 
-    def hand_over(self, variables: Mapping[str, str | None]) -> None:
+    def set(self, variables: Mapping[str, str | None]) -> None:
         """Set *variables*; the value ``None`` removes a variable."""
         for name, value in variables.items():
             self._before.setdefault(name, os.environ.get(name))
@@ -33,17 +33,17 @@ class ChildEnvironment:
                 os.environ[name] = self._given[name] = value.replace("\0", "")
 
     def before(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return *env* without what `hand_over` set in it."""
+        """Return *env* without what `set` added."""
         ours = {name: before for name, before in self._before.items() if env.get(name) == self._given.get(name)}
         kept = {name: value for name, value in env.items() if name not in ours}
         return kept | {name: before for name, before in ours.items() if before is not None}
 
-    def keep_for_children(self) -> None:
+    def keep(self) -> None:
         """Keep the variables for good, because this process is itself a (forked) child with its parent's variables."""
         self._before.clear()
         self._given.clear()
 
-    def take_back(self) -> None:
+    def restore(self) -> None:
         """Restore the previous values of variables that were not changed since."""
         for name, before in self._before.items():
             if os.environ.get(name) != self._given.get(name):

@@ -79,8 +79,8 @@ def choose(
         ConfigError: A name is unknown, or a setting of an exporter cannot be used.
         MissingExtraError: An exporter's package is not installed.
     """
-    asked = _asked(argument)
-    by_signal = _by_launcher(asked, env) if launched else _by_environment(asked, env)
+    requested = _requested(argument)
+    by_signal = _by_launcher(requested, env) if launched else _by_environment(requested, env)
     for chosen in by_signal.values():
         if NONE in chosen and len(set(chosen)) > 1:
             raise ConfigError(f"exporters {','.join(chosen)}: expected {NONE} alone, or trackers without it")
@@ -109,14 +109,14 @@ def installed() -> tuple[str, ...]:
     return (*(name for name in _LOCAL_FIRST if name in available() and not missing_of(name, described(name))), "file")
 
 
-def _by_launcher(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _by_launcher(requested: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """Return the launcher's choice, or the exporters that this process requests when the launcher chose none."""
     by_signal = launcher_exporters(env)
-    return by_signal if any(by_signal.values()) else dict.fromkeys(SIGNALS, asked)
+    return by_signal if any(by_signal.values()) else dict.fromkeys(SIGNALS, requested)
 
 
-def _by_environment(asked: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    fallback = asked or EXPORTERS.read(env)
+def _by_environment(requested: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    fallback = requested or EXPORTERS.read(env)
     by_signal = {signal: _ours(setting.read(env)) or fallback for signal, setting in _BY_SIGNAL.items()}
     if any(by_signal.values()):
         return by_signal
@@ -131,17 +131,17 @@ def _ours(chosen: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_STOCK_OTLP.get(name, name) for name in chosen if name not in _STOCK_ONLY))
 
 
-def asked_names(argument: object) -> tuple[str, ...] | None:
+def requested_names(argument: object) -> tuple[str, ...] | None:
     """Return the exporters that ``init(exporters=)`` names, without ``none``; ``None``: *argument* names nothing.
 
     Raises:
         ConfigError: *argument* is not a name.
     """
-    asked = _asked(argument)
-    return tuple(name for name in asked if name != NONE) if asked else None
+    requested = _requested(argument)
+    return tuple(name for name in requested if name != NONE) if requested else None
 
 
-def _asked(argument: object) -> tuple[str, ...]:
+def _requested(argument: object) -> tuple[str, ...]:
     if argument is None:
         return ()
     if isinstance(argument, str):

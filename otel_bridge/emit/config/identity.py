@@ -74,7 +74,7 @@ class Identity:
         id_given: Whether the id was given, not made of project and name.
         rank: Number of this process among `world_size`.
         node_rank: Number of this machine.
-        asked: Arguments that become resource attributes unchanged.
+        arguments: Arguments that become resource attributes unchanged.
         resource: Further attributes of ``OTEL_RESOURCE_ATTRIBUTES``.
         project_generated: Whether the project is the working folder's name, because none was given.
         name_generated: Whether the name was generated, because none was given.
@@ -88,7 +88,7 @@ class Identity:
     rank: int
     world_size: int
     node_rank: int
-    asked: InitArguments
+    arguments: InitArguments
     resource: Mapping[str, str] = field(default_factory=dict[str, str])
     project_generated: bool = False
     name_generated: bool = False
@@ -100,11 +100,11 @@ class Identity:
         return tuple(what for what, is_generated in flags if is_generated)
 
 
-def identify(asked: InitArguments, env: Mapping[str, str], cwd: Path, *, launched: bool = False) -> Identity:
+def identify(arguments: InitArguments, env: Mapping[str, str], cwd: Path, *, launched: bool = False) -> Identity:
     """Determine the identity of the run.
 
     Args:
-        asked: The arguments of ``init()``.
+        arguments: The arguments of ``init()``.
         env: The environment.
         cwd: The working folder.
         launched: Whether a launcher lives; then ``OTEL_*`` variables are intended for stock SDKs and not read.
@@ -114,27 +114,31 @@ def identify(asked: InitArguments, env: Mapping[str, str], cwd: Path, *, launche
     """
     resource = {} if launched else resource_attributes(env)
     project = _first(
-        ("project", asked.project),
+        ("project", arguments.project),
         (PROJECT.name, PROJECT.read(env)),
         (semconv.PROJECT, resource.get(semconv.PROJECT)),
         ("WANDB_PROJECT", env.get("WANDB_PROJECT")),
         ("MLFLOW_EXPERIMENT_NAME", env.get("MLFLOW_EXPERIMENT_NAME")),
     )
-    project_generated = not project or (asked.project is None and project == GENERATED_PROJECT.read(env))
+    project_generated = not project or (arguments.project is None and project == GENERATED_PROJECT.read(env))
     project = project or cwd.name or "default"
-    run_id = _first(("id", asked.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID)))
+    run_id = _first(
+        ("id", arguments.id), (RUN_ID.name, RUN_ID.read(env)), (semconv.RUN_ID, resource.get(semconv.RUN_ID))
+    )
     name = _first(
-        ("name", asked.name or asked.generated_name),
+        ("name", arguments.name or arguments.generated_name),
         (RUN_NAME.name, RUN_NAME.read(env)),
         (semconv.RUN_NAME, resource.get(semconv.RUN_NAME)),
         ("WANDB_NAME", env.get("WANDB_NAME")),
     )
     name = name or _job_name(env)
-    name_generated = not name or (asked.name is None and name in {GENERATED_NAME.read(env), asked.generated_name})
-    if name_generated and asked.id is not None and run_id != RUN_ID.read(env):
+    name_generated = not name or (
+        arguments.name is None and name in {GENERATED_NAME.read(env), arguments.generated_name}
+    )
+    if name_generated and arguments.id is not None and run_id != RUN_ID.read(env):
         name = ""  # it was generated for another run
     new = LAUNCHER_NEW.read(env) if launched else ""
-    if name and name == asked.generated_name:
+    if name and name == arguments.generated_name:
         pass  # no other run has it
     elif not name and run_id and not NEW_RUN.read(env):
         name = run_id  # the same in every process that knows only the id
@@ -142,8 +146,8 @@ def identify(asked: InitArguments, env: Mapping[str, str], cwd: Path, *, launche
         name = f"{name or _script()}-{new or new_end()}"
     elif new and not name.endswith(new):  # `run --new` also applies to a name that the program sets itself
         name = f"{name}-{new}"
-    role = _first(("role", asked.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE)))
-    rank, world_size = _rank(asked.rank, env)
+    role = _first(("role", arguments.role), (ROLE.name, ROLE.read(env)), (semconv.ROLE, resource.get(semconv.ROLE)))
+    rank, world_size = _rank(arguments.rank, env)
     return Identity(
         project=project,
         name=name,
@@ -153,7 +157,7 @@ def identify(asked: InitArguments, env: Mapping[str, str], cwd: Path, *, launche
         rank=rank,
         world_size=world_size,
         node_rank=node_rank(env),
-        asked=asked,
+        arguments=arguments,
         resource={key: value for key, value in resource.items() if not key.startswith("rl.")},
         project_generated=project_generated,
         name_generated=name_generated,
@@ -220,10 +224,10 @@ def _script() -> str:
     return cleaned[:64] or "python"
 
 
-def _rank(asked: int | None, env: Mapping[str, str]) -> tuple[int, int]:
-    if asked is not None and (not isinstance(asked, int) or asked < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"rank={asked!r}: expected an integer of 0 or more")
-    rank = _RANK.read(env) if asked is None else int(asked)
+def _rank(given: int | None, env: Mapping[str, str]) -> tuple[int, int]:
+    if given is not None and (not isinstance(given, int) or given < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"rank={given!r}: expected an integer of 0 or more")
+    rank = _RANK.read(env) if given is None else int(given)
     return rank, max(_WORLD_SIZE.read(env), rank + 1)
 
 

@@ -45,8 +45,8 @@ _RESTARTS: Final = (
 def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, str]:
     """Return the trackers' identity, attribute to value, as found in *env* or given to ``init()``."""
     found = {attribute: env[name] for attribute, name in _TRACKER_VARIABLES.items() if env.get(name)}
-    if identity.asked.entity:
-        found[semconv.WANDB_ENTITY] = identity.asked.entity
+    if identity.arguments.entity:
+        found[semconv.WANDB_ENTITY] = identity.arguments.entity
     return found
 
 
@@ -74,7 +74,7 @@ def encode_resource(
         forked: Whether the process is a forked child.
         started_unix_ns: Time at which this process joined the run.
     """
-    asked = identity.asked
+    arguments = identity.arguments
     values: dict[str, Attribute] = {
         **(source or {}),
         **identity.resource,
@@ -93,11 +93,11 @@ def encode_resource(
         semconv.NODE_RANK: identity.node_rank,
         semconv.INSTANCE_ID: instance_id,
         semconv.INSTANCE_START: started_unix_ns,
-        semconv.RUN_GROUP: asked.group,
-        semconv.RUN_TAGS: asked.tags or None,
-        semconv.RUN_NOTES: asked.notes,
-        semconv.RUN_JOB_TYPE: asked.job_type,
-        semconv.CAPTURED: asked.captured,
+        semconv.RUN_GROUP: arguments.group,
+        semconv.RUN_TAGS: arguments.tags or None,
+        semconv.RUN_NOTES: arguments.notes,
+        semconv.RUN_JOB_TYPE: arguments.job_type,
+        semconv.CAPTURED: arguments.captured,
         semconv.FORKED: forked or None,
         semconv.ATTEMPT: _attempt(env),
         **tracker_identity(identity, env),
@@ -128,12 +128,12 @@ def source_of(env: Mapping[str, str], cwd: Path) -> dict[str, str]:
         cwd: Working folder; its repository counts when the script has none.
     """
     script = sys.argv[0] if sys.argv and sys.argv[0] not in {"", "-", "-c", "-m"} else ""
-    place = (cwd / script).parent if script else cwd
+    directory = (cwd / script).parent if script else cwd
     found = {
         semconv.HOST_NAME: os.uname().nodename,
         semconv.PROCESS_COMMAND: script,
         semconv.PROCESS_OWNER: env.get("USER") or env.get("LOGNAME") or "",
-        semconv.VCS_REVISION: revision_of(place) or revision_of(cwd) or "",
+        semconv.VCS_REVISION: revision_of(directory) or revision_of(cwd) or "",
     }
     return {key: value for key, value in found.items() if value}
 

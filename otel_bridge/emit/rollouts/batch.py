@@ -65,7 +65,7 @@ def log_rollouts(
     entries = _entries(run, rollouts)
     if not entries:
         return
-    own = place_of(run, *defaults)
+    own = defaults_of(run, *defaults)
     given_columns = _columns_of(entries)
 
     def build(index: int) -> Rollout:
@@ -78,9 +78,9 @@ def log_rollouts(
         given = coerce.name(entry.get("id") if isinstance(entry, dict) else entry.id)
         return given or str(index)
 
-    for place, indices in _places(run, given_columns, own).items():
+    for of_group, indices in _by_defaults(run, given_columns, own).items():
         columns = _columns(run, given_columns if len(indices) == len(entries) else given_columns.of(indices), indices)
-        emit(run, options, place, columns, build=build, key=key)
+        emit(run, options, of_group, columns, build=build, key=key)
 
 
 def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
@@ -129,25 +129,27 @@ def _columns_of(entries: Sequence[Rollout | dict[str, Any]]) -> _SampledOutColum
         return _SampledOutColumns(*([one.get(name) for one in fields] for name in _SampledOutColumns._fields))
 
 
-def _places(run: EmitRun, given_columns: _SampledOutColumns, own: RolloutDefaults) -> dict[RolloutDefaults, list[int]]:
+def _by_defaults(
+    run: EmitRun, given_columns: _SampledOutColumns, own: RolloutDefaults
+) -> dict[RolloutDefaults, list[int]]:
     """Group the rollouts of a call by step and split; most calls have one of each."""
     if _types(given_columns.step) == _types(given_columns.split) == _NOTHING:
         return {own: list(range(len(given_columns.step)))}
-    places: dict[RolloutDefaults, list[int]] = {}
+    by_defaults: dict[RolloutDefaults, list[int]] = {}
     for index, (given, split) in enumerate(zip(given_columns.step, given_columns.split, strict=True)):
         step = own.step if given is None else coerce.integer(given)
         if given is not None and step is None:
             run.count_drop("rollout_step")
             step = own.step
-        places.setdefault(RolloutDefaults(step, coerce.name(split) or own.split, own.role), []).append(index)
-    return places
+        by_defaults.setdefault(RolloutDefaults(step, coerce.name(split) or own.split, own.role), []).append(index)
+    return by_defaults
 
 
 def _types(values: Sequence[object]) -> set[type]:
     return set(map(type, values))
 
 
-def place_of(run: EmitRun, step: object, split: object, role: object) -> RolloutDefaults:
+def defaults_of(run: EmitRun, step: object, split: object, role: object) -> RolloutDefaults:
     """Return step, split and role of a call; the default step is the role's last."""
     named = coerce.name(role)
     number = None if step is None else coerce.integer(step)
@@ -156,9 +158,9 @@ def place_of(run: EmitRun, step: object, split: object, role: object) -> Rollout
     return RolloutDefaults(run.last_step(named) if number is None else number, coerce.name(split), named)
 
 
-def track_of(run: EmitRun, place: RolloutDefaults) -> Track:
+def track_of(run: EmitRun, defaults: RolloutDefaults) -> Track:
     """Return the run, role and split under which this process's open live rollouts are registered."""
-    return run.id, place.role or run.role or "", place.split or ""
+    return run.id, defaults.role or run.role or "", defaults.split or ""
 
 
 def _columns(run: EmitRun, given_columns: _SampledOutColumns, indices: list[int]) -> SampledColumns:
@@ -197,8 +199,8 @@ def truncated(reasons: Sequence[object]) -> list[int]:
     if _types(reasons) <= _TEXT_OR_NOTHING and TRUNCATED_REASONS.isdisjoint(cast("Sequence[str]", reasons)):
         return []
     return [
-        place
-        for place, reason in enumerate(reasons)
+        index
+        for index, reason in enumerate(reasons)
         if reason is not None and reason != "stop" and str(reason) in TRUNCATED_REASONS
     ]
 
@@ -213,7 +215,7 @@ def _with_index(rollout: Rollout, index: int) -> Rollout:
 def emit(
     run: EmitRun,
     options: RolloutOptions,
-    place: RolloutDefaults,
+    defaults: RolloutDefaults,
     columns: SampledColumns,
     *,
     build: Callable[[int], Rollout],
@@ -224,7 +226,7 @@ def emit(
     Args:
         run: The run.
         options: Seats, rule and limits.
-        place: Step, split and role.
+        defaults: Step, split and role.
         columns: Facts for sampling.
         build: Callable from an index in the call to the rollout; called for kept rollouts only.
         key: Callable from an index in the call to a stable id.
@@ -232,22 +234,22 @@ def emit(
     kept = choose_columns(
         columns.rewards,
         columns.groups,
-        options.cap_of(place.split),
+        options.cap_of(defaults.split),
         failed=columns.failed,
         truncated=columns.truncated,
         key=lambda index: key(columns.indices[index]),
         rule=options.rule,
-        seed=f"{run.id}/{place.step}",
+        seed=f"{run.id}/{defaults.step}",
     )
-    role = place.role if place.role != run.role else None
-    still_open = open_steps(track_of(run, place))
+    role = defaults.role if defaults.role != run.role else None
+    still_open = open_steps(track_of(run, defaults))
     if kept:
-        frame = CallContext(run.id, place.step, place.split, role, options, caller_link(), still_open)
+        frame = CallContext(run.id, defaults.step, defaults.split, role, options, caller_link(), still_open)
         for index in kept:
             _emit_one(run, frame, build, columns.indices[index])
     if len(kept) < len(columns.indices):
-        where = (place.step, place.split, role)
-        stale = staleness_of(columns.versions, place.step, kept) if columns.versions else None
+        where = (defaults.step, defaults.split, role)
+        stale = staleness_of(columns.versions, defaults.step, kept) if columns.versions else None
         ids = sampled_out_ids(columns.ids, kept) if columns.ids else ""
         seq = run.next_event_seq()
         event = sampled_out_event(

@@ -46,7 +46,7 @@ class EncodedMessage(NamedTuple):
     answers: tuple[ToolAnswer, ...] = ()
 
 
-def fast_message(entry: object, cutter: ContentFilter) -> EncodedMessage | None:
+def fast_message(entry: object, content_filter: ContentFilter) -> EncodedMessage | None:
     """Encode a text of a role, an assistant's text with tool calls, or a tool's answer; ``None`` for other entries."""
     if type(entry) is not dict or not 2 <= len(cast("dict[object, object]", entry)) <= 4:
         return None
@@ -55,18 +55,18 @@ def fast_message(entry: object, cutter: ContentFilter) -> EncodedMessage | None:
     if type(role) is not str or (type(content) is not str and content is not None):
         return None
     if len(message) == 2 and content is not None and (head := _HEADS.get(role)) is not None:
-        return EncodedMessage(role, b"%b%b}]}" % (head, dumps(cutter.text(content))))
+        return EncodedMessage(role, b"%b%b}]}" % (head, dumps(content_filter.text(content))))
     if content is not None and role == "tool" and message.keys() in _ANSWER_KEYS:
-        return _answer(message["tool_call_id"], content, message.get("name"), cutter)
+        return _answer(message["tool_call_id"], content, message.get("name"), content_filter)
     if role == "assistant" and message.keys() == _CALLER_KEYS:
-        return _caller(message["tool_calls"], content, cutter)
+        return _caller(message["tool_calls"], content, content_filter)
     return None
 
 
-def _answer(call_id: object, content: str, name: object, cutter: ContentFilter) -> EncodedMessage | None:
+def _answer(call_id: object, content: str, name: object, content_filter: ContentFilter) -> EncodedMessage | None:
     if type(call_id) is not str or not call_id or (name is not None and (type(name) is not str or not name)):
         return None
-    text = cutter.text(content)
+    text = content_filter.text(content)
     answer_parts = b'{"role":"tool","parts":[{"type":"tool_call_response","id":%b,"response":%b}]' % (
         dumps(call_id),
         dumps(text),
@@ -75,15 +75,15 @@ def _answer(call_id: object, content: str, name: object, cutter: ContentFilter) 
     return EncodedMessage("tool", json, (), (ToolAnswer(call_id, name, utf8(text)),))
 
 
-def _caller(tool_calls: object, content: str | None, cutter: ContentFilter) -> EncodedMessage | None:
+def _caller(tool_calls: object, content: str | None, content_filter: ContentFilter) -> EncodedMessage | None:
     if type(tool_calls) is not list or not tool_calls:
         return None
     calls: list[ToolCall] = []
     parts: list[bytes] = []
     if content is not None:
-        parts.append(b'{"type":"text","content":%b}' % dumps(cutter.text(content)))
+        parts.append(b'{"type":"text","content":%b}' % dumps(content_filter.text(content)))
     for entry in cast("Sequence[object]", tool_calls):
-        call = _call(entry, cutter)
+        call = _call(entry, content_filter)
         if call is None:
             return None
         calls.append(call)
@@ -92,7 +92,7 @@ def _caller(tool_calls: object, content: str | None, cutter: ContentFilter) -> E
     return EncodedMessage("assistant", b"%b%b]}" % (_SILENT, b",".join(parts)), tuple(calls))
 
 
-def _call(entry: object, cutter: ContentFilter) -> ToolCall | None:
+def _call(entry: object, content_filter: ContentFilter) -> ToolCall | None:
     if type(entry) is not dict:
         return None
     call = cast("dict[str, object]", entry)
@@ -101,7 +101,7 @@ def _call(entry: object, cutter: ContentFilter) -> ToolCall | None:
         return None
     inner = cast("dict[str, object]", function)
     name, arguments = inner.get("name"), inner.get("arguments")
-    if type(name) is not str or len(name) > 256 or type(arguments) is not str or not cutter.leaves(arguments):
+    if type(name) is not str or len(name) > 256 or type(arguments) is not str or not content_filter.leaves(arguments):
         return None
     # An escape may hide a secret from the search.
     if not arguments.startswith("{") or "\\u" in arguments:
@@ -158,12 +158,12 @@ def _of_text(text: str, role: str) -> list[object]:
     return [{"role": role, "content": text}]
 
 
-def encode(entries: Sequence[object], cutter: ContentFilter) -> Conversation:
+def encode(entries: Sequence[object], content_filter: ContentFilter) -> Conversation:
     """Encode *entries*; entries that are not messages are counted."""
     conversation = Conversation()
     for entry in entries:
         try:
-            encoded = fast_message(entry, cutter) or _message(entry, cutter)
+            encoded = fast_message(entry, content_filter) or _message(entry, content_filter)
         except Exception:  # noqa: BLE001  # code of the user's own objects
             encoded = None
         if encoded is None:
@@ -173,7 +173,7 @@ def encode(entries: Sequence[object], cutter: ContentFilter) -> Conversation:
     return conversation
 
 
-def _message(entry: object, cutter: ContentFilter) -> EncodedMessage | None:
+def _message(entry: object, content_filter: ContentFilter) -> EncodedMessage | None:
     message = mapping_of(entry) or _attributes(entry)
     if message is None:
         return None
@@ -184,7 +184,7 @@ def _message(entry: object, cutter: ContentFilter) -> EncodedMessage | None:
         return None
     named = str(getattr(role, "value", role) or "user")
     named = _ROLES.get(named, named)
-    parts = Parts(cutter)
+    parts = Parts(content_filter)
     if isinstance(given, list):
         parts.add_content(cast("object", given))
     elif named == "tool":
@@ -246,7 +246,7 @@ class Content:
     """Encoded content of one rollout."""
 
     conversation: Conversation
-    cutter: ContentFilter
+    content_filter: ContentFilter
 
     @property
     def messages(self) -> list[EncodedMessage]:
@@ -268,23 +268,25 @@ def content_of(messages: object, limits: MessageLimits, role: str = "user") -> C
     content.conversation.skipped += max(len(entries) - _MAX_MESSAGES, 0)
     while content.conversation.size_bytes > budget:
         kept = len(content.messages) // 2
-        content.cutter.clipped_bytes += sum(len(message.json) for message in content.messages[kept:])
+        content.content_filter.clipped_bytes += sum(len(message.json) for message in content.messages[kept:])
         del content.messages[kept:]
     return content
 
 
 def _conversation_encoded(entries: Sequence[object], limits: MessageLimits, max_chars: int) -> Content:
     policy = limits.policy
-    cutter = ContentFilter(policy, max_chars)
+    content_filter = ContentFilter(policy, max_chars)
     if policy.secrets and not policy.off and not hooked():
         # Nearly always there is no secret: one search of all texts costs less than one of each.
-        cutter.secrets = False
-        conversation = encode(entries, cutter)
-        cutter.secrets = True
-        if not cutter.named and not may_have_shape(b"".join([message.json for message in conversation.messages])):
-            return Content(conversation, cutter)
-        cutter = ContentFilter(policy, max_chars)
-    return Content(encode(entries, cutter), cutter)
+        content_filter.secrets = False
+        conversation = encode(entries, content_filter)
+        content_filter.secrets = True
+        if not content_filter.named and not may_have_shape(
+            b"".join([message.json for message in conversation.messages])
+        ):
+            return Content(conversation, content_filter)
+        content_filter = ContentFilter(policy, max_chars)
+    return Content(encode(entries, content_filter), content_filter)
 
 
 def _fair_length(entries: Sequence[object], budget: int) -> int:

@@ -44,15 +44,15 @@ def log_values(run: EmitRun, options: RolloutOptions, values: object, shared: Ev
         run.count_drop("evaluation_not_a_mapping")
         return
     now = time.time_ns()
-    cutter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
+    content_filter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
     events: list[bytes] = []
     for rollout_id, value in list(cast("Mapping[object, object]", values).items()):
         known = coerce.name(rollout_id)
-        pairs = _score(value, cutter)
+        pairs = _score(value, content_filter)
         if known is None or pairs is None:
             run.count_drop("evaluation_value")
             continue
-        numbered = {**_shared(run, shared, cutter), **pairs, semconv.EVENT_SEQ: run.next_event_seq()}
+        numbered = {**_shared(run, shared, content_filter), **pairs, semconv.EVENT_SEQ: run.next_event_seq()}
         name = semconv.EVENT_EVALUATION
         one = event(name, time_unix_ns=now, pairs=numbered, trace_id=trace_id_bytes(run.id, known))
         events.append(one[len(SCOPE) :])
@@ -60,20 +60,20 @@ def log_values(run: EmitRun, options: RolloutOptions, values: object, shared: Ev
         run.append(LOGS, SCOPE + b"".join(events[start : start + _EVENTS_A_RECORD]), time_unix_ns=now)
 
 
-def _score(value: object, cutter: ContentFilter) -> dict[str, Attribute] | None:
+def _score(value: object, content_filter: ContentFilter) -> dict[str, Attribute] | None:
     number = coerce.number(value)
     if number is not None:
         return {semconv.EVALUATION_VALUE: number}
     if isinstance(value, str) and value:
-        kept = "" if cutter.off else cutter.text(value[: _MAX_LABEL_CHARS + MARGIN_CHARS])
+        kept = "" if content_filter.off else content_filter.text(value[: _MAX_LABEL_CHARS + MARGIN_CHARS])
         return {semconv.EVALUATION_LABEL: kept[:_MAX_LABEL_CHARS]}
     return None
 
 
-def _shared(run: EmitRun, shared: EvaluationContext, cutter: ContentFilter) -> dict[str, Attribute]:
+def _shared(run: EmitRun, shared: EvaluationContext, content_filter: ContentFilter) -> dict[str, Attribute]:
     pairs: dict[str, Attribute] = {semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward"}
-    if shared.explanation is not None and not cutter.off:
-        pairs[semconv.EVALUATION_EXPLANATION] = cutter.text(str(shared.explanation))
+    if shared.explanation is not None and not content_filter.off:
+        pairs[semconv.EVALUATION_EXPLANATION] = content_filter.text(str(shared.explanation))
     if (step := coerce.integer(shared.step)) is not None:
         pairs[semconv.STEP] = step
     role = coerce.name(shared.role)

@@ -52,8 +52,8 @@ def log_generations(run: EmitRun, options: RolloutOptions, given: Mapping[str, A
     generations = Generations(run, given)
     columns = generations.columns()
     if columns.indices:
-        place = batch.place_of(run, given.get("step"), given.get("split"), given.get("role"))
-        batch.emit(run, options, place, columns, build=generations.build, key=generations.key)
+        defaults = batch.defaults_of(run, given.get("step"), given.get("split"), given.get("role"))
+        batch.emit(run, options, defaults, columns, build=generations.build, key=generations.key)
 
 
 class Generations:
@@ -116,26 +116,26 @@ class Generations:
         ]
 
     @cached_property
-    def _places(self) -> list[int]:
+    def _positions(self) -> list[int]:
         return places_in_groups(self._groups)
 
     # --- facts for sampling -------------------------------------------------------------------------------------------
     def columns(self) -> batch.SampledColumns:
         """Return the facts for sampling; samples with an empty prompt are left out and counted."""
-        places = self._with_prompt()
-        lasts = [self._turns[rollout][-1] for rollout in places]
-        if len(places) < len(self._turns):
-            self._run.count_drop("rollout_empty_prompt", len(self._turns) - len(places))
+        with_prompt = self._with_prompt()
+        lasts = [self._turns[rollout][-1] for rollout in with_prompt]
+        if len(with_prompt) < len(self._turns):
+            self._run.count_drop("rollout_empty_prompt", len(self._turns) - len(with_prompt))
         errors, reasons = self._lists["errors"], self._lists["finish_reasons"]
         versions, given = self._lists["policy_versions"], self._lists["ids"]
         return batch.SampledColumns(
-            places,
+            with_prompt,
             batch.finite_rewards(self._run, [self._rewards.at(last) for last in lasts]),
-            [self._groups[rollout] for rollout in places],
-            [place for place, last in enumerate(lasts) if errors.at(last) is not None] if errors.given else [],
+            [self._groups[rollout] for rollout in with_prompt],
+            [index for index, last in enumerate(lasts) if errors.at(last) is not None] if errors.given else [],
             batch.truncated([reasons.at(last) for last in lasts]) if reasons.given else [],
             [versions.at(last) for last in lasts] if versions.given else (),
-            [given.at(self._turns[place][0]) for place in places] if given.given else (),
+            [given.at(self._turns[rollout][0]) for rollout in with_prompt] if given.given else (),
         )
 
     def _with_prompt(self) -> list[int]:
@@ -158,7 +158,7 @@ class Generations:
         for column in (self._lists["ids"], self._lists["trajectory_ids"]):
             if column.given and (named := coerce.name(column.at(entry))) is not None:
                 return named
-        return f"{self._groups[rollout]}/{self._places[rollout]}"
+        return f"{self._groups[rollout]}/{self._positions[rollout]}"
 
     def _at(self, name: str, entry: int) -> Any:  # whatever the user put there
         return self._lists[name].at(entry)
@@ -180,7 +180,7 @@ class Generations:
             finish_reason=self._at("finish_reasons", last),
             id=coerce.name(self._at("ids", first)),
             group=self._groups[rollout],
-            sample=None if self._groups[rollout] is None else self._places[rollout],
+            sample=None if self._groups[rollout] is None else self._positions[rollout],
             trajectory_id=coerce.name(self._at("trajectory_ids", first)),
             prompt_index=index[rollout] if prompted else None,
             batch_index=first,

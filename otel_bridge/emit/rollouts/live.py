@@ -19,7 +19,7 @@ from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import ExtraAttributes
 from otel_bridge.emit.live_registry import closed, open_steps, opened, register, unregister
-from otel_bridge.emit.rollouts.batch import LOGS, RolloutDefaults, place_of, track_of
+from otel_bridge.emit.rollouts.batch import LOGS, RolloutDefaults, defaults_of, track_of
 from otel_bridge.emit.rollouts.chat_messages import Content, content_of
 from otel_bridge.emit.rollouts.context import with_rollout
 from otel_bridge.emit.rollouts.events import sampled_out_event, sampled_out_ids, staleness_of
@@ -27,11 +27,11 @@ from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan, random_span
 from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import (
     CallContext,
-    SpanPlace,
+    SpanParent,
     child_count,
     child_spans,
     failure,
-    place_attributes,
+    identity_attributes,
     root_attributes,
     trace_id_bytes,
 )
@@ -57,21 +57,21 @@ class LiveRollout(Rollout):
     def __init__(self, run: EmitRun, options: RolloutOptions, fields: Mapping[str, object]) -> None:
         super().__init__()
         self.__dict__.update(vars(rollout_of({key: value for key, value in fields.items() if key != "role"})))
-        place = place_of(run, self.step, self.split, fields.get("role"))
-        self.step = place.step
+        defaults = defaults_of(run, self.step, self.split, fields.get("role"))
+        self.step = defaults.step
         given = coerce.name(self.id)
         self.trace_id = (os.urandom(16) if given is None else trace_id_bytes(run.id, given)).hex()
         self.id = given or self.trace_id
         self._carried = self._instrumented = False
-        self._run, self._options, self._role = run, options, place.role
+        self._run, self._options, self._role = run, options, defaults.role
         self._lock = threading.Lock()
         self._children = self._open_children = 0
         self._pid = os.getpid()
         self._span: trace.Span = trace.INVALID_SPAN
         self._tracer: RolloutTracer | None = None
         self._token: Token[Context] | None = None
-        self._track = track_of(run, place)
-        self._number = opened(run, self.id, self._track, place.step)
+        self._track = track_of(run, defaults)
+        self._number = opened(run, self.id, self._track, defaults.step)
 
     @property
     def run(self) -> EmitRun:
@@ -158,32 +158,32 @@ class LiveRollout(Rollout):
     def _end_bare(self, now: int) -> None:
         """End the root with its id alone, because its children need the root."""
         if self._tracer is not None:
-            pairs = place_attributes(self._frame(RolloutDefaults(None)), coerce.name(self.id) or self.trace_id)
+            pairs = identity_attributes(self._frame(RolloutDefaults(None)), coerce.name(self.id) or self.trace_id)
             self._tracer.end(self._span, ExtraAttributes(b"".join(span_encoding.span_attributes(pairs).parts)), now)
 
-    def _frame(self, place: RolloutDefaults) -> CallContext:
-        role = place.role if place.role != self._run.role else None
+    def _frame(self, defaults: RolloutDefaults) -> CallContext:
+        role = defaults.role if defaults.role != self._run.role else None
         still_open = open_steps(self._track)
-        return CallContext(self._run.id, place.step, place.split, role, self._options, open_steps=still_open)
+        return CallContext(self._run.id, defaults.step, defaults.split, role, self._options, open_steps=still_open)
 
     def _close(self, now: int) -> None:
-        place = place_of(self._run, self.step, self.split, self._role)
+        defaults = defaults_of(self._run, self.step, self.split, self._role)
         if self.reward is not None and coerce.number(self.reward) is None:
             self._run.count_drop("rollout_reward")
         if self._tracer is None:
-            self._count_as_sampled_out(place)
+            self._count_as_sampled_out(defaults)
             return
         content = content_of(self.messages, self._options.limits)
         if content.conversation.skipped:
             self._run.count_drop("rollout_message", content.conversation.skipped)
-        pairs = place_attributes(self._frame(place), coerce.name(self.id) or self.trace_id)
+        pairs = identity_attributes(self._frame(defaults), coerce.name(self.id) or self.trace_id)
         pairs += root_attributes(self, content, self._options.limits)
         spans = [] if self._children or self._instrumented or self._carried else self._from_messages(content, now)
         if not (self._carried or self._instrumented or self._open_children or _program_makes_spans()):
             pairs.append((SPAN_COUNT, 1 + self._children + len(spans)))
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:
-            packed += span_encoding.failure_fields(now, *failure(self.error, content.cutter))
+            packed += span_encoding.failure_fields(now, *failure(self.error, content.content_filter))
         self._tracer.end(self._span, ExtraAttributes(packed, b"".join(span_encoding.spans_field(spans))), now)
 
     def _from_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:
@@ -192,12 +192,12 @@ class LiveRollout(Rollout):
         trace_id, root_id = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
         ids = (os.urandom(8) for _ in range(child_count(content.messages)))
         start = getattr(self._span, "start_time", None) or now
-        return child_spans(self, content, SpanPlace(trace_id, root_id, start, now), ids)
+        return child_spans(self, content, SpanParent(trace_id, root_id, start, now), ids)
 
-    def _count_as_sampled_out(self, place: RolloutDefaults) -> None:
+    def _count_as_sampled_out(self, defaults: RolloutDefaults) -> None:
         reward, group = coerce.number(self.reward), coerce.name(self.group)
-        where = (place.step, place.split, place.role if place.role != self._run.role else None)
-        stale = staleness_of([self.policy_version], place.step, [])
+        where = (defaults.step, defaults.split, defaults.role if defaults.role != self._run.role else None)
+        stale = staleness_of([self.policy_version], defaults.step, [])
         ids, seq, still_open = sampled_out_ids([self.id], []), self._run.next_event_seq(), open_steps(self._track)
         event = sampled_out_event([reward], [group], [], where, seq, staleness=stale, ids=ids, open_steps=still_open)
         self._run.append(LOGS, event)

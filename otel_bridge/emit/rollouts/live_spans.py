@@ -187,7 +187,7 @@ class ChildSpan(ABC):
     def _title(self) -> tuple[str, trace.SpanKind]: ...
 
     @abstractmethod
-    def _pairs(self, limits: MessageLimits, cutter: ContentFilter) -> Pairs: ...
+    def _pairs(self, limits: MessageLimits, content_filter: ContentFilter) -> Pairs: ...
 
     def __enter__(self: S) -> S:
         try:
@@ -230,13 +230,13 @@ class ChildSpan(ABC):
 
     def _close(self, span: trace.Span, run: EmitRun) -> None:
         options = run.rollout_options
-        cutter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
-        pairs = self._pairs(options.limits, cutter)
-        pairs += free_facts(semconv.METADATA_PREFIX, self.metadata, cutter, options.limits.rollout_bytes)
+        content_filter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
+        pairs = self._pairs(options.limits, content_filter)
+        pairs += free_facts(semconv.METADATA_PREFIX, self.metadata, content_filter, options.limits.rollout_bytes)
         now = time.time_ns()
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:
-            packed += span_encoding.failure_fields(now, *failure(self.error, cutter))
+            packed += span_encoding.failure_fields(now, *failure(self.error, content_filter))
         extra = ExtraAttributes(packed)
         if self._rollout is not None:
             self._rollout.end_child(span, extra, now)
@@ -270,7 +270,7 @@ class ChatSpan(ChildSpan):
         name = f"{semconv.OPERATION_CHAT} {model}" if model else semconv.OPERATION_CHAT
         return name, trace.SpanKind.CLIENT
 
-    def _pairs(self, limits: MessageLimits, cutter: ContentFilter) -> Pairs:
+    def _pairs(self, limits: MessageLimits, content_filter: ContentFilter) -> Pairs:
         pairs: Pairs = [(semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT)]
         if (model := coerce.name(self.model)) is not None:
             pairs.append((semconv.GEN_AI_REQUEST_MODEL, model))
@@ -287,12 +287,12 @@ class ChatSpan(ChildSpan):
             ),
         )
         for key, messages, role in conversations:
-            if messages is not None and not cutter.off:
+            if messages is not None and not content_filter.off:
                 content = content_of(messages, limits, role)
-                cutter.clipped_bytes += content.cutter.clipped_bytes
+                content_filter.clipped_bytes += content.content_filter.clipped_bytes
                 pairs.append((key, json_array(content.messages)))
-        if cutter.clipped_bytes:
-            pairs.append((semconv.CLIPPED, cutter.clipped_bytes))
+        if content_filter.clipped_bytes:
+            pairs.append((semconv.CLIPPED, content_filter.clipped_bytes))
         return pairs
 
 
@@ -316,23 +316,24 @@ class ToolSpan(ChildSpan):
     def _title(self) -> tuple[str, trace.SpanKind]:
         return f"{semconv.OPERATION_TOOL} {coerce.name(self.name) or 'tool'}", trace.SpanKind.INTERNAL
 
-    def _pairs(self, limits: MessageLimits, cutter: ContentFilter) -> Pairs:  # noqa: ARG002  # a tool's text has the cutter's limit
+    # A tool's text has the limit of the filter.
+    def _pairs(self, limits: MessageLimits, content_filter: ContentFilter) -> Pairs:  # noqa: ARG002
         pairs: Pairs = [
             (semconv.GEN_AI_OPERATION, semconv.OPERATION_TOOL),
             (semconv.GEN_AI_TOOL_NAME, coerce.name(self.name) or "tool"),
         ]
         if (call_id := coerce.name(self.call_id)) is not None:
             pairs.append((semconv.GEN_AI_TOOL_CALL_ID, call_id))
-        if not cutter.off:
+        if not content_filter.off:
             given = (semconv.GEN_AI_TOOL_ARGUMENTS, self.arguments), (semconv.GEN_AI_TOOL_RESULT, self.result)
-            pairs += [(key, _text(value, cutter)) for key, value in given if value is not None]
+            pairs += [(key, _text(value, content_filter)) for key, value in given if value is not None]
         return pairs
 
 
-def _text(value: object, cutter: ContentFilter) -> Utf8:
+def _text(value: object, content_filter: ContentFilter) -> Utf8:
     if isinstance(value, str):
-        return Utf8((cutter.text(value).encode("utf-8", "replace"),))
-    return Utf8((dumps(cutter.json(value)),))
+        return Utf8((content_filter.text(value).encode("utf-8", "replace"),))
+    return Utf8((dumps(content_filter.json(value)),))
 
 
 def _run_of(rollout: OpenRollout | None) -> EmitRun | None:

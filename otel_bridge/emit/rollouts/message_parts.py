@@ -59,17 +59,17 @@ class Parts:
         answers: The tools' answers among them.
     """
 
-    __slots__ = ("_cutter", "answers", "calls", "parts")
+    __slots__ = ("_content_filter", "answers", "calls", "parts")
 
-    def __init__(self, cutter: ContentFilter) -> None:
-        self._cutter = cutter
+    def __init__(self, content_filter: ContentFilter) -> None:
+        self._content_filter = content_filter
         self.parts: list[dict[str, Json]] = []
         self.calls: list[ToolCall] = []
         self.answers: list[ToolAnswer] = []
 
     def add_text(self, kind: str, text: object) -> None:
         """Add a part whose ``content`` is text."""
-        content = self._cutter.text(text) if isinstance(text, str) else self._cutter.json(text)
+        content = self._content_filter.text(text) if isinstance(text, str) else self._content_filter.json(text)
         self.parts.append({"type": kind, "content": content})
 
     def add_content(self, content: object) -> None:
@@ -100,8 +100,8 @@ class Parts:
 
     def _response(self, content: object) -> Json:
         if content is None or not isinstance(content, list):
-            return "" if content is None else self._cutter.json(content)
-        inner = Parts(self._cutter)
+            return "" if content is None else self._content_filter.json(content)
+        inner = Parts(self._content_filter)
         inner.add_content(cast("object", content))
         texts = [part["content"] for part in inner.parts if part["type"] == "text"]
         return "\n".join(map(str, texts)) if len(texts) == len(inner.parts) else cast("Json", inner.parts)
@@ -131,7 +131,9 @@ class Parts:
         for key, value in fields.items():
             if key != "type":
                 is_blob = kind == "blob" and key == "content" and isinstance(value, str)
-                part[str(key)] = self._cutter.blob(value) if is_blob else self._cutter.json(value, str(key))
+                part[str(key)] = (
+                    self._content_filter.blob(value) if is_blob else self._content_filter.json(value, str(key))
+                )
         return part
 
     def _media(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Json] | None:
@@ -153,10 +155,10 @@ class Parts:
         if address.startswith("data:"):
             mime, _, data = address[5:].partition(",")
             return self._blob(mime.partition(";")[0], modality, data)
-        return {"type": "uri", "modality": modality, "uri": self._cutter.text(address)}
+        return {"type": "uri", "modality": modality, "uri": self._content_filter.text(address)}
 
     def _blob(self, mime: str, modality: str, data: str) -> dict[str, Json]:
-        return {"type": "blob", "mime_type": mime, "modality": modality, "content": self._cutter.blob(data)}
+        return {"type": "blob", "mime_type": mime, "modality": modality, "content": self._content_filter.blob(data)}
 
     def _add_call(self, fields: Mapping[str, Any]) -> None:
         function = mapping_of(fields.get("function")) or fields
@@ -166,7 +168,7 @@ class Parts:
         call = ToolCall(
             text_or_none(fields.get("id")),
             str(function.get("name") or "")[:_MAX_NAME_CHARS],
-            b"" if arguments is None else dumps(self._cutter.json(arguments)),
+            b"" if arguments is None else dumps(self._content_filter.json(arguments)),
         )
         part: dict[str, Json] = {"type": "tool_call"}
         if call.id is not None:

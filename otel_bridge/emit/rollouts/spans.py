@@ -57,7 +57,7 @@ def trace_id_bytes(run_id: str, rollout_id: str) -> bytes:
     return bytes.fromhex(trace_id_of(run_id, rollout_id))
 
 
-def place_attributes(frame: CallContext, rollout_id: str) -> Pairs:
+def identity_attributes(frame: CallContext, rollout_id: str) -> Pairs:
     """Return the attributes that place a rollout: its id, step, split and role."""
     pairs: list[tuple[str, int | str | Sequence[int] | None]] = [
         (semconv.ROLLOUT_ID, rollout_id),
@@ -85,10 +85,10 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
     trace_id = random[:16] if given is None else trace_id_bytes(frame.run_id, given)
     root_id = random[16:24]
     start, end = _times(rollout, children, now_unix_ns)
-    pairs = place_attributes(frame, given or trace_id.hex())
+    pairs = identity_attributes(frame, given or trace_id.hex())
     pairs += root_attributes(rollout, content, frame.options.limits)
     pairs.append((semconv.SPAN_COUNT, children + 1))
-    kind, text = (None, None) if rollout.error is None else failure(rollout.error, content.cutter)
+    kind, text = (None, None) if rollout.error is None else failure(rollout.error, content.content_filter)
     root = span_encoding.span(
         (trace_id, root_id, None),
         semconv.ROLLOUT_SPAN,
@@ -98,7 +98,7 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
         links=frame.link,
         error=text,
     )
-    spans = [root, *child_spans(rollout, content, SpanPlace(trace_id, root_id, start, end), _ids(random[24:]))]
+    spans = [root, *child_spans(rollout, content, SpanParent(trace_id, root_id, start, end), _ids(random[24:]))]
     return EncodedRollout(span_encoding.scope_spans(spans), content.conversation.skipped)
 
 
@@ -170,13 +170,15 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
     budget = limits.rollout_bytes // 4
     if rollout.tools:
-        pairs += free_facts(semconv.TOOL_PREFIX, mapping_or(rollout.tools, "calls"), content.cutter, budget)
+        pairs += free_facts(semconv.TOOL_PREFIX, mapping_or(rollout.tools, "calls"), content.content_filter, budget)
     if rollout.metadata:
-        pairs += free_facts(semconv.METADATA_PREFIX, mapping_or(rollout.metadata, "metadata"), content.cutter, budget)
-    if not content.cutter.off:
+        pairs += free_facts(
+            semconv.METADATA_PREFIX, mapping_or(rollout.metadata, "metadata"), content.content_filter, budget
+        )
+    if not content.content_filter.off:
         pairs += conversation_attributes(content.messages)
-    if content.cutter.clipped_bytes:
-        pairs.append((semconv.CLIPPED, content.cutter.clipped_bytes))
+    if content.content_filter.clipped_bytes:
+        pairs.append((semconv.CLIPPED, content.content_filter.clipped_bytes))
     return pairs
 
 
@@ -187,16 +189,16 @@ def _numbers(prefix: str, values: object) -> Pairs:
     return [(f"{prefix}{key}", number) for key, value in items if (number := coerce.number(value)) is not None]
 
 
-def free_facts(prefix: str, values: Mapping[str, Any], cutter: ContentFilter, budget: int) -> Pairs:
+def free_facts(prefix: str, values: Mapping[str, Any], content_filter: ContentFilter, budget: int) -> Pairs:
     """Encode free facts; without content only their numbers stay."""
     pairs: Pairs = []
     for key, given in values.items():
-        value = cutter.json(given, key)
-        if value is None or (cutter.off and not isinstance(value, (bool, int, float))):
+        value = content_filter.json(given, key)
+        if value is None or (content_filter.off and not isinstance(value, (bool, int, float))):
             continue
         budget -= len(key) + _size(value)
         if budget < 0 or len(pairs) >= _MAX_FACTS:
-            cutter.clipped_bytes += _size(value)
+            content_filter.clipped_bytes += _size(value)
         else:
             pairs.append((f"{prefix}{key}", value))
     return pairs
@@ -228,7 +230,7 @@ def json_array(messages: Iterable[EncodedMessage]) -> Utf8:
     return utf8_array([message.json for message in messages])
 
 
-def failure(error: str | BaseException, cutter: ContentFilter) -> tuple[str, str]:
+def failure(error: str | BaseException, content_filter: ContentFilter) -> tuple[str, str]:
     """Return type and text of an error; without content only its type."""
     if isinstance(error, BaseException):
         kind = type(error).__qualname__
@@ -238,7 +240,7 @@ def failure(error: str | BaseException, cutter: ContentFilter) -> tuple[str, str
             text = ""
     else:
         kind, text = "Error", str(error)
-    return kind, (kind if cutter.off else cutter.error(text))
+    return kind, (kind if content_filter.off else content_filter.error(text))
 
 
 # Conversation of one `Rollout` -> a span for each answer and each tool's answer. Pure.
@@ -250,7 +252,7 @@ _SHORT_BYTES: Final = 1024
 """Largest arguments and results that are also in the tool's span."""
 
 
-class SpanPlace(NamedTuple):
+class SpanParent(NamedTuple):
     """Place of a rollout's children: its trace, its root, and the root's start and end."""
 
     trace_id: bytes
@@ -266,17 +268,17 @@ class _Child:
     pairs: Pairs
 
 
-def child_spans(rollout: Rollout, content: Content, place: SpanPlace, ids: Iterable[bytes]) -> list[Pieces]:
+def child_spans(rollout: Rollout, content: Content, parent: SpanParent, ids: Iterable[bytes]) -> list[Pieces]:
     """Make a ``chat`` span of each answer and an ``execute_tool`` span of each tool's answer.
 
     Their times divide the time of the root evenly, at least a nanosecond each, so that their order shows.
     """
     children = _children(rollout, content)
-    start = place.start_unix_ns
-    slot = max((place.end_unix_ns - start) // max(len(children), 1), 1)
+    start = parent.start_unix_ns
+    slot = max((parent.end_unix_ns - start) // max(len(children), 1), 1)
     return [
         span_encoding.span(
-            (place.trace_id, span_id, place.root_id),
+            (parent.trace_id, span_id, parent.root_id),
             child.name,
             (start + slot * index, start + slot * (index + 1)),
             span_encoding.span_attributes(child.pairs),
@@ -298,7 +300,7 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
     answers = sum(message.role == ASSISTANT for message in content.messages)
     model = coerce.name(rollout.model)
     name = f"{semconv.OPERATION_CHAT} {model}" if model else semconv.OPERATION_CHAT
-    shown = not content.cutter.off
+    shown = not content.content_filter.off
     turn = 0
     for index, message in enumerate(content.messages):
         for answer in message.answers:

@@ -60,11 +60,11 @@ def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
         if len(known) < len(names):
             unknown = ", ".join(name for name in names if name not in known)
             _log.warning("%s: no exporter of %s has this name; the others continue", unknown, signal)
-            hidden.hand_over({setting.name: ",".join(known) or NONE})
+            hidden.set({setting.name: ",".join(known) or NONE})
     try:
         yield
     finally:
-        hidden.take_back()
+        hidden.restore()
 
 
 def _is_offered(name: str, signal: str) -> bool:

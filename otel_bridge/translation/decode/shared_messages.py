@@ -36,15 +36,15 @@ class _Made:
 
 def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
     """Return *spans*; those that stand for a message of *root* become copies with the text of that message."""
-    made = {place: one for place, span in enumerate(spans) if (one := _made(span)) is not None}
+    made = {index: one for index, span in enumerate(spans) if (one := _made(span)) is not None}
     if not made:
         return list(spans)
     answers = [one.index for one in made.values() if one.operation == semconv.OPERATION_CHAT]
     messages = _conversation(root, max(answers, default=None))
     whole = list(spans)
-    for place, one in made.items():
+    for index, one in made.items():
         if 0 <= one.index < len(messages):
-            whole[place] = _with_messages(one, messages)
+            whole[index] = _with_messages(one, messages)
     return whole
 
 
@@ -68,8 +68,8 @@ def _made(span: Span) -> _Made | None:
 def _conversation(root: Span, last_answer: int | None) -> list[_Entry]:
     """Return the messages of *root* in the order of the conversation; the output of *root* is the last answer."""
     given, made = _messages(root, semconv.GEN_AI_INPUT_MESSAGES), _messages(root, semconv.GEN_AI_OUTPUT_MESSAGES)
-    place = len(given) if last_answer is None or not 0 <= last_answer <= len(given) else last_answer
-    return [*given[:place], *made, *given[place:]]
+    index = len(given) if last_answer is None or not 0 <= last_answer <= len(given) else last_answer
+    return [*given[:index], *made, *given[index:]]
 
 
 def _messages(root: Span, key: str) -> list[_Entry]:

@@ -113,8 +113,8 @@ def _exponential(
 def _by_index(buckets: pb.ExponentialHistogramDataPoint.Buckets, down: int) -> dict[int, int]:
     """Return the counts by index, for a scale that is lower by *down*."""
     found: dict[int, int] = {}
-    for place, count in enumerate(buckets.bucket_counts):
-        index = (buckets.offset + place) >> min(down, 64)
+    for number, count in enumerate(buckets.bucket_counts):
+        index = (buckets.offset + number) >> min(down, 64)
         found[index] = found.get(index, 0) + count
     return found
 

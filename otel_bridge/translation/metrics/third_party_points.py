@@ -127,10 +127,10 @@ class ThirdPartyPoints:
                         continue
                     if (value := self._shown(process, point)) is None:
                         continue
-                    place = (point.role, point.step, point.time_ns or now_unix_ns)
-                    group = newest.get(place)
+                    group_key = (point.role, point.step, point.time_ns or now_unix_ns)
+                    group = newest.get(group_key)
                     if group is None or point.key in group.values:
-                        group = newest[place] = _Group(process, *place)
+                        group = newest[group_key] = _Group(process, *group_key)
                         groups.append(group)
                     group.values[point.key] = value
                     group.hashes.append(hash_)

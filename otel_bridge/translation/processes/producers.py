@@ -97,8 +97,8 @@ class ProducerRegistry:
     def of_resource(self, source: SegmentInfo, resource: Resource, now_unix_ns: int) -> ProducerContext | None:
         """Return the producer of a resource in a whole request; ``None``: the resource belongs to another run."""
         data = resource.SerializeToString(deterministic=True)
-        place = (source.instance_id if source.kind in PROCESS_KINDS else source.kind, data)
-        context = self._of_resources.get(place)
+        cache_key = (source.instance_id if source.kind in PROCESS_KINDS else source.kind, data)
+        context = self._of_resources.get(cache_key)
         if context is not None:
             return context
         attributes: dict[str, object] = dict(mapping_of(resource.attributes))
@@ -113,7 +113,7 @@ class ProducerRegistry:
         context = self._context(source, producer_of(attributes), process, now_unix_ns)
         if context is not None:
             _bound(self._of_resources)
-            self._of_resources[place] = context
+            self._of_resources[cache_key] = context
         return context
 
     def clear(self) -> None:

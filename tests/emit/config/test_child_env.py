@@ -13,9 +13,9 @@ def test_what_was_handed_over_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("NEW", raising=False)
     handover = ChildEnvironment()
 
-    handover.hand_over({"HAD": "given", "NEW": "given", "REMOVED": None})
+    handover.set({"HAD": "given", "NEW": "given", "REMOVED": None})
     during = os.environ["HAD"], os.environ["NEW"], "REMOVED" in os.environ
-    handover.take_back()
+    handover.restore()
 
     assert during == ("given", "given", False)
     assert (os.environ["HAD"], "NEW" in os.environ, os.environ["REMOVED"]) == ("before", False, "yes")
@@ -24,9 +24,9 @@ def test_what_was_handed_over_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_the_program_changed_since_stays_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HAD", "before")
     handover = ChildEnvironment()
-    handover.hand_over({"HAD": "given"})
+    handover.set({"HAD": "given"})
 
     os.environ["HAD"] = "the program's own"
-    handover.take_back()
+    handover.restore()
 
     assert os.environ["HAD"] == "the program's own"
