@@ -142,7 +142,7 @@ class Receiver:
         self.host, self.http_host = chosen.host, chosen.http_host
         self.counters = Counters()
         self._chosen, self._more_metrics, self._status = chosen, metrics, status
-        self._complaints = warnings
+        self._warnings = warnings
         self._scheme = "http" if chosen.tls is None else "https"
         self._grpc: GrpcServer | None = None
         self._http: _HttpServer | None = None
@@ -188,7 +188,7 @@ class Receiver:
             reasons.append(f"{base} is not writable")
         if not reasons and (full := self._on_loop(self._ingest.lacks_space()).result(_START_S)):
             reasons.append(full)
-        return [*reasons, *self._complaints()]
+        return [*reasons, *self._warnings()]
 
     def release_connections(self) -> None:
         """Close the segments after `refuse`, so that bridges see their ends; running requests are completed."""

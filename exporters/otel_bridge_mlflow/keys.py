@@ -76,11 +76,11 @@ class Names:
                 self._names[key] = key
                 self._taken.add(key)
 
-    def learn(self, keys: Iterable[str]) -> None:
+    def add_keys(self, keys: Iterable[str]) -> None:
         """Assign names to the new keys of *keys*, to legal ones first, so that they keep their names."""
-        self.learn_paths({key: key for key in keys})
+        self.add_paths({key: key for key in keys})
 
-    def learn_paths(self, wanted: Mapping[str, str]) -> None:
+    def add_paths(self, wanted: Mapping[str, str]) -> None:
         """Assign names to the new keys of *wanted*, which maps each argument of `name` to its preferred name.
 
         Legal names are assigned first, and among them first those that equal their key.

@@ -138,7 +138,7 @@ class MetricWriter:
                 encoded.refused[index] = [f"step {row.step} does not fit into 64 bits"]
                 continue
             timestamp_ms = max(row.time_unix_ns // 1_000_000, 0)
-            self._names.learn(key for key, value in row.values.items() if not isinstance(value, Distribution))
+            self._names.add_keys(key for key, value in row.values.items() if not isinstance(value, Distribution))
             for key, value in row.values.items():
                 step = counted[row.position, key] if row.step is None else row.step
                 if isinstance(value, Distribution):

@@ -60,7 +60,7 @@ class ParamWriter:
         tags: dict[str, str] = {}
         entries = {_identity(role, path): (path, value) for path, value in leaves(config)}
         above = (role,) if role else ()
-        self._names.learn_paths({identity: "/".join((*above, *path)) for identity, (path, _) in entries.items()})
+        self._names.add_paths({identity: "/".join((*above, *path)) for identity, (path, _) in entries.items()})
         self._names.store()
         for identity, (_, value) in entries.items():
             name = self._names.name(identity)

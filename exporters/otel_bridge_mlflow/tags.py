@@ -144,7 +144,7 @@ class SummaryWriter:
         numbers = {f"{_SUMMARY}{key}": value for key, value in values.items() if type(value) in {int, float}}
         self._write_numbers(cast("dict[str, float]", numbers))
         texts = {f"{_SUMMARY}{key}": str(value) for key, value in values.items() if type(value) in {bool, str}}
-        self._names.learn(texts)
+        self._names.add_keys(texts)
         self._names.store()
         with as_bridge_errors(doing):
             for key, text in texts.items():
@@ -161,7 +161,7 @@ class SummaryWriter:
             BlockedError: As `Connection.request`.
         """
         texts = alert_tags(alerts)
-        self._names.learn(texts)
+        self._names.add_keys(texts)
         self._names.store()
         with as_bridge_errors(f"writing alerts of MLflow run {self._run_id}"):
             for key, text in texts.items():

@@ -71,7 +71,7 @@ class RunStore(Protocol):
         """Return the last position up to which all records are in the store; raise when no more will arrive."""
         ...
 
-    def ran_out(self) -> None:
+    def timed_out(self) -> None:
         """Note that the run was not finished in time."""
         ...
 
@@ -311,7 +311,7 @@ class WandbRunWriter:
                 try:
                     _finish_run(opened, exit_code)
                 except TimeoutError:
-                    opened.store.ran_out()
+                    opened.store.timed_out()
                     raise
             _ = self.left_out  # read while wandb's log of the run is there
             self._durable = check()

@@ -120,7 +120,7 @@ class OfflineStore:
     def passed(self, _position: Position) -> None:
         """Do nothing."""
 
-    def ran_out(self) -> None:
+    def timed_out(self) -> None:
         """Do nothing."""
 
     def ended(self) -> Position | None:

@@ -48,7 +48,7 @@ class OnlineStore:
         alone: bool = True,
     ) -> None:
         self._lines, self._uploads, self._limits, self._folder = lines, uploads, limits, folder
-        self._alone, self._patience = alone, timeouts
+        self._alone, self._timeouts = alone, timeouts
 
     @property
     def next_line(self) -> int:
@@ -100,59 +100,59 @@ class OnlineStore:
 
     def durable(self) -> Position | None:
         """Return the last position that the server holds; raise when no more will arrive."""
-        self._apply(self._uploads.news())
+        self._apply(self._uploads.progress())
         self._raise_dead()
         return self._lines.durable()
 
-    def ran_out(self) -> None:
+    def timed_out(self) -> None:
         """Note that the run was not finished in time."""
-        self._patience.ran_out()
+        self._timeouts.timed_out()
 
     def ended(self) -> Position | None:
         """Check after the end of the run that the server holds every line."""
         self._expect()
         self._uploads.hasten()
-        deadline = time.monotonic() + self._patience.wait_s(_END_S + self._limits.poll_s)
+        deadline = time.monotonic() + self._timeouts.wait_s(_END_S + self._limits.poll_s)
         while True:
-            news = self._uploads.news()
-            self._apply(news)
+            progress = self._uploads.progress()
+            self._apply(progress)
             if self._lines.outstanding <= 0 and not self._lines.pending:
                 break
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or not self._uploads.wait(news, left_s):
-                self._note_unseen_tables(news)
+            if left_s <= 0 or not self._uploads.wait(progress, left_s):
+                self._note_unseen_tables(progress)
                 if self._lines.outstanding <= 0 and not self._lines.pending:
                     break
-                missing = self._missing(news)
+                missing = self._missing(progress)
                 if self._alone or isinstance(missing, BlockedError):
-                    self._patience.ran_out()
+                    self._timeouts.timed_out()
                     raise missing
                 _log.warning("%s; it took them, and they are not given again while this bridge runs", missing)
                 break
-        self._patience.completed()
+        self._timeouts.completed()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         return self._lines.durable()
 
     def left(self) -> Position | None:
         """Check nothing: lines that did not arrive are found when the run is opened again."""
-        self._patience.completed()
-        news = self._uploads.news()
-        self._apply(news)
-        self._note_unseen_tables(news)
+        self._timeouts.completed()
+        progress = self._uploads.progress()
+        self._apply(progress)
+        self._note_unseen_tables(progress)
         return self._lines.durable()
 
-    def _note_unseen_tables(self, news: ServerProgress) -> None:
+    def _note_unseen_tables(self, progress: ServerProgress) -> None:
         """Note that wandb has uploaded everything, and that the server does not list some increments."""
-        if self._lines.pending and self._lines.outstanding <= 0 and news.error is None:
+        if self._lines.pending and self._lines.outstanding <= 0 and progress.error is None:
             self._lines.uploaded()
 
-    def _missing(self, news: ServerProgress) -> RetryableError | BlockedError:
-        dead = self._uploads.dead() or news.error
+    def _missing(self, progress: ServerProgress) -> RetryableError | BlockedError:
+        dead = self._uploads.dead() or progress.error
         if dead is not None:
             return dead
         tables = ", ".join(sorted({entry.table for entry in self._lines.pending}))
-        what = f"{news.lines} of {self._lines.next} lines" + (f", not all of {tables}" if tables else "")
+        what = f"{progress.lines} of {self._lines.next} lines" + (f", not all of {tables}" if tables else "")
         return RetryableError(f"W&B holds {what} after the end of the run")
 
     def close(self) -> None:
@@ -161,12 +161,12 @@ class OnlineStore:
 
     def _make_room(self, position: Position, count: int) -> None:
         self._raise_dead(position)
-        self._apply(self._uploads.news())
+        self._apply(self._uploads.progress())
         if self._lines.outstanding and self._lines.outstanding + count > self._limits.max_lines:
             enough = self._lines.next + count - self._limits.max_lines
             self._uploads.hasten()
             self._uploads.wait_lines(enough, self._limits.poll_s * 2)
-            self._apply(self._uploads.news())
+            self._apply(self._uploads.progress())
             if self._lines.outstanding + count > self._limits.max_lines:
                 raise RetryableError(
                     f"W&B has not yet taken {self._lines.outstanding} rows; waiting for it", position=position
@@ -176,16 +176,16 @@ class OnlineStore:
         dead = self._uploads.dead()
         if dead is not None:
             if isinstance(dead, RetryableError):
-                self._patience.ran_out()
+                self._timeouts.timed_out()
             dead.position = position
             raise dead
 
-    def _apply(self, news: ServerProgress) -> None:
-        if self._alone and news.lines > self._lines.next:
-            raise other_writers(news.lines - self._lines.next)
-        self._lines.advance(news.lines)
+    def _apply(self, progress: ServerProgress) -> None:
+        if self._alone and progress.lines > self._lines.next:
+            raise other_writers(progress.lines - self._lines.next)
+        self._lines.advance(progress.lines)
         if self._lines.pending:
-            self._lines.committed(lambda key: news.committed.get(key, ()))
+            self._lines.committed(lambda key: progress.committed.get(key, ()))
             self._expect()
 
     def _expect(self) -> None:

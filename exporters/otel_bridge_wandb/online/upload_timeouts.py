@@ -36,7 +36,7 @@ class UploadTimeouts:
             limits, finish_timeout_s=self.wait_s(limits.finish_timeout_s), stall_s=self.wait_s(limits.stall_s)
         )
 
-    def ran_out(self) -> None:
+    def timed_out(self) -> None:
         """Note that a wait of this try was too short; counted once."""
         if not self._noted:
             self._noted = True

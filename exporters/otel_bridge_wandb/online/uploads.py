@@ -179,7 +179,7 @@ class Uploads:
     def __init__(self, connect: Callable[[], Server], lines: int, limits: UploadLimits, log_file: Path) -> None:
         self._connect, self._limits, self._log_file = connect, limits, log_file
         self._changed = threading.Condition()
-        self._news = ServerProgress(lines)
+        self._progress = ServerProgress(lines)
         self._expected = lines
         self._tables: dict[str, int] = {}
         self._grown_s = time.monotonic()
@@ -192,7 +192,7 @@ class Uploads:
     def expect(self, lines: int, tables: Mapping[str, int]) -> None:
         """Expect *lines* lines, and the increments of *tables*, logged from these times on."""
         with self._changed:
-            if self._expected <= self._news.lines and not self._tables:
+            if self._expected <= self._progress.lines and not self._tables:
                 self._grown_s = time.monotonic()  # nothing was awaited till now
             self._expected, self._tables = lines, dict(tables)
 
@@ -202,35 +202,39 @@ class Uploads:
             self._pause_s = 0.0
             self._changed.notify_all()
 
-    def news(self) -> ServerProgress:
+    def progress(self) -> ServerProgress:
         """Return the last answer of the server."""
         with self._changed:
-            return self._news
+            return self._progress
 
     def wait(self, known: ServerProgress, timeout_s: float) -> bool:
         """Wait for an answer other than *known*; return whether there is one."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._news is not known, timeout_s)
+            return self._changed.wait_for(lambda: self._progress is not known, timeout_s)
 
     def wait_lines(self, lines: int, timeout_s: float) -> bool:
         """Wait until the server holds *lines* or the upload is dead; return whether it holds them."""
         with self._changed:
-            self._changed.wait_for(lambda: self._news.lines >= lines or bool(self._fatal), timeout_s)
-            return self._news.lines >= lines
+            self._changed.wait_for(lambda: self._progress.lines >= lines or bool(self._fatal), timeout_s)
+            return self._progress.lines >= lines
 
     def dead(self) -> RetryableError | BlockedError | None:
         """Return the error because of which no more data of this run arrives, ``None`` while the upload works."""
         with self._changed:
-            news, fatal = self._news, self._fatal
-            if isinstance(news.error, BlockedError):
-                return news.error
+            progress, fatal = self._progress, self._fatal
+            if isinstance(progress.error, BlockedError):
+                return progress.error
             if fatal:
                 return outcome(RuntimeError(fatal), "uploading")
             waited_s = time.monotonic() - self._grown_s
-            awaited = self._expected > news.lines or bool(self._tables)
-            if news.error is not None or not awaited or waited_s < self._limits.stall_s:
+            awaited = self._expected > progress.lines or bool(self._tables)
+            if progress.error is not None or not awaited or waited_s < self._limits.stall_s:
                 return None
-            missing = f"{self._expected - news.lines} lines" if self._expected > news.lines else ", ".join(self._tables)
+            missing = (
+                f"{self._expected - progress.lines} lines"
+                if self._expected > progress.lines
+                else ", ".join(self._tables)
+            )
         return RetryableError(f"W&B answers, but {missing} did not arrive within {self._limits.stall_s:g} s")
 
     def close(self) -> None:
@@ -246,18 +250,20 @@ class Uploads:
                 self._await_turn()
                 if self._closing:
                     return
-                tables, before = self._tables, self._news
+                tables, before = self._tables, self._progress
                 if self._expected <= before.lines and not tables:
                     continue
             try:
                 server = server or self._connect()
                 found = server.find()
-                news = ServerProgress(
+                progress = ServerProgress(
                     found.lines if found else 0, {key: server.committed(key, since) for key, since in tables.items()}
                 )
             except Exception as exc:  # noqa: BLE001  # whatever it is: the server did not say
-                news = ServerProgress(before.lines, before.committed, error=outcome(exc, "asking which lines it holds"))
-            self._publish(before, news)
+                progress = ServerProgress(
+                    before.lines, before.committed, error=outcome(exc, "asking which lines it holds")
+                )
+            self._publish(before, progress)
 
     def _await_turn(self) -> None:
         """Wait until the next query is due, or the watch ends; the lock is held."""
@@ -267,16 +273,16 @@ class Uploads:
         )
         self._pause_s = min(max(2 * self._pause_s, _HASTE_S), self._limits.poll_s)
 
-    def _publish(self, before: ServerProgress, news: ServerProgress) -> None:
-        grown = news.lines > before.lines or news.files > before.files
+    def _publish(self, before: ServerProgress, progress: ServerProgress) -> None:
+        grown = progress.lines > before.lines or progress.files > before.files
         fatal = "" if grown else fatal_error(self._log_file)
         with self._changed:
             now = time.monotonic()
             if grown:
                 self._grown_s = now
-            elif news.error is not None:  # after an outage wandb, too, needs time to go on
+            elif progress.error is not None:  # after an outage wandb, too, needs time to go on
                 self._grown_s = max(self._grown_s, now - self._limits.stall_s / 2)
-            self._news, self._fatal = news, fatal
+            self._progress, self._fatal = progress, fatal
             self._changed.notify_all()
 
 

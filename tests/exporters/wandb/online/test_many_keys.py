@@ -138,11 +138,11 @@ def test_a_wait_is_doubled_with_each_try_that_gave_up_once_and_is_the_first_agai
     seen = [waits()]
     for _ in range(2):
         patience = UploadTimeouts(memory)
-        patience.ran_out()
-        patience.ran_out()
+        patience.timed_out()
+        patience.timed_out()
         seen.append(waits())
     for _ in range(20):
-        UploadTimeouts(memory).ran_out()
+        UploadTimeouts(memory).timed_out()
     seen.append(waits())
     UploadTimeouts(memory).completed()
     seen.append(waits())
