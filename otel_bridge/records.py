@@ -261,7 +261,7 @@ class MediaItem:
     caption: str = ""
 
 
-Cell: TypeAlias = bool | int | float | str | MediaItem | None
+TableCell: TypeAlias = bool | int | float | str | MediaItem | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class MediaRecord:
     steps: Mapping[str, int] = field(default_factory=dict[str, int])
     position: Position = 0
 
-    def table(self, item: MediaItem) -> tuple[list[str], list[list[Cell]]]:
+    def table(self, item: MediaItem) -> tuple[list[str], list[list[TableCell]]]:
         """Return different names of the columns of *item*, a table, and its rows, with the media that cells hold."""
         held: dict[str, Any] = json.loads(item.data)
         rows: list[list[Any]] = held["rows"]

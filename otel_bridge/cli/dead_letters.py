@@ -50,7 +50,7 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _RunDeadLetters:
     """Holds the chosen dead letters of one run folder; there is at least one."""
 
     folder: RunFolder
@@ -158,15 +158,15 @@ def discard(directory: Path | None, run: str | None, exporter: str | None, ids: 
     sys.exit(1 if failed else 0)
 
 
-def _chosen(directory: Path | None, run: str | None, exporter: str | None, ids: Sequence[int]) -> list[_Found]:
+def _chosen(directory: Path | None, run: str | None, exporter: str | None, ids: Sequence[int]) -> list[_RunDeadLetters]:
     """Return the chosen dead letters by run folder; print a line to stderr when there are none."""
-    found: list[_Found] = []
+    found: list[_RunDeadLetters] = []
     for folder in chosen_folders(directory, run):
         dead_letters = [
             dead_letter for dead_letter in _letters(folder, ids or None) if exporter in {None, dead_letter.exporter}
         ]
         if dead_letters:
-            found.append(_Found(folder, dead_letters))
+            found.append(_RunDeadLetters(folder, dead_letters))
     if not found:
         echo("no dead letters", err=True)
     return found
@@ -182,7 +182,7 @@ def _letters(folder: RunFolder, ids: Sequence[int] | None) -> list[StoredDeadLet
         view.close()
 
 
-def _left(found: _Found, timeout_s: float) -> int:
+def _left(found: _RunDeadLetters, timeout_s: float) -> int:
     """Wait until the ledger has none of the chosen dead letters; return how many are left after *timeout_s*."""
     ids = [dead_letter.id for dead_letter in found.dead_letters]
     deadline = time.monotonic() + timeout_s
@@ -193,13 +193,13 @@ def _left(found: _Found, timeout_s: float) -> int:
     return left
 
 
-def _stuck(found: _Found) -> bool:
+def _stuck(found: _RunDeadLetters) -> bool:
     report = read_report(found.folder)
     exporters = {} if report is None else report.exporters
     return all(name in exporters and exporters[name].state == "blocked" for name in found.by_exporter())
 
 
-def _refused_again(found: _Found) -> int:
+def _refused_again(found: _RunDeadLetters) -> int:
     last = max(dead_letter.id for dead_letter in found.dead_letters)
     tried = {(dead_letter.exporter, dead_letter.record_id) for dead_letter in found.dead_letters}
     return sum(one.id > last and (one.exporter, one.record_id) in tried for one in _letters(found.folder, None))

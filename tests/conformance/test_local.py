@@ -10,7 +10,7 @@ import pytest
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status
 from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
-from otel_bridge.testing.conformance import ConformanceSuite, Read, Shown
+from otel_bridge.testing.conformance import ConformanceSuite, ReadShown, Shown
 
 
 class TestFile(ConformanceSuite):
@@ -21,7 +21,7 @@ class TestFile(ConformanceSuite):
         return {}
 
     @pytest.fixture
-    def read(self) -> Read:
+    def read(self) -> ReadShown:
         return shown
 
 

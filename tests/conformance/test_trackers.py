@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read
+from otel_bridge.testing.conformance import ConformanceSuite, KeptKinds, ReadShown
 from support.trackers import conformance_reading, mlflow_reading
 from support.trackers.mlflow_server import mlflow_server
 from support.trackers.wandb_backend.server import WandbServer
@@ -23,7 +23,7 @@ class TestWandbOffline(ConformanceSuite):
         return {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path / "store")}
 
     @pytest.fixture
-    def read(self, tmp_path: Path) -> Read:
+    def read(self, tmp_path: Path) -> ReadShown:
         return lambda run: conformance_reading.wandb_offline(tmp_path / "store", run)
 
 
@@ -43,7 +43,7 @@ class TestWandbOnline(ConformanceSuite):
         return {**server.environment(), **fast}
 
     @pytest.fixture
-    def read(self, server: WandbServer) -> Read:
+    def read(self, server: WandbServer) -> ReadShown:
         return lambda run: conformance_reading.wandb_online(server, run)
 
 
@@ -59,7 +59,7 @@ class TestMlflow(ConformanceSuite):
         return {"MLFLOW_TRACKING_URI": database}
 
     @pytest.fixture
-    def read(self, database: str) -> Read:
+    def read(self, database: str) -> ReadShown:
         return lambda run: conformance_reading.mlflow(database, run)
 
 
@@ -80,18 +80,18 @@ class TestMlflowServer(ConformanceSuite):
         return {"MLFLOW_TRACKING_URI": server}
 
     @pytest.fixture
-    def read(self, server: str) -> Read:
+    def read(self, server: str) -> ReadShown:
         return lambda run: conformance_reading.mlflow(server, run)
 
 
 class TestTrackio(ConformanceSuite):
     target = "otel_bridge_trackio:exporter"
-    keeps = Keeps(status=False)
+    keeps = KeptKinds(status=False)
 
     @pytest.fixture
     def environment(self, tmp_path: Path) -> Mapping[str, str]:
         return {"TRACKIO_DIR": str(tmp_path / "trackio")}
 
     @pytest.fixture
-    def read(self, tmp_path: Path) -> Read:
+    def read(self, tmp_path: Path) -> ReadShown:
         return lambda run: conformance_reading.trackio(tmp_path / "trackio", run)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.exporter import RunInfo
-from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read, Shown
+from otel_bridge.testing.conformance import ConformanceSuite, KeptKinds, ReadShown, Shown
 from support.trackers import conformance_reading, trackio_space
 from support.trackers.trackio_server import TOKEN, TrackioServer
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 class TestTrackioServer(ConformanceSuite):
     target = "otel_bridge_trackio:exporter"
-    keeps = Keeps(status=False)
+    keeps = KeptKinds(status=False)
 
     @pytest.fixture
     def server(self, tmp_path: Path) -> Iterator[TrackioServer]:
@@ -30,7 +30,7 @@ class TestTrackioServer(ConformanceSuite):
         return {"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN}
 
     @pytest.fixture
-    def read(self, server: TrackioServer) -> Read:
+    def read(self, server: TrackioServer) -> ReadShown:
         return lambda run: conformance_reading.trackio(server.folder / "store", run)
 
 
@@ -38,7 +38,7 @@ class TestTrackioSpace(ConformanceSuite):
     """As far as loopback goes: the Hub before it is not here."""
 
     target = "support.trackers.trackio_space:exporter"
-    keeps = Keeps(status=False)
+    keeps = KeptKinds(status=False)
 
     @pytest.fixture
     def server(self, tmp_path: Path) -> Iterator[TrackioServer]:
@@ -51,7 +51,7 @@ class TestTrackioSpace(ConformanceSuite):
         return {trackio_space.URL: server.url, "PYTHONPATH": str(conformance_reading.TESTS)}
 
     @pytest.fixture
-    def read(self, server: TrackioServer) -> Read:
+    def read(self, server: TrackioServer) -> ReadShown:
         def shown(run: RunInfo) -> Shown:
             server.kill()  # a Space keeps its database to itself
             return conformance_reading.trackio(server.folder / "store", run)
@@ -63,12 +63,12 @@ class TestTrackioInbox(ConformanceSuite):
     """What the dashboard shows once it has imported the files."""
 
     target = "otel_bridge_trackio:exporter"
-    keeps = Keeps(status=False)
+    keeps = KeptKinds(status=False)
 
     @pytest.fixture
     def environment(self, tmp_path: Path) -> Mapping[str, str]:
         return {"TRACKIO_DIR": str(tmp_path / "shared"), "TRACKIO_STORAGE_MODE": "jsonl"}
 
     @pytest.fixture
-    def read(self, tmp_path: Path) -> Read:
+    def read(self, tmp_path: Path) -> ReadShown:
         return lambda run: conformance_reading.trackio(tmp_path / "shared", run)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.exporter import Exporter
-from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read, Shown
+from otel_bridge.testing.conformance import ConformanceSuite, KeptKinds, ReadShown, Shown
 from otel_bridge.testing.contents import Contents, HeldScalar
 from otel_bridge.testing.contract import ReadBack, WriterContract
 from support.trainers.command_runs import call, ended, environment, only_folder, otel_bridge, records, values
@@ -106,14 +106,14 @@ class TestCsvExporter(WriterContract):
 
 class TestCsvConformance(ConformanceSuite):
     target = "otel_bridge_csv:exporter"
-    keeps = Keeps(status=False, config=False, rollouts=False, evaluations=False, distributions=False)
+    keeps = KeptKinds(status=False, config=False, rollouts=False, evaluations=False, distributions=False)
 
     @pytest.fixture
     def environment(self, tmp_path: Path) -> Mapping[str, str]:
         return {"OTEL_BRIDGE_CSV_DIR": str(tmp_path / "csv")}
 
     @pytest.fixture
-    def read(self, tmp_path: Path) -> Read:
+    def read(self, tmp_path: Path) -> ReadShown:
         return lambda run: Shown(numbers_in(tmp_path / "csv" / f"{run.id}.csv"))
 
 

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS, Even
 from tensorboard.util.tensor_util import make_ndarray
 
 from otel_bridge.exporter import Exporter, RunInfo
-from otel_bridge.testing.conformance import ConformanceSuite, Keeps, Read, Shown
+from otel_bridge.testing.conformance import ConformanceSuite, KeptKinds, ReadShown, Shown
 from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
 from otel_bridge.testing.contract import ReadBack, WriterContract
 from support.trainers.command_runs import call, ended, environment
@@ -102,14 +102,14 @@ class TestWriter(WriterContract):
 
 class TestConformance(ConformanceSuite):
     target = "otel_bridge_tensorboard:exporter"
-    keeps = Keeps(status=False)
+    keeps = KeptKinds(status=False)
 
     @pytest.fixture
     def environment(self, tmp_path: Path) -> Mapping[str, str]:
         return {"OTEL_BRIDGE_TENSORBOARD_DIR": str(tmp_path / "tensorboard")}
 
     @pytest.fixture
-    def read(self, tmp_path: Path) -> Read:
+    def read(self, tmp_path: Path) -> ReadShown:
         return lambda run: Shown(shown(tmp_path / "tensorboard" / run.id))
 
 

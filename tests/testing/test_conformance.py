@@ -11,12 +11,12 @@ import pytest
 
 from otel_bridge.records import Status
 from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
-from otel_bridge.testing.conformance import Keeps, Shown, Truth, compare, recorded_job
+from otel_bridge.testing.conformance import ExpectedRun, KeptKinds, Shown, compare, recorded_job
 
 JOB = recorded_job(wide_keys=10)
 
 
-def shown(truth: Truth) -> Shown:
+def shown(truth: ExpectedRun) -> Shown:
     """What a tracker shows that takes everything as it is."""
     scalars = [HeldScalar(key, step, float(value)) for key, step, value in truth.scalars.elements()]
     scalars += [HeldScalar(key, step, float(value)) for key, of in truth.odd.items() for step, value in of.elements()]
@@ -39,7 +39,7 @@ def test_equal_arguments_give_equal_bytes() -> None:
 
 
 def test_a_tracker_that_takes_everything_as_it_is_passes() -> None:
-    compare(shown(JOB.truth), JOB.truth, Keeps())
+    compare(shown(JOB.truth), JOB.truth, KeptKinds())
 
 
 def _without(contents: Contents, name: str) -> Contents:
@@ -73,14 +73,14 @@ def test_what_is_missing_doubled_or_changed_is_named(wrong: Callable[[Contents],
     whole = shown(JOB.truth)
 
     with pytest.raises(AssertionError, match=re.escape(said)):
-        compare(Shown(wrong(whole.contents), whole.rows), JOB.truth, Keeps())
+        compare(Shown(wrong(whole.contents), whole.rows), JOB.truth, KeptKinds())
 
 
 def test_a_row_too_many_is_named() -> None:
     whole = shown(JOB.truth)
 
     with pytest.raises(AssertionError, match="number of rows"):
-        compare(Shown(whole.contents, JOB.truth.rows + 1), JOB.truth, Keeps())
+        compare(Shown(whole.contents, JOB.truth.rows + 1), JOB.truth, KeptKinds())
 
 
 def test_what_a_tracker_does_not_keep_is_not_compared() -> None:
@@ -88,7 +88,11 @@ def test_what_a_tracker_does_not_keep_is_not_compared() -> None:
     plain = {key for key, _, _ in JOB.truth.scalars} - JOB.truth.unplaced
     few = Contents([scalar for scalar in whole.scalars if scalar.key in plain])
 
-    compare(Shown(few), JOB.truth, Keeps(**dict.fromkeys((field.name for field in dataclasses.fields(Keeps)), False)))
+    compare(
+        Shown(few),
+        JOB.truth,
+        KeptKinds(**dict.fromkeys((field.name for field in dataclasses.fields(KeptKinds)), False)),
+    )
 
 
 def test_the_second_attempt_is_shown_by_its_number() -> None:

@@ -25,7 +25,7 @@ EVALUATIONS_SUFFIX: Final = "_late"  # what a user sees: rewards that arrived af
 INCREMENTS: Final = 100
 MAX_TABLE_BYTES: Final = 64 << 20
 """Size at which a table is closed; until then its rows stay in this process (wandb keeps them in ``Table.data``)."""
-Cell: TypeAlias = int | float | str | None
+CellValue: TypeAlias = int | float | str | None
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Tables:
         """Drop all tables after the run was closed, because they cannot be logged to another run."""
         self._open.clear()
 
-    def _increment(self, key: str, columns: Sequence[str], rows: Sequence[list[Cell]]) -> Increment:
+    def _increment(self, key: str, columns: Sequence[str], rows: Sequence[list[CellValue]]) -> Increment:
         key += self._suffix
         opened = self._current(key, columns)
         before = len(opened.table.data)
@@ -134,11 +134,11 @@ def _undo(opened: _Open, before: int) -> None:
         del opened.table.data[before:]
 
 
-def _text_chars(rows: Sequence[list[Cell]]) -> int:
+def _text_chars(rows: Sequence[list[CellValue]]) -> int:
     return sum(len(cell) for row in rows for cell in row if isinstance(cell, str))
 
 
-def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[Cell]:
+def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
     """Return one row of `COLUMNS`."""
     answers = [at for at, message in enumerate(rollout.messages) if message.get("role") == "assistant"]
     last = answers[-1] if answers else len(rollout.messages)
@@ -179,13 +179,13 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
     return {**known, **({"tools": dict(rollout.tools)} if rollout.tools else {})}
 
 
-def evaluation_cells(value: Evaluation, cell_chars: int) -> list[Cell]:
+def evaluation_cells(value: Evaluation, cell_chars: int) -> list[CellValue]:
     """Return one row of `LATE_COLUMNS`."""
     cells: list[object] = [value.rollout_id, value.name, value.value, value.label, value.explanation, value.step]
     return [_cell(cell, cell_chars) for cell in cells]
 
 
-def _cell(value: object, cell_chars: int) -> Cell:
+def _cell(value: object, cell_chars: int) -> CellValue:
     if value is None or isinstance(value, (int, float)):
         return value
     text = str(value)

@@ -26,7 +26,7 @@ from otel_bridge_local.payload import evaluation_payload, rollout_payload
 
 Payload: TypeAlias = dict[str, Json]
 """Line of the exporter ``file``, with ``rollout_id``, ``turns``, ``tool_calls``, ``failed`` and ``evaluations``."""
-Read: TypeAlias = Callable[[], "Payload | None"]
+ReadRollout: TypeAlias = Callable[[], "Payload | None"]
 """Reads a rollout again; returns ``None`` when it was deleted."""
 
 _BATCH: Final = 200
@@ -40,7 +40,7 @@ class StoredRollout:
     """Holds one rollout's small fields, and reads the rest on demand."""
 
     facts: Payload
-    read: Read
+    read: ReadRollout
     evaluations: Mapping[str, Payload]
 
     def whole(self) -> Payload | None:
@@ -84,7 +84,7 @@ class RolloutSource:
 
     def rollouts(self) -> RolloutListing:
         """Return every rollout once; a rollout that is in both sources is read from the ledger."""
-        reads: dict[str, tuple[Payload, Read]] = {}
+        reads: dict[str, tuple[Payload, ReadRollout]] = {}
         evaluations: dict[str, dict[str, Payload]] = {}
         result = RolloutListing()
         for source, places in (("file", self._of_files()), ("ledger", self._of_ledger())):
@@ -105,7 +105,7 @@ class RolloutSource:
         result.gone = max((total if isinstance(total, int) else 0) - len(result.found), 0)
         return result
 
-    def _of_files(self) -> Iterator[tuple[Payload, Read]]:
+    def _of_files(self) -> Iterator[tuple[Payload, ReadRollout]]:
         for path in self._files:
             with (
                 contextlib.suppress(OSError),
@@ -117,7 +117,7 @@ class RolloutSource:
                         yield payload, partial(_line_at, path, offset)
                     offset += len(line)
 
-    def _of_ledger(self) -> Iterator[tuple[Payload, Read]]:
+    def _of_ledger(self) -> Iterator[tuple[Payload, ReadRollout]]:
         view, after = self._view, 0
         while view is not None:
             batch = view.records(after, (ROLLOUT, EVALUATION), limit=_BATCH, limit_bytes=_BATCH_BYTES)

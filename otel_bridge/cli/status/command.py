@@ -16,7 +16,15 @@ from rich.text import Text
 
 from otel_bridge import settings
 from otel_bridge.cli.status.run_state import RunState, StateReader
-from otel_bridge.cli.status.source import Overview, Read, folders_of, from_service, is_url, no_run_folder, overview_of
+from otel_bridge.cli.status.source import (
+    Overview,
+    ReadOverview,
+    folders_of,
+    from_service,
+    is_url,
+    no_run_folder,
+    overview_of,
+)
 from otel_bridge.cli.status.view import next_commands, overview_view, run_view, space_line, state_line
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.journal.folder import base_dir
@@ -40,7 +48,7 @@ def command(place: str | None, as_json: bool, watch: bool) -> None:
     """
     env = settings.environment()
     if place is not None and is_url(place):
-        read: Read = partial(from_service, place, env)
+        read: ReadOverview = partial(from_service, place, env)
     else:
         read = partial(_here, None if place is None else Path(place), StateReader(), watching=watch)
     if not watch:
@@ -77,7 +85,7 @@ def _print(found: Overview, *, as_json: bool) -> None:
         console.print(Text(shown(space), style="dim"), soft_wrap=not console.is_terminal)
 
 
-def _watch(read: Read) -> None:
+def _watch(read: ReadOverview) -> None:
     console = Terminal()
     with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         while True:
@@ -85,7 +93,7 @@ def _watch(read: Read) -> None:
             time.sleep(_EVERY_S)
 
 
-def _watch_lines(read: Read, *, as_json: bool) -> None:
+def _watch_lines(read: ReadOverview, *, as_json: bool) -> None:
     printed: dict[str, str] = {}
     while True:
         found = read()

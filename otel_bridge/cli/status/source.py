@@ -42,7 +42,7 @@ class Overview:
         return orjson.dumps(self)
 
 
-Read: TypeAlias = Callable[[], Overview]
+ReadOverview: TypeAlias = Callable[[], Overview]
 
 
 def overview_of(

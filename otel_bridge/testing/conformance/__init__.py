@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from otel_bridge.testing.conformance.job import ConformanceJob, JobFrame, Segment, recorded_job
 from otel_bridge.testing.conformance.play import lay, play
-from otel_bridge.testing.conformance.suite import ConformanceSuite, Read
-from otel_bridge.testing.conformance.truth import Keeps, Shown, Truth, compare
+from otel_bridge.testing.conformance.suite import ConformanceSuite, ReadShown
+from otel_bridge.testing.conformance.truth import ExpectedRun, KeptKinds, Shown, compare
 
 __all__ = [
     "ConformanceJob",
     "ConformanceSuite",
+    "ExpectedRun",
     "JobFrame",
-    "Keeps",
-    "Read",
+    "KeptKinds",
+    "ReadShown",
     "Segment",
     "Shown",
-    "Truth",
     "compare",
     "lay",
     "play",

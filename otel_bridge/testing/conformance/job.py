@@ -26,7 +26,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from otel_bridge import semconv
 from otel_bridge.records import Json, Status, Value, run_id_of
 from otel_bridge.testing.conformance import messages
-from otel_bridge.testing.conformance.truth import Truth
+from otel_bridge.testing.conformance.truth import ExpectedRun
 from otel_bridge.testing.samples import ODD_KEYS, START_UNIX_NS
 
 METRICS, TRACES, LOGS = 1, 2, 3
@@ -65,7 +65,7 @@ class ConformanceJob:
     project: str
     name: str
     segments: tuple[Segment, ...]
-    truth: Truth
+    truth: ExpectedRun
 
     @property
     def run_id(self) -> str:
@@ -81,7 +81,7 @@ def recorded_job(name: str = "recorded", project: str = "conformance", *, wide_k
         project: Project of its run.
         wide_keys: Keys of the one wide row.
     """
-    truth, clock = Truth(), count(START_UNIX_NS, TICK_NS)
+    truth, clock = ExpectedRun(), count(START_UNIX_NS, TICK_NS)
     who: dict[str, Json] = {
         semconv.PROJECT: project, semconv.RUN_NAME: name, semconv.RUN_ID: run_id_of(project, name),
     }  # fmt: skip
@@ -101,7 +101,7 @@ def recorded_job(name: str = "recorded", project: str = "conformance", *, wide_k
 class _Cast:
     """What all producers share."""
 
-    truth: Truth
+    truth: ExpectedRun
     clock: Iterator[int]
     run: Mapping[str, Json]
 

@@ -13,9 +13,9 @@ import pytest
 from otel_bridge.exporter import RunInfo
 from otel_bridge.testing.conformance.job import WIDE_KEYS, ConformanceJob, recorded_job
 from otel_bridge.testing.conformance.play import lay, play
-from otel_bridge.testing.conformance.truth import Keeps, Shown, compare
+from otel_bridge.testing.conformance.truth import KeptKinds, Shown, compare
 
-Read: TypeAlias = Callable[[RunInfo], Shown]
+ReadShown: TypeAlias = Callable[[RunInfo], Shown]
 """What a tracker shows of a run, through its own API."""
 
 
@@ -30,7 +30,7 @@ class ConformanceSuite:
     """
 
     target: ClassVar[str] = ""
-    keeps: ClassVar[Keeps] = Keeps()
+    keeps: ClassVar[KeptKinds] = KeptKinds()
     kills: ClassVar[tuple[int, ...]] = (1, 23, 50)
     wide_keys: ClassVar[int] = WIDE_KEYS
 
@@ -40,7 +40,7 @@ class ConformanceSuite:
         raise NotImplementedError("define the fixture `environment`")
 
     @pytest.fixture
-    def read(self) -> Read:
+    def read(self) -> ReadShown:
         """Return what the tracker shows of a run, through its own API."""
         raise NotImplementedError("define the fixture `read`")
 
@@ -50,7 +50,7 @@ class ConformanceSuite:
         return recorded_job(f"recorded-{os.urandom(4).hex()}", wide_keys=self.wide_keys)
 
     def test_the_recorded_job_is_shown_as_it_was(
-        self, job: ConformanceJob, environment: Mapping[str, str], read: Read, tmp_path: Path
+        self, job: ConformanceJob, environment: Mapping[str, str], read: ReadShown, tmp_path: Path
     ) -> None:
         folder = lay(job, tmp_path / "runs")
 
@@ -59,7 +59,7 @@ class ConformanceSuite:
         compare(read(RunInfo(job.run_id, job.project, job.name, folder.path)), job.truth, self.keeps)
 
     def test_the_recorded_job_is_shown_as_it_was_after_bridges_were_killed(
-        self, environment: Mapping[str, str], read: Read, tmp_path: Path
+        self, environment: Mapping[str, str], read: ReadShown, tmp_path: Path
     ) -> None:
         job = recorded_job(f"killed-{os.urandom(4).hex()}", wide_keys=20)
         folder = lay(job, tmp_path / "runs")

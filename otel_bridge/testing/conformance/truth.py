@@ -32,7 +32,7 @@ class Shown:
 
 
 @dataclass(slots=True)
-class Truth:
+class ExpectedRun:
     """What was recorded.
 
     Attributes:
@@ -78,7 +78,7 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeps:
+class KeptKinds:
     """What a tracker keeps; what it does not is not compared."""
 
     status: bool = True
@@ -90,7 +90,7 @@ class Keeps:
     odd: bool = True
 
 
-def compare(shown: Shown, truth: Truth, keeps: Keeps) -> None:
+def compare(shown: Shown, truth: ExpectedRun, keeps: KeptKinds) -> None:
     """Compare what is shown with what was recorded.
 
     Raises:
@@ -108,7 +108,7 @@ def compare(shown: Shown, truth: Truth, keeps: Keeps) -> None:
     _same_rest(contents, truth, keeps)
 
 
-def _same_scalars(scalars: list[HeldScalar], truth: Truth, keeps: Keeps) -> None:
+def _same_scalars(scalars: list[HeldScalar], truth: ExpectedRun, keeps: KeptKinds) -> None:
     def comparable(triples: Counter[Triple]) -> Counter[Triple]:
         return Counter(
             {
@@ -125,7 +125,7 @@ def _same_scalars(scalars: list[HeldScalar], truth: Truth, keeps: Keeps) -> None
     same(comparable(held), comparable(truth.scalars), "scalars")
 
 
-def _same_odd(scalars: list[HeldScalar], truth: Truth, keeps: Keeps) -> None:
+def _same_odd(scalars: list[HeldScalar], truth: ExpectedRun, keeps: KeptKinds) -> None:
     """Compare series by their numbers: each odd key has one of its own, under whatever name."""
     series: dict[str, Counter[tuple[int | None, str]]] = {}
     for scalar in scalars:
@@ -140,7 +140,7 @@ def _same_odd(scalars: list[HeldScalar], truth: Truth, keeps: Keeps) -> None:
     same(seen, wanted, f"series of odd keys, shown as {sorted(series)}")
 
 
-def _same_distributions(contents: Contents, truth: Truth) -> None:
+def _same_distributions(contents: Contents, truth: ExpectedRun) -> None:
     held = Counter((held.key, held.step) for held in contents.distributions)
     same(held, Counter(truth.distributions.keys()), "distributions")
     for one in contents.distributions:
@@ -149,7 +149,7 @@ def _same_distributions(contents: Contents, truth: Truth) -> None:
         same(seen, (count, low, high), f"count, minimum and maximum of {one.key} at step {one.step}")
 
 
-def _same_rest(contents: Contents, truth: Truth, keeps: Keeps) -> None:
+def _same_rest(contents: Contents, truth: ExpectedRun, keeps: KeptKinds) -> None:
     if keeps.rollouts:
         same(Counter(held.id for held in contents.rollouts), Counter(truth.rollouts.keys()), "rollouts")
         rewards = {held.id: held.reward for held in contents.rollouts}

@@ -33,7 +33,7 @@ _AGENT_LIGHTNING_REWARD: Final = "agentlightning.reward."
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ReceivedTrace:
     """All received spans of one trace.
 
     Attributes:
@@ -100,7 +100,7 @@ class RolloutAssembler:
         """Return the key of this role's and split's rollouts in trackers; *given*: the process's own setting."""
         return key_of(role, (reading.as_name(given) or self.key).replace("{split}", split))
 
-    def facts(self, trace: Trace) -> SamplingFacts:
+    def facts(self, trace: ReceivedTrace) -> SamplingFacts:
         """Return the facts that sampling needs; messages are not read where the root names its finish reason."""
         spans = folded(trace.spans)
         origin, subject = _subject(spans)
@@ -130,7 +130,7 @@ class RolloutAssembler:
         )
 
     def rollout(
-        self, trace: Trace, facts: SamplingFacts, scores: Sequence[EvaluationScore], steps: Mapping[str, int]
+        self, trace: ReceivedTrace, facts: SamplingFacts, scores: Sequence[EvaluationScore], steps: Mapping[str, int]
     ) -> RolloutRecord:
         """Return the record; *facts* are those that sampling used, *scores* the evaluations that arrived in time."""
         ordered = _ordered(folded(trace.spans))
@@ -180,7 +180,7 @@ class RolloutAssembler:
             **_named(attributes),
         )
 
-    def other(self, trace: Trace) -> PlainTrace:
+    def other(self, trace: ReceivedTrace) -> PlainTrace:
         """Return the record of a trace that is not a rollout, with the limits and redaction of rollouts."""
         ordered = _ordered(folded(trace.spans))
         kept, _ = self._limited(ordered)

@@ -24,7 +24,7 @@ from otel_bridge.translation.metrics.keys import NO_PROCESSES, Admit, StepAxes
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
-from otel_bridge.translation.rollouts.assembly import Trace
+from otel_bridge.translation.rollouts.assembly import ReceivedTrace
 from otel_bridge.translation.rollouts.evaluations import Evaluations, read_evaluation
 from otel_bridge.translation.rollouts.pending import PendingTraces
 from otel_bridge.translation.rollouts.publish import RolloutPublisher
@@ -243,7 +243,7 @@ class RolloutPipeline:
         if scope_spans is None or len(fresh) < len(found):
             scope_spans = ScopeSpans(spans=fresh)
         if trace.whole and trace.rollout and trace.facts is None and not trace.chunks:
-            source = Trace(trace.base, [(origin, span) for span in fresh])
+            source = ReceivedTrace(trace.base, [(origin, span) for span in fresh])
             return self._complete(trace, source, now_unix_ns, (origin, scope_spans))
         self._store.keep(trace, origin, scope_spans)
         if trace.facts is not None:
@@ -263,7 +263,7 @@ class RolloutPipeline:
     def _complete(
         self,
         trace: PendingTrace,
-        source: Trace,
+        source: ReceivedTrace,
         now_unix_ns: int,
         unstored: tuple[SpanOrigin, ScopeSpans] | None = None,
     ) -> list[Record]:
@@ -276,7 +276,9 @@ class RolloutPipeline:
         self._open.forget(trace)
         return self._publisher.rollout(trace, source, now_unix_ns, unstored)
 
-    def _part(self, trace: PendingTrace, source: Trace, parts: list[SubTrace], now_unix_ns: int) -> list[Record]:
+    def _part(
+        self, trace: PendingTrace, source: ReceivedTrace, parts: list[SubTrace], now_unix_ns: int
+    ) -> list[Record]:
         """Process each rollout of a trace as a trace of its own."""
         self._evaluations.adopt(
             trace.base, {span_id.hex(): part.trace.id for part in parts for span_id in part.span_ids}

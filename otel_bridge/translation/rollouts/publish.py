@@ -20,7 +20,7 @@ from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.decode.spans import is_bare
 from otel_bridge.translation.metrics.keys import Admit
 from otel_bridge.translation.options import OtherTraces, TranslationOptions
-from otel_bridge.translation.rollouts.assembly import TRAIN, RolloutAssembler, SamplingFacts, Trace
+from otel_bridge.translation.rollouts.assembly import TRAIN, ReceivedTrace, RolloutAssembler, SamplingFacts
 from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation, base_of
 from otel_bridge.translation.rollouts.sampled_out import SampledOut, SampledOutTraces
 from otel_bridge.translation.rollouts.sampling import SamplingDecision, StepSampler
@@ -105,7 +105,7 @@ class RolloutPublisher:
     def rollout(
         self,
         trace: PendingTrace,
-        source: Trace,
+        source: ReceivedTrace,
         now_unix_ns: int,
         unstored: tuple[SpanOrigin, ScopeSpans] | None = None,
     ) -> list[Record]:
@@ -255,14 +255,14 @@ class RolloutPublisher:
         row = self.steps.row(step)
         return replace(row, values=self._admit(row.values, row.axis))
 
-    def _emit(self, trace: PendingTrace, source: Trace, facts: SamplingFacts) -> Record:
+    def _emit(self, trace: PendingTrace, source: ReceivedTrace, facts: SamplingFacts) -> Record:
         rollout = self._assembler.rollout(source, facts, self._evaluations.scores(trace.id), self._axes())
         if not rollout.messages and self._assembler.limit != 0:
             self._note_scope(source)
         self._end(trace, ended_as(trace, rollout.key, facts.role, facts.step, kept=True))
         return rollout
 
-    def _note_scope(self, source: Trace) -> None:
+    def _note_scope(self, source: ReceivedTrace) -> None:
         """Remember an instrumentation that recorded no messages, and the setting that makes it record them."""
         scope = next((origin.scope for origin, span in source.spans if not origin.own and is_bare(span)), "")
         key = f"{BARE_SCOPE}{scope[:_MAX_SCOPE]}"

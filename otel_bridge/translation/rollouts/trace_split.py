@@ -18,7 +18,7 @@ from otel_bridge import semconv
 from otel_bridge.records import Evaluation, axis_of
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.resources import SpanOrigin
-from otel_bridge.translation.rollouts.assembly import EvaluationScore, SamplingFacts, Trace
+from otel_bridge.translation.rollouts.assembly import EvaluationScore, ReceivedTrace, SamplingFacts
 from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation
 from otel_bridge.translation.rollouts.trace_store import (
     FURTHER,
@@ -51,7 +51,7 @@ class SubTrace:
         span_ids: Ids of all its spans.
     """
 
-    trace: Trace
+    trace: ReceivedTrace
     beginning: bytes
     span_ids: frozenset[bytes]
 
@@ -65,7 +65,7 @@ class SubTrace:
         return found
 
 
-def sub_traces(trace: Trace, *, further: bool = False) -> list[SubTrace]:
+def sub_traces(trace: ReceivedTrace, *, further: bool = False) -> list[SubTrace]:
     """Split *trace* into its rollouts, the earliest first.
 
     Args:
@@ -96,7 +96,7 @@ def sub_traces(trace: Trace, *, further: bool = False) -> list[SubTrace]:
             else (origin, placed if span.span_id == beginning else span)
             for origin, span in mine
         ]
-        parts.append(SubTrace(Trace(given, moved), beginning, frozenset(span.span_id for _, span in mine)))
+        parts.append(SubTrace(ReceivedTrace(given, moved), beginning, frozenset(span.span_id for _, span in mine)))
     return parts
 
 
@@ -272,7 +272,9 @@ class SpanRouter:
         count(self._state, "span/too_many", len(fresh) - room)
         return fresh[:room]
 
-    def keep_remaining_spans(self, trace: PendingTrace, source: Trace, parts: list[SubTrace]) -> PendingTrace | None:
+    def keep_remaining_spans(
+        self, trace: PendingTrace, source: ReceivedTrace, parts: list[SubTrace]
+    ) -> PendingTrace | None:
         """Store again, as a waiting trace, the spans of the forgotten *trace* that belong to no further rollout.
 
         Args:

@@ -19,7 +19,7 @@ from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import value_of
 from otel_bridge.translation.decode.content_events import is_content_span
 from otel_bridge.translation.decode.resources import SpanOrigin
-from otel_bridge.translation.rollouts.assembly import SamplingFacts, Trace
+from otel_bridge.translation.rollouts.assembly import ReceivedTrace, SamplingFacts
 from otel_bridge.translation.state import TranslationState
 
 MAX_SPANS: Final = 20_000
@@ -218,7 +218,7 @@ class TraceStore:
             ],
         )
 
-    def read(self, trace: PendingTrace) -> Trace:
+    def read(self, trace: PendingTrace) -> ReceivedTrace:
         """Return *trace* with its spans, in order of arrival."""
         spans: list[tuple[SpanOrigin, Span]] = []
         for number in range(trace.chunks):
@@ -227,7 +227,7 @@ class TraceStore:
                 header, _, payload = chunk.partition(b"\n")
                 origin = _producer(orjson.loads(header))
                 spans.extend((origin, span) for span in ScopeSpans.FromString(payload).spans)
-        return Trace(trace.base, spans)
+        return ReceivedTrace(trace.base, spans)
 
     def forget(self, trace: PendingTrace) -> None:
         """Remove *trace* from the store."""

@@ -54,7 +54,7 @@ def test_a_permanent_error_that_names_no_record_is_narrowed_down_by_halves(tmp_p
     assert tracker.kept == [position for position in range(1, 1201) if position not in refused]
 
 
-def test_a_writer_that_fails_at_every_record_blocks_instead_of_burying_everything(tmp_path: Path) -> None:
+def test_a_writer_that_fails_at_every_record_blocks_instead_of_refusing_everything_for_good(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Tracker(fails=lambda records: AttributeError("run has no log")))
     bench.ledger.commit([row(number) for number in range(1, 101)])
 

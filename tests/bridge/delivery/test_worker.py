@@ -47,7 +47,7 @@ def test_steps_follow_one_another_until_one_waits_and_news_end_that() -> None:
 
 
 @pytest.mark.parametrize(("retry", "woken"), [(False, False), (True, True)])
-def test_news_do_not_cut_a_wait_for_a_retry_short_but_a_poke_to_retry_does(retry: bool, woken: bool) -> None:
+def test_new_records_do_not_cut_a_wait_for_a_retry_short_but_a_request_to_retry_does(retry: bool, woken: bool) -> None:
     steps = Steps((3600.0, False))
     steps.thread.start()
     steps.made.get(timeout=5)

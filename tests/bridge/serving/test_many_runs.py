@@ -228,7 +228,7 @@ def test_polls_of_many_runs_in_which_nothing_is_new_take_at_most_half_of_the_tim
     assert pauses == [3.0] * 5
 
 
-def test_a_thread_that_stands_still_is_complained_of_until_it_goes_on(tmp_path: Path) -> None:
+def test_a_thread_that_stalls_is_reported_until_it_continues(tmp_path: Path) -> None:
     may = threading.Event()
 
     def folders() -> list[RunFolder]:
@@ -251,7 +251,7 @@ def test_a_thread_that_stands_still_is_complained_of_until_it_goes_on(tmp_path: 
     assert host.warnings() == []
 
 
-def test_a_round_that_fails_again_and_again_is_complained_of(tmp_path: Path) -> None:
+def test_a_round_that_fails_again_and_again_is_reported(tmp_path: Path) -> None:
     def folders() -> list[RunFolder]:
         raise OSError(errno.EIO, "Input/output error")
 

@@ -18,11 +18,11 @@ from support.trainers.emit_rollout_doubles import (
     CONVERSATION,
     QUESTION,
     MemoryRun,
-    Said,
+    SpanMessages,
     attributes,
     message,
     plain,
-    said,
+    span_messages,
 )
 
 
@@ -38,10 +38,10 @@ def test_one_record_holds_the_root_with_the_whole_conversation_and_a_span_for_ea
     [spans] = run.frames
     root, first, tool, second = spans
     assert [span.name for span in spans] == ["rollout", "chat policy", "execute_tool calculator", "chat policy"]
-    assert said(root).output == [message("assistant", "It is 4.")]
-    assert [entry["role"] for entry in said(root).input] == ["user", "assistant", "tool"]
+    assert span_messages(root).output == [message("assistant", "It is 4.")]
+    assert [entry["role"] for entry in span_messages(root).input] == ["user", "assistant", "tool"]
     assert (attributes(first)["rl.message.index"], attributes(second)["rl.message.index"]) == (1, 3)
-    assert said(first) == said(second) == Said()
+    assert span_messages(first) == span_messages(second) == SpanMessages()
     assert attributes(tool) == {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "calculator",
@@ -131,8 +131,8 @@ def test_mappings_are_taken_too_and_unknown_keys_are_metadata() -> None:
     [root] = run.roots
     found = attributes(root)
     assert (found["rl.reward"], found["rl.metadata.difficulty"]) == (0.5, 3)
-    assert said(root).input == [message("user", "Hello")]
-    assert said(root).output == []
+    assert span_messages(root).input == [message("user", "Hello")]
+    assert span_messages(root).output == []
 
 
 def test_without_a_step_it_is_the_last_of_the_role_and_another_role_is_named() -> None:
@@ -215,7 +215,7 @@ def test_entries_that_are_not_rollout_and_messages_that_are_none_are_counted() -
 
     log_rollouts(run, [3, rollout(), None, Rollout(messages=[QUESTION, "text", 7, {}, ANSWER])])  # type: ignore[list-item]
 
-    assert [len(said(root).input) for root in run.roots] == [3, 1]
+    assert [len(span_messages(root).input) for root in run.roots] == [3, 1]
     assert run.drops == {"rollout_no_mapping": 2, "rollout_message": 3}
 
 
@@ -261,7 +261,7 @@ def test_lone_surrogates_in_text_become_question_marks() -> None:
 
     log_rollouts(run, [Rollout(messages=[{"role": "user", "content": "a\ud83db"}, CALL], reward=1.0)])
 
-    assert said(run.roots[0]).input == [message("user", "a?b")]
+    assert span_messages(run.roots[0]).input == [message("user", "a?b")]
 
 
 def test_a_hundred_megabytes_are_clipped_inside_the_text_and_that_is_said() -> None:
@@ -272,7 +272,7 @@ def test_a_hundred_megabytes_are_clipped_inside_the_text_and_that_is_said() -> N
 
     [(_, payload)] = run.records
     assert len(payload) < 1 << 20
-    given = said(run.roots[0])
+    given = span_messages(run.roots[0])
     assert given.input[0] == message("user", "What is 2 + 2?")
     assert given.input[1]["parts"][0]["content"].endswith(" more characters]")
     assert given.output == [message("assistant", "It is 4.")]

@@ -24,7 +24,7 @@ from support.trainers.emit_rollout_doubles import (
     MemoryRun,
     attributes,
     message,
-    said,
+    span_messages,
 )
 
 
@@ -75,7 +75,7 @@ def test_a_run_with_a_malformed_policy_keeps_all_text_in() -> None:
 
     log_rollouts(run, [Rollout(CONVERSATION)])
 
-    assert said(run.roots[0]).input is None
+    assert span_messages(run.roots[0]).input is None
 
 
 def test_truncation_cuts_inside_the_parts_and_says_so() -> None:
@@ -86,7 +86,7 @@ def test_truncation_cuts_inside_the_parts_and_says_so() -> None:
     log_rollouts(run, [Rollout(conversation, metadata={"note": "abcdefgh"})])
 
     root, _, tool, _ = run.spans
-    assert said(root).input[0] == message("user", "What … [9 more characters]")
+    assert span_messages(root).input[0] == message("user", "What … [9 more characters]")
     assert orjson.loads(attributes(tool)["gen_ai.tool.call.arguments"]) == {
         "expre… [5 more characters]": "12345… [2 more characters]"
     }

@@ -11,14 +11,14 @@ import pytest
 
 from otel_bridge.emit.rollouts.calls import log_generations
 from otel_bridge.emit.rollouts.columns import PromptGroups
-from support.trainers.emit_rollout_doubles import MemoryRun, attributes, message, said
+from support.trainers.emit_rollout_doubles import MemoryRun, attributes, message, span_messages
 
 
 def texts(run: MemoryRun) -> list[tuple[str | None, str | None]]:
     """Prompt and answer of each rollout."""
     found = []
     for root in run.roots:
-        given = said(root)
+        given = span_messages(root)
         prompt = given.input[0]["parts"][0]["content"] if given.input else None
         found.append((prompt, given.output[0]["parts"][0]["content"] if given.output else None))
     return found
@@ -139,7 +139,7 @@ def test_prompts_are_texts_messages_lists_of_them_or_json_text() -> None:
 
     log_generations(run, prompts=["hi", user, [user], '[{"role": "user", "content": "hi"}]'], responses=["a"] * 4)
 
-    assert [said(root).input for root in run.roots] == [[message("user", "hi")]] * 4
+    assert [span_messages(root).input for root in run.roots] == [[message("user", "hi")]] * 4
 
 
 def test_rewards_by_name_are_parts_and_their_sum() -> None:
@@ -199,13 +199,13 @@ def test_a_loss_mask_parts_what_the_policy_said_from_what_tools_said() -> None:
         decode=lambda ids: "".join(map(str, ids)),
     )  # fmt: skip
 
-    roles = [(entry["role"], entry["parts"][0]) for entry in said(run.roots[0]).input]
+    roles = [(entry["role"], entry["parts"][0]) for entry in span_messages(run.roots[0]).input]
     assert roles == [
         ("user", {"type": "text", "content": "p"}),
         ("assistant", {"type": "text", "content": "12"}),
         ("tool", {"type": "tool_call_response", "response": "34"}),
     ]
-    assert said(run.roots[0]).output == [message("assistant", "5")]
+    assert span_messages(run.roots[0]).output == [message("assistant", "5")]
 
 
 @pytest.mark.parametrize(
@@ -233,8 +233,8 @@ def test_entries_of_one_trajectory_are_turns_of_one_rollout(prompts: list[Any]) 
     turns = [attributes(span) for span in run.frames[0] if span.name == "chat"]
     given = [(turn["rl.turn.index"], turn["rl.turn.last"], turn["rl.reward"]) for turn in turns]
     assert given == [(0, False, 0.0), (1, True, 1.0)]
-    said_by_policy = [e["parts"][0]["content"] for e in said(run.roots[0]).input if e["role"] == "assistant"]
-    assert (said_by_policy, said(run.roots[0]).output) == (["1"], [message("assistant", "2")])
+    said_by_policy = [e["parts"][0]["content"] for e in span_messages(run.roots[0]).input if e["role"] == "assistant"]
+    assert (said_by_policy, span_messages(run.roots[0]).output) == (["1"], [message("assistant", "2")])
 
 
 def test_turns_as_token_ids_say_only_what_is_new() -> None:
@@ -245,9 +245,9 @@ def test_turns_as_token_ids_say_only_what_is_new() -> None:
         decode=lambda ids: "".join(map(str, ids)),
     )  # fmt: skip
 
-    parts = [entry["parts"][0] for entry in said(run.roots[0]).input]
+    parts = [entry["parts"][0] for entry in span_messages(run.roots[0]).input]
     assert [part.get("content", part.get("response")) for part in parts] == ["1", "2", "3"]
-    assert said(run.roots[0]).output == [message("assistant", "4")]
+    assert span_messages(run.roots[0]).output == [message("assistant", "4")]
 
 
 _TEMPLATE = ["<|system|>" + "be brief. " * 100, "<|assistant|>" + "think first. " * 100]

@@ -21,7 +21,7 @@ from otel_bridge.emit.rollouts.calls import open_rollout
 from otel_bridge.emit.rollouts.context import attach_context, get_context
 from otel_bridge.emit.rollouts.live import LiveRollout, chat, tool
 from otel_bridge.records import trace_id_of
-from support.trainers.emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, plain, said
+from support.trainers.emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, plain, span_messages
 from support.trainers.emit_samples import run_in, seen_in
 
 
@@ -56,7 +56,10 @@ def test_spans_inside_become_children_and_the_root_comes_last() -> None:
         "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "calculator", "gen_ai.tool.call.id": "c1",
         "gen_ai.tool.call.arguments": '{"expression":"2 + 2"}', "gen_ai.tool.call.result": "4",
     }  # fmt: skip
-    assert (said(turned).input, said(turned).output) == ([message("user", "2 + 2?")], [message("assistant", "4")])
+    assert (span_messages(turned).input, span_messages(turned).output) == (
+        [message("user", "2 + 2?")],
+        [message("assistant", "4")],
+    )
     found = attributes(root)
     assert (found["rl.step"], found["rl.reward"], found["rl.rewards.format"]) == (3, 1.0, 0.5)
     assert found["rl.rollout.spans"] == 3

@@ -23,7 +23,7 @@ from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
 from otel_bridge.text.secret_patterns import REDACTED, redact_assigned
-from support.trainers.emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, said
+from support.trainers.emit_rollout_doubles import CONVERSATION, MemoryRun, attributes, message, span_messages
 
 KEY = "sk-" + "a1" * 12
 
@@ -120,7 +120,7 @@ def test_what_a_name_says_to_be_a_secret_is_redacted_of_metadata_arguments_and_j
         tool.result = '{"jwt": "sw0rd"}'
 
     root, _, tool_span, _ = run.frames[0]
-    assert said(root).input[0] == message("user", 'use {"api_key": "[redacted]"}')
+    assert span_messages(root).input[0] == message("user", 'use {"api_key": "[redacted]"}')
     assert orjson.loads(attributes(tool_span)["gen_ai.tool.call.arguments"]) == {
         "user": "me", "password": REDACTED, "auth": {"tokens": 3, "access_token": REDACTED},
     }  # fmt: skip
@@ -196,8 +196,8 @@ def test_the_hook_sees_every_text_and_one_that_raises_costs_that_text() -> None:
     redact_with(hook)
     log_rollouts(run, [Rollout(CONVERSATION)])
 
-    assert said(run.roots[0]).input[0] == message("user", REDACTED)
-    assert said(run.roots[0]).output == [message("assistant", "IT IS 4.")]
+    assert span_messages(run.roots[0]).input[0] == message("user", REDACTED)
+    assert span_messages(run.roots[0]).output == [message("assistant", "IT IS 4.")]
 
 
 def test_what_the_hook_fails_on_is_counted_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -93,7 +93,7 @@ def attributes(item: Span | LogRecord) -> dict[str, Any]:
 
 
 @dataclass
-class Said:
+class SpanMessages:
     """Messages of a span, parsed."""
 
     input: Any = None
@@ -101,10 +101,10 @@ class Said:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-def said(span: Span) -> Said:
+def span_messages(span: Span) -> SpanMessages:
     found = attributes(span)
     texts = (found.get("gen_ai.input.messages"), found.get("gen_ai.output.messages"))
-    return Said(*(None if text is None else orjson.loads(text) for text in texts))
+    return SpanMessages(*(None if text is None else orjson.loads(text) for text in texts))
 
 
 def message(role: str, text: str) -> dict[str, Any]:

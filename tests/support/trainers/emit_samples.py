@@ -50,7 +50,7 @@ class SeenEvent:
 
 
 @dataclass
-class Seen:
+class SegmentContents:
     """What one process appended."""
 
     header: SegmentHeader
@@ -84,14 +84,14 @@ def any_value(value: common_pb2.AnyValue) -> object:
     return getattr(value, kind)
 
 
-def seen_in(base: Path) -> list[Seen]:
+def seen_in(base: Path) -> list[SegmentContents]:
     """Read every segment below *base*, by process, in the order in which they were begun."""
-    found: dict[str, Seen] = {}
+    found: dict[str, SegmentContents] = {}
     for folder in run_folders(base):
         for file in folder.segments():
             header, scan = read_segment(file.path, 0, limit_bytes=1 << 30, final=True)
             assert header is not None
-            seen = found.setdefault(file.instance_id, Seen(header))
+            seen = found.setdefault(file.instance_id, SegmentContents(header))
             seen.gap_bytes += scan.gap_bytes
             for frame in scan.frames:
                 if frame.signal == Signal.METRICS:
@@ -101,7 +101,7 @@ def seen_in(base: Path) -> list[Seen]:
     return sorted(found.values(), key=lambda seen: seen.header.created_unix_ns)
 
 
-def _take_row(seen: Seen, payload: bytes) -> None:
+def _take_row(seen: SegmentContents, payload: bytes) -> None:
     scope = metrics_pb2.ScopeMetrics.FromString(payload)
     values: dict[str, object] = {}
     for metric in scope.metrics:
@@ -119,7 +119,7 @@ def _take_row(seen: Seen, payload: bytes) -> None:
     seen.rows.append(SeenRow(attributes["rl.step"], values, attributes["rl.seq"], role, own_ns))
 
 
-def _take_events(seen: Seen, payload: bytes) -> None:
+def _take_events(seen: SegmentContents, payload: bytes) -> None:
     for record in logs_pb2.ScopeLogs.FromString(payload).log_records:
         attributes = {pair.key: any_value(pair.value) for pair in record.attributes}
         seen.events.append(SeenEvent(record.event_name, attributes, any_value(record.body), record.time_unix_nano))

@@ -125,7 +125,7 @@ def test_rank_zero_of_a_restarted_job_counts_though_a_rank_that_is_new_to_it_was
     assert attempts(bench)["rank0-start2"] == {2}
 
 
-def test_a_process_is_not_a_restart_of_the_forked_child_that_spoke_before_it() -> None:
+def test_a_process_is_not_a_restart_of_the_forked_child_that_sent_data_before_it() -> None:
     bench = Bench()
     child = source("child", rl_forked=True)
 

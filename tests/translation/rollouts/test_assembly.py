@@ -8,7 +8,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_bridge.otlp.content import Limit
 from otel_bridge.records import RolloutRecord
 from otel_bridge.translation.decode.resources import origin_of
-from otel_bridge.translation.rollouts.assembly import EvaluationScore, RolloutAssembler, SamplingFacts, Trace
+from otel_bridge.translation.rollouts.assembly import EvaluationScore, ReceivedTrace, RolloutAssembler, SamplingFacts
 from support.otlp import trace_samples as sample
 
 ID = sample.trace_id("a")
@@ -25,7 +25,7 @@ def assembled(
 ) -> tuple[SamplingFacts, RolloutRecord]:
     assembler = RolloutAssembler("rollouts", limit, limit_bytes)
     origin = origin_of(sample.OURS if resource is None else resource, scope)
-    trace = Trace(ID, [(origin, span) for span in spans])
+    trace = ReceivedTrace(ID, [(origin, span) for span in spans])
     facts = assembler.facts(trace)
     return facts, assembler.rollout(trace, facts, scores, {"trainer/step": 4})
 
