@@ -74,7 +74,7 @@ class Recorder:
         self._media = media or MediaLog()
         self._last_ns = 0
         self._steps: dict[str | None, int] = {}
-        self._held: dict[str | None, int] = {}
+        self._open_steps: set[str | None] = set()  # roles whose last row left its step open: ``commit=False``
         self._ending = self._ended = self.forked = False
         self._begin()
         self._checked_at = time_ns()
@@ -118,7 +118,7 @@ class Recorder:
                 )
                 return
             if step is None and holds_nothing(values, self.drops.count):
-                self._commit_held(role)
+                self._open_steps.discard(role)  # an empty row has no step, but ends one that is open, as in W&B
                 return
             seq, payload = self._seq, None
             try:
@@ -131,6 +131,8 @@ class Recorder:
                 if type(step) is not int:
                     step = self._step_of(step, role)
                 self._steps[role] = step
+                if self._open_steps:
+                    self._open_steps.discard(role)
                 # Before the write: afterwards a signal handler may raise, and a number used twice would lose a row.
                 self._seq = seq + 1
                 if type(values) is dict and not _own:
@@ -163,12 +165,11 @@ class Recorder:
         with self.lock:
             values, step, commits, _ = row_arguments(values, step, extra, named, self.drops.count)
             known = self._other_role(role)
-            if step is None and holds_nothing(values, self.drops.count):
-                self._commit_held(known)
-            elif commits:
+            if step is not None or not holds_nothing(values, self.drops.count):
                 self._steps[known] = self._step_of(step, known)
-            else:
-                self._held[known] = self._step_of(step, known)
+            elif not commits:
+                return
+            (self._open_steps.discard if commits else self._open_steps.add)(known)
 
     def append(self, signal: int, payload: bytes, time_unix_ns: int | None = None, *, whole: bool = False) -> None:
         """Append one encoded record; a *whole* one is a request with resources of its own."""
@@ -256,22 +257,11 @@ class Recorder:
         """Append a row given in the form of another logger."""
         values, step, commits, own_ns = row_arguments(values, step, extra, named, self.drops.count)
         known = self._other_role(role)
-        before = self._steps.get(known)
-        self.log_row(values, step, role=known, _own=own_ns)
-        if commits:
+        if not commits and step is None and holds_nothing(values, self.drops.count):
             return
-        if known in self._steps:
-            self._held[known] = self._steps[known]
-        if before is None:
-            self._steps.pop(known, None)
-        else:
-            self._steps[known] = before
-
-    def _commit_held(self, role: str | None) -> None:
-        """Process an empty row: it has no step of its own, but ends a step held open by ``commit=False``, as in W&B."""
-        held = self._held.get(role)
-        if held is not None and held == self._steps.get(role, -1) + 1:
-            self._steps[role] = held
+        self.log_row(values, step, role=known, _own=own_ns)
+        if not commits:  # queued, like the row, inside another call
+            self._do(self._open_steps.add, known)
 
     def _other_role(self, role: object) -> str | None:
         """Return *role* as text when it differs from the resource's role."""
@@ -351,7 +341,10 @@ class Recorder:
 
     def _step_of(self, step: object, role: str | None) -> int:
         found = None if step is None else to_step(step, self.drops.count)
-        return self._steps.get(role, -1) + 1 if found is None else found
+        if found is not None:
+            return found
+        last = self._steps.get(role)
+        return 0 if last is None else last if role in self._open_steps else last + 1
 
     def _refuses(self, signal: int) -> bool:
         if self._ended:

@@ -55,6 +55,50 @@ def test_wandb_s_rows_that_do_not_commit_share_the_step_of_the_next_one(tmp_path
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_row_with_a_step_that_does_not_commit_gives_its_step_to_the_next_row(tmp_path: Path, rank: int) -> None:
+    with run_in(tmp_path, rank=rank) as run:
+        log: Any = run.log
+        log({"a": 0.0}, step=20)
+        log({"b": 1.0}, step=30, commit=False)
+        assert run.last_step() == 30
+        log({}, commit=False)
+        log({"c": 1.0})
+        log({"d": 1.0})
+        log({"e": 1.0}, step=30, commit=False)
+        log({"f": 1.0}, step=30)
+        log({"g": 1.0})
+        log({"h": 1.0}, step=7, commit=False)
+        log({}, commit=True)
+        log({"i": 1.0})
+        log({}, commit=False)
+        log({"j": 1.0})
+
+        assert run.last_step() == 9
+
+    if rank == 0:
+        (seen,) = seen_in(tmp_path)
+        assert [(row.step, *row.values) for row in seen.rows] == [
+            (20, "a"), (30, "b"), (30, "c"), (31, "d"), (30, "e"), (30, "f"), (31, "g"), (7, "h"), (8, "i"), (9, "j"),
+        ]  # fmt: skip
+
+
+def test_a_row_that_does_not_commit_inside_another_call_leaves_its_own_step_open(tmp_path: Path) -> None:
+    class Logs:
+        def __float__(self) -> float:
+            log({"inner": 1.0}, commit=False)
+            return 0.5
+
+    with run_in(tmp_path) as run:
+        log: Any = run.log
+        log({"outer": Logs()})
+        log({"a": 1.0})
+        log({"b": 1.0})
+
+    (seen,) = seen_in(tmp_path)
+    assert [(row.step, *row.values) for row in seen.rows] == [(0, "outer"), (1, "inner"), (1, "a"), (2, "b")]
+
+
 def test_no_call_raises_whatever_it_is_given_and_what_it_does_not_know_is_counted(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         both: tuple[Any, Any] = (ANY, run)
