@@ -11,6 +11,7 @@ from rich.status import Status as Spinner
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.cli.status.view import missed_line, owed_line, show
 from otel_bridge.cli.terminal import Terminal
+from otel_bridge.emit.console import drain_command
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
 
@@ -60,14 +61,15 @@ def print_runs(
             continue
         show(console, folder.run_id, report)
         run = remaining.get(folder.run_id)
-        if report.ended and report.position and not report.exporters:
-            console.print_line(f"{NO_EXPORTER}: otel-bridge drain --exporters NAME {folder.path}")
+        drain = drain_command(folder, chosen=bool(report.exporters))
+        if report.ended and report.lacks_exporter:
+            console.print_line(f"{NO_EXPORTER}: {drain}")
             continue
         lines = _unexplained(run, hanging) if run is not None else []
         for line in lines:
             console.print_line(line)
         if lines or not report.ended:
-            console.print_line(f"not everything is delivered; to continue: otel-bridge drain {folder.path}")
+            console.print_line(f"not everything is delivered; to continue: {drain}")
 
 
 def undelivered(run: RunStatus, hanging: Collection[str] = ()) -> list[str]:

@@ -24,6 +24,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report, last_line, read_report
 from otel_bridge.records import axis_of, run_id_of
+from otel_bridge.text.command_line import command_line
 
 PROJECT: Final = "otel-bridge-demo"
 _TRACKER_PREFIXES: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
@@ -183,6 +184,6 @@ def _closing(console: Terminal, folder: RunFolder, failures: Mapping[str, str]) 
     for role, end in failures.items():
         console.print_line(f"{role} failed: {end}", "red")
     if not report.ended:
-        console.print_line(f"not everything is delivered yet; to continue: otel-bridge drain {folder.path}")
+        console.print_line(f"not everything is delivered yet; to continue: {command_line('drain', folder.path)}")
     lost = [line for line in warnings(report) if line]
     return 0 if report.ended and not failures and not lost else 1

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from otel_bridge.emit.config.exporters import installed
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.errors import ConfigError
+from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, sampled_out_lines, view_links
 from otel_bridge.settings import QUIET, environment
+from otel_bridge.text.command_line import command_line
 from otel_bridge.text.printable import printable, shown
 from otel_bridge.text.secret_patterns import redact_text
 
@@ -50,10 +52,22 @@ def kept_without_exporter(folder: Path, exporters: Sequence[str], *, delivered: 
     """
     if delivered:
         return f"{folder}, which the run's bridge delivers; no exporter chosen here"
-    named = f" --exporters {exporters[0]}" if exporters else ""
     others = f" (or {', '.join(exporters[1:])})" if len(exporters) > 1 else ""
-    command = f"otel-bridge drain{named} {shlex.quote(str(folder))}"
+    command = command_line("drain", *(("--exporters", exporters[0]) if exporters else ()), folder)
     return f"{folder}, no exporter chosen; deliver with: {command}{others}; OTEL_BRIDGE_EXPORTERS=none records nothing"
+
+
+def drain_command(folder: RunFolder, *, chosen: bool) -> str:
+    """Return the command that delivers *folder*; without a *chosen* exporter, it names one that could deliver here."""
+    return command_line("drain", *(() if chosen else ("--exporters", installed()[0])), folder.path)
+
+
+def held_command(folder: RunFolder, *, chosen: bool) -> str:
+    """Return the command that delivers all runs of a directory; without a *chosen* exporter, *folder* alone.
+
+    An exporter that a command names goes before those that other runs of the directory chose.
+    """
+    return command_line("drain", folder.base) if chosen else drain_command(folder, chosen=False)
 
 
 def nothing_kept(reason: str) -> str:
@@ -112,25 +126,25 @@ def without_messages(report: Report) -> Sequence[str]:
     ]
 
 
-def rest_is_kept(base: Path, delivered_by: str | None, exporters: Sequence[str]) -> str:
+def rest_is_kept(folder: RunFolder, delivered_by: str | None, *, chosen: bool) -> str:
     """Return a sentence on records that are not delivered when ``finish()`` returns.
 
     Args:
-        base: The directory of run folders.
+        folder: The run folder.
         delivered_by: Process that continues to deliver: ``launcher``, ``bridge``, or ``None``.
-        exporters: Exporters that the process named.
+        chosen: Whether this start of the run or an earlier one named an exporter.
     """
     if delivered_by is None:
-        named = "" if exporters else " --exporters NAME"
-        return f"the rest is kept; deliver it with: otel-bridge drain {base}{named}"
+        return f"the rest is kept; deliver it with: {held_command(folder, chosen=chosen)}"
     who = "`otel-bridge run`" if delivered_by == "launcher" else "a process in the background"
-    return f"{who} continues to deliver the rest; watch it with: otel-bridge status --watch {base}"
+    return f"{who} continues to deliver the rest; watch it with: {command_line('status --watch', folder.base)}"
 
 
 def blocked_is_kept(base: Path, names: Sequence[str]) -> str:
     """Return a sentence on the records of blocked exporters, which the bridge keeps when it ends."""
     lack = "lacks" if len(names) == 1 else "lack"
-    return f"records that {', '.join(names)} {lack} are kept; once this is fixed, run: otel-bridge drain {base}"
+    drain = command_line("drain", base)
+    return f"records that {', '.join(names)} {lack} are kept; once this is fixed, run: {drain}"
 
 
 def found(report: Report) -> Sequence[str]:

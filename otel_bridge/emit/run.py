@@ -317,13 +317,15 @@ class Run(RecordedFacts):
 
     def _what_next(self, recorder: Recorder, outcome: FlushOutcome) -> list[str]:
         """Return lines on what happens to records that are not delivered, and what to do."""
-        base, lines = recorder.folder.base, list[str]()
+        folder, lines = recorder.folder, list[str]()
         if not outcome.written or outcome.retrying:
             delivered_by = recorder.starter.goes_on()
-            lines.append(console.rest_is_kept(base, delivered_by, self.facts.choice.names))
+            report = self._report()
+            chosen = bool(self.facts.choice.names or (report and report.exporters))
+            lines.append(console.rest_is_kept(folder, delivered_by, chosen=chosen))
             if delivered_by is None:
                 return lines
-        return [*lines, console.blocked_is_kept(base, outcome.blocked)] if outcome.blocked else lines
+        return [*lines, console.blocked_is_kept(folder.base, outcome.blocked)] if outcome.blocked else lines
 
     def __enter__(self) -> Run:
         return self

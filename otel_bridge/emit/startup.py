@@ -254,8 +254,8 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
     if state.base.instead_of is not None:
         notes.append(f"{state.base.instead_of} is on {state.base.file_system}, so run folders are in {state.base.path}")
     if state.hold and not state.unchosen:
-        chosen = "" if facts.choice.names or _before(state) else " --exporters NAME"
-        notes.append(f"held in {state.base.path}; deliver with: otel-bridge drain {state.base.path}{chosen}")
+        drain = console.held_command(state.folder, chosen=bool(facts.choice.names or _before(state)))
+        notes.append(f"held in {state.base.path}; deliver with: {drain}")
     elif not facts.choice.names and not _before(state) and not state.unchosen:
         notes.append("`otel-bridge run` has no --exporters, so all records are kept for `otel-bridge drain`")
     if identity.rank and facts.settings.read(RANKS) != "all":

@@ -162,6 +162,11 @@ class Report:
     alerts: int = 0
     last_alert: dict[str, str | int] = field(default_factory=dict[str, "str | int"])
 
+    @property
+    def lacks_exporter(self) -> bool:
+        """Return whether the run has records that wait for somebody to choose an exporter."""
+        return bool(self.position) and not self.exporters and not (self.discarded and self.ended)
+
 
 def write_report(folder: RunFolder, report: Report) -> None:
     """Replace the report of *folder*, 0600.

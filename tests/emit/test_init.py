@@ -110,17 +110,18 @@ def test_a_malformed_setting_is_an_error_at_init_that_names_it(tmp_path: Path, n
 
 
 @pytest.mark.parametrize(
-    ("exporters", "to", "named"), [(None, "no exporter yet", " --exporters NAME"), ("trackio", "trackio", "")]
+    ("exporters", "to", "command"),
+    [(None, "no exporter yet", "drain --exporters trackio {folder}"), ("trackio", "trackio", "drain {base}")],
 )
 def test_the_line_of_init_says_run_role_and_what_is_held_and_no_place_that_shows_nothing_yet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], exporters: str | None, to: str, named: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], exporters: str | None, to: str, command: str
 ) -> None:
     with run_in(tmp_path, {"OTEL_BRIDGE_QUIET": "0"}, role="trainer", exporters=exporters) as run:
         line = capsys.readouterr().err
 
     assert line == (
         f"otel-bridge: gsm8k/ppo ({run.id[:8]}…) as trainer → {to}"
-        f" · held in {tmp_path}; deliver with: otel-bridge drain {tmp_path}{named}\n"
+        f" · held in {tmp_path}; deliver with: otel-bridge {command.format(base=tmp_path, folder=tmp_path / run.id)}\n"
     )
 
 

@@ -13,6 +13,7 @@ import otel_bridge
 from otel_bridge.emit import startup
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.locks import probe
+from otel_bridge.journal.report import ExporterReport, Report, write_report
 from support.trainers.e2e_jobs import bridges, command, environment, lines, rows, run, script, start, until
 from support.trainers.emit_samples import CLEAN, environment_of, seen_in
 
@@ -106,3 +107,25 @@ def test_where_it_cannot_be_appended_the_program_goes_on_and_it_is_said(
 
         assert not run.recording
     assert "no exporter chosen, and nothing is recorded: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_held_run_names_the_same_command_when_it_begins_and_when_it_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], resumed: bool
+) -> None:
+    base = tmp_path / "my runs"
+    with environment_of({**CLEAN, "OTEL_BRIDGE_DIR": str(base), "OTEL_BRIDGE_QUIET": "0", "OTEL_BRIDGE_OFFLINE": "1"}):
+        first = otel_bridge.init("p", "n")
+        assert first.recorder is not None
+        folder = first.recorder.folder
+        first.finish()
+        if resumed:
+            write_report(folder, Report(exporters={"file": ExporterReport()}))
+        capsys.readouterr()
+
+        otel_bridge.init("p", "n").finish()
+
+    begun, ended = capsys.readouterr().err.splitlines()
+    command = f"otel-bridge drain '{base}'" if resumed else f"otel-bridge drain --exporters trackio '{folder.path}'"
+    assert begun.endswith(f"deliver with: {command}")
+    assert ended.endswith(f"deliver it with: {command}")

@@ -6,12 +6,13 @@ import contextlib
 import time
 from typing import Final, NamedTuple
 
-from otel_bridge.emit.config.exporters import installed
+from otel_bridge.emit.console import drain_command
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.report import end_of_log
 from otel_bridge.journal.segment import read_segment
+from otel_bridge.text.command_line import command_line
 from otel_bridge.text.printable import printable
 
 _STARTING_S: Final = 10
@@ -40,7 +41,7 @@ def unread(run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, 
         here: Whether the folder is on this machine, so that its files can be read.
     """
     run_id, waits = printable(run_id), f"{waiting_bytes:,} bytes wait"
-    watch = f"otel-bridge status --watch {folder.path}"
+    watch = command_line("status --watch", folder.path)
     if here and _starting(folder):
         return Unread(f"{run_id}: its bridge is starting, {waits}", watch)
     log_end = ""
@@ -51,11 +52,6 @@ def unread(run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, 
         return Unread(f"{run_id}: its bridge has not reported on it yet, {waits}{log_end}", watch)
     drain = drain_command(folder, chosen=_names_exporters(folder))
     return Unread(f"{run_id}: no bridge has read it yet, {waits}{log_end}", drain)
-
-
-def drain_command(folder: RunFolder, *, chosen: bool) -> str:
-    """Return the command that delivers *folder*; without a chosen exporter, it names one that could deliver here."""
-    return f"otel-bridge drain {'' if chosen else f'--exporters {installed()[0]} '}{folder.path}"
 
 
 def _names_exporters(folder: RunFolder) -> bool:

@@ -16,14 +16,15 @@ from rich.text import Text
 
 from otel_bridge.cli.status.run_state import KeptRecords, RunState, lasts_s
 from otel_bridge.cli.status.source import Overview
-from otel_bridge.cli.status.unread import Unread, drain_command, unread
+from otel_bridge.cli.status.unread import Unread, unread
 from otel_bridge.cli.terminal import Terminal
-from otel_bridge.emit.console import first_key, without_messages
+from otel_bridge.emit.console import drain_command, first_key, without_messages
 from otel_bridge.emit.drops import MEANING
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, Report, sampled_out_lines, view_links
 from otel_bridge.records import AXIS, axis_of
+from otel_bridge.text.command_line import command_line
 from otel_bridge.text.printable import printable, shown
 
 _OLD_NS: Final = 10_000_000_000
@@ -79,6 +80,9 @@ def warnings(report: Report) -> Sequence[str]:
         if exporter.dead_letters:
             lines.append(f"{name} refused {exporter.dead_letters} records for good: otel-bridge dead-letters list")
     lines += sampled_out_lines(report)
+    if report.lacks_exporter:
+        counted = "1 record waits" if report.position == 1 else f"{report.position:,} records wait"
+        lines.append(f"no exporter is chosen, and {counted} for one")
     lines += [owed_line(name, count) for name, count in report.owed.items()]
     lines += [
         f"{name}: {_records(name, count)} were discarded with --discard" for name, count in report.discarded.items()
@@ -152,11 +156,12 @@ def next_commands(state: RunState, *, here: bool) -> list[str]:
     if report is None:
         return [] if state.refused else [f"  {_unread(state, here=here).command}"]
     lines = [f"  {line}" for line in place_commands(report)]
-    # No bridge delivers: it gave up, was killed, or ended before more was appended.
-    if not state.bridge_alive and not state.refused and (state.unread_bytes or not report.ended):
+    # No bridge delivers: it gave up, was killed, had no exporter, or ended before more was appended.
+    remains = state.unread_bytes or not report.ended or report.lacks_exporter
+    if not state.bridge_alive and not state.refused and remains:
         lines.append(f"  {drain_command(RunFolder.at(Path(state.folder)), chosen=bool(report.exporters))}")
     if any(one.dead_letters for one in report.exporters.values()):
-        lines.append(f"  otel-bridge dead-letters list {state.folder}")
+        lines.append(f"  {command_line('dead-letters list', state.folder)}")
     return lines
 
 
@@ -184,11 +189,14 @@ def state_line(state: RunState, *, here: bool) -> str:
     if report is None:
         return _unread(state, here=here).message
     steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
-    trackers = "; ".join(
-        f"{name} {one.state}, {max(report.position - one.written, 0)} waiting"
-        + f", {one.backlog} rewards deferred" * bool(one.backlog)
-        + f", {one.reason}" * bool(one.reason)
-        for name, one in report.exporters.items()
+    trackers = (
+        "; ".join(
+            f"{name} {one.state}, {max(report.position - one.written, 0)} waiting"
+            + f", {one.backlog} rewards deferred" * bool(one.backlog)
+            + f", {one.reason}" * bool(one.reason)
+            for name, one in report.exporters.items()
+        )
+        or f"no exporter, {report.position} waiting" * report.lacks_exporter
     )
     refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
     unread_bytes = 0 if state.bridge_alive else state.unread_bytes

@@ -14,6 +14,7 @@ from otel_bridge.emit.console import notify
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import LockUnsupportedError, probe
+from otel_bridge.text.command_line import command_line
 
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 60.0
@@ -126,4 +127,5 @@ class BridgeStarter:
     def _notify_once(self, reason: str) -> None:
         if not self._notified:
             self._notified = True
-            notify(f"{reason}; rows are kept, deliver them with: otel-bridge drain {self._folder.base}", always=True)
+            drain = command_line("drain", self._folder.base)
+            notify(f"{reason}; rows are kept, deliver them with: {drain}", always=True)

@@ -192,7 +192,9 @@ def test_where_nobody_chose_an_exporter_all_is_kept_and_said(tmp_path: Path) -> 
     drained = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path))
 
     assert done.returncode == 0, done.stderr
-    assert f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters NAME {folder.path}" in done.stderr
+    assert (
+        f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters trackio {folder.path}" in done.stderr
+    )
     assert drained.returncode == 0, drained.stdout
     assert (values(folder), statuses(folder)) == ({"trainer/loss": LOSS}, ["finished"])
 
@@ -349,4 +351,4 @@ def test_a_program_under_a_launcher_without_exporters_is_reported_that_all_is_ke
     assert done.returncode == 0
     assert "as trainer → no exporter yet · `otel-bridge run` has no --exporters, so all records are kept" in done.stderr
     folder = only_folder(runs(tmp_path)).path
-    assert f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters NAME {folder}" in done.stderr
+    assert f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters trackio {folder}" in done.stderr

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from otel_bridge.cli.status.run_state import RunState
-from otel_bridge.cli.status.view import next_commands, show, warnings
+from otel_bridge.cli.status.view import next_commands, show, state_line, warnings
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report
@@ -341,7 +342,28 @@ def test_a_run_that_has_not_ended_and_has_no_bridge_names_the_command_that_deliv
     assert shown == [["  otel-bridge drain /runs/r"], [], []]
 
 
+def test_an_ended_run_without_an_exporter_is_shown_with_what_waits_and_the_command_that_delivers_it() -> None:
+    report = Report(1, "p", "n", status="finished", ended=True, position=3)
+    console = Console(file=io.StringIO(), width=200)
+
+    show(console, "r", report)
+
+    commands = [
+        next_commands(RunState("r", "/my runs/r", report=one), here=True) for one in (report, Report(ended=True))
+    ]
+    assert "no exporter is chosen, and 3 records wait for one" in console.file.getvalue().splitlines()
+    assert commands == [["  otel-bridge drain --exporters trackio '/my runs/r'"], []]
+    assert state_line(RunState("r", "/r", report=report), here=True) == "p/n (r) finished ; no exporter, 3 waiting"
+    given_up = replace(report, discarded={"file": 3})
+    assert (warnings(given_up), next_commands(RunState("r", "/r", report=given_up), here=True)) == (
+        ["file: 3 records were discarded with --discard"],
+        [],
+    )
+
+
 def test_a_run_without_an_exporter_is_shown_with_a_command_that_names_one(tmp_path: Path) -> None:
+    tmp_path /= "my runs"
+    tmp_path.mkdir()
     train = program(
         tmp_path,
         "train.py",
@@ -356,12 +378,14 @@ def test_a_run_without_an_exporter_is_shown_with_a_command_that_names_one(tmp_pa
 
     unread = otel_bridge("status", cwd=tmp_path, env=env).stdout.splitlines()[1]
     refused = otel_bridge("drain", cwd=tmp_path, env=env)
+    after = otel_bridge("status", cwd=tmp_path, env=env).stdout.splitlines()
     read = next_commands(RunState("r", "/runs/r", report=Report(1, "p", "n", status="running")), here=True)
 
     assert refused.returncode == 1
-    assert re.fullmatch(r"  otel-bridge drain --exporters \w+ /.+", unread)
-    assert read == [f"{unread.rpartition(' ')[0]} /runs/r"]
-    assert otel_bridge(*unread.split()[1:], cwd=tmp_path, env=env).returncode == 0
+    assert re.fullmatch(r"  otel-bridge drain --exporters \w+ '/.+/my runs/.+'", unread)
+    assert unread in after
+    assert read == [f"{unread.partition(' ' + chr(39))[0]} /runs/r"]
+    assert otel_bridge(*shlex.split(unread)[1:], cwd=tmp_path, env=env).returncode == 0
 
 
 def test_a_directory_that_is_full_of_what_file_wrote_for_ended_runs_says_so_and_what_to_delete(tmp_path: Path) -> None:

@@ -70,13 +70,16 @@ def test_a_bridge_that_loads_or_works_goes_on_and_one_that_ended_does_not(
 
 
 def test_the_last_line_says_who_goes_on_and_names_drain_only_where_nobody_does() -> None:
-    base = Path("/runs")
+    folder = RunFolder(Path("/a b"), "0123456789abcdef")
 
-    said = [rest_is_kept(base, by, ("file",)) for by in ("bridge", "launcher", None)]
+    said = [rest_is_kept(folder, by, chosen=True) for by in ("bridge", "launcher", None)]
 
     assert said == [
-        "a process in the background continues to deliver the rest; watch it with: otel-bridge status --watch /runs",
-        "`otel-bridge run` continues to deliver the rest; watch it with: otel-bridge status --watch /runs",
-        "the rest is kept; deliver it with: otel-bridge drain /runs",
+        "a process in the background continues to deliver the rest; watch it with: otel-bridge status --watch '/a b'",
+        "`otel-bridge run` continues to deliver the rest; watch it with: otel-bridge status --watch '/a b'",
+        "the rest is kept; deliver it with: otel-bridge drain '/a b'",
     ]
-    assert rest_is_kept(base, None, ()).endswith("otel-bridge drain /runs --exporters NAME")
+    unchosen = rest_is_kept(folder, None, chosen=False)
+    assert (
+        unchosen == "the rest is kept; deliver it with: otel-bridge drain --exporters trackio '/a b/0123456789abcdef'"
+    )
