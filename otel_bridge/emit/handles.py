@@ -11,13 +11,13 @@ from otel_bridge.emit.arguments import DEFAULT_FINISH_S
 from otel_bridge.emit.bridge_process.shared_bridge import SharedBridges
 from otel_bridge.emit.run import Run, status_at_exit
 from otel_bridge.errors import ConfigError
-from otel_bridge.settings import GENERATED_NAME, NEW_RUN, RUN_ID, RUN_NAME
+from otel_bridge.settings import GENERATED_NAME, RUN_ID, RUN_NAME
 
 MAX_HANDLES: Final = 256
 """Most runs of one process beside its own at a time; each has three open files."""
 _OF_THE_PROCESS: Final = frozenset({
-    RUN_ID.name, RUN_NAME.name, GENERATED_NAME.name, NEW_RUN.name, "WANDB_RUN_ID", "WANDB_NAME", "WANDB_SWEEP_ID",
-    "MLFLOW_RUN_ID", "OTEL_RESOURCE_ATTRIBUTES", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID",
+    RUN_ID.name, RUN_NAME.name, GENERATED_NAME.name, "WANDB_RUN_ID", "WANDB_NAME", "WANDB_SWEEP_ID", "MLFLOW_RUN_ID",
+    "OTEL_RESOURCE_ATTRIBUTES", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID",
 })  # fmt: skip
 """Variables that name the process's own run, and no other."""
 

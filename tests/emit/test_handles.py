@@ -66,6 +66,25 @@ def test_variables_that_name_the_processs_run_do_not_name_a_handle(tmp_path: Pat
             one.finish()
 
 
+def test_a_new_run_is_asked_for_handles_too_and_those_that_they_hand_their_variables_to_join_them(
+    tmp_path: Path,
+) -> None:
+    env = {**held(tmp_path), "OTEL_BRIDGE_NEW_RUN": "1"}
+    with environment_of(env):
+        own = otel_bridge.init("tune", "own")
+        first, second = (otel_bridge.init("tune", "lr-1", handle=True) for _ in range(2))
+
+        assert first.name.startswith("lr-1-")
+        assert len({own.name, first.name, second.name}) == 3
+        assert run_script("import otel_bridge; otel_bridge.init()", {**env, **first.env()}).returncode == 0
+        for one in (first, second, own):
+            one.finish()
+
+    assert sorted(seen.header.run_name for seen in seen_in(tmp_path)) == sorted(
+        [own.name, first.name, first.name, second.name]
+    )
+
+
 def test_too_many_handles_are_an_error_until_one_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handles, "MAX_HANDLES", 2)
     with environment_of(held(tmp_path)):

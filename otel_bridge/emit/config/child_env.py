@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from otel_bridge.emit.config.capture_env import inherited_capture
 from otel_bridge.exporter import OTLP, SIGNALS
 from otel_bridge.journal.machine import start_ticks
-from otel_bridge.settings import EXPORTERS, LAUNCHER, LAUNCHER_EXPORTERS, TOKEN
+from otel_bridge.settings import EXPORTERS, LAUNCHER, LAUNCHER_EXPORTERS, NEW_RUN, TOKEN
 
 
 class ChildEnvironment:
@@ -63,13 +63,16 @@ _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def variables_for_others(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return the variables that other machines need besides the run: the endpoint, with its token, and the capture.
+    """Return the variables that others need besides the run: the endpoint, with its token, and the capture.
+
+    A worker whose environment asks for a new run, as this one's does, joins all the same.
 
     Args:
         env: This process's environment.
         names: Exporters of this process.
     """
-    return {**_endpoint(env, names), **inherited_capture(env)}
+    joins = {NEW_RUN.name: "0"} if env.get(NEW_RUN.name) else {}
+    return {**joins, **_endpoint(env, names), **inherited_capture(env)}
 
 
 def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
