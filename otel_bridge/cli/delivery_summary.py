@@ -99,7 +99,8 @@ def undelivered_reason(
         report: The last report of the folder.
         remaining: Status of the run at its bridge.
         hanging: Exporters whose writer did not close.
-        asked: Exporters that this call names. Records that were deleted before they got them are reported.
+        asked: Exporters that this call or its environment names. Records that were deleted before they got them are
+            reported.
     """
     if remaining is not None and remaining.reason:  # the run could not be served, which an older report does not show
         return remaining.reason

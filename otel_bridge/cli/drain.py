@@ -24,11 +24,12 @@ from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import undelivered_reason
 from otel_bridge.cli.serve.directory_lock import service_of
 from otel_bridge.cli.status.source import folders_of, no_run_folder, runs_below
+from otel_bridge.cli.status.unread import headers_of
 from otel_bridge.cli.status.view import show
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.emit.config.exporters import choose
-from otel_bridge.exporter import NONE, OTLP, SIGNALS, load
+from otel_bridge.exporter import NONE, OTLP, SIGNALS, available, load, unknown
 from otel_bridge.journal.folder import RunFolder, base_dir
 from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.report import read_report
@@ -76,12 +77,32 @@ def command(directories: tuple[Path, ...], exporters: str, discard: tuple[str, .
     folders = [folder for of_one in found.values() for folder in of_one]
     if not folders:
         return
+    _require_known(discarded, folders)
     drains = Drains(console, exporters, discarded)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, drains.stop)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         codes = list(pool.map(drains.drain, folders))
     sys.exit(1 if any(codes) else 0)
+
+
+def _require_known(discarded: Sequence[str], folders: Sequence[RunFolder]) -> None:
+    """Refuse a name in ``--discard`` that is neither an exporter nor named by a run, e.g. of one no longer installed.
+
+    Raises:
+        click.ClickException: There is such a name.
+    """
+    for name in set(discarded) - set(available()):
+        if not any(name in _names_in(folder) for folder in folders):
+            raise click.ClickException(f"--discard {name}: no run here names it, and {unknown(name)}")
+
+
+def _names_in(folder: RunFolder) -> set[str]:
+    """Return the exporters that the processes of *folder* and its earlier bridges named."""
+    found = {name for one in headers_of(folder) if one for names in one.exporters.values() for name in names}
+    if (report := read_report(folder)) is not None:
+        found |= {*report.exporters, *report.former, *report.owed, *report.discarded, *report.evicted}
+    return found
 
 
 class Drains:
@@ -154,7 +175,8 @@ def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str] = ()
     remaining = _waited(host, folder)
     host.stop(_STOP_S)
     now = host.progress().get(folder.run_id, remaining)
-    why = undelivered_reason(read_report(folder), now, host.hanging, asked=exporters)
+    asked = {name for names in (how.exporters or {}).values() for name in names}
+    why = undelivered_reason(read_report(folder), now, host.hanging, asked=asked)
     if why:
         echo(why)
     sys.stdout.flush()

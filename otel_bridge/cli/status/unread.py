@@ -56,11 +56,17 @@ def unread(run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, 
 
 def _names_exporters(folder: RunFolder) -> bool:
     """Return whether a segment of *folder* names an exporter, or none of its headers can be read."""
+    headers = headers_of(folder)
+    return not headers or any(header is None or any(header.exporters.values()) for header in headers)
+
+
+def headers_of(folder: RunFolder) -> list[SegmentHeader | None]:
+    """Return the headers of the first segments of *folder*, ``None`` for one that is not readable yet."""
     headers: list[SegmentHeader | None] = []
     for segment in folder.segments()[:_HEADERS_READ]:
         with contextlib.suppress(OtelBridgeError):
             headers.append(read_segment(segment.path, 0, limit_bytes=0, final=False)[0])
-    return not headers or any(header is None or any(header.exporters.values()) for header in headers)
+    return headers
 
 
 def _starting(folder: RunFolder) -> bool:

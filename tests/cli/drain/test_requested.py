@@ -68,10 +68,14 @@ def test_a_run_that_named_no_exporter_is_done_with_the_one_that_drain_names(tmp_
 
     done = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=env)
     later = otel_bridge("drain", "--exporters", "gated", cwd=tmp_path, env=env)
+    by_environment = otel_bridge("drain", cwd=tmp_path, env={**env, "OTEL_BRIDGE_EXPORTERS": "gated"})
+    without_choice = otel_bridge("drain", cwd=tmp_path, env=env)
 
     assert (done.returncode, values(only_folder(tmp_path / ".otel-bridge"))["trainer/loss"]) == (0, LOSS), done.stdout
-    assert (later.returncode, shown(tmp_path)) == (1, [])
-    assert re.search(r"gated was named later: it lacks 5\d records that had been deleted by then", later.stdout)
+    assert shown(tmp_path) == []
+    assert [one.returncode for one in (later, by_environment, without_choice)] == [1, 1, 0]
+    for one in (later, by_environment):
+        assert re.search(r"gated was named later: it lacks 5\d records that had been deleted by then", one.stdout)
 
 
 def test_what_a_person_gives_up_is_counted_and_shown_and_no_longer_waited_for(tmp_path: Path) -> None:
@@ -106,6 +110,18 @@ def test_an_exporter_that_is_not_installed_keeps_its_records_until_it_is_given_u
     assert blocked.returncode == 1
     assert "gated is blocked: exporter 'gated' is not known" in blocked.stdout
     assert given_up.returncode == 0, given_up.stdout
+
+
+def test_a_misspelt_exporter_is_not_given_up(tmp_path: Path) -> None:
+    env = held(tmp_path, "file,gated")
+
+    done = otel_bridge("drain", "--discard", "gatd", cwd=tmp_path, env=env)
+    installed = otel_bridge("drain", "--discard", "console", cwd=tmp_path, env=env)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--discard gatd: no run here names it, and exporter 'gatd' is not known; choose from " in done.stderr
+    assert "did you mean gated?" in done.stderr
+    assert installed.returncode == 0, installed.stdout
 
 
 def test_one_exporter_cannot_be_chosen_and_given_up_at_once(tmp_path: Path) -> None:
