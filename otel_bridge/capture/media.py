@@ -35,7 +35,7 @@ def _medium_of(value: Any) -> Media | None:
     kind = cast("type[object]", type(value))
     if isinstance(value, Media):
         return value
-    if kind.__module__.partition(".")[0] in _PICTURES:
+    if any(base.__module__.partition(".")[0] in _PICTURES for base in kind.__mro__):
         return Image(value)
     of_trackio: object = getattr(value, _TRACKIO, None)
     if isinstance(of_trackio, str):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import itertools
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image as Pillow
 
 from otel_bridge import Audio, Html, Image, Table, Text, Video
+from otel_bridge.capture.media import media_of
+from otel_bridge.emit.encode.values import flatten
 from otel_bridge.emit.media.log import MediaLog
 from otel_bridge.emit.media.png import png_of
 from support.media_samples import Logged, pixels_in, png
@@ -42,6 +46,8 @@ def with_first(value: float) -> Any:
         (HALF.astype(np.float16), [[128, 128], [128, 128]]),
         (np.full((2, 2), 40_000, np.uint16), [[156, 156], [156, 156]]),
         (np.full((2, 2), 40, np.uint16), [[40, 40], [40, 40]]),
+        (np.full((2, 2), 40_000, ">u2"), [[156, 156], [156, 156]]),
+        (HALF.astype(">f4"), [[128, 128], [128, 128]]),
         (Pillow.fromarray(HALF.astype(np.float32)), [[127, 127], [127, 127]]),
         (Pillow.fromarray(np.full((2, 2), 40, np.int32)), [[40, 40], [40, 40]]),
         (Pillow.fromarray(np.full((2, 2), 40_000, np.int32)), [[40_000, 40_000], [40_000, 40_000]]),
@@ -51,6 +57,21 @@ def with_first(value: float) -> Any:
 @pytest.mark.filterwarnings("error")
 def test_numbers_of_any_width_and_a_stray_one_show_the_picture(value: object, pixels: list[list[int]]) -> None:
     assert pixels_in(Logged(Image(value)).data).tolist() == pixels
+
+
+def test_an_image_of_a_plugin_of_pillow_is_shown_and_alone_in_a_row_it_is_named_as_one() -> None:
+    class HeifImageFile(Pillow.Image):
+        pass
+
+    HeifImageFile.__module__ = "pillow_heif.as_plugin"
+    image = HeifImageFile()
+    image.__dict__.update(Pillow.new("RGB", (3, 2), (255, 0, 0)).__dict__)
+
+    assert Logged(Image(image)).data == Logged(Image(Pillow.new("RGB", (3, 2), (255, 0, 0)))).data
+    assert media_of(image) is not None
+    drops: list[str] = []
+    assert flatten({"photo": image}, lambda reason, _number, _key: drops.append(reason)) == {}
+    assert drops == ["figure"]
 
 
 @pytest.mark.parametrize("mode", ["PA", "La", "RGBa", "LAB", "HSV"])
@@ -103,6 +124,28 @@ def test_a_cell_that_cannot_be_read_costs_no_other() -> None:
     assert logged.drops == {"media_unreadable": 2}
 
 
+def test_a_missing_value_is_an_empty_cell_whatever_stands_for_it() -> None:
+    frame = pd.DataFrame({
+        "score": pd.array([0.5, None], dtype="Float64"),
+        "n": pd.array([1, None], dtype="Int64"),
+        "right": pd.array([True, None], dtype="boolean"),
+        "text": pd.array(["a", None], dtype="string"),
+        "kind": pd.Categorical(["x", None]),
+        "when": pd.to_datetime(["2024-01-01", None]),
+        "took": pd.to_timedelta(["1 s", None]),
+    })  # fmt: skip
+    others = [Decimal("1.5"), Decimal("NaN"), np.datetime64("NaT"), np.float16("nan"), [pd.NA, Decimal("Infinity"), 1]]
+
+    logged = Logged(Table(dataframe=frame)), Logged(Table(["a", "b", "c", "d", "e"], [others]))
+
+    assert logged[0].table["rows"] == [
+        [0.5, 1, True, "a", "x", "2024-01-01 00:00:00", "0 days 00:00:01"],
+        [None] * 7,
+    ]
+    assert logged[1].table["rows"] == [["1.5", None, None, None, "[null,null,1]"]]
+    assert [one.drops for one in logged] == [{}, {}]
+
+
 def test_a_row_that_is_not_a_sequence_is_one_cell() -> None:
     assert Logged(Table(["a"], [1, None, "xy"])).table["rows"] == [[1], [None], ["xy"]]
 
@@ -140,6 +183,7 @@ def test_bytes_of_a_page_are_its_text() -> None:
         (np.array([128, 255, 0], np.uint8), [0, 32_512, -32_768]),
         (np.array([1 << 30, -(1 << 31)], np.int32), [1 << 14, -(1 << 15)]),
         (np.array([5, -5], np.int32), [5, -5]),
+        (np.array([1 << 30, -(1 << 30)], ">i4"), [1 << 14, -(1 << 14)]),
         (np.array([np.inf, -np.inf, np.nan]), [32_767, -32_767, 0]),
         (np.array([[1, 2, 3], [4, 5, 6]], np.int16), [1, 4, 2, 5, 3, 6]),
     ],

@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from types import ModuleType, SimpleNamespace
 from typing import Final, TypeGuard, cast
@@ -75,9 +76,18 @@ def _as_mapping(value: object) -> Mapping[object, object] | None:
         with contextlib.suppress(Exception):  # code of the user's own object
             dumped: object = dump(value)
             return cast("Mapping[object, object]", dumped) if isinstance(dumped, Mapping) else None
-    if dumps or isinstance(value, SimpleNamespace) or kind.__module__ == "argparse":
+    if dumps or isinstance(value, SimpleNamespace) or _is_of("argparse", value):
         return cast("Mapping[object, object]", getattr(value, "__dict__", None))
     return None
+
+
+def bases_of(value: object) -> Iterator[tuple[str, str]]:
+    """Yield package and name of the object's class and its bases: a subclass may lie in a package of its own."""
+    return ((base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__)
+
+
+def _is_of(package: str, value: object) -> bool:
+    return any(found == package for found, _ in bases_of(value))
 
 
 class _Fields(Mapping[object, object]):
@@ -218,13 +228,12 @@ def _is_shown_by_str(kind: type) -> bool:
 
 def _qualified_name(value: object) -> str | None:
     """Return the name of a module, function or class, and the pattern of a regular expression."""
-    kind = type(value)
     if isinstance(value, ModuleType):
         return value.__name__
     if isinstance(value, re.Pattern):
         return str(cast("re.Pattern[str]", value).pattern)
-    if kind.__module__ == "functools" and kind.__name__ == "partial":
-        inner = _qualified_name(getattr(value, "func", None))
+    if isinstance(value, partial):
+        inner = _qualified_name(cast("partial[object]", value).func)
         return None if inner is None else f"partial({inner})"
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(name, str) or not callable(value):
@@ -324,7 +333,7 @@ def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:
 def _without_resolving(values: object) -> object:
     """Return the unresolved content of an OmegaConf container, ``None`` for anything else."""
     omegaconf = sys.modules.get("omegaconf")
-    if omegaconf is None or not type(values).__module__.startswith("omegaconf."):
+    if omegaconf is None or not _is_of("omegaconf", values):
         return None
     try:
         return cast("object", omegaconf.OmegaConf.to_container(values, resolve=False, throw_on_missing=False))

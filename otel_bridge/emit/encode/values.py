@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard, cast
 
-from otel_bridge.emit.config.hyperparameters import Unreadable, entries_of, is_list_like
+from otel_bridge.emit.config.hyperparameters import Unreadable, bases_of, entries_of, is_list_like
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import Histogram, HistogramPoint, distribution_of, distribution_of_array
 from otel_bridge.emit.media.values import media_in
@@ -217,7 +217,7 @@ def _other(value: object, drop: CountDrop) -> Value | None:
 
 def _of_tracker(value: object, drop: CountDrop) -> Value | None:
     """Return the distribution of a tracker's own histogram; any other object is left out and counted."""
-    if type(value).__name__ == "Histogram" and _package_of(value) in _WITH_HISTOGRAMS:
+    if any(name == "Histogram" and package in _WITH_HISTOGRAMS for package, name in bases_of(value)):
         return point_of_buckets(getattr(value, "histogram", None), getattr(value, "bins", None), drop)
     drop(_reason(value), 1)
     return None
@@ -240,11 +240,8 @@ def _reason(value: object) -> str:
     if isinstance(value, Unreadable):
         return "unreadable_value"
     is_complex = isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c"
-    return "complex" if is_complex else _MEDIA.get(_package_of(value), "object")
-
-
-def _package_of(value: object) -> str:
-    return type(value).__module__.partition(".")[0]
+    known = (_MEDIA[package] for package, _ in bases_of(value) if package in _MEDIA)
+    return "complex" if is_complex else next(known, "object")
 
 
 def to_step(step: object, drop: CountDrop) -> int | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import islice
 from typing import Any, Final, cast
 
@@ -177,10 +179,10 @@ class MediaEncoder:
         item: object = getattr(value, "item", None)
         if callable(item) and not getattr(value, "shape", ()):
             plain: object = item()
-            return self._cell(plain) if type(plain) in {int, float, bool, str} else str(plain)
+            return self._cell(plain) if type(plain) in _PLAIN else _text(plain)
         if isinstance(value, (dict, list, tuple)):
             return _json_text(cast("object", value))
-        return "[bytes]" if isinstance(value, (bytes, bytearray)) else str(value)
+        return "[bytes]" if isinstance(value, (bytes, bytearray)) else _text(value)
 
     def _medium_in_cell(self, medium: Media) -> Json:
         if not isinstance(medium, (Image, Audio, Video)):
@@ -208,9 +210,17 @@ def _are_plain(rows: Sequence[Sequence[object]]) -> bool:
 
 def _json_text(value: object) -> str:
     try:
-        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(value, default=_text, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:  # a larger integer or a lone surrogate somewhere
-        return json.dumps(value, default=str)
+        return json.dumps(value, default=_text)
+
+
+def _text(value: object) -> str | None:
+    """Return *value* as text; ``None`` for what stands for a missing number or time, as NaN does among floats."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and any(value is getattr(pandas, name, pandas) for name in ("NA", "NaT")):
+        return None
+    return None if isinstance(value, Decimal) and not value.is_finite() else str(value)
 
 
 def _number(value: float) -> int | float | str | None:

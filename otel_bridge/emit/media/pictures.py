@@ -61,7 +61,7 @@ def image_bytes(value: object, limit_bytes: int) -> tuple[str, bytes]:
         file = LimitedFile(limit_bytes)
         figure.savefig(file, format="png")
         return PNG, file.getvalue()
-    if type(figure).__module__.partition(".")[0] == "PIL":
+    if _is_pil(figure):
         return PNG, _of_pil(figure, limit_bytes)
     pixels = _pixels(figure, limit_bytes)
     if max(pixels.shape[:2]) > MAX_SIDE:
@@ -70,6 +70,12 @@ def image_bytes(value: object, limit_bytes: int) -> tuple[str, bytes]:
     if encoded is None:
         raise MediaDropped("media_too_large")
     return PNG, encoded
+
+
+def _is_pil(value: object) -> bool:
+    """Return whether *value* is an image of pillow; the classes of its plugins lie in other packages."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(value, pillow.Image)
 
 
 class LimitedFile(io.BytesIO):
@@ -154,7 +160,7 @@ def _pixels(value: Any, limit_bytes: int) -> Any:
 
 
 def array_of(value: Any, limit_bytes: int) -> Any:
-    """Return numbers of the program as a numpy array that is not empty; numpy is its own, not imported here.
+    """Return numbers of the program as a numpy array in native byte order, not empty; numpy is its own.
 
     Raises:
         MediaDropped: They are not numbers, or too many for *limit_bytes*.
@@ -167,7 +173,7 @@ def array_of(value: Any, limit_bytes: int) -> Any:
         raise MediaDropped("media_format")
     if array.size > limit_bytes * _MAX_PIXEL_FACTOR:
         raise MediaDropped("media_too_large")
-    return array
+    return array.astype(array.dtype.newbyteorder("="), copy=False)  # a type in another byte order equals no other
 
 
 def _is_torch(value: Any) -> bool:

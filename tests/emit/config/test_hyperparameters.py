@@ -85,7 +85,15 @@ def test_plain_values_stay_and_others_become_plain() -> None:
     assert drops == []
 
 
-@pytest.mark.parametrize("config", [argparse.Namespace(lr=1.0), Model(hf_token="")])
+class Arguments(argparse.Namespace):
+    """Namespace of a program's own class, as `parse_args(namespace=…)` takes it."""
+
+
+class Partial(functools.partial[str]):
+    pass
+
+
+@pytest.mark.parametrize("config", [argparse.Namespace(lr=1.0), Arguments(lr=1.0), Model(hf_token="")])
 def test_namespaces_and_dataclasses_are_configs(config: object) -> None:
     assert taken(config)[0] == vars(config)
 
@@ -196,6 +204,7 @@ def test_a_run_is_begun_with_a_config_of_hydra(tmp_path: Path) -> None:
         (datetime.timedelta(seconds=90), "0:01:30"),
         (re.compile("^layer"), "^layer"),
         (functools.partial(json.dumps, indent=2), "partial(json.dumps)"),
+        (Partial(json.dumps, indent=2), "partial(json.dumps)"),
         (len, "builtins.len"),
         (json, "json"),
         (1 + 2j, "(1+2j)"),

@@ -109,6 +109,10 @@ def test_arrays_and_lists_of_numbers_are_distributions(values: object) -> None:
     assert flat == {"advantage": distribution_of(expected)}
 
 
+class HistogramOfProgram(wandb.Histogram):
+    pass
+
+
 @pytest.mark.parametrize(
     "histogram",
     [
@@ -118,8 +122,9 @@ def test_arrays_and_lists_of_numbers_are_distributions(values: object) -> None:
         Histogram(np_histogram=np.histogram([-1, 0.5, 2], bins=[-1, 0, 0.5, 2])),
         trackio.Histogram(np_histogram=(np.array([1, 0, 2]), np.array([-1, 0, 0.5, 2]))),
         wandb.Histogram(np_histogram=([1, 0, 2], [-1, 0, 0.5, 2])),
+        HistogramOfProgram(np_histogram=([1, 0, 2], [-1, 0, 0.5, 2])),
     ],
-    ids=["lists", "arrays", "tuples", "numpy", "trackio", "wandb"],
+    ids=["lists", "arrays", "tuples", "numpy", "trackio", "wandb", "subclass"],
 )
 def test_counts_and_edges_are_a_distribution_of_these_buckets(histogram: object) -> None:
     drops = Drops()
