@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from otel_bridge.journal.files import create_regular
 from otel_bridge.records import MediaItem
 
 _EXTENSIONS: Final = {
@@ -28,8 +29,13 @@ def file_name(item: MediaItem) -> str:
     return f"{item.digest}.{extension_of(item)}"
 
 
-def put_media(folder: Path, item: MediaItem) -> Path:
+def put_media(folder: Path, item: MediaItem, *, mode: int = 0o600) -> Path:
     """Return the file of *item* in *folder*, which exists; written, synced and renamed unless it is there already.
+
+    Args:
+        folder: Where it lies.
+        item: The medium.
+        mode: Mode of a new file, before the umask; the folders of some trackers are shared by several users.
 
     Raises:
         OSError: It cannot be written; no part of it stays.
@@ -39,7 +45,7 @@ def put_media(folder: Path, item: MediaItem) -> Path:
         return path
     unfinished = folder / f".{path.name}.{os.getpid()}.tmp"
     try:
-        with unfinished.open("wb") as file:
+        with open(create_regular(unfinished, mode=mode), "wb") as file:
             file.write(item.data)
             file.flush()
             os.fsync(file.fileno())

@@ -42,7 +42,7 @@ def local_put(project: str, run: str) -> Put | None:
 
     def put(item: MediaItem, step: int) -> str:
         folder = Path(folder_of(project=project, run=place, step=step))
-        return str(put_media(folder, item).relative_to(media_dir))
+        return str(put_media(folder, item, mode=0o666).relative_to(media_dir))
 
     return put
 

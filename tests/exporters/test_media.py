@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,21 @@ GIF = item("video", "image/gif", b"GIF89a")
 
 def moving() -> list[MediaRecord]:
     return [media("sound", SOUND, position=1), media("film", FILM, position=2), media("gif", GIF, position=3)]
+
+
+@pytest.mark.parametrize("umask", [0, 0o022])
+def test_no_other_user_reads_the_files_of_the_exporter_file_whatever_the_umask_is(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        run = RunInfo("r", "p", "n", tmp_path / "r")
+        writer = open_writer(file_exporter, run, file_exporter.settings({}, tmp_path), MemoryTable())
+        deliver(writer, some())
+        writer.close()
+    finally:
+        os.umask(before)
+
+    modes = {(path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in (tmp_path / "r").rglob("*")}
+    assert modes == {(True, "0o700"), (False, "0o600")}
 
 
 @pytest.fixture(autouse=True)
