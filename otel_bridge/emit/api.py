@@ -15,7 +15,7 @@ from otel_bridge.emit.arguments import DEFAULT_FINISH_S, DEFAULT_FLUSH_S, EndSta
 from otel_bridge.emit.config.child_env import ChildEnvironment
 from otel_bridge.emit.config.identity import InitArguments, tags_of
 from otel_bridge.emit.console import notify
-from otel_bridge.emit.handles import Handles, end_at_exit, environment_of_handle
+from otel_bridge.emit.handles import Handles, config_errors, end_at_exit, environment_of_handle
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.startup import begin, not_taken_up, nothing_recorded
 from otel_bridge.errors import ConfigError
@@ -138,7 +138,8 @@ def begin_run(
             return current
         if current is not None:
             _leave(current)
-        run = begin(arguments, exporters, _with_dir(environment(), dir), _working_folder(), _process.child_env)
+        with config_errors():
+            run = begin(arguments, exporters, _with_dir(environment(), dir), _working_folder(), _process.child_env)
         _go_on(run)
         _register()
         run.call_before_end(_forget)
@@ -156,9 +157,9 @@ def _handle(arguments: InitArguments, exporters: Any, folder: object, *, config:
     with _process.lock:
         _process.handles.require_room()
         env = environment_of_handle(_process.child_env.before(environment()))
-        run = begin(
-            arguments, exporters, _with_dir(env, folder), _working_folder(), None, shared=_process.handles.bridges
-        )
+        env = _with_dir(env, folder)
+        with config_errors():
+            run = begin(arguments, exporters, env, _working_folder(), None, shared=_process.handles.bridges)
         _go_on(run)
         _register()
         run.call_before_end(_remember_steps)

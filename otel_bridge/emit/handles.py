@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import resource
+import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Final
 
 from otel_bridge.emit.arguments import DEFAULT_FINISH_S
@@ -15,6 +20,8 @@ from otel_bridge.settings import GENERATED_NAME, RUN_ID, RUN_NAME
 
 MAX_HANDLES: Final = 256
 """Most runs of one process beside its own at a time; each has three open files."""
+_SPARE_FILES: Final = 16
+"""Open files that the last handle leaves to the program, which also needs some to begin and to end a run."""
 _OF_THE_PROCESS: Final = frozenset({
     RUN_ID.name, RUN_NAME.name, GENERATED_NAME.name, "WANDB_RUN_ID", "WANDB_NAME", "WANDB_SWEEP_ID", "MLFLOW_RUN_ID",
     "OTEL_RESOURCE_ATTRIBUTES", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID",
@@ -38,12 +45,19 @@ class Handles:
         """Check whether one more handle may begin.
 
         Raises:
-            ConfigError: Too many are open.
+            ConfigError: Too many are open, or too few files are left for the program.
         """
         if len(self._runs) >= MAX_HANDLES:
             raise ConfigError(
                 f"init(handle=True): {len(self._runs)} handles are open in this process, the most it may have;"
                 " call finish() on those that are done"
+            )
+        limit = _file_limit()
+        if self._runs and limit - _open_files(limit) < _SPARE_FILES:
+            raise ConfigError(
+                f"init(handle=True): {len(self._runs)} handles, of 3 files each, and the program have almost all of the"
+                f" {limit} open files that this process may have; raise that limit (`ulimit -n`), or call finish() on"
+                " handles that are done"
             )
 
     def add(self, run: Run) -> None:
@@ -67,6 +81,30 @@ class Handles:
     def _remove(self, run: Run) -> None:
         with self._lock:
             self._runs.pop(id(run), None)
+
+
+@contextlib.contextmanager
+def config_errors() -> Generator[None]:
+    """Raise an error of the operating system as a `ConfigError` that contains what to do."""
+    try:
+        yield
+    except OSError as exc:
+        remedy = "raise that limit (`ulimit -n`), or close files and finish handles that are done"
+        limit = f"; this process may have {_file_limit()} open files: {remedy}" if exc.errno == errno.EMFILE else ""
+        raise ConfigError(f"init() cannot begin a run: {exc}{limit}") from exc
+
+
+def _file_limit() -> int:
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def _open_files(limit: int) -> int:
+    """Return how many files this process has open; *limit* when there is none left to count them with."""
+    try:
+        return len(os.listdir("/dev/fd"))
+    except OSError as exc:
+        return limit if exc.errno == errno.EMFILE else 0
 
 
 def environment_of_handle(env: Mapping[str, str]) -> dict[str, str]:

@@ -130,7 +130,8 @@ def begin(
         return Run(facts, None)
     if child_env is not None:
         child_env.set({**variables, NEW_RUN.name: None})
-    console.notify(console.begun(identity, _to(facts, state), _notes(facts, state)))
+    with contextlib.suppress(OSError):  # a process without a file to spare: its run goes on without the line
+        console.notify(console.begun(identity, _to(facts, state), _notes(facts, state)))
     return Run(facts, recorder)
 
 

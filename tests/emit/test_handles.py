@@ -100,6 +100,40 @@ def test_too_many_handles_are_an_error_until_one_has_finished(tmp_path: Path, mo
             one.finish()
 
 
+def test_handles_that_leave_no_file_to_the_program_are_an_error_that_names_the_limit(tmp_path: Path) -> None:
+    code = """
+    import resource, otel_bridge
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    runs = [otel_bridge.init("p", "own")]
+    try:
+        while True:
+            runs.append(otel_bridge.init("p", f"t{len(runs)}", handle=True))
+    except otel_bridge.ConfigError as exc:
+        print(exc)
+    for run in runs:
+        run.finish()
+    files = []
+    try:
+        while True:
+            files.append(open("/dev/null"))
+    except OSError:
+        pass
+    try:
+        otel_bridge.init("p", "own")
+    except otel_bridge.ConfigError as exc:
+        print(exc)
+    """
+
+    done = run_script(code, held(tmp_path))
+
+    handles, own = done.stdout.splitlines()
+    assert handles.startswith("init(handle=True): ")
+    assert "the 64 open files that this process may have; raise that limit (`ulimit -n`), or call finish()" in handles
+    assert own.startswith("init() cannot begin a run: [Errno 24] Too many open files: ")
+    assert "; this process may have 64 open files: raise that limit (`ulimit -n`), or close files" in own
+    assert len(seen_in(tmp_path)) > 8
+
+
 def test_a_handle_takes_no_instruments_of_the_process(tmp_path: Path) -> None:
     with environment_of(held(tmp_path)), pytest.raises(ConfigError, match="drop otel"):
         otel_bridge.init("p", "n", handle=True, otel=True)
