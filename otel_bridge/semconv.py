@@ -64,6 +64,8 @@ WANDB_NOTES: Final = "rl.wandb.notes"
 WANDB_JOB_TYPE: Final = "rl.wandb.job_type"
 WANDB_RESUME: Final = "rl.wandb.resume"
 WANDB_SWEEP_ID: Final = "rl.wandb.sweep_id"
+FREE_TEXTS: Final = (WANDB_GROUP, WANDB_TAGS, WANDB_NOTES, WANDB_JOB_TYPE)
+"""Texts of the trackers' identity that are redacted; the other attributes are names and ids."""
 MLFLOW_RUN_ID: Final = "rl.mlflow.run_id"
 MLFLOW_EXPERIMENT: Final = "rl.mlflow.experiment"
 TRACKIO_PROJECT: Final = "rl.trackio.project"

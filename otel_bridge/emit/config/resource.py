@@ -10,12 +10,13 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from otel_bridge import semconv
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.encode.protobuf import Attribute, attributes
 from otel_bridge.settings import ATTEMPT, Setting, non_negative_int
+from otel_bridge.text.secret_patterns import redact_text
 
 # A service reads the trackers' identity only from here: the service's own environment belongs to another job.
 _TRACKER_VARIABLES: Final = {
@@ -45,6 +46,7 @@ _RESTARTS: Final = (
 def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, str]:
     """Return the trackers' identity, attribute to value, as found in *env* or given to ``init()``."""
     found = {attribute: env[name] for attribute, name in _TRACKER_VARIABLES.items() if env.get(name)}
+    found |= {attribute: redact_text(found[attribute]) for attribute in semconv.FREE_TEXTS if attribute in found}
     if identity.arguments.entity:
         found[semconv.WANDB_ENTITY] = identity.arguments.entity
     return found
@@ -93,16 +95,21 @@ def encode_resource(
         semconv.NODE_RANK: identity.node_rank,
         semconv.INSTANCE_ID: instance_id,
         semconv.INSTANCE_START: started_unix_ns,
-        semconv.RUN_GROUP: arguments.group,
-        semconv.RUN_TAGS: arguments.tags or None,
-        semconv.RUN_NOTES: arguments.notes,
-        semconv.RUN_JOB_TYPE: arguments.job_type,
+        semconv.RUN_GROUP: _redacted(arguments.group),
+        semconv.RUN_TAGS: [redact_text(tag) for tag in arguments.tags] or None,
+        semconv.RUN_NOTES: _redacted(arguments.notes),
+        semconv.RUN_JOB_TYPE: _redacted(arguments.job_type),
         semconv.CAPTURED: arguments.captured,
         semconv.FORKED: forked or None,
         semconv.ATTEMPT: _attempt(env),
         **tracker_identity(identity, env),
     }
     return attributes(1, [(key, value) for key, value in values.items() if value is not None])
+
+
+def _redacted(value: object) -> Attribute:
+    """Return a text of ``init()`` without secrets; anything else is encoded, or dropped, as it is."""
+    return redact_text(value) if isinstance(value, str) else cast("Attribute", value)
 
 
 def _attempt(env: Mapping[str, str]) -> int | None:

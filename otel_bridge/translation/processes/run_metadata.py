@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from otel_bridge import semconv
+from otel_bridge.text.secret_patterns import redact_text
 from otel_bridge.translation.decode.attributes import int_in, text_in
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.state import TranslationState
@@ -81,14 +82,15 @@ class RunMetadata:
         attributes = producer.attributes
         facts: dict[str, object] = {"id": self.run_id}
         facts |= _names(producer, before)
-        facts |= {fact: text for fact, key in _TEXTS.items() if (text := text_in(attributes, key))}
+        facts |= {fact: redact_text(text) for fact, key in _TEXTS.items() if (text := text_in(attributes, key))}
         tags = attributes.get(semconv.RUN_TAGS)
         if isinstance(tags, list) and tags:
-            facts["tags"] = [str(tag) for tag in cast("list[object]", tags)]
+            facts["tags"] = [redact_text(str(tag)) for tag in cast("list[object]", tags)]
         node_rank = int_in(attributes, semconv.NODE_RANK)
         if node_rank is not None:
             facts["node_rank"] = node_rank
         found = {key: text for key in _IDENTITY if (text := text_in(attributes, key))}
+        found |= {key: redact_text(found[key]) for key in semconv.FREE_TEXTS if key in found}
         facts["identity"] = found | cast("dict[str, str]", before.get("identity") or {})
         merged = facts | {key: value for key, value in before.items() if key not in {"identity", "sources", *_NAMES}}
         if merged != before:

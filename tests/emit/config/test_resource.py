@@ -56,6 +56,29 @@ def test_the_trackers_identity_is_taken_along_and_no_credential() -> None:
     assert not {"key", "token", "hf"} & {str(value) for value in seen.values()}
 
 
+def test_secrets_in_what_a_person_writes_about_a_run_are_redacted_and_names_and_ids_stay() -> None:
+    secret, shown = "sk-proj-" + "a1B2" * 12, "key [redacted]"
+    written = f"key {secret}"
+    env = dict.fromkeys(("WANDB_RUN_GROUP", "WANDB_TAGS", "WANDB_NOTES", "WANDB_JOB_TYPE"), written)
+    asked = InitArguments(name="n", group=written, tags=(written, "a"), notes=written, job_type=written)
+
+    seen = resource_of(asked, {**env, "WANDB_RUN_ID": "w1"})
+
+    assert {key: value for key, value in seen.items() if key.startswith(("rl.run.", "rl.wandb."))} == {
+        "rl.run.id": seen["rl.run.id"],
+        "rl.run.name": "n",
+        "rl.run.group": shown,
+        "rl.run.tags": [shown, "a"],
+        "rl.run.notes": shown,
+        "rl.run.job_type": shown,
+        "rl.wandb.run_id": "w1",
+        "rl.wandb.group": shown,
+        "rl.wandb.tags": shown,
+        "rl.wandb.notes": shown,
+        "rl.wandb.job_type": shown,
+    }
+
+
 def test_an_entity_given_to_init_goes_before_the_environment() -> None:
     seen = resource_of(InitArguments(name="n", entity="mine"), {"WANDB_ENTITY": "theirs"})
 

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from otel_bridge.translation.decode.resources import producer_of
+from otel_bridge.translation.processes.run_metadata import KEY, RunMetadata
+from otel_bridge.translation.state import MemoryState
+
+
+def test_secrets_in_what_a_producer_without_our_emitter_writes_about_the_run_are_redacted() -> None:
+    written, shown = "key sk-proj-" + "a1B2" * 12, "key [redacted]"
+    state = MemoryState()
+
+    RunMetadata(state, "r1").mine(
+        producer_of(
+            {
+                "rl.run.id": "r1",
+                "rl.run.notes": written,
+                "rl.run.group": written,
+                "rl.run.tags": [written, "a"],
+                "rl.run.job_type": written,
+                "rl.wandb.notes": written,
+                "rl.wandb.run_id": "w1",
+            }
+        )
+    )
+
+    stored = dict(state.get(KEY) or {})
+    assert {fact: stored[fact] for fact in ("notes", "group", "tags", "job_type", "identity")} == {
+        "notes": shown,
+        "group": shown,
+        "tags": [shown, "a"],
+        "job_type": shown,
+        "identity": {"rl.wandb.notes": shown, "rl.wandb.run_id": "w1"},
+    }
