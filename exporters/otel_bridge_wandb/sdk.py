@@ -113,7 +113,9 @@ def init(
         stopped: Called from another thread when the server or a dead upload wants the run stopped.
     """
     identity = run.identity
-    name = None if known and run.name_generated else run.name
+    # Offline nobody knows whether the server has the run. A name that is only the id would replace, with `wandb sync`,
+    # the name that the offline directory of another process gives.
+    name = None if run.name_generated and (known or (settings.offline and run.name == run.id)) else run.name
     tags = run.tags or tuple(tag.strip() for tag in identity.get(semconv.WANDB_TAGS, "").split(",") if tag.strip())
     values: dict[str, object] = {
         **_QUIET,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,22 @@ def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(run: RunI
     assert (held.config, held.exit_code, held.torn) == ({"trainer": {"lr": 0.1}}, 255, False)
     assert exporter.read_back is not None
     assert exporter.read_back(run, settings) == TrackerCounts(numbers=2, rollouts=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "generated", "shown"),
+    [("nice", False, "nice"), ("train-20260101-000000-1a2b", True, "train-20260101-000000-1a2b"), (None, True, "")],
+)
+def test_the_name_that_a_joiner_by_id_makes_of_the_id_is_not_written_where_it_could_replace_another(
+    run: RunInfo, settings: WandbSettings, name: str | None, generated: bool, shown: str
+) -> None:
+    run = replace(run, name=name or run.id, name_generated=generated)
+    writer = open_writer(exporter, run, settings, MemoryTable())
+    deliver(writer, rows(1))
+    writer.end(Status.FINISHED)
+
+    (directory,) = offline_directories(run.folder, run.id)
+    assert read_offline_run(directory).name == shown
 
 
 @pytest.mark.parametrize("role_first", [True, False])
