@@ -246,7 +246,7 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
         notes += _elsewhere(before, facts.choice)
         notes += [*console.found(before), *console.degraded(before)]
     notes += named_elsewhere(facts.choice.names, identity.project, facts.env)
-    notes += [f"view: {where}" for where in _views(facts, state, before).values()]
+    notes += [f"view: {where}" for where in _views(facts, state, before).values() if where]
     notes += [note for note in map(caution_of, facts.choice.settings.values()) if note]
     if OTLP in facts.choice.names and (note := forwarding_note(facts.env)):
         notes.append(note)

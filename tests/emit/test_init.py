@@ -8,7 +8,7 @@ import pytest
 
 import otel_bridge
 from otel_bridge.errors import ConfigError
-from support.trainers.emit_samples import SeenRow, environment_of, held, run_in, run_script, seen_in
+from support.trainers.emit_samples import CLEAN, SeenRow, environment_of, held, run_in, run_script, seen_in
 
 
 def test_a_second_init_of_the_same_run_returns_it(tmp_path: Path) -> None:
@@ -55,6 +55,19 @@ def test_children_are_reported_the_run(tmp_path: Path) -> None:
     assert judge.header.run_id == trainer.header.run_id
     assert (trainer.header.role, judge.header.role) == ("trainer", "judge")
     assert judge.rows == [SeenRow(2, {"score": 1}, 1)]
+
+
+def test_an_exporter_that_shows_no_run_has_no_view_in_the_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = {"OTEL_BRIDGE_EXPORTERS": "webhook", "OTEL_BRIDGE_ALERT_WEBHOOK": "http://127.0.0.1:9/hook"}
+    with environment_of({**CLEAN, **named, "OTEL_BRIDGE_DIR": str(tmp_path), "OTEL_BRIDGE_QUIET": "0"}):
+        run = otel_bridge.init("p", "n")
+
+        begun = capsys.readouterr().err
+        run.finish()
+
+    assert begun == f"otel-bridge: p/n ({run.id[:8]}…) → webhook\n"
 
 
 def test_env_gives_a_worker_elsewhere_all_it_needs(tmp_path: Path) -> None:
