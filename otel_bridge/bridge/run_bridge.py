@@ -170,7 +170,7 @@ class RunBridge:
             self._read_s = time.monotonic()
             self.pipeline.report.set_due()
             self.shutdown.on_data()
-            self.workers.notify(retry=batch.flush)
+            self.workers.notify(flush=batch.flush)
 
     def _writers_saturated(self) -> bool:
         """Return whether reading can wait: no writer could take more now, or every active writer has enough to do."""

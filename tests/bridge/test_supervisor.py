@@ -119,19 +119,24 @@ def test_a_flush_is_answered_by_the_report(tmp_path: Path) -> None:
     assert written(recorder) == process.row_ids
 
 
-def test_a_flush_tries_at_once_what_backs_off(tmp_path: Path) -> None:
-    folder, recorder = run_folder(tmp_path), RecordingTracker()
+def test_a_flush_leaves_a_tracker_the_time_that_it_asked_for_and_a_person_s_retry_does_not(tmp_path: Path) -> None:
+    folder, recorder, other = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     recorder.fail(RetryableError("busy", retry_after_s=500), times=1, kind="rows")
-    process = Process.start(folder, "memory")
-    with serving(tmp_path, options(("memory", recorder))):
+    process = Process.start(folder, "memory", "other")
+    with serving(tmp_path, options(("memory", recorder), ("other", other))):
         process.log(1)
         report_when(
             folder, lambda report: "memory" in report.exporters and report.exporters["memory"].state == "retrying"
         )
 
         process.flush()
+        process.log(1)
+        other.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 2)
+        waited = len(recorder.run(RUN).rows)
+        send_control(folder, "retry")
 
-        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 1)
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 2)
+    assert waited == 0
 
 
 def test_a_blocked_exporter_is_reported_with_its_help_and_delivers_when_asked_to_retry(tmp_path: Path) -> None:

@@ -74,6 +74,11 @@ class Delivery:
         """Return the id of the destination in the ledger; ``None`` while the settings cannot be read."""
         return None if self._position.at is None else self._position.at.id
 
+    @property
+    def requested_wait_s(self) -> float:
+        """Return how long after the last failure the tracker asked not to be called."""
+        return self._retry.requested_wait_s
+
     def step(self) -> float | None:
         """Do one step; exceptions other than `Exception` are for `failed`.
 

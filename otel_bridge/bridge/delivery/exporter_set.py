@@ -94,10 +94,10 @@ class ExporterSet:
                 self._names[name] = (*self._names[name], *missing)
                 self.by_name[name].set_signals(self._names[name])
 
-    def notify(self, *, retry: bool = False) -> None:
-        """Notify all workers of new records; with *retry* they also retry failed work at once."""
+    def notify(self, *, retry: bool = False, flush: bool = False) -> None:
+        """Notify all workers of new records; see `ExporterWorker.notify`."""
         for worker in self.by_name.values():
-            worker.notify(retry=retry)
+            worker.notify(retry=retry, flush=flush)
 
     def follow_name(self, run: RunInfo) -> None:
         """Reopen every writer when the project or the name of *run* has changed since the last call."""

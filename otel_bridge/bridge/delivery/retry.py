@@ -58,6 +58,11 @@ class RetryPolicy:
         """Return whether there were so many failures that the open writer must be replaced."""
         return self._backoff.failures >= _REOPEN_AFTER
 
+    @property
+    def requested_wait_s(self) -> float:
+        """Return how long after the last failure the tracker asked not to be called; a person may call it earlier."""
+        return 0.0 if self._position.progress.state == "blocked" else self._backoff.requested_s
+
     def blocked(self, exc: BlockedError | PermanentError) -> float:
         """Show that a person must act; return the seconds until the next try."""
         help_ = exc.help if isinstance(exc, BlockedError) else ""
@@ -118,22 +123,26 @@ class Backoff:
 
     Args:
         chance: Source of jitter; by default its own, so that no seeded generator of the trainer is used.
+
+    Attributes:
+        failures: Number of failures in a row.
+        requested_s: Seconds of the wait after the last failure that the other end asked for.
     """
 
     def __init__(self, chance: random.Random | None = None) -> None:
         self._chance = chance or random.SystemRandom()
-        self.failures = 0
+        self.failures, self.requested_s = 0, 0.0
 
     def failed(self, retry_after_s: float | None = None) -> float:
         """Count a failure; return the seconds to wait: half to all of the doubled time, at least *retry_after_s*."""
         self.failures += 1
         longest = min(FIRST_S * 2.0 ** min(self.failures - 1, 20), LONGEST_S)
-        wait = longest * self._chance.uniform(0.5, 1.0)
-        return wait if retry_after_s is None else max(wait, min(retry_after_s, ASKED_LONGEST_S))
+        self.requested_s = min(retry_after_s or 0.0, ASKED_LONGEST_S)
+        return max(longest * self._chance.uniform(0.5, 1.0), self.requested_s)
 
     def succeeded(self) -> None:
         """Reset the count."""
-        self.failures = 0
+        self.failures, self.requested_s = 0, 0.0
 
 
 class DeliveryPosition:

@@ -30,8 +30,11 @@ class ExporterWorker(Protocol):
         """Begin to deliver."""
         ...
 
-    def notify(self, *, retry: bool = False) -> None:
-        """Notify the worker of new data; with *retry* it also retries failed work at once."""
+    def notify(self, *, retry: bool = False, flush: bool = False) -> None:
+        """Notify the worker of new data; with *retry* it also retries failed work at once.
+
+        With *flush* it does so too, but not before the time that the tracker asked for.
+        """
         ...
 
     def set_signals(self, signals: tuple[str, ...]) -> None:
@@ -78,7 +81,11 @@ class DeliveryWorker:
     def __init__(self, delivery: Delivery, *, progressed: Callable[[], None]) -> None:
         self._delivery, self._progressed = delivery, progressed
         self._thread = DeliveryThread(
-            self._step, failed=self._failed, ended=self._ended, name=f"deliver-{delivery.progress.exporter}"
+            self._step,
+            failed=self._failed,
+            ended=self._ended,
+            name=f"deliver-{delivery.progress.exporter}",
+            requested_s=lambda: delivery.requested_wait_s,
         )
 
     @property
@@ -105,9 +112,9 @@ class DeliveryWorker:
             self._delivery.close()
             raise
 
-    def notify(self, *, retry: bool = False) -> None:
-        """Notify the worker of new records; with *retry* it also retries failed work at once."""
-        self._thread.notify(retry=retry)
+    def notify(self, *, retry: bool = False, flush: bool = False) -> None:
+        """Notify the worker of new records; with *retry* or *flush* it also retries failed work."""
+        self._thread.notify(retry=retry, flush=flush)
 
     def set_signals(self, signals: tuple[str, ...]) -> None:
         """Deliver these signals of every record that is committed from now on."""
@@ -179,6 +186,7 @@ class DeliveryThread:
             of a step ends the thread, not even `SystemExit` or a cancellation: trackers raise both.
         ended: Called on the thread when it was stopped.
         name: Name of the thread.
+        requested_s: Returns the seconds after the last step that the other end asked for; a flush waits for them too.
     """
 
     def __init__(
@@ -188,10 +196,11 @@ class DeliveryThread:
         failed: Callable[[BaseException], float],
         ended: Callable[[], None],
         name: str,
+        requested_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._step, self._failed, self._ended = step, failed, ended
+        self._step, self._failed, self._ended, self._requested_s = step, failed, ended, requested_s
         self._wake = threading.Condition()
-        self._news = self._retry = self._stopping = False
+        self._news = self._retry = self._flush = self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -203,11 +212,16 @@ class DeliveryThread:
         """Start the thread."""
         self._thread.start()
 
-    def notify(self, *, retry: bool = False) -> None:
-        """Notify the thread of new data; with *retry* the next step is made at once, whatever the thread waits for."""
+    def notify(self, *, retry: bool = False, flush: bool = False) -> None:
+        """Notify the thread of new data.
+
+        With *retry* the next step is made at once, whatever the thread waits for. With *flush* it is made as soon as
+        the other end allows.
+        """
         with self._wake:
             self._news = True
             self._retry = self._retry or retry
+            self._flush = self._flush or flush
             self._wake.notify()
 
     def stop(self) -> None:
@@ -238,11 +252,14 @@ class DeliveryThread:
                 return FAILED_S, False
 
     def _sleep(self, wait_s: float | None, *, for_news: bool) -> None:
-        deadline = None if wait_s is None else time.monotonic() + wait_s
+        begun_s = time.monotonic()
+        deadline, allowed_s = None if wait_s is None else begun_s + wait_s, begun_s + self._requested_s()
         with self._wake:
             while not (self._stopping or self._retry or (self._news and for_news)):
+                if self._flush:
+                    deadline = allowed_s if deadline is None else min(deadline, allowed_s)
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     break
                 self._wake.wait(left)
-            self._news = self._retry = False
+            self._news = self._retry = self._flush = False

@@ -41,6 +41,11 @@ class ForwardRetry:
         self._backoff = Backoff()
         self._failed_s, self._requested_time = 0.0, False
 
+    @property
+    def requested_s(self) -> float:
+        """Return the seconds of the wait that the other end requested."""
+        return self._backoff.requested_s
+
     def failed(self, exc: RetryableError) -> float:
         """Count a failed request; return the seconds to wait, at least as long as the other end requested."""
         self._failed_s, self._requested_time = time.monotonic(), exc.retry_after_s is not None
@@ -91,7 +96,11 @@ class Forwarder:
         self._sender = RequestSender(env, folder.run_id, refused=self._refused, say=say)
         self._retry = ForwardRetry()
         self._thread = DeliveryThread(
-            self._step_and_notify, failed=self._failed_strangely, ended=self._close, name="forward-otlp"
+            self._step_and_notify,
+            failed=self._failed_strangely,
+            ended=self._close,
+            name="forward-otlp",
+            requested_s=lambda: self._retry.requested_s if self.progress.state == "retrying" else 0.0,
         )
 
     def start(self) -> None:
@@ -107,12 +116,14 @@ class Forwarder:
         self._sender.report_protocol()
         self._thread.start()
 
-    def notify(self, *, retry: bool = False) -> None:
+    def notify(self, *, retry: bool = False, flush: bool = False) -> None:
         """Notify the worker of new data; with *retry* it also retries failed work at once.
 
+        With *flush* it does so too, but not before the time that the other end asked for.
         New data retries it at once too, at most once a second, unless the other end asked for time.
         """
-        self._thread.notify(retry=retry or (self.progress.state == "retrying" and self._retry.may_retry_for_news()))
+        rested = self.progress.state == "retrying" and self._retry.may_retry_for_news()
+        self._thread.notify(retry=retry or rested, flush=flush)
 
     def set_signals(self, signals: tuple[str, ...]) -> None:
         """Read the segments again: each process's own segment determines which signals it sends."""

@@ -84,10 +84,13 @@ def test_backing_off_waits_longer_each_time_and_as_long_as_the_tracker_asks(tmp_
     waits = [bench.delivery.step() or 0.0 for _ in range(12)]
     bench.tracker.fails = lambda records: RetryableError("slow down", retry_after_s=90)
     asked = max(bench.delivery.step() or 0.0 for _ in range(2))
+    requested_s = bench.delivery.requested_wait_s
+    bench.tracker.fails = lambda records: None
+    bench.run()
 
     assert all(0.05 * 2**n <= wait <= 0.1 * 2**n for n, wait in enumerate(waits[:8]))
     assert all(15.0 <= wait <= 30.0 for wait in waits[-3:])
-    assert (asked, bench.delivery.progress.state) == (90, "retrying")
+    assert (asked, requested_s, bench.delivery.requested_wait_s) == (90, 90.0, 0.0)
 
 
 def test_a_writer_that_keeps_failing_is_opened_anew(tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ from otel_bridge.bridge.delivery.worker import DeliveryThread
 class Steps:
     """A thread whose steps return what they are given; `made` gets an item for each."""
 
-    def __init__(self, *waits: tuple[float | None, bool] | BaseException) -> None:
+    def __init__(self, *waits: tuple[float | None, bool] | BaseException, requested_s: float = 0.0) -> None:
         self.made: Queue[int] = Queue()
         self.ended = threading.Event()
         self._waits = iter(waits)
         self._count = 0
         self.failures: list[str] = []
-        self.thread = DeliveryThread(self._step, failed=self._failed, ended=self.ended.set, name="steps")
+        self.thread = DeliveryThread(
+            self._step, failed=self._failed, ended=self.ended.set, name="steps", requested_s=lambda: requested_s
+        )
 
     def _step(self) -> tuple[float | None, bool]:
         self._count += 1
@@ -57,6 +59,24 @@ def test_new_records_do_not_cut_a_wait_for_a_retry_short_but_a_request_to_retry_
     steps.thread.stop()
 
     assert (made, steps.thread.join(5), steps.made.empty()) == (True, True, True)
+
+
+@pytest.mark.parametrize(("requested_s", "woken"), [(0.0, True), (0.05, True), (3000.0, False)])
+def test_a_flush_retries_as_soon_as_the_tracker_allows_and_a_poke_to_retry_at_once(
+    requested_s: float, woken: bool
+) -> None:
+    steps = Steps((3600.0, False), (3600.0, False), requested_s=requested_s)
+    steps.thread.start()
+    steps.made.get(timeout=5)
+
+    steps.thread.notify(flush=True)
+    made = not woken or steps.made.get(timeout=5) == 2
+    steps.thread.notify(retry=True)
+    by_retry = steps.made.get(timeout=5)
+    steps.thread.stop()
+
+    assert (made, by_retry) == (True, 3 if woken else 2)
+    assert steps.thread.join(5) is True
 
 
 def test_a_wait_ends_by_itself() -> None:
