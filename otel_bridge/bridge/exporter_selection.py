@@ -168,6 +168,15 @@ class ExporterSelection:
         """Return whether the run's processes requested ``otlp``, which is not active here."""
         return OTLP in self.requested.names and OTLP not in self._workers.names
 
+    @property
+    def unchosen(self) -> bool:
+        """Return whether nobody has chosen an exporter, so that all records are kept.
+
+        The webhook, which takes alerts only, counts as an exporter where a process of the run requested it.
+        """
+        names = set(self._workers.names)
+        return not names or (names == {WEBHOOK} and not set(self.requested.names))
+
     def _follow_others(self) -> None:
         """Let traces that are not rollouts be treated as the present exporters of the run need it."""
         headers = self._processes.living() or self._processes.headers()

@@ -61,7 +61,7 @@ def print_runs(
             continue
         show(console, folder.run_id, report)
         run = remaining.get(folder.run_id)
-        drain = drain_command(folder, chosen=bool(report.exporters))
+        drain = drain_command(folder, chosen=report.has_exporter)
         if report.ended and report.lacks_exporter:
             console.print_line(f"{NO_EXPORTER}: {drain}")
             continue
@@ -106,9 +106,10 @@ def undelivered_reason(
         return remaining.reason
     if report is None:
         return "nothing could be read"
-    if not report.exporters:
+    if not report.has_exporter:
         given_up = report.discarded and report.ended
-        return NO_EXPORTER if (report.position or not report.ended) and not given_up else ""
+        why = f"{', '.join(report.exporters)} takes alerts only; {NO_EXPORTER}" if report.exporters else NO_EXPORTER
+        return why if (report.position or not report.ended) and not given_up else ""
     lines = _unexplained(remaining, hanging) if remaining is not None else []
     lines += [missed_line(name, one.missed) for name, one in report.exporters.items() if one.missed and name in asked]
     lines += [

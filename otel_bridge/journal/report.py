@@ -122,6 +122,8 @@ class Report:
         ended: Whether everything of the run is delivered and the run is ended in every tracker.
         owed: Exporters that the run's processes requested and this bridge was not given, to the number of records that
             they lack; for ``otlp``, of segments.
+        unchosen: Whether nobody has chosen an exporter for the run's records. The webhook, which takes alerts only, may
+            have been given.
         destinations: Number of destinations in the ledger, including those of exporters that are no longer named.
         discarded: Exporter to the number of records that a person gave up with ``drain --discard``.
         evicted: Exporter to the number of records that were deleted to free space before it had them.
@@ -154,6 +156,7 @@ class Report:
     status: str = "running"
     ended: bool = False
     owed: dict[str, int] = field(default_factory=dict[str, int])
+    unchosen: bool = False
     destinations: int = 0
     discarded: dict[str, int] = field(default_factory=dict[str, int])
     evicted: dict[str, int] = field(default_factory=dict[str, int])
@@ -163,9 +166,14 @@ class Report:
     last_alert: dict[str, str | int] = field(default_factory=dict[str, "str | int"])
 
     @property
+    def has_exporter(self) -> bool:
+        """Return whether an exporter is chosen for the run's records."""
+        return bool(self.exporters) and not self.unchosen
+
+    @property
     def lacks_exporter(self) -> bool:
         """Return whether the run has records that wait for somebody to choose an exporter."""
-        return bool(self.position) and not self.exporters and not (self.discarded and self.ended)
+        return bool(self.position) and not self.has_exporter and not (self.discarded and self.ended)
 
 
 def write_report(folder: RunFolder, report: Report) -> None:

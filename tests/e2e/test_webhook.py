@@ -21,6 +21,7 @@ from support.trainers.e2e_jobs import (
     no_bridge_left,
     only_folder,
     report_when,
+    rows,
     run,
     script,
     until,
@@ -126,6 +127,22 @@ def test_without_an_exporter_nothing_is_posted_until_one_is_chosen(tmp_path: Pat
 
     assert (before, drained.returncode, none.returncode) == ([], 0, 0)
     assert running.titles == POSTED
+
+
+def test_alerts_that_a_drain_posts_of_a_run_without_an_exporter_cost_no_record(tmp_path: Path) -> None:
+    runs, train = tmp_path / "runs", script(tmp_path / "train.py", TRAIN)
+
+    with webhook() as running:
+        env = environment(runs, "", OTEL_BRIDGE_ALERT_WEBHOOK=running.url, **RULE)
+        assert run(train, env).returncode == 0
+        posted = command("drain", "--exporters", "webhook", runs, env=env, cwd=tmp_path)
+        status = command("status", runs, env=env, cwd=tmp_path)
+        drained = command("drain", "--exporters", "file", runs, env=env, cwd=tmp_path)
+
+    assert (posted.returncode, running.titles) == (1, POSTED), posted.stdout + posted.stderr
+    assert "webhook takes alerts only; no exporter is chosen; pass --exporters" in posted.stdout
+    assert f"  otel-bridge drain --exporters trackio {only_folder(runs).path}\n" in status.stdout
+    assert (drained.returncode, rows(runs, "trainer/kl")) == (0, [0, 1, 2]), drained.stdout
 
 
 def test_a_run_may_have_alerts_alone(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class FolderRetention:
         """Delete some records that every destination holds durably and no exporter is owed; return their number."""
         requested = self._selection.requested
         discarded = [one.through for name, one in requested.given_up.items() if name in self._options.discard]
-        if self._workers.unresolved() or not (self._workers.names or discarded):
+        if self._workers.unresolved() or (self._selection.unchosen and not discarded):
             return 0
         self._eviction.evict_if_near()
         needed = [item.durable for item in self._view.destinations()]

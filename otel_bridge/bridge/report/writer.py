@@ -157,6 +157,7 @@ class ReportWriter:
             status=translator.status(),
             ended=ended and not owed,
             owed=owed,
+            unchosen=selection.unchosen,
             destinations=len(found),
             discarded={name: one.discarded for name, one in given_up.items() if one.discarded},
             evicted={name: one.evicted for name, one in given_up.items() if one.evicted},

@@ -159,7 +159,7 @@ def next_commands(state: RunState, *, here: bool) -> list[str]:
     # No bridge delivers: it gave up, was killed, had no exporter, or ended before more was appended.
     remains = state.unread_bytes or not report.ended or report.lacks_exporter
     if not state.bridge_alive and not state.refused and remains:
-        lines.append(f"  {drain_command(RunFolder.at(Path(state.folder)), chosen=bool(report.exporters))}")
+        lines.append(f"  {drain_command(RunFolder.at(Path(state.folder)), chosen=report.has_exporter)}")
     if any(one.dead_letters for one in report.exporters.values()):
         lines.append(f"  {command_line('dead-letters list', state.folder)}")
     return lines
