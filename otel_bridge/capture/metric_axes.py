@@ -11,7 +11,7 @@ _MAX_KEYS = 10_000
 
 
 class Group(NamedTuple):
-    """Values of a row that share a step.
+    """Names values of a row that share a step.
 
     Attributes:
         role: Role of the values: the prefix that a glob and its step metric share.
@@ -27,7 +27,7 @@ COUNTER = Group()
 
 
 class MetricAxes:
-    """Definitions of one run, and the latest value of each step metric."""
+    """Holds the definitions of one run, and the latest value of each step metric."""
 
     def __init__(self) -> None:
         self._exact: dict[str, str] = {}
@@ -64,7 +64,7 @@ class MetricAxes:
         return found
 
     def _find(self, key: str) -> Group:
-        if key in self._latest:  # a step metric goes with the values whose step it is
+        if key in self._latest:  # a step metric belongs to the values whose step it is
             return Group(self._role(key.rpartition("/")[0] + "/", key), key)
         exact = self._exact.get(key)
         prefix = max((one for one in self._globs if key.startswith(one)), key=len, default=None)
@@ -84,12 +84,22 @@ class MetricAxes:
 
     def note(self, values: Mapping[str, Any]) -> None:
         """Remember the values of step metrics in *values*."""
-        for metric in self._latest.keys() & values.keys():
-            self._latest[metric] = whole(values[metric])
+        for metric, value in self.of_row(values).items():
+            self._latest[metric] = whole(value)
 
-    def step_of(self, group: Group, counter: int) -> int:
-        """Return the step of a group: the latest value of its step metric, else *counter*."""
-        latest = self._latest.get(group.metric)
+    def of_row(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the step metrics in *values*."""
+        return {metric: values[metric] for metric in self._latest.keys() & values.keys()}
+
+    def step_of(self, group: Group, counter: int, row: Mapping[str, Any]) -> int:
+        """Return the step of a group.
+
+        Args:
+            group: The group.
+            counter: Step of a group without a step metric, and where the metric has no whole number as its value.
+            row: Values of the row, which may hold the step metric; else its latest value is the step, as in W&B.
+        """
+        latest = whole(row[group.metric]) if group.metric in row else self._latest.get(group.metric)
         return counter if latest is None else latest
 
     def split(self, values: Mapping[str, Any]) -> Iterable[tuple[Group, dict[str, Any]]]:

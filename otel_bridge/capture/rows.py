@@ -23,10 +23,12 @@ RowCompleted: TypeAlias = Callable[[Mapping[str, Any], int], None]
 
 
 class _PendingStep:
-    """Open rows of one step, one for each group of values.
+    """Holds the open rows of one step, one for each group of values.
 
     Attributes:
+        counter: Step of W&B's counter.
         values: Plain values of all of them.
+        axes: Values of step metrics in them: they are the steps of these rows only, not of the rows before and after.
     """
 
     def __init__(self, recorder: OpenRowRecorder, axes: MetricAxes, counter: int) -> None:
@@ -34,6 +36,7 @@ class _PendingStep:
         self._recorder, self._axes = recorder, axes
         self._rows: dict[Group, OpenRow] = {}
         self.values: dict[str, Any] = {}
+        self.axes: dict[str, Any] = {}
 
     def note(self, values: Mapping[str, Any]) -> None:
         """Keep the plain ones of *values*."""
@@ -44,17 +47,17 @@ class _PendingStep:
         row = self._rows.get(group)
         if row is None:
             row = self._rows[group] = OpenRow(group.role)
-        self._recorder.add_part(row, values, self._axes.step_of(group, self.counter))
+        self._recorder.add_part(row, values, self._axes.step_of(group, self.counter, self.axes))
 
     def end(self) -> None:
-        """Complete the rows; the last value of a step metric is their step."""
+        """Complete the rows; the last value of a step metric in them is their step."""
         for group, row in self._rows.items():
-            self._recorder.end_row(row, self._axes.step_of(group, self.counter))
+            self._recorder.end_row(row, self._axes.step_of(group, self.counter, self.axes))
         self._rows = {}
 
 
 class MergedRows:
-    """Rows of one run. Thread-safe; a forked child begins with no pending row.
+    """Merges the calls of one run into rows. Thread-safe; a forked child begins with no pending row.
 
     Args:
         run: The run of otel-bridge.
@@ -87,11 +90,17 @@ class MergedRows:
         with self._lock:
             return () if self._pending is None else tuple(self._pending.values)
 
-    def step_of(self, key: str, step: Any = None) -> tuple[str | None, int]:
-        """Return role and step that a value of *key* would have now."""
+    def step_of(self, key: str, step: Any = None, row: Mapping[str, Any] | None = None) -> tuple[str | None, int]:
+        """Return role and step that a value of *key* would have now.
+
+        Args:
+            key: Its key.
+            step: Step given to ``log()``.
+            row: The other values of the call, which may hold the step metric.
+        """
         group = self.axes.group_of(key) if self.axes.defined else COUNTER
         given = None if step is None else to_step(step, _ignore)
-        return group.role, self.axes.step_of(group, self._counter if given is None else given)
+        return group.role, self.axes.step_of(group, self._counter if given is None else given, row or {})
 
     def log(self, values: Mapping[str, Any], step: Any = None, commit: Any = None) -> None:
         """Record one ``log()`` call."""
@@ -104,8 +113,6 @@ class MergedRows:
                     self._completed(values, self._counter)
                 self._counter += commits
                 return
-            if self.axes.defined:
-                self.axes.note(values)
             if given is not None and given < self._counter:
                 self._log_lower(values, given, commits=commits)
                 return
@@ -113,6 +120,8 @@ class MergedRows:
             if given is not None and given > self._counter:
                 self._end_pending()
                 self._counter = given
+            if self.axes.defined:  # after the row of the step before: these values are not its steps
+                self.axes.note(values)
             self._add(values, commits=commits)
             if commits:
                 self._counter += 1
@@ -157,11 +166,13 @@ class MergedRows:
             return
         for group, part in self.axes.split(values):
             if part:
-                self._run.log(part, self.axes.step_of(group, counter), role=group.role)
+                self._run.log(part, self.axes.step_of(group, counter, values), role=group.role)
 
     def _add_to(self, pending: _PendingStep | None, values: Mapping[str, Any]) -> None:
         if pending is None or not values:
             return
+        if self.axes.defined:
+            pending.axes |= self.axes.of_row(values)
         for group, part in self.axes.split(values) if self.axes.defined else ((COUNTER, values),):
             if part:
                 pending.add(group, part)

@@ -36,7 +36,7 @@ def test_a_star_makes_no_role_so_that_keys_of_an_evaluation_stay_as_they_are() -
     transformers.note(row)
 
     assert dict(transformers.split(row)) == {Group(None, "train/global_step"): row}
-    assert transformers.step_of(Group(None, "train/global_step"), 1) == 7
+    assert transformers.step_of(Group(None, "train/global_step"), 1, {}) == 7
 
 
 def test_the_longest_glob_counts_and_an_exact_name_before_it() -> None:
@@ -51,6 +51,15 @@ def test_a_step_that_is_not_a_whole_number_leaves_the_counter() -> None:
     steps = []
     for epoch in (1, 1.5, 2.0, "two", None, float("nan")):
         found.note({"epoch": epoch})
-        steps.append(found.step_of(Group(None, "epoch"), 99))
+        steps.append(found.step_of(Group(None, "epoch"), 99, {}))
 
     assert steps == [1, 99, 2, 99, 99, 99]
+
+
+def test_the_value_in_the_row_is_its_step_and_the_latest_one_is_that_of_a_row_without_it() -> None:
+    found = axes(("*", "epoch"))
+    found.note({"epoch": 3})
+
+    of_rows = [found.step_of(Group(None, "epoch"), 99, row) for row in ({"loss": 1.0}, {"epoch": 2}, {"epoch": 0.5})]
+
+    assert of_rows == [3, 2, 99]

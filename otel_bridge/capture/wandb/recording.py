@@ -95,9 +95,8 @@ class WandbRecording:
         for key in odd:
             self._sort(values, key, str(key), special, 0)
         if special:
-            self.rows.axes.note(values)
             for key, value in special.items():
-                self._take(key, value, step)
+                self._take(key, value, step, values)
         else:
             self._row = tuple(given)
         return values
@@ -208,13 +207,13 @@ class WandbRecording:
                 self._special[kind] = known
         return known
 
-    def _take(self, key: str, value: Any, step: Any) -> None:
+    def _take(self, key: str, value: Any, step: Any, row: Mapping[str, Any]) -> None:
         one: Any = value[0] if type(value) in {list, tuple} else value
         kind = cast("type[object]", type(one))
         name = f"wandb.{kind.__name__.removeprefix('Wandb')}"
         try:
             is_table = any(base.__name__.endswith("Table") for base in kind.__mro__)
-            if is_table and self._take_table(key, one, step):
+            if is_table and self._take_table(key, one, step, row):
                 return
         except Exception:  # noqa: BLE001  # what the program put into the table
             self.run.count_drop("rollout_unreadable", key=key)
@@ -225,13 +224,13 @@ class WandbRecording:
             self.run.count_drop("not_captured", key=f"{key} ({name})")
             return
         counts.captured(name)
-        role, at = self.rows.step_of(key, step)
+        role, at = self.rows.step_of(key, step, row)
         self.run.log({key: media}, at, role=role)
 
-    def _take_table(self, key: str, table: Any, step: Any) -> bool:
+    def _take_table(self, key: str, table: Any, step: Any, row: Mapping[str, Any]) -> bool:
         """Record the new rows of a table as rollouts; return whether its columns are those of rollouts."""
         columns, rows = list(table.columns), [list(row) for row in table.data]
-        role, at = self.rows.step_of(key, step)
+        role, at = self.rows.step_of(key, step, row)
         if rollouts_of(columns, rows) is None:
             return False
         new = self._tables.new_rows(key, rows, at, own_step=has_step(columns))
