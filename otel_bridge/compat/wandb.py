@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,27 +22,31 @@ from otel_bridge.capture.wandb.arguments import RunFacts, WandbArguments, begin,
 from otel_bridge.capture.wandb.earlier import earlier_run
 from otel_bridge.capture.wandb.recording import RecordedSummary, WandbRecording
 from otel_bridge.capture.wandb.run import NEUTRAL, NoArtifact
+from otel_bridge.compat import errors
+from otel_bridge.compat.config import WandbConfig, config_of_arguments
+from otel_bridge.compat.errors import CommError, Error, UsageError, WandbConfigError, termerror, termlog, termwarn
 from otel_bridge.compat.objects import (
     WandbAudio,
     WandbChart,
-    WandbConfig,
     WandbHistogram,
     WandbHtml,
     WandbImage,
+    WandbMetric,
     WandbTable,
     WandbVideo,
+    wandb_metric,
 )
 from otel_bridge.emit.startup import nothing_recorded
-from otel_bridge.errors import ConfigError, MissingExtraError
-from otel_bridge.metric_summaries import NO_SUMMARY, SUMMARY_KINDS
+from otel_bridge.errors import MissingExtraError
 from otel_bridge.settings import environment
 
 __version__: Final = "0.31.0"
 """Version of wandb whose calls these are."""
 __all__ = [
     "AlertLevel", "Artifact", "Audio", "CommError", "Config", "Error", "Histogram", "Html", "Image", "Molecule",
-    "Object3D", "Plotly", "Run", "Settings", "Table", "UsageError", "Video", "api", "config", "finish", "init", "login",
-    "require", "run", "sdk", "setup", "summary", "teardown", "util",
+    "Object3D", "Plotly", "Run", "Settings", "Table", "UsageError", "Video", "api", "config", "data_types",
+    "ensure_configured", "errors", "finish", "init", "join", "login", "require", "run", "sdk", "setup", "summary",
+    "teardown", "termerror", "termlog", "termwarn", "util",
 ]  # fmt: skip
 _OF_RUN: Final = frozenset({"log", "alert", "define_metric", "log_artifact", "use_artifact", *NEUTRAL})
 """Functions of the module that act on its current run."""
@@ -54,26 +59,14 @@ Image, Table, Video, Molecule, Object3D, Plotly = WandbImage, WandbTable, WandbV
 
 
 class Artifact(NoArtifact):
-    """An artifact, which is counted when it is logged and not recorded."""
+    """Replaces an artifact, which is counted when it is logged and not recorded."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         del given, named
 
 
-class Error(Exception):
-    """Base of W&B's errors."""
-
-
-class UsageError(Error):
-    """Raised by W&B for a call that cannot be used."""
-
-
-class CommError(Error):
-    """Raised by W&B when its server cannot be reached; never here."""
-
-
 class AlertLevel(Enum):
-    """Level of an alert."""
+    """Names the level of an alert."""
 
     INFO = "INFO"
     WARN = "WARN"
@@ -81,7 +74,7 @@ class AlertLevel(Enum):
 
 
 class CompatSettings(SimpleNamespace):
-    """Settings of a run, as given."""
+    """Holds the settings of a run, as given."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -92,11 +85,13 @@ Settings = CompatSettings
 
 
 class CompatRun:
-    """One run; `init` begins it."""
+    """Records one run; `init` begins it."""
 
     def __init__(self, recording: WandbRecording, facts: RunFacts, config: WandbConfig, *, disabled: bool) -> None:
         self._recording, self._facts = recording, facts
         self.config, self.summary, self.disabled = config, recording.last, disabled
+        self.start_time, self.starting_step, self.sweep_id = time.time(), recording.rows.step, None
+        self.project_url = self.sweep_url = None
         self.name, self.notes, self.tags = facts.name, facts.notes, facts.tags
         self.offline = False
         object.__setattr__(config, "record", recording.config)
@@ -149,6 +144,21 @@ class CompatRun:
         return self._facts.path
 
     @property
+    def config_static(self) -> SimpleNamespace:
+        """Return a copy of the config, whose entries are attributes."""
+        return SimpleNamespace(**self.config)
+
+    @property
+    def settings(self) -> CompatSettings:
+        """Return the settings by which the run was begun."""
+        facts = self._facts
+        return CompatSettings(
+            run_id=facts.id, run_name=self.name, project=facts.project, entity=facts.entity, run_group=facts.group,
+            run_job_type=facts.job_type, run_notes=self.notes, run_tags=self.tags, resumed=facts.resumed,
+            mode="disabled" if self.disabled else "online", files_dir=self.dir, sync_dir=self.dir,
+        )  # fmt: skip
+
+    @property
     def url(self) -> str | None:
         """Return the run's page in a tracker, once it is known."""
         urls = self._recording.run.urls
@@ -169,12 +179,12 @@ class CompatRun:
         del wait_duration
         self._recording.alert(title, text, level)
 
-    def define_metric(self, name: str, step_metric: str | None = None, **others: Any) -> None:
+    def define_metric(self, name: str, step_metric: Any = None, *given: Any, **named: Any) -> WandbMetric:
         """Note the step metric of a key or glob, and the kinds of its summary."""
-        kinds = [kind for kind in str(others.get("summary") or "").lower().split(",") if kind]
-        if wrong := [kind for kind in kinds if kind not in {*SUMMARY_KINDS, NO_SUMMARY, "copy"}]:
-            raise Error(f"Unhandled define_metric() arg: summary op: {wrong[0]}")
-        self._recording.define_metric(name, step_metric, kinds, overwrite=bool(others.get("overwrite")))
+        metric = wandb_metric(name, step_metric, *given, **named)
+        kinds = metric.summary or ()
+        self._recording.define_metric(metric.name, metric.step_metric, kinds, overwrite=bool(metric.overwrite))
+        return metric
 
     def log_artifact(self, *given: Any, **named: Any) -> NoArtifact:
         """Do nothing: the call has no counterpart, and is counted."""
@@ -240,12 +250,13 @@ def init(  # noqa: PLR0917  # the order of W&B's arguments
         notes: Notes on the run.
         tags: Tags.
         config: Hyperparameters: a mapping, a namespace or the path of a YAML file.
-        others: ``group``, ``job_type``, ``mode``, ``reinit``, ``resume``, ``settings``, ``sync_tensorboard``; any other
-            argument has no effect.
+        others: ``config_include_keys``, ``config_exclude_keys``, ``group``, ``job_type``, ``mode``, ``reinit``,
+            ``resume``, ``settings``, ``sync_tensorboard``; any other argument has no effect.
     """
     del dir
     given = {"entity": entity, "project": project, "id": id, "name": name, "notes": notes, "tags": tags, **others}
     asked = WandbArguments(given)
+    parsed = config_of_arguments(config, others.get("config_include_keys"), others.get("config_exclude_keys"))
     current = _shown()["run"]
     if current is not None and not asked.beside:
         if goes_on(current._recording, current._facts, asked):
@@ -256,7 +267,7 @@ def init(  # noqa: PLR0917  # the order of W&B's arguments
     disabled = (asked["mode"] or os.environ.get("WANDB_MODE")) == "disabled"
     recorded = nothing_recorded(environment(), Path()) if disabled else begin(asked)
     earlier = earlier_run(recorded) if asked.resumes else None
-    recording, given = WandbRecording(recorded, earlier), _config_of(config)
+    recording, given = WandbRecording(recorded, earlier), parsed
     shown = given if earlier is None else WandbConfig({**earlier.config, **given})
     facts = facts_of(recorded, asked, resumed=earlier is not None)
     begun = CompatRun(recording, facts, shown, disabled=disabled)
@@ -274,7 +285,7 @@ def finish(exit_code: Any = None, **others: Any) -> None:
         current.finish(exit_code)
 
 
-teardown = finish
+teardown = join = finish
 
 
 def login(key: Any = None, **others: Any) -> bool:
@@ -288,6 +299,10 @@ def setup(settings: Any = None) -> None:
     del settings
 
 
+def ensure_configured() -> None:
+    """Do nothing: there is nothing to configure."""
+
+
 def require(*features: Any, **named: Any) -> None:
     """Do nothing: there are no features to choose."""
     del features, named
@@ -299,7 +314,15 @@ def _generate_id(length: int = 8) -> str:
 
 api = SimpleNamespace(api_key=os.environ.get("WANDB_API_KEY") or "otel-bridge")
 util = SimpleNamespace(generate_id=_generate_id)
-sdk = SimpleNamespace(lib=SimpleNamespace(runid=SimpleNamespace(generate_id=_generate_id)))
+data_types = SimpleNamespace(
+    Audio=Audio, Histogram=Histogram, Html=Html, Image=Image, Molecule=Molecule, Object3D=Object3D, Plotly=Plotly,
+    Table=Table, Video=Video,
+)  # fmt: skip
+sdk = SimpleNamespace(
+    lib=SimpleNamespace(
+        config_util=SimpleNamespace(ConfigError=WandbConfigError), runid=SimpleNamespace(generate_id=_generate_id)
+    )
+)
 
 
 class NotInCompatError(MissingExtraError, AttributeError):
@@ -330,29 +353,3 @@ def __getattr__(name: str) -> Any:
 def _shown() -> dict[str, Any]:
     """Return the names of this module, which show its current run."""
     return globals()
-
-
-def _config_of(given: Any) -> WandbConfig:
-    if isinstance(given, str | os.PathLike):
-        return WandbConfig(_read_yaml(Path(cast("str", given))))
-    if given is None:
-        return WandbConfig()
-    if isinstance(given, Mapping):
-        return WandbConfig(cast("Mapping[str, Any]", given))
-    return WandbConfig(cast("dict[str, Any]", vars(given)))
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    """Return the entries of a config file of W&B, whose values may be below ``value``."""
-    try:
-        import yaml  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415  # only for programs with such a file
-
-        read: Any = yaml.safe_load(path.read_text("utf-8"))
-    except Exception as exc:
-        raise ConfigError(f"config={os.fspath(path)!r}: {exc}; expected a YAML file of hyperparameters") from exc
-    entries = cast("dict[str, Any]", read if isinstance(read, dict) else {})
-    return {
-        key: value["value"] if isinstance(value, dict) and "value" in value else value
-        for key, value in entries.items()
-        if key != "wandb_version"
-    }

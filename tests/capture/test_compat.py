@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import math
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import otel_bridge.compat.wandb as compat
+from otel_bridge.compat.objects import wandb_metric
 from otel_bridge.errors import MissingExtraError
 from support.trainers.captured_wandb import captured, captured_config, captured_points
 from support.trainers.command_runs import only_folder, records, runs
@@ -30,7 +35,7 @@ def test_a_table_is_filled_as_in_wandb() -> None:
 
     assert (table.columns, table.data, table.get_column("b")) == (["a", "b"], [[1, "x"], [2, "y"]], ["x", "y"])
     assert compat.Table(dataframe=_Frame()).data == [[1, 2]]
-    with pytest.raises(ValueError, match="1 cells, expected 2"):
+    with pytest.raises(ValueError, match=r"expects 2 columns: .*, found 1"):
         table.add_data(3)
 
 
@@ -48,6 +53,85 @@ def test_other_names_are_missing_as_in_any_module_and_calls_before_init_are_erro
     with pytest.raises(compat.Error, match=r"You must call wandb.init\(\) before wandb.log\(\)"):
         found.log({"a": 1})
     assert compat.run is None
+
+
+def test_a_table_takes_arrays_and_frames_as_its_rows() -> None:
+    rows = np.array([[1, 2], [3, 4]])
+
+    table = compat.Table(columns=["a", "b"], data=rows)
+    table.add_computed_columns(lambda number, row: {"sum": row["a"] + row["b"] + number})
+
+    assert (table.data, table.get_index()) == ([[1, 2, 3], [3, 4, 8]], [0, 1])
+    frame = compat.Table(data=_Frame())
+    assert (frame.columns, frame.data) == (["a", "b"], [[1, 2]])
+
+
+def test_a_histogram_and_an_image_show_the_program_what_they_hold() -> None:
+    numbers = [0.0, 1.0, 1.0, 4.0]
+    counts, edges = np.histogram(numbers, bins=4)
+
+    histogram = compat.Histogram(numbers, num_bins=4)
+
+    assert (histogram.histogram, histogram.bins) == (counts.tolist(), edges.tolist())
+    assert compat.Histogram(np_histogram=(counts, edges)).histogram == counts.tolist()
+    assert compat.Image(np.zeros((2, 3, 3), np.uint8)).image.size == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": ""}, "non-empty name"),
+        ({"name": "a*b"}, r"name \(glob suffixes only\): a\*b"),
+        ({"name": "a", "step_metric": 5}, "step_metric type: int"),
+        ({"name": "a", "summary": "median"}, "summary op: median"),
+    ],
+)
+def test_a_definition_that_wandb_refuses_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(compat.Error, match=message):
+        wandb_metric(**arguments)
+
+
+def test_the_config_keeps_plain_values_and_refuses_a_change_by_accident() -> None:
+    config = compat.Config({"lr": np.float32(0.5), "betas": (1, 2), "path": Path("x"), "kinds": {"a"}, "nan": math.nan})
+
+    with pytest.raises(compat.sdk.lib.config_util.ConfigError, match=r'key "lr" from 0\.5 to 1'):
+        config.lr = 1
+    config.update({"lr": 2, "array": np.arange(3)}, allow_val_change=True)
+    config.update(argparse.Namespace(lr=2, new={"at": datetime.date(2026, 1, 2)}))
+
+    assert dict(config) == {
+        "lr": 2, "betas": [1, 2], "path": "x", "kinds": ["a"], "nan": None, "array": [0, 1, 2],
+        "new": {"at": "2026-01-02"},
+    }  # fmt: skip
+
+
+def test_messages_are_printed_as_wandb_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+    compat.termlog("ready")
+    compat.termwarn("slow", repeat=False)
+    compat.termwarn("slow", repeat=False)
+
+    assert capsys.readouterr().err == "wandb: ready\nwandb: WARNING slow\n"
+    assert issubclass(compat.errors.CommError, compat.Error)
+
+
+@pytest.mark.slow
+def test_defaults_of_a_file_and_excluded_keys_are_those_of_wandb_and_a_run_shows_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "config-defaults.yaml").write_text("lr: {desc: rate, value: 0.5}\nbatch: {value: 3}\n", "utf-8")
+    code = """
+    import sys
+    sys.modules["wandb"] = None
+    import otel_bridge.compat.wandb as wandb
+    run = wandb.init(project="p", name="e", config={"batch": 4, "left": 1}, config_exclude_keys=["left"])
+    assert dict(run.config) == {"lr": 0.5, "batch": 4}, run.config
+    shown = run.settings
+    assert (shown.run_id, shown.run_name, shown.project, shown.mode) == (run.id, "e", "p", "online")
+    assert (run.sweep_id, run.starting_step, run.config_static.lr, run.start_time > 0) == (None, 0, 0.5, True)
+    run.log({"a": 1})
+    """
+
+    captured(tmp_path, code)
+
+    assert captured_config(tmp_path) == {"lr": 0.5, "batch": 4}
 
 
 @pytest.mark.slow
