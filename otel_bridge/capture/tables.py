@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from otel_bridge.capture.metric_axes import whole
 
@@ -27,13 +28,14 @@ _WIDE: Final = re.compile(r"(.+?)[_ ]?(\d+)$")
 _REWARD_KEY: Final = re.compile(r"(?:^|/)rewards/(.+)/mean$")
 _CLOCKS: Final = frozenset({"train/epoch", "train/global_step"})
 _EVAL: Final = ("val", "eval", "test")
+_MESSAGE_KEYS: Final = frozenset({"role", "from", "content", "value", "parts", "tool_calls"})
 _MAX_TABLES: Final = 256
 _MAX_ROWS: Final = 100_000
 """Most rows of a table whose hashes are remembered."""
 
 
 class _Roles(NamedTuple):
-    """Columns of a table by meaning: indices, and names of rewards."""
+    """Names the columns of a table by meaning: indices, and names of rewards."""
 
     prompt: int | None
     response: int
@@ -44,14 +46,14 @@ class _Roles(NamedTuple):
 
 @dataclass(slots=True)
 class TableRollouts:
-    """Rollouts of one step, as columns of `log_generations`."""
+    """Holds rollouts of one step, with or without prompts, as columns of `log_generations`."""
 
     step: int | None
     columns: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class SeenTables:
-    """Hashes of the rows of the table last logged under each key."""
+    """Holds hashes of the rows of the table last logged under each key."""
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[list[int], int]] = {}
@@ -98,7 +100,9 @@ def _hash(row: Sequence[Any]) -> int:
 def rollouts_of(
     columns: Sequence[Any], rows: Sequence[Sequence[Any]], logged: Iterable[str] = ()
 ) -> list[TableRollouts] | None:
-    """Return the rollouts in *rows* by step; ``None`` when the columns are not those of prompts and responses.
+    """Return the rollouts in *rows* by step; ``None`` when it is not a table of prompts and responses.
+
+    Such a table has columns of these names, with texts or messages in them: pictures and numbers are not rollouts.
 
     Args:
         columns: Names of the columns.
@@ -108,16 +112,17 @@ def rollouts_of(
     names = [str(name).strip().lower() for name in columns]
     wide = _wide_roles(names)
     functions = {named[1].lower() for key in logged if (named := _REWARD_KEY.search(key))}
-    sets = wide or [roles] if (roles := _roles(names, range(len(names)), rows, functions)) or wide else []
-    if not sets:
+    roles = _roles(names, range(len(names)), rows, functions)
+    sets = wide or ([] if roles is None else [roles])
+    whole_rows = [row for row in rows if len(row) == len(names)]
+    if not sets or not all(_holds_texts(one, row) for row in whole_rows for one in sets):
         return None
-    steps: dict[int | None, TableRollouts] = {}
-    for row in rows:
+    steps: dict[tuple[int | None, bool], TableRollouts] = {}
+    for row in whole_rows:
         for one in sets:
-            if one is None or len(row) != len(names):
-                continue
             step = None if one.step is None else whole(row[one.step])
-            found = steps.setdefault(step, TableRollouts(step))
+            prompted = one.prompt is not None and not _is_missing(row[one.prompt])
+            found = steps.setdefault((step, prompted), TableRollouts(step))
             _add(found.columns, one, row, list(map(str, columns)), is_wide=bool(wide))
     return list(steps.values())
 
@@ -175,7 +180,7 @@ def _roles(
     return _Roles(prompt, response, rewards, advantage, step)
 
 
-def _wide_roles(names: Sequence[str]) -> list[_Roles | None]:
+def _wide_roles(names: Sequence[str]) -> list[_Roles]:
     """Return the columns of each sample of a wide table: ``input_1``, ``output_1``, ``score_1``, ``input_2``, …."""
     numbered: dict[str, list[int]] = {}
     stems = list(names)
@@ -189,6 +194,31 @@ def _wide_roles(names: Sequence[str]) -> list[_Roles | None]:
     return [one._replace(step=step) for one in sets if one is not None]
 
 
+def _holds_texts(roles: _Roles, row: Sequence[Any]) -> bool:
+    """Return whether prompt and response of a row are texts or messages, as far as the row has them."""
+    cells = [row[index] for index in (roles.prompt, roles.response) if index is not None]
+    return all(_is_missing(cell) or _is_text(cell) for cell in cells)
+
+
+def _is_missing(cell: Any) -> bool:
+    """Return whether a cell is empty: ``None``, the NaN of a data frame, an empty text or list."""
+    if isinstance(cell, str | list | tuple | Mapping):
+        return not cell
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))
+
+
+def _is_text(cell: Any) -> bool:
+    if isinstance(cell, list | tuple):
+        return all(isinstance(one, str) or _is_message(one) for one in cast("Sequence[Any]", cell))
+    return isinstance(cell, str) or _is_message(cell)
+
+
+def _is_message(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return not _MESSAGE_KEYS.isdisjoint(cast("Mapping[Any, Any]", value))
+    return hasattr(value, "model_dump") or (hasattr(value, "role") and hasattr(value, "content"))
+
+
 def _numbers(rows: Sequence[Sequence[Any]], index: int) -> bool:
     cells: list[Any] = [row[index] for row in rows if row[index] is not None]
     return bool(cells) and all(hasattr(cell, "__float__") for cell in cells)
@@ -197,11 +227,12 @@ def _numbers(rows: Sequence[Sequence[Any]], index: int) -> bool:
 def _add(columns: dict[str, Any], roles: _Roles, row: Sequence[Any], names: Sequence[str], *, is_wide: bool) -> None:
     """Append one sample to the lists of `log_generations`."""
     used = {roles.response, *roles.rewards.values()}
-    sample: dict[str, Any] = {"responses": row[roles.response]}
+    response = row[roles.response]
+    sample: dict[str, Any] = {"responses": None if _is_missing(response) else response}
     for name, index in (("prompts", roles.prompt), ("advantages", roles.advantage), ("", roles.step)):
         if index is not None:
             used.add(index)
-            if name:
+            if name and not (name == "prompts" and _is_missing(row[index])):
                 sample[name] = row[index]
     if not is_wide:
         rest = {name: row[index] for index, name in enumerate(names) if index not in used and _plain(row[index])}

@@ -103,6 +103,24 @@ def test_other_tables_are_not_rollouts(columns: list[str]) -> None:
     assert found(columns, list(columns)) is None
 
 
+@pytest.mark.parametrize(
+    "cells", [(0.1, 0.2), (0, 0), ([1, 2], [3]), ("text", object()), ({"width": 3}, {"width": 4}), (b"a", b"b")]
+)
+def test_columns_of_those_names_without_texts_in_them_are_not_rollouts(cells: tuple[Any, Any]) -> None:
+    assert found(["input", "prediction"], ["some", "text"], list(cells)) is None
+
+
+def test_messages_are_texts_and_a_row_without_a_prompt_is_a_rollout_without_one() -> None:
+    message = {"role": "user", "content": "hi"}
+
+    groups = found(["prompt", "response"], [[message], "a"], [None, "b"], [math.nan, [message, "c"]], ["", None])
+
+    assert groups == [
+        (None, {"prompts": [[message]], "responses": ["a"], "metadata": [None]}),
+        (None, {"responses": ["b", [message, "c"], None], "metadata": [None, None, None]}),
+    ]
+
+
 def test_a_table_that_grows_gives_its_new_rows_only() -> None:
     seen = SeenTables()
     rows = [[step, "p", f"r{step}"] for step in range(4)]

@@ -18,8 +18,8 @@ from otel_bridge.capture.config import record_config
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.rows import MergedRows
-from otel_bridge.capture.tables import SeenTables, has_step, rollouts_of, split_of
 from otel_bridge.capture.wandb.earlier import EarlierRun, SavedRun
+from otel_bridge.capture.wandb.logged_tables import TableRecorder
 from otel_bridge.capture.wandb.metric_summaries import ShownSummaries
 from otel_bridge.emit.encode.values import is_array, is_scalar
 from otel_bridge.emit.run import Run
@@ -63,7 +63,7 @@ class WandbRecording:
         self._row: Collection[str] = ()
         self._folder = ""
         self._began = time.time()
-        self._tables = SeenTables()
+        self._tables = TableRecorder(run)
         self._special: dict[type, bool] = {}
         self._summaries = ShownSummaries()
         run.call_before_end(lambda _run: self._end())
@@ -211,9 +211,11 @@ class WandbRecording:
         one: Any = value[0] if type(value) in {list, tuple} else value
         kind = cast("type[object]", type(one))
         name = f"wandb.{kind.__name__.removeprefix('Wandb')}"
+        place = self.rows.step_of(key, step, row)
         try:
             is_table = any(base.__name__.endswith("Table") for base in kind.__mro__)
-            if is_table and self._take_table(key, one, step, row):
+            logged = (*self.last, *self.rows.pending_keys)
+            if is_table and self._tables.record(key, one, place, logged=logged, row=self._row):
                 return
         except Exception:  # noqa: BLE001  # what the program put into the table
             self.run.count_drop("rollout_unreadable", key=key)
@@ -224,21 +226,7 @@ class WandbRecording:
             self.run.count_drop("not_captured", key=f"{key} ({name})")
             return
         counts.captured(name)
-        role, at = self.rows.step_of(key, step, row)
-        self.run.log({key: media}, at, role=role)
-
-    def _take_table(self, key: str, table: Any, step: Any, row: Mapping[str, Any]) -> bool:
-        """Record the new rows of a table as rollouts; return whether its columns are those of rollouts."""
-        columns, rows = list(table.columns), [list(row) for row in table.data]
-        role, at = self.rows.step_of(key, step, row)
-        if rollouts_of(columns, rows) is None:
-            return False
-        new = self._tables.new_rows(key, rows, at, own_step=has_step(columns))
-        for found in rollouts_of(columns, new, (*self.last, *self.rows.pending_keys)) or ():
-            own = at if found.step is None else found.step
-            counts.captured("wandb.Table: rollouts", len(found.columns["responses"]))
-            self.run.log_generations(**found.columns, step=own, split=split_of(key, self._row), role=role)
-        return True
+        self.run.log({key: media}, place[1], role=place[0])
 
 
 def single_number(value: Any) -> Any:

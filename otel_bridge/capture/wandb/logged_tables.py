@@ -1,0 +1,76 @@
+"""Tables of prompts and responses that a run logs -> its rollouts, each row once, counted for the launcher's table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+from otel_bridge import settings
+from otel_bridge.capture.counts import counts
+from otel_bridge.capture.tables import SeenTables, TableRollouts, has_step, rollouts_of, split_of
+from otel_bridge.emit.config.snapshot import EVAL
+from otel_bridge.emit.run import Run
+
+_KEY: Final = "wandb_key"
+"""Entry of a rollout's metadata: the key of its table, which tells two tables of one step apart."""
+_CALL: Final = "wandb.Table: rollouts"
+
+
+class TableRecorder:
+    """Records the rows of one run's tables as rollouts.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._seen = SeenTables()
+        self._latest: dict[tuple[str | None, str], tuple[int, int]] = {}
+
+    def record(
+        self,
+        key: str,
+        table: Any,
+        place: tuple[str | None, int],
+        *,
+        logged: Iterable[str],
+        row: Collection[str],
+    ) -> bool:
+        """Record the new rows of a table; return whether it is one of prompts and responses.
+
+        Args:
+            key: Key of the table.
+            table: A ``wandb.Table``.
+            place: Role and step of the call.
+            logged: Keys that were logged before, which name reward functions.
+            row: Keys of the row logged before it.
+        """
+        columns, rows = list(table.columns), [list(one) for one in table.data]
+        if rollouts_of(columns, rows) is None:
+            return False
+        role, step = place
+        split = split_of(key, row)
+        new = self._seen.new_rows(key, rows, step, own_step=has_step(columns))
+        for found in rollouts_of(columns, new, logged) or ():
+            at = step if found.step is None else found.step
+            self._count(found, at, role, split)
+            metadata = found.columns.pop("metadata", None) or [None] * len(found.columns["responses"])
+            named = [{**(one or {}), _KEY: key} for one in metadata]
+            self._run.log_generations(**found.columns, metadata=named, step=at, split=split, role=role)
+        return True
+
+    def _count(self, found: TableRollouts, step: int, role: str | None, split: str) -> None:
+        """Count the rollouts of a step: those that are kept, and those beyond the limit, whose rewards count only."""
+        options, number = self._run.rollout_options, len(found.columns["responses"])
+        before_step, before = self._latest.get((role, split), (step, 0))
+        before = before if before_step == step else 0
+        self._latest[role, split] = step, before + number
+        limit = max(0, options.cap_of(split))
+        kept = min(number, max(0, limit - before))
+        if kept:
+            counts.captured(_CALL, kept)
+        if number > kept:
+            of_eval = split == EVAL and options.cap_eval != options.cap
+            setting = settings.MAX_ROLLOUTS_PER_STEP_EVAL if of_eval else settings.MAX_ROLLOUTS_PER_STEP
+            counts.not_captured(f"{_CALL} beyond {setting.name}={limit}", number - kept)
