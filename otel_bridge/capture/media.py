@@ -13,6 +13,7 @@ from otel_bridge.emit.media.values import Audio, Html, Image, Markdown, Media, T
 
 _LIKE_WANDB: Final = ("wandb.", "otel_bridge.compat.")
 _PICTURES: Final = ("PIL", "matplotlib")
+_FRAME: Final = "DataFrame"
 _TRACKIO: Final = "TYPE"
 """Attribute with the type of each of Trackio's objects."""
 
@@ -37,6 +38,8 @@ def _medium_of(value: Any) -> Media | None:
         return value
     if any(base.__module__.partition(".")[0] in _PICTURES for base in kind.__mro__):
         return Image(value)
+    if kind.__name__ == _FRAME:
+        return Table(dataframe=value)
     of_trackio: object = getattr(value, _TRACKIO, None)
     if isinstance(of_trackio, str):
         make = _OF_TRACKIO.get(of_trackio)

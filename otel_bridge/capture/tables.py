@@ -215,7 +215,7 @@ def _is_text(cell: Any) -> bool:
 
 def _is_message(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return not _MESSAGE_KEYS.isdisjoint(cast("Mapping[Any, Any]", value))
+        return not _MESSAGE_KEYS.isdisjoint(cast("Mapping[object, object]", value))
     return hasattr(value, "model_dump") or (hasattr(value, "role") and hasattr(value, "content"))
 
 

@@ -1,27 +1,21 @@
 """The config of a run by W&B's rules, without wandb: plain values, defaults of a file, no change by accident.
 
-Source: wandb 0.31, ``sdk/wandb_config.py``, ``sdk/wandb_helper.py``, ``util.json_friendly_val``.
+Source: wandb 0.31, ``sdk/wandb_config.py``, ``sdk/wandb_helper.py``.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from datetime import date
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from otel_bridge.capture.wandb.recording import AttributeDict
+from otel_bridge.capture.wandb.plain_values import plain_value
+from otel_bridge.capture.wandb.summary import AttributeDict
 from otel_bridge.compat.errors import UsageError, WandbConfigError
-from otel_bridge.emit.encode.values import is_array, is_scalar
 
 _DEFAULTS: Final = "config-defaults.yaml"
-_BUILT_IN: Final = "builtins"
-_MAX_LIST: Final = 32
-"""Most numbers of an array that W&B keeps as a list; a larger array becomes a text."""
 
 
 class WandbConfig(AttributeDict):
@@ -57,7 +51,7 @@ class WandbConfig(AttributeDict):
             self.record(new)
 
     def _checked(self, given: Mapping[str, Any], *, allow_val_change: bool) -> dict[str, Any]:
-        new = {str(key).strip("-"): plain_value(value) for key, value in given.items()}
+        new = {str(key).strip("-"): _without_nan(plain_value(value)) for key, value in given.items()}
         for key, value in () if allow_val_change else new.items():
             if key in self and self[key] != value:
                 raise WandbConfigError(
@@ -121,37 +115,5 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     }
 
 
-def plain_value(given: Any) -> Any:
-    """Return a value *given* to the config as W&B keeps it: plain numbers and texts, lists and dicts of them."""
-    value: Any = _plain_scalar(given)
-    if isinstance(value, dict):
-        return {key: plain_value(one) for key, one in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, Sequence | Set) and not isinstance(value, str):
-        return [plain_value(one) for one in cast("Sequence[Any]", value)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain_value(dataclasses.asdict(value))
-    return value if type(value).__module__ == _BUILT_IN else str(value)
-
-
-def _plain_scalar(given: Any) -> Any:
-    value: Any = given
-    if is_scalar(value):
-        value = value.item()
-    elif is_array(value):
-        size = math.prod(tuple(value.shape))
-        value = value.item() if size == 1 else cast("Any", value).tolist() if size <= _MAX_LIST else str(value)
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    for kind, plain in _PLAIN_OF:
-        if isinstance(value, kind):
-            return plain(value)
-    name = getattr(given, "__qualname__", None) if callable(given) else None
-    return value if name is None else f"{given.__module__}.{name}"
-
-
-_PLAIN_OF: Final[tuple[tuple[type[Any], Callable[[Any], Any]], ...]] = (
-    (bytes, lambda value: value.decode("utf-8", "replace")),
-    (date, lambda value: value.isoformat()),
-    (enum.Enum, lambda value: value.name),
-    (slice, lambda value: {f"slice_{part}": getattr(value, part) for part in ("start", "step", "stop")}),
-)
+def _without_nan(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value

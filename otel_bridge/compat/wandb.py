@@ -20,8 +20,9 @@ from otel_bridge.capture import hook
 from otel_bridge.capture.process_runs import rename
 from otel_bridge.capture.wandb.arguments import RunFacts, WandbArguments, begin, facts_of, goes_on
 from otel_bridge.capture.wandb.earlier import earlier_run
-from otel_bridge.capture.wandb.recording import RecordedSummary, WandbRecording
+from otel_bridge.capture.wandb.recording import WandbRecording
 from otel_bridge.capture.wandb.run import NEUTRAL, NoArtifact
+from otel_bridge.capture.wandb.summary import RecordedSummary
 from otel_bridge.compat import errors
 from otel_bridge.compat.config import WandbConfig, config_of_arguments
 from otel_bridge.compat.errors import CommError, Error, UsageError, WandbConfigError, termerror, termlog, termwarn

@@ -55,7 +55,9 @@ class TableRecorder:
         for found in rollouts_of(columns, new, logged) or ():
             at = step if found.step is None else found.step
             self._count(found, at, role, split)
-            metadata = found.columns.pop("metadata", None) or [None] * len(found.columns["responses"])
+            metadata: list[dict[str, Any] | None] = found.columns.pop("metadata", None) or [None] * len(
+                found.columns["responses"]
+            )
             named = [{**(one or {}), _KEY: key} for one in metadata]
             self._run.log_generations(**found.columns, metadata=named, step=at, split=split, role=role)
         return True

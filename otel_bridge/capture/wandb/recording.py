@@ -5,11 +5,10 @@ Shared by the capture of the real ``wandb`` and by `otel_bridge.compat.wandb`. N
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Any, Final, cast
 
@@ -20,20 +19,15 @@ from otel_bridge.capture.media import media_of
 from otel_bridge.capture.rows import MergedRows
 from otel_bridge.capture.wandb.earlier import EarlierRun, SavedRun
 from otel_bridge.capture.wandb.logged_tables import TableRecorder
+from otel_bridge.capture.wandb.logged_values import LatestTexts, ValueSorter
 from otel_bridge.capture.wandb.metric_summaries import ShownSummaries
-from otel_bridge.emit.encode.values import is_array, is_scalar
+from otel_bridge.capture.wandb.plain_values import recorded_value
+from otel_bridge.capture.wandb.summary import RecordedSummary
 from otel_bridge.emit.run import Run
 
-_PLAIN: Final = frozenset({int, float, bool, str, type(None)})
 _KEYS: Final = frozenset({str})
-_SHOWN: Final = _PLAIN | {dict}
-_MAX_DEPTH: Final = 32
 _NUMBERS: Final = frozenset({int, float, bool})
-_OBJECTS: Final = ("wandb.", "otel_bridge.compat.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
-"""Packages whose objects are media and tables."""
-_MAX_TYPES: Final = 256
 _MAX_FILES: Final = 10_000
-_MAX_SUMMARY: Final = 100_000
 _CONFIG_OF_WANDB: Final = "_wandb"
 _OWN_KEYS: Final = frozenset({"_step", "_runtime", "_timestamp"})
 """Keys of a row that W&B sets itself."""
@@ -59,12 +53,12 @@ class WandbRecording:
         counter = None if earlier is None else earlier.step
         self.rows = MergedRows(run, counter or (0 if last is None else last + 1), self._completed)
         self.last, self._saved = RecordedSummary(self.summary), SavedRun(run)
-        self.last.note({} if earlier is None else earlier.summary)
+        self.last.show({} if earlier is None else earlier.summary)
         self._row: Collection[str] = ()
         self._folder = ""
         self._began = time.time()
         self._tables = TableRecorder(run)
-        self._special: dict[type, bool] = {}
+        self._sorter, self._texts = ValueSorter(), LatestTexts(run.summary)
         self._summaries = ShownSummaries()
         run.call_before_end(lambda _run: self._end())
 
@@ -80,40 +74,27 @@ class WandbRecording:
                 values = {str(key): value for key, value in values.items()}
             if not _OWN_KEYS.isdisjoint(values):
                 values = {key: value for key, value in values.items() if key not in _OWN_KEYS}
-            if odd := [key for key, value in values.items() if type(value) not in _PLAIN]:
-                values = self._without_objects(values, odd, step)
-            else:
+            if _NUMBERS.issuperset(map(type, values.values())):
                 self._row = tuple(values)
+            else:
+                values = self._without_objects(values, step)
             self.rows.log(values, step, commit)
         except Exception:  # noqa: BLE001  # objects of the user's
             self.run.count_drop("internal_error")
 
-    def _without_objects(self, given: Mapping[str, Any], odd: Collection[str], step: Any) -> Mapping[str, Any]:
-        """Record media and tables among the values *odd*; return the others, arrays of one number as a number."""
-        special: dict[str, Any] = {}
-        values = dict(given)
-        for key in odd:
-            self._sort(values, key, str(key), special, 0)
-        if special:
-            for key, value in special.items():
-                self._take(key, value, step, values)
-        else:
+    def _without_objects(self, given: Mapping[str, Any], step: Any) -> Mapping[str, Any]:
+        """Record the media, tables and texts of a call; return the others, arrays of one number as a number."""
+        found = self._sorter.sort(given)
+        if found.texts:
+            counts.captured("wandb.log: texts", len(found.texts))
+            self._texts.note(found.texts)
+        for key, value in found.media.items():
+            self._take(key, value, step, found.row)
+        if not found.media:
             self._row = tuple(given)
-        return values
-
-    def _sort(self, values: dict[str, Any], key: str, shown: str, special: dict[str, Any], depth: int) -> None:
-        """Move the value of *key* to *special* if it is media or a table, also within nested dicts."""
-        value = values[key]
-        if type(value) is dict:
-            if depth < _MAX_DEPTH:
-                inner: dict[str, Any] = dict(cast("dict[str, Any]", value))
-                for name in [name for name, one in inner.items() if type(one) not in _PLAIN]:
-                    self._sort(inner, name, f"{shown}/{name}", special, depth + 1)
-                values[key] = inner
-        elif self._is_special(value):
-            special[shown] = values.pop(key)
-        else:
-            values[key] = single_number(value)
+        texts = {key: value for key, value in found.shown.items() if value is None or isinstance(value, str)}
+        self.last.show({**found.shown, **self._summaries.of_row(texts)})
+        return found.row
 
     def _completed(self, values: Mapping[str, Any], step: int) -> None:
         """Show a complete row in the summary, as W&B does."""
@@ -161,7 +142,7 @@ class WandbRecording:
         """Record entries of the summary that the program sets itself."""
         counts.captured("wandb.summary", len(changed))
         self._define_summaries(dict.fromkeys(self._summaries.forget(changed), ""))
-        self.run.summary(changed)
+        self.run.summary({key: recorded_value(value) for key, value in changed.items()})
 
     def not_captured(self, call: str) -> None:
         """Count a call that has no counterpart."""
@@ -192,20 +173,9 @@ class WandbRecording:
 
     def _end(self) -> None:
         self.rows.end()
+        self._texts.flush()
         self._count_files()
         self._saved.save(self.last, at_once=True)
-
-    def _is_special(self, value: Any) -> bool:
-        kind = cast("type[object]", type(value))
-        if kind in {list, tuple}:
-            return bool(value) and self._is_special(value[0])
-        known = self._special.get(kind)
-        if known is None:
-            histogram = any(base.__name__ == "Histogram" for base in kind.__mro__)
-            known = f"{kind.__module__}.".startswith(_OBJECTS) and not histogram
-            if len(self._special) < _MAX_TYPES:
-                self._special[kind] = known
-        return known
 
     def _take(self, key: str, value: Any, step: Any, row: Mapping[str, Any]) -> None:
         one: Any = value[0] if type(value) in {list, tuple} else value
@@ -227,66 +197,3 @@ class WandbRecording:
             return
         counts.captured(name)
         self.run.log({key: media}, place[1], role=place[0])
-
-
-def single_number(value: Any) -> Any:
-    """Return the number in an array or tensor of one element, as W&B does; any other value as it is."""
-    try:
-        if is_scalar(value) or (is_array(value) and math.prod(tuple(value.shape)) == 1):
-            number = value.item()
-            return number if type(number) in _NUMBERS else value
-    except Exception:  # noqa: BLE001  # an object of the user's; the recorder counts it
-        return value
-    return value
-
-
-class AttributeDict(dict[str, Any]):
-    """A dict whose entries are attributes too, as W&B's config and summary have them."""
-
-    __slots__ = ()
-
-    def __getattr__(self, key: str) -> Any:
-        try:
-            return self[key]
-        except KeyError:
-            raise AttributeError(key) from None
-
-    def __setattr__(self, key: str, value: Any) -> None:
-        self[key] = value
-
-
-class RecordedSummary(AttributeDict):
-    """The summary of a captured run: the last value of each key, and what the program sets itself."""
-
-    __slots__ = ("record",)
-    record: Callable[[Mapping[str, Any]], None]
-
-    def __init__(self, record: Callable[[Mapping[str, Any]], None]) -> None:
-        super().__init__()
-        object.__setattr__(self, "record", record)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, _shown(value))
-        self.record({key: value})
-
-    def __delattr__(self, key: str) -> None:
-        self.pop(key, None)
-
-    def update(self, *given: Any, **named: Any) -> None:
-        """Set and record entries."""
-        new: dict[str, Any] = dict(*given, **named)
-        self.note(new)
-        self.record(new)
-
-    def note(self, row: Mapping[str, Any]) -> None:
-        """Set the last numbers and texts of a row, which are recorded as such; arrays are not kept alive."""
-        if len(self) < _MAX_SUMMARY:
-            super().update({key: _shown(value) for key, value in row.items() if type(value) in _SHOWN})
-
-
-def _shown(value: Any) -> Any:
-    """Return *value* as the summary shows it: a dict has its entries as attributes."""
-    if type(value) is not dict:
-        return value
-    inner: dict[str, Any] = cast("dict[str, Any]", value)
-    return AttributeDict({str(key): _shown(one) for key, one in inner.items()})

@@ -120,7 +120,7 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
     assert [without.pop(key) != [] for key in ("hist", "lower")] == [True, True]
     assert (comparable(without), captured_summary(folders[2])) == (
         expected,
-        {"best": 0.75, "total": 3, "eval/acc.min": 0.5},
+        {"best": 0.75, "total": 3, "eval/acc.min": 0.5, "word": "text"},
     )
     assert truth.config.items() <= captured_config(folders[2]).items()
     assert [(one["step"], one["reward"]) for one in rollouts(folders[2])] == [(0, 0.0), (1, 0.5), (2, 1.0)]
@@ -134,7 +134,7 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
     ]  # fmt: skip
     assert report.steps["train/step"] == 101
     assert re.search(r"wandb.log +23  define_metric\(summary='none'\) +1\n", output)
-    assert captured_summary(folders[0]) == {"best": 0.75, "total": 3, "eval/acc.min": 0.5}
+    assert captured_summary(folders[0]) == {"best": 0.75, "total": 3, "eval/acc.min": 0.5, "word": "text"}
 
 
 def test_an_array_of_one_number_is_that_number_as_in_wandb(tmp_path: Path) -> None:

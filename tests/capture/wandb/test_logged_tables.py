@@ -1,4 +1,4 @@
-"""Tables of a captured program: rollouts with the key of their table, or media; and what the launcher prints of them."""
+"""Tables of a captured program: rollouts with the key of their table, or media; and what the launcher counts."""
 
 from __future__ import annotations
 

@@ -1,0 +1,75 @@
+"""What a program reads of ``run.summary`` is what it reads of the real package; texts are last values of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.trainers.captured_wandb import captured, captured_points, captured_summary, offline
+from support.trainers.command_runs import report_of, runs
+
+pytestmark = pytest.mark.slow
+
+READ = """
+import json
+import numpy as np
+import wandb
+run = wandb.init(project="p", name="e")
+run.summary.update({"acc": np.float32(0.5), "matrix": [[1, 2], [3, 4]], "count": np.int64(3), "few": np.arange(3)})
+run.summary["best"] = np.float64(0.25)
+found = [run.summary[key] for key in ("acc", "matrix", "count", "few", "best")]
+assert found == [0.5, [[1, 2], [3, 4]], 3, [0, 1, 2], 0.25], found
+assert json.dumps(found)
+run.log({"list": [1, 2], "train": {"loss": 1.0}, "many": np.arange(100.0)})
+run.log({"train": {"acc": 2.0}, "page": wandb.Html("x"), "image": wandb.Image(np.zeros((2, 3, 3), np.uint8))})
+run.log({"hist": wandb.Histogram([1, 2]), "deep": {"word": "text", "table": wandb.Table(columns=["a"], data=[[1]])}})
+assert (run.summary["list"], run.summary["train"]["loss"], run.summary["train"]["acc"]) == ([1, 2], 1, 2)
+kinds = [run.summary[key]["_type"] for key in ("many", "page", "image", "hist")]
+assert kinds == ["histogram", "html-file", "image-file", "histogram"], kinds
+assert (len(run.summary["hist"]["bins"]), sum(run.summary["many"]["values"])) == (65, 100)
+assert (run.summary["deep"]["word"], run.summary["deep"]["table"]["ncols"]) == ("text", 1)
+run.summary["x"] = {"y": {"z": 1}}
+run.summary["x"] = {"y": {"z": 2}}
+run.summary["x"]["y"]["z"] = 7
+run.summary["x"].update({"w": np.int64(2)})
+assert (run.summary["x"]["y"]["z"], run.summary["x"]["w"]) == (7, 2)
+assert run.summary._as_dict()["acc"] == 0.5
+"""
+
+
+@pytest.mark.parametrize("package", ["import wandb\n", "import otel_bridge.compat.wandb as wandb\n"])
+def test_the_summary_reads_as_in_wandb_and_what_the_program_sets_is_recorded(tmp_path: Path, package: str) -> None:
+    (tmp_path / "real").mkdir()
+    offline(tmp_path / "real", READ)
+
+    captured(tmp_path, READ.replace("import wandb\n", package))
+
+    assert captured_summary(tmp_path) == {
+        "acc": 0.5, "matrix": "[[1,2],[3,4]]", "count": 3, "few": "[0,1,2]", "best": 0.25, "deep/word": "text",
+        "x/y/z": 7, "x/w": 2,
+    }  # fmt: skip
+    assert report_of(runs(tmp_path)).drops == {}
+
+
+def test_the_latest_text_of_a_key_is_a_last_value_and_a_frame_is_a_table(tmp_path: Path) -> None:
+    code = """
+    import datetime
+    import pandas
+    import wandb
+    run = wandb.init(project="p", name="e")
+    for step in range(20):
+        run.log({"loss": float(step), "note": f"step {step}", "none": None, "names": ["a", str(step)]})
+    run.log({"at": datetime.date(2026, 1, 2), "only": "text"})
+    run.log({"loss": 1.0, "frame": pandas.DataFrame({"a": [1, 2]})})
+    assert (run.summary["note"], run.summary["names"], run.summary["none"], run.step) == (
+        "step 19", ["a", "19"], None, 22)
+    """
+
+    output = captured(tmp_path, code)
+
+    assert captured_summary(tmp_path) == {
+        "note": "step 19", "names": '["a","19"]', "at": "2026-01-02", "only": "text"
+    }  # fmt: skip
+    assert captured_points(tmp_path)["loss"] == [*((step, float(step)) for step in range(20)), (21, 1.0)]
+    assert (report_of(runs(tmp_path)).drops, "wandb.DataFrame" in output) == ({}, True)
