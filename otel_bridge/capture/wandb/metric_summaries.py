@@ -11,7 +11,7 @@ _MAX_KEYS: Final = 10_000
 
 
 class ShownSummaries:
-    """Definitions of one run, and what the values of their keys have come to. Its owner locks."""
+    """Holds the summary definitions of one run, and the summary values so far. Its owner locks."""
 
     def __init__(self) -> None:
         self._definitions = SummaryDefinitions()
@@ -48,18 +48,22 @@ class ShownSummaries:
         self._set.update(had)
         return had
 
-    def of_row(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take the values of a row; return what the summary shows of them."""
+    def of_row(self, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
+        """Take the values of a row.
+
+        Returns:
+            Those that the summary shows as they are, and what it shows of the others in place of what it had.
+        """
         if not self._definitions.defined:
-            return values
-        shown = dict(values)
+            return values, {}
+        plain, results = dict(values), dict[str, Any]()
         for key, value in values.items():
             kinds = self._definitions.kinds_of(key)
             if kinds and key not in self._set and not isinstance(value, dict):
-                del shown[key]
+                del plain[key]
                 if NO_SUMMARY not in kinds and (result := self._added(key, value).result(kinds)):
-                    shown[key] = result
-        return shown
+                    results[key] = result
+        return plain, results
 
     def kinds_of(self, name: str) -> str:
         """Return the kinds of a key or glob for trackers, with commas; the last value is shown by them anyway."""

@@ -93,14 +93,18 @@ class WandbRecording:
         if not found.media:
             self._row = tuple(given)
         texts = {key: value for key, value in found.shown.items() if value is None or isinstance(value, str)}
-        self.last.show({**found.shown, **self._summaries.of_row(texts)})
+        plain, results = self._summaries.of_row(texts)
+        self.last.show({key: value for key, value in found.shown.items() if key in plain or key not in texts})
+        self.last.replace(results)
         return found.row
 
     def _completed(self, values: Mapping[str, Any], step: int) -> None:
         """Show a complete row in the summary, as W&B does."""
         now = time.time()
         own = {"_step": step, "_timestamp": now, "_runtime": now - self._began}
-        self.last.note({**self._summaries.of_row(values), **own})
+        plain, results = self._summaries.of_row(values)
+        self.last.note({**plain, **own})
+        self.last.replace(results)
         self._saved.save(self.last)
 
     def define_metric(

@@ -71,6 +71,11 @@ class RecordedSummary(AttributeDict):
         """Set values that are plain already, also lists."""
         self._set(values, _SHOWN)
 
+    def replace(self, values: Mapping[str, dict[str, Any]]) -> None:
+        """Set dicts in place of those of their keys."""
+        for key, value in values.items():
+            super().__setitem__(key, self._nested(key, value))
+
     def _set(self, values: Mapping[str, Any], kinds: frozenset[type]) -> None:
         if len(self) >= _MAX_KEYS:
             return
