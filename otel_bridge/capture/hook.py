@@ -67,6 +67,11 @@ def find(name: str, path: Sequence[str] | None = None, target: ModuleType | None
     return _finder.find_spec(name, path, target) if _finder in sys.meta_path else None
 
 
+def captures(name: str) -> bool:
+    """Return whether *name* is captured."""
+    return name in _finder.modes
+
+
 def release() -> None:
     """Remove the import hooks of the capture from this process; packages that were imported before stay captured."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not getattr(finder, "otel_bridge_capture", False)]
@@ -135,7 +140,7 @@ class _CaptureFinder:
     def _install(self, module: ModuleType, name: str) -> None:
         try:
             importlib.import_module(_TARGETS[name][0]).install(module, self.modes[name])
-        except Exception as exc:  # noqa: BLE001  # the program must go on
+        except Exception as exc:  # noqa: BLE001  # the program must continue
             _report(name, f"{type(exc).__name__}: {exc}")
 
 

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
+from otel_bridge.capture import hook
 from otel_bridge.capture.counts import counts
 from otel_bridge.emit import api
 from otel_bridge.emit.console import notify
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import OtelBridgeError
 
+_NAME: Final = "tensorboard"
 _MARK: Final = "otel_bridge_capture"
 
 
@@ -38,6 +40,17 @@ def install(module: ModuleType, mode: str) -> None:
     writer.add_event = add_event
 
 
+def sync(run: Run) -> None:
+    """Record the scalars of all event writers in *run* until it ends, as W&B's ``sync_tensorboard=True`` does.
+
+    Where nothing but such runs captures TensorBoard, scalars before and after them begin no run of their own.
+    """
+    if not hook.captures(_NAME):
+        hook.capture(_NAME, mode="replace")
+        _first_run.forbid()
+    _synced.add(run)
+
+
 def record_event(writer: Any, event: Any) -> None:
     """Record the scalars of *event* in the process's run, which is begun when there is none; never raises.
 
@@ -49,10 +62,10 @@ def record_event(writer: Any, event: Any) -> None:
         summaries = list(event.summary.value)
         if not summaries:
             return
-        run = api.current_run() or _first_run.begin()
+        run = _synced.run() or api.current_run() or _first_run.begin()
         if run is None:
             return
-        prefix = _folders.prefix(writer)
+        prefix = _folders.prefix(run, writer)
         row: dict[str, float] = {}
         for value in summaries:
             number = _number(value)
@@ -95,30 +108,56 @@ def _kind(value: Any) -> str:
 
 
 class _WriterFolders:
-    """Gives the keys of each further folder of event files a prefix, as W&B does; the first folder has none."""
+    """Gives the keys of each further folder of event files of a run a prefix, as W&B does; the first has none."""
 
     def __init__(self) -> None:
-        self._root: str = ""
-        self._prefixes: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._roots: weakref.WeakKeyDictionary[Run, str] = weakref.WeakKeyDictionary()
+        self._prefixes: weakref.WeakKeyDictionary[Run, weakref.WeakKeyDictionary[Any, str]] = (
+            weakref.WeakKeyDictionary()
+        )
 
-    def prefix(self, writer: Any) -> str:
+    def prefix(self, run: Run, writer: Any) -> str:
         """Return what precedes the tags of *writer*: the part of its path that the first folder does not share."""
-        known = self._prefixes.get(writer)
+        prefixes = self._prefixes.setdefault(run, weakref.WeakKeyDictionary())
+        known = prefixes.get(writer)
         if known is not None:
             return known
         folder = os.path.abspath(str(writer.get_logdir()))
-        self._root = self._root or folder
-        parts = os.path.relpath(folder, self._root).split(os.sep)
+        parts = os.path.relpath(folder, self._roots.setdefault(run, folder)).split(os.sep)
         found = "".join(f"{part}/" for part in parts if part not in {os.curdir, os.pardir})
-        self._prefixes[writer] = found
+        prefixes[writer] = found
         return found
 
 
+class _SyncedRuns:
+    """Holds the runs of other captures that record all event writers."""
+
+    def __init__(self) -> None:
+        self._runs: list[weakref.ref[Run]] = []
+
+    def add(self, run: Run) -> None:
+        """Note a run that was begun just now."""
+        self._runs = [one for one in self._runs if (known := one()) is not None and known.recording]
+        self._runs.append(weakref.ref(run))
+
+    def run(self) -> Run | None:
+        """Return the latest of the runs that have not ended; ``None`` without one."""
+        for one in reversed(self._runs):
+            run = one()
+            if run is not None and run.recording:
+                return run
+        return None
+
+
 class _FirstRun:
-    """Begins the process's run once; events that come after the run was finished do not begin another."""
+    """Begins the process's run once; events that arrive after the run was finished do not begin another."""
 
     def __init__(self) -> None:
         self._begun = False
+
+    def forbid(self) -> None:
+        """Begin no run from now on."""
+        self._begun = True
 
     def begin(self) -> Run | None:
         """Return a new run; ``None`` after the first call, and, with a message, where none can begin."""
@@ -134,3 +173,4 @@ class _FirstRun:
 
 _first_run = _FirstRun()
 _folders = _WriterFolders()
+_synced = _SyncedRuns()

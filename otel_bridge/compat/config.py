@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from otel_bridge.capture.wandb.plain_values import plain_value
-from otel_bridge.capture.wandb.summary import AttributeDict
+from otel_bridge.capture.wandb.values.plain_values import plain_value
+from otel_bridge.capture.wandb.values.summary import AttributeDict
 from otel_bridge.compat.errors import UsageError, WandbConfigError
 
 _DEFAULTS: Final = "config-defaults.yaml"

@@ -16,13 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from otel_bridge.capture import hook
+from otel_bridge.capture import tensorboard
 from otel_bridge.capture.process_runs import rename
-from otel_bridge.capture.wandb.arguments import RunFacts, WandbArguments, begin, facts_of, goes_on
+from otel_bridge.capture.wandb.arguments import RunFacts, WandbArguments, begin, facts_of, goes_on, recording_of
 from otel_bridge.capture.wandb.earlier import earlier_run
 from otel_bridge.capture.wandb.recording import WandbRecording
 from otel_bridge.capture.wandb.run import NEUTRAL, NoArtifact
-from otel_bridge.capture.wandb.summary import RecordedSummary
+from otel_bridge.capture.wandb.values.summary import RecordedSummary
 from otel_bridge.compat import errors
 from otel_bridge.compat.config import WandbConfig, config_of_arguments
 from otel_bridge.compat.errors import CommError, Error, UsageError, WandbConfigError, termerror, termlog, termwarn
@@ -176,9 +176,8 @@ class CompatRun:
         self._recording.log(data, step, commit)
 
     def alert(self, title: Any = "", text: Any = "", level: Any = None, wait_duration: Any = None) -> None:
-        """Record an alert; as in W&B, it informs unless *level* says otherwise."""
-        del wait_duration
-        self._recording.alert(title, text, level)
+        """Record an alert, at most one of a title in *wait_duration*; its level is ``info`` unless *level* is given."""
+        self._recording.alert(title, text, level, wait_duration)
 
     def define_metric(self, name: str, step_metric: Any = None, *given: Any, **named: Any) -> WandbMetric:
         """Note the step metric of a key or glob, and the kinds of its summary."""
@@ -263,12 +262,12 @@ def init(  # noqa: PLR0917  # the order of W&B's arguments
         if goes_on(current._recording, current._facts, asked):
             return cast("CompatRun", current)
         current.finish()
-    if asked["sync_tensorboard"]:
-        hook.capture("tensorboard", mode="replace")
     disabled = (asked["mode"] or os.environ.get("WANDB_MODE")) == "disabled"
     recorded = nothing_recorded(environment(), Path()) if disabled else begin(asked)
     earlier = earlier_run(recorded) if asked.resumes else None
-    recording, given = WandbRecording(recorded, earlier), parsed
+    recording, given = recording_of(recorded, asked, earlier), parsed
+    if asked["sync_tensorboard"]:
+        tensorboard.sync(recorded)
     shown = given if earlier is None else WandbConfig({**earlier.config, **given})
     facts = facts_of(recorded, asked, resumed=earlier is not None)
     begun = CompatRun(recording, facts, shown, disabled=disabled)

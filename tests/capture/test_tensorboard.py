@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from otel_bridge.journal.folder import run_folders
 from support.trainers.command_runs import (
     PYTHON,
     call,
@@ -101,3 +102,28 @@ def test_a_setting_that_cannot_be_used_is_printed_once_and_the_event_files_are_w
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("TensorBoard's scalars are not recorded: exporter 'wandbb' is not known") == 1
     assert len(scalars_of(tmp_path / "events")["charts/SPS"]) == 3
+
+
+@pytest.mark.parametrize("reinit", ["True", "'create_new'"])
+def test_each_synced_run_of_wandb_has_its_own_first_folder_and_nothing_else_is_recorded(
+    tmp_path: Path, reinit: str
+) -> None:
+    code = f"""
+    import wandb
+    from tensorboardX import SummaryWriter
+    for seed in range(2):
+        run = wandb.init(project="p", name=f"seed{{seed}}", sync_tensorboard=True, reinit={reinit})
+        with SummaryWriter(f"runs/seed{{seed}}") as writer:
+            writer.add_scalar("loss", seed, 5)
+        run.finish()
+    with SummaryWriter("runs/late") as writer:
+        writer.add_scalar("late", 1, 5)
+    """
+    command = ["run", "--exporters", "file", "--capture", "wandb", "--", "python", program(tmp_path, "t.py", code)]
+
+    done = otel_bridge(*command, cwd=tmp_path, env=environment(tmp_path, WANDB_BASE_URL="http://127.0.0.1:9"))
+
+    assert done.returncode == 0, done.stderr
+    assert sorted(str(values(folder)) for folder in run_folders(runs(tmp_path))) == [
+        "{'loss': [(5, 0.0)]}", "{'loss': [(5, 1.0)]}"
+    ]  # fmt: skip

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from otel_bridge.capture.process_runs import begin_run
+from otel_bridge.capture.wandb.earlier import EarlierRun
 from otel_bridge.capture.wandb.recording import WandbRecording
 from otel_bridge.emit.api import environment_of_user
 from otel_bridge.emit.run import Run
@@ -19,7 +20,7 @@ from otel_bridge.settings import GENERATED_NAME, GENERATED_PROJECT, PROJECT, RUN
 _OF_SETTINGS: Final = {
     "project": "project", "entity": "entity", "name": "run_name", "id": "run_id", "group": "run_group",
     "job_type": "run_job_type", "notes": "run_notes", "tags": "run_tags", "mode": "mode", "reinit": "reinit",
-    "resume": "resume", "sync_tensorboard": "sync_tensorboard",
+    "resume": "resume", "sync_tensorboard": "sync_tensorboard", "fork_from": "fork_from", "resume_from": "resume_from",
 }  # fmt: skip
 """Argument of ``wandb.init()`` to the field of ``wandb.Settings`` that it overrides."""
 _OF_ENVIRONMENT: Final = {
@@ -33,12 +34,14 @@ _OF_SETUP: Final = frozenset({"project", "name", "entity", "group", "job_type", 
 """Arguments that the settings of ``wandb.setup()`` give to runs that do not name them."""
 DEFAULT_PROJECT: Final = "huggingface"
 _VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MOMENTS: Final = ("fork_from", "resume_from")
+_MOMENT: Final = re.compile(r"(.+)\?_step=(\d+(?:\.\d+)?)")
 _MAX_NAME: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the program asked for, and sees as attributes of its run.
+    """Holds the attributes of its run that the program sees.
 
     Attributes:
         id: The id under which other processes join: as given, else that of otel-bridge.
@@ -80,12 +83,23 @@ class WandbArguments:
     @property
     def resumes(self) -> bool:
         """Whether a run that exists is resumed."""
-        return bool(self["resume"]) and self["resume"] != "never"
+        return (bool(self["resume"]) and self["resume"] != "never") or self["resume_from"] is not None
+
+    @property
+    def first_step(self) -> int | None:
+        """Return the step at which a forked or rewound run begins; ``None`` for every other run."""
+        for name in _MOMENTS:
+            moment = _moment(self[name])
+            if moment is not None:
+                return moment[1] + 1
+        return None
 
     def __getitem__(self, name: str) -> Any:
         given = self._arguments.get(name)
         if given is None:
             given = _explicit(self._settings, _OF_SETTINGS[name])
+        if given is None and name == "id" and (moment := _moment(self["resume_from"])) is not None:
+            given = moment[0]
         if given is None and not _is_chosen(name):
             given = os.environ.get(_OF_ENVIRONMENT.get(name, "")) or None
             if given is None and name in _OF_SETUP:
@@ -111,6 +125,15 @@ def _explicit(settings: Any, field: str) -> Any:
         return cast("dict[str, Any]", settings).get(field)
     found: Any = getattr(settings, field, None)
     return found if field in getattr(settings, "model_fields_set", ()) else None
+
+
+def _moment(given: Any) -> tuple[str, int] | None:
+    """Return run and step of ``"<run>?_step=<step>"`` or W&B's object for it; ``None`` when it is neither."""
+    if given is None:
+        return None
+    text = given if isinstance(given, str) else f"{given.run}?_step={given.value}"
+    found = _MOMENT.fullmatch(text)
+    return None if found is None else (found[1], int(float(found[2])))
 
 
 def begin(
@@ -148,6 +171,15 @@ def begin(
         rank=0,
         handle=asked.beside,
     )
+
+
+def recording_of(run: Run, asked: WandbArguments, earlier: EarlierRun | None) -> WandbRecording:
+    """Return what records *run*, from the step at which its arguments let it begin."""
+    recording = WandbRecording(run, earlier, asked.first_step)
+    for name in _MOMENTS:
+        if asked[name] is not None:  # earlier rows are neither copied nor deleted
+            recording.not_captured(f"wandb.init({name}=)")
+    return recording
 
 
 def facts_of(run: Run, asked: WandbArguments, *, resumed: bool) -> RunFacts:

@@ -5,11 +5,8 @@ Shared by the capture of the real ``wandb`` and by `otel_bridge.compat.wandb`. N
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import Collection, Mapping
-from itertools import islice
 from typing import Any, Final, cast
 
 from otel_bridge import semconv
@@ -17,17 +14,18 @@ from otel_bridge.capture.config import record_config
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.rows import MergedRows
+from otel_bridge.capture.wandb.alerts import AlertWaits
 from otel_bridge.capture.wandb.earlier import EarlierRun, SavedRun
-from otel_bridge.capture.wandb.logged_tables import TableRecorder
-from otel_bridge.capture.wandb.logged_values import LatestTexts, ValueSorter
-from otel_bridge.capture.wandb.metric_summaries import ShownSummaries
-from otel_bridge.capture.wandb.plain_values import recorded_value
-from otel_bridge.capture.wandb.summary import RecordedSummary
+from otel_bridge.capture.wandb.run_files import RunFiles
+from otel_bridge.capture.wandb.values.logged_tables import TableRecorder
+from otel_bridge.capture.wandb.values.logged_values import LatestTexts, ValueSorter
+from otel_bridge.capture.wandb.values.metric_summaries import ShownSummaries
+from otel_bridge.capture.wandb.values.plain_values import recorded_value
+from otel_bridge.capture.wandb.values.summary import RecordedSummary
 from otel_bridge.emit.run import Run
 
 _KEYS: Final = frozenset({str})
 _NUMBERS: Final = frozenset({int, float, bool})
-_MAX_FILES: Final = 10_000
 _CONFIG_OF_WANDB: Final = "_wandb"
 _OWN_KEYS: Final = frozenset({"_step", "_runtime", "_timestamp"})
 """Keys of a row that W&B sets itself."""
@@ -39,6 +37,7 @@ class WandbRecording:
     Args:
         run: The run of otel-bridge.
         earlier: What is known of a run that is resumed.
+        first_step: Step at which a forked or rewound run begins.
 
     Attributes:
         run: The run of otel-bridge.
@@ -46,16 +45,17 @@ class WandbRecording:
         last: The summary: the last value of each key.
     """
 
-    def __init__(self, run: Run, earlier: EarlierRun | None = None) -> None:
+    def __init__(self, run: Run, earlier: EarlierRun | None = None, first_step: int | None = None) -> None:
         counts.captured("wandb.init")
         self.run = run
         last = run.last_step()
-        counter = None if earlier is None else earlier.step
+        counter = first_step if earlier is None or first_step is not None else earlier.step
         self.rows = MergedRows(run, counter or (0 if last is None else last + 1), self._completed)
         self.last, self._saved = RecordedSummary(self.summary), SavedRun(run)
         self.last.show({} if earlier is None else earlier.summary)
         self._row: Collection[str] = ()
-        self._folder = ""
+        self._waits = AlertWaits()
+        self._files = RunFiles(lambda name: run.count_drop("not_captured", key=name))
         self._began = time.time()
         self._tables = TableRecorder(run)
         self._sorter, self._texts = ValueSorter(), LatestTexts(run.summary)
@@ -153,23 +153,15 @@ class WandbRecording:
         counts.not_captured(call)
         self.run.count_drop("not_captured", key=call)
 
-    def alert(self, title: Any, text: Any, level: Any) -> None:
-        """Record an alert."""
+    def alert(self, title: Any, text: Any, level: Any, wait_duration: Any = None) -> None:
+        """Record an alert, unless one of its title was raised within the wait that was given with it."""
         counts.captured("wandb.alert")
-        self.run.alert(title, text, level or "info")
+        if self._waits.passes(title, wait_duration):
+            self.run.alert(title, text, level or "info")
 
     def folder(self) -> str:
         """Return a folder for files of the program, which stay on this machine."""
-        if not self._folder:
-            self._folder = tempfile.mkdtemp(prefix="otel-bridge-wandb-")
-        return self._folder
-
-    def _count_files(self) -> None:
-        """Count the files that the program has left in the folder, which W&B would upload."""
-        names = (name for _, _, found in os.walk(self._folder) for name in found) if self._folder else ()
-        for name in islice(names, _MAX_FILES):
-            counts.not_captured("files in wandb.run.dir")
-            self.run.count_drop("not_captured", key=f"wandb.run.dir: {name}")
+        return self._files.folder()
 
     def finish(self, exit_code: Any = None) -> None:
         """End the run; an exit code other than 0 means failed."""
@@ -178,7 +170,7 @@ class WandbRecording:
     def _end(self) -> None:
         self.rows.end()
         self._texts.flush()
-        self._count_files()
+        self._files.end()
         self._saved.save(self.last, at_once=True)
 
     def _take(self, key: str, value: Any, step: Any, row: Mapping[str, Any]) -> None:

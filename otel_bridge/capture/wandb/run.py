@@ -19,10 +19,12 @@ NEUTRAL: Final = {
     "watch": None, "write_logs": None,
 }  # fmt: skip
 """Methods without a counterpart, and what they return."""
+_LOGGED: Final = "otel_bridge_logged"
+_FIRST_VERSION: Final = "v0"
 
 
 class NoArtifact:
-    """Stands for an artifact that is not logged: every attribute and call is itself."""
+    """Replaces an artifact that is not logged: every attribute and call is itself."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -32,6 +34,21 @@ class NoArtifact:
     def __call__(self, *_given: Any, **_named: Any) -> Any:
         """Return itself, so that calls can be chained."""
         return self
+
+
+def behave_as_logged(artifact: Any) -> None:
+    """Let an artifact of wandb behave as one that has been logged: there is nothing to wait for."""
+    kind: Any = type(artifact)  # pyright: ignore[reportUnknownVariableType]  # of another package
+    if hasattr(kind, _LOGGED):
+        return
+
+    def wait(self: Any, timeout: Any = None) -> Any:
+        """Return the artifact at once."""
+        del timeout
+        return self
+
+    shown = {"version": property(lambda _self: _FIRST_VERSION), "aliases": property(lambda _self: [])}
+    artifact.__class__ = type(kind.__name__, (kind,), {_LOGGED: True, "wait": wait, **shown})
 
 
 def run_class(package: Any) -> Any:
@@ -75,9 +92,9 @@ def _recorded(package: Any) -> dict[str, Any]:
         if package.run is self:
             package.sdk.lib.module.unset_globals()
 
-    def alert(self: Any, title: Any = "", text: Any = "", level: Any = None, *_given: Any, **_named: Any) -> None:
-        """Record an alert; as in W&B, it informs unless *level* says otherwise."""
-        self.recording.alert(title, text, level)
+    def alert(self: Any, title: Any = "", text: Any = "", level: Any = None, wait_duration: Any = None) -> None:
+        """Record an alert, at most one of a title in *wait_duration*; its level is ``info`` unless *level* is given."""
+        self.recording.alert(title, text, level, wait_duration)
 
     def note_metric(self: Any, record: Any) -> None:
         """Note the definition that ``define_metric()`` has checked."""
@@ -90,9 +107,11 @@ def _recorded(package: Any) -> dict[str, Any]:
             return package.Api().artifact(artifact_or_name, type=type)
         return artifact_or_name
 
-    def log_artifact(self: Any, *_given: Any, **_named: Any) -> Any:
-        """Do nothing: the call has no counterpart, and is counted."""
+    def log_artifact(self: Any, artifact_or_path: Any = None, *_given: Any, **_named: Any) -> Any:
+        """Do nothing: the call has no counterpart, and is counted. The program may wait for its artifact."""
         self.recording.not_captured("wandb.run.log_artifact")
+        if isinstance(artifact_or_path, package.Artifact):
+            behave_as_logged(artifact_or_path)
         return NoArtifact()
 
     def reduce(self: Any) -> Any:
@@ -129,6 +148,7 @@ def _shown_facts() -> dict[str, Any]:
         return shown.sweep_url or None
 
     read: dict[str, Callable[[Any], Any]] = {
+        "settings": lambda self: self._settings.model_copy(update={"run_name": self._shown["name"]}),
         "url": url, "dir": folder,
         "config": lambda self: self._config,
         "step": lambda self: self.recording.rows.step,

@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from otel_bridge.capture import hook
-from otel_bridge.capture.wandb.arguments import WandbArguments, begin, facts_of, goes_on
+from otel_bridge.capture import tensorboard
+from otel_bridge.capture.wandb.arguments import RunFacts, WandbArguments, begin, facts_of, goes_on, recording_of
 from otel_bridge.capture.wandb.earlier import earlier_run
 from otel_bridge.capture.wandb.recording import WandbRecording
-from otel_bridge.capture.wandb.run import define_metric, run_class
+from otel_bridge.capture.wandb.run import run_class
 from otel_bridge.capture.wandb.sweeps import SweepTrial, current_trial, stoppable
+from otel_bridge.capture.wandb.tee import copy_too
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
-from otel_bridge.emit.run import Run
-from otel_bridge.errors import ConfigError
 from otel_bridge.settings import environment
 
 _MARK: Final = "otel_bridge_capture"
+_CHECKED: Final = {
+    "reinit": "reinit", "mode": "mode", "resume": "resume", "id": "run_id", "fork_from": "fork_from",
+    "resume_from": "resume_from",
+}  # fmt: skip
+"""Arguments that W&B refuses when they are wrong, and the fields of its settings that check them, in its order."""
 _NOT_FOR_CONFIG: Final = ("resume", "resume_from", "fork_from", "sync_tensorboard", "tensorboard", "monitor_gym", "dir")
 """Arguments that act on W&B's own run only."""
 _GLOBALS: Final = (
@@ -92,20 +96,25 @@ class _Capture:
         asked = self._arguments(arguments)
         if self._disabled(asked):
             return self._real_init(*given, **named)
-        if asked["sync_tensorboard"] or arguments.get("tensorboard"):
-            _capture_tensorboard()
         if self._mode == "tee":
             refuse_twice(("wandb",), "tee", _exporters())
             before = self._package.run
             run = self._real_init(*given, **named)
             if run is not before:
-                _copy_too(self._package, run, begin(asked, name=run.name, id_=run.id, project=run.project))
+                recording = WandbRecording(begin(asked, name=run.name, id_=run.id, project=run.project))
+                if asked["sync_tensorboard"]:
+                    tensorboard.sync(recording.run)
+                copy_too(self._package, run, recording)
             return run
+        self._check(arguments)
         trial = current_trial(self._package)
         if trial is not None:
             asked = self._arguments(trial.arguments(arguments))
-        current = self._current(asked)
-        return current if current is not None else self._begin(asked, arguments, trial)
+        run = self._current(asked)
+        run = self._begin(asked, arguments, trial) if run is None else run
+        if asked["sync_tensorboard"]:
+            tensorboard.sync(run.recording.run)
+        return run
 
     def login(self, key: Any = None, *_given: Any, **_named: Any) -> bool:
         """Accept any key; nothing is checked or stored."""
@@ -125,6 +134,8 @@ class _Capture:
     # --- a run --------------------------------------------------------------------------------------------------------
 
     def _arguments(self, given: dict[str, Any]) -> WandbArguments:
+        if given.get("tensorboard") is not None:  # its older name
+            given = {"sync_tensorboard": given["tensorboard"], **given}
         return WandbArguments(given, self._package.sdk.wandb_setup.singleton().settings)
 
     def _disabled(self, asked: WandbArguments) -> bool:
@@ -132,6 +143,24 @@ class _Capture:
         if mode is None:
             mode = self._package.sdk.wandb_setup.singleton().settings.mode
         return bool(mode == "disabled")
+
+    def _check(self, arguments: Mapping[str, Any]) -> None:
+        """Raise what W&B raises for arguments that it refuses, before anything is recorded."""
+        given, make = arguments.get("settings"), self._package.Settings
+        made = make(**given) if isinstance(given, dict) else make() if given is None else given.model_copy()
+        for name, field in _CHECKED.items():
+            if arguments.get(name) is not None:
+                setattr(made, field, arguments[name])
+
+    def _shown_settings(self, facts: RunFacts, asked: WandbArguments) -> dict[str, Any]:
+        """Return the fields of ``run.settings`` that name the run."""
+        mode = asked["mode"] or self._package.sdk.wandb_setup.singleton().settings.mode
+        return {
+            "mode": {"dryrun": "offline", "run": "online"}.get(mode, mode), "run_id": facts.id, "run_name": facts.name,
+            "project": facts.project, "entity": facts.entity or None, "run_group": facts.group or None,
+            "run_job_type": facts.job_type or None, "run_notes": facts.notes, "run_tags": facts.tags or None,
+            "resumed": facts.resumed,
+        }  # fmt: skip
 
     def _current(self, asked: WandbArguments) -> Any:
         """Return the run that goes on, by W&B's rules for *reinit*; ``None``: a new one begins."""
@@ -150,8 +179,9 @@ class _Capture:
             trial.notify(_exporters())
         run = begin(asked, group=None if trial is None else trial.sweep_id)
         earlier = earlier_run(run) if asked.resumes else None
-        recording = WandbRecording(run, earlier)
+        recording = recording_of(run, asked, earlier)
         facts = facts_of(run, asked, resumed=earlier is not None)
+        settings = settings.model_copy(update=self._shown_settings(facts, asked))
         given = dict(config.items())
         if earlier is not None:  # what the program gives counts before it
             before = {key: value for key, value in earlier.config.items() if key not in given}
@@ -191,55 +221,9 @@ class _Capture:
         self._package.__dict__.update({**shown, "run": run})
 
 
-def _capture_tensorboard() -> None:
-    try:
-        hook.capture("tensorboard", mode="replace")
-    except ConfigError:  # it is captured in the other mode, which is the same for event files
-        return
-
-
 def _exporters() -> tuple[str, ...]:
     env = environment()
     return tuple(choose(None, env, Path.cwd(), launched=launcher_alive(env), elsewhere=True).names)
-
-
-def _copy_too(package: Any, run: Any, recorded: Run) -> None:
-    """Let W&B's own *run* record what it is given in *recorded* as well.
-
-    Args:
-        package: The package ``wandb``.
-        run: Its run, begun just now.
-        recorded: The run of otel-bridge.
-    """
-    recording = WandbRecording(recorded)
-    real_log, real_finish, real_metric = run.log, run.finish, run._metric_callback
-    real_config = run._config_callback
-
-    def log(data: Any, step: Any = None, commit: Any = None, **named: Any) -> None:
-        """Record a row in both."""
-        recording.log(data, step, commit)
-        real_log(data, step=step, commit=commit, **named)
-
-    def finish(exit_code: Any = None, **named: Any) -> None:
-        """Finish both."""
-        real_finish(exit_code=exit_code, **named)
-        recording.finish(exit_code)
-
-    def note_metric(record: Any) -> None:
-        """Define a metric in both."""
-        define_metric(recording, record)
-        real_metric(record)
-
-    def note_config(key: Any = None, val: Any = None, data: Any = None) -> None:
-        """Change the config of both."""
-        recording.config_callback(key, val, data)
-        real_config(key=key, val=val, data=data)
-
-    run.log, run.finish, run._metric_callback = log, finish, note_metric
-    run._config._set_callback(note_config)
-    if package.run is run:
-        package.log = log
-    recording.config(dict(run.config.items()))
 
 
 class _NeutralApi:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_bridge.capture.wandb.metric_summaries import ShownSummaries
+from otel_bridge.capture.wandb.values.metric_summaries import ShownSummaries
 from support.trainers.captured_wandb import captured, captured_summary, offline
 
 REAL, COMPAT = "import wandb\n", "import sys; sys.modules['wandb'] = None\nimport otel_bridge.compat.wandb as wandb\n"
@@ -75,6 +75,12 @@ pathlib.Path("found.json").write_text(json.dumps(found))
 """
 
 
+def shown_of(summaries: ShownSummaries, row: dict[str, Any]) -> dict[str, Any]:
+    """What the summary shows of *row*."""
+    plain, results = summaries.of_row(row)
+    return {**plain, **results}
+
+
 def test_each_kind_is_computed_over_the_values_of_its_keys() -> None:
     summaries = ShownSummaries()
     unknown = [
@@ -83,7 +89,7 @@ def test_each_kind_is_computed_over_the_values_of_its_keys() -> None:
     ]
 
     for number in (3.0, 1, 2.0, "4"):
-        shown = summaries.of_row({"loss": number, "acc": number, "other": number, "accuracy": number})
+        shown = shown_of(summaries, {"loss": number, "acc": number, "other": number, "accuracy": number})
 
     assert shown == {
         "loss": {"min": 1, "last": "4"}, "acc": {"max": 3.0, "mean": 2.0, "first": 3.0}, "other": "4", "accuracy": "4"
@@ -97,7 +103,7 @@ def test_a_nan_makes_a_nan_of_all_but_first_and_last() -> None:
     summaries.define("x", ["min", "max", "mean", "first", "last"], {}, replace=False)
 
     for number in (1, math.nan, 2):
-        shown: Any = summaries.of_row({"x": number})["x"]
+        shown: Any = shown_of(summaries, {"x": number})["x"]
 
     assert (shown.pop("first"), shown.pop("last")) == (1, 2)
     assert [math.isnan(value) for value in shown.values()] == [True, True, True]
@@ -109,7 +115,7 @@ def test_an_exact_definition_counts_before_the_longest_glob() -> None:
         summaries.define(name, [kind], {}, replace=False)
 
     summaries.of_row({"eval/loss": 1.0, "eval/acc": 2.0, "loss": 3.0})
-    shown = summaries.of_row({"eval/loss": 2.0, "eval/acc": 1.0, "loss": 4.0})
+    shown = shown_of(summaries, {"eval/loss": 2.0, "eval/acc": 1.0, "loss": 4.0})
 
     assert shown == {"eval/loss": {"min": 1.0}, "eval/acc": {"max": 2.0}, "loss": {"first": 3.0}}
 
@@ -118,7 +124,7 @@ def test_without_a_definition_the_summary_shows_the_row_itself() -> None:
     summaries, row = ShownSummaries(), {"loss": 1.0}
     summaries.define("loss", ["copy"], {}, replace=False)
 
-    assert summaries.of_row(row) is row
+    assert summaries.of_row(row)[0] is row
 
 
 @pytest.mark.slow

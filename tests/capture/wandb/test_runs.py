@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from support.trainers.captured_wandb import (
     captured,
     captured_config,
     captured_points,
+    captured_summary,
     rollouts,
 )
 from support.trainers.command_runs import (
@@ -23,6 +25,7 @@ from support.trainers.command_runs import (
     only_folder,
     otel_bridge,
     program,
+    records,
     report_of,
     runs,
     statuses,
@@ -112,6 +115,12 @@ def test_tee_writes_w_and_bs_own_run_too_and_is_refused_with_its_exporter(tmp_pa
     wandb.config["seed"] = 3
     wandb.log({"train/loss": 0.5, "train/step": 7})
     run.log({"train/loss": 0.25, "train/step": 8})
+    run.summary["best"] = 0.5
+    wandb.summary["deep"] = {"a": 1}
+    wandb.summary["deep"].update({"b": 2})
+    wandb.alert("one", "text")
+    run.alert("two", "text", level=wandb.AlertLevel.ERROR)
+    run.save("nothing*")
     """
     script = program(tmp_path, "train.py", code)
     env = environment(tmp_path, OTEL_BRIDGE_CAPTURE_MODE="tee", WANDB_MODE="offline", WANDB_SILENT="true")
@@ -124,6 +133,11 @@ def test_tee_writes_w_and_bs_own_run_too_and_is_refused_with_its_exporter(tmp_pa
     assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 1
     assert captured_points(tmp_path) == {"train/loss": [(7, 0.5), (8, 0.25)]}
     assert captured_config(tmp_path)["seed"] == 3
+    assert captured_summary(tmp_path) == {"best": 0.5, "deep/a": 1, "deep/b": 2}
+    alerts = [one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "alert"]
+    assert [(one["title"], one["level"]) for one in alerts] == [("one", "info"), ("two", "error")]
+    for line in (r"wandb.summary +3\b", r"wandb.alert +2\b", r"wandb.run.save +1\b"):
+        assert re.search(line, done.stderr), done.stderr
     assert refused.returncode == 1
     assert "wandb is an exporter too, and would have every row twice" in refused.stderr
 
@@ -334,3 +348,89 @@ def test_a_new_name_is_what_the_program_reads_and_is_counted(tmp_path: Path, pac
 
     assert report_of(runs(tmp_path)).drops == {"not_captured": 4}
     assert "wandb.run.name =" in output
+
+
+def test_the_settings_of_a_run_are_its_own_and_follow_its_name(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    run = wandb.init(project="p", name="one", group="g", tags=["x"])
+    run.name = "two"
+    shown = run.settings
+    found = (shown.run_id, shown.run_name, shown.project, shown.run_group, shown.run_tags, shown.mode, shown._noop)
+    assert found == (run.id, "two", "p", "g", ("x",), "online", False), found
+    """
+
+    captured(tmp_path, code)
+
+
+def test_an_artifact_that_was_logged_can_be_waited_for(tmp_path: Path) -> None:
+    code = """
+    import pathlib, wandb
+    run = wandb.init(project="p", name="one")
+    pathlib.Path("m.pt").write_text("x")
+    artifact = wandb.Artifact("model", type="model")
+    artifact.add_file("m.pt")
+    run.log_artifact(artifact)
+    assert artifact.wait(timeout=5) is artifact and isinstance(artifact, wandb.Artifact)
+    assert (artifact.version, artifact.name) == ("v0", "model"), artifact.name
+    run.log_artifact(artifact).wait()
+    """
+
+    output = captured(tmp_path, code)
+
+    assert re.search(r"wandb.run.log_artifact +2\b", output)
+
+
+@pytest.mark.parametrize("package", ["import wandb", "import otel_bridge.compat.wandb as wandb"])
+def test_a_forked_and_a_rewound_run_begin_at_the_step_after_the_one_that_they_name(
+    tmp_path: Path, package: str
+) -> None:
+    code = f"""
+    {package}
+    for named in ({{"fork_from": "a?_step=1"}}, {{"resume_from": "a?_step=4"}}):
+        with wandb.init(project="p", **named) as run:
+            run.log({{"x": 1}})
+            print(run.id, run.step)
+    """
+
+    output = captured(tmp_path, code)
+
+    assert sorted(values(folder)["x"] for folder in run_folders(runs(tmp_path))) == [[(2, 1)], [(5, 1)]]
+    assert "a 6\n" in output
+    assert re.search(r"wandb.init\(fork_from=\) +1\b", output)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["mode='ofline'", "resume='bogus'", "fork_from='a'", "id='d', resume_from='c?_step=3'"]
+)
+def test_arguments_that_wandb_refuses_are_refused_before_anything_is_recorded(tmp_path: Path, arguments: str) -> None:
+    code = f"""
+    import wandb
+    try:
+        wandb.init(project="p", {arguments})
+    except Exception as error:
+        print(type(error).__name__)
+    """
+
+    output = captured(tmp_path, code)
+
+    assert output.splitlines()[0] == "ValidationError"
+    assert run_folders(runs(tmp_path)) == []
+
+
+def test_the_folder_of_a_run_is_kept_and_named_only_when_it_has_files(tmp_path: Path) -> None:
+    code = """
+    import pathlib, sys, wandb
+    run = wandb.init(project="p", name="e")
+    print(run.dir)
+    if sys.argv[1:]:
+        pathlib.Path(run.dir, "model.txt").write_text("x")
+    """
+    (tmp_path / "tmp").mkdir()
+
+    empty = captured(tmp_path, code, TMPDIR=str(tmp_path / "tmp")).splitlines()[0]
+    full = captured(tmp_path, code.replace("sys.argv[1:]", "True"), TMPDIR=str(tmp_path / "tmp"))
+
+    kept = full.splitlines()[0]
+    assert (Path(empty).exists(), Path(kept, "model.txt").read_text()) == (False, "x")
+    assert f"files in wandb.run.dir are not recorded; they are kept in {kept}\n" in full

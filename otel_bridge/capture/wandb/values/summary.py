@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
-from otel_bridge.capture.wandb.plain_values import shown_value
+from otel_bridge.capture.wandb.values.plain_values import shown_value
 
 _PLAIN: Final[frozenset[type]] = frozenset({int, float, bool, str, type(None)})
 _SHOWN: Final[frozenset[type]] = _PLAIN | {list}

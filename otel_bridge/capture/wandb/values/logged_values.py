@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from otel_bridge.capture.wandb.plain_values import NUMBERS, shown_value, single_number, text_of
+from otel_bridge.capture.wandb.values.plain_values import NUMBERS, shown_value, single_number, text_of
 
 _MAX_DEPTH: Final = 32
 _EVERY_S: Final = 10.0

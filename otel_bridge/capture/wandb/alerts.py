@@ -1,0 +1,49 @@
+"""The wait between two W&B alerts of one title: ``alert(wait_duration=)``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+_DEFAULT_S: Final = 60.0
+_MAX_TITLES: Final = 10_000
+
+
+class AlertWaits:
+    """Holds since when each title may be alerted again. Thread-safe.
+
+    Args:
+        clock: Seconds of a clock that does not go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def passes(self, title: object, wait_duration: Any = None) -> bool:
+        """Return whether an alert is due: the last one of its title is older than the wait that was given with it.
+
+        Args:
+            title: Its title.
+            wait_duration: Seconds or a ``timedelta`` until the next one of this title; otherwise a minute, as in W&B.
+        """
+        now, key = self._clock(), str(title)
+        with self._lock:
+            if now < self._next.get(key, now):
+                return False
+            if len(self._next) >= _MAX_TITLES:
+                self._next = {name: at for name, at in self._next.items() if at > now}
+            if len(self._next) < _MAX_TITLES:
+                self._next[key] = now + _seconds(wait_duration)
+        return True
+
+
+def _seconds(given: Any) -> float:
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    return float(given) if is_number and given else _DEFAULT_S
