@@ -17,6 +17,8 @@ from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.process_runs import begin_run
 from otel_bridge.capture.trackio_traces import rollout_of_trace
+from otel_bridge.capture.wandb.values.logged_values import LatestTexts
+from otel_bridge.capture.wandb.values.plain_values import text_of
 from otel_bridge.emit import api
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
@@ -24,9 +26,16 @@ from otel_bridge.emit.config.exporters import choose
 from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.run import Run
-from otel_bridge.settings import environment
+from otel_bridge.journal.base_dir import base_dir
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.records import run_id_of
+from otel_bridge.settings import RUN_ID, environment
 
+_MUST: Final = "must"
+_NEVER: Final = "never"
+_RESUME: Final = (_MUST, "allow", _NEVER)
 _NOT_ALLOWED: Final = "allow_val_change"
+_HISTOGRAM: Final = "trackio.histogram"
 _NEUTRAL_MODULE: Final = ("save", "freeze", "sync")
 _NEUTRAL_RUN: Final = ("log_system", "log_artifact", "use_artifact", "link_artifact")
 _CONTEXT_OFF: Final = ("current_server", "current_space_id", "current_server_write_token")
@@ -53,8 +62,9 @@ def install(module: ModuleType, mode: str) -> None:
             _record_too(run, _begin(project, name or run.name, group, run.config))
             package.config = run.config
             return run
-        _finish_other(package, project, name)
         asked = signature(real_init).bind_partial(project, name, group, *extra, **others).arguments
+        _check_resume(project, name, asked.get("resume", _NEVER))
+        _finish_other(package, project, name)
         config = _TrackioConfig(asked.get("config") or {})
         run = captured(_begin(project, name, group, config), group, config)
         _set_current(package, run)
@@ -66,6 +76,20 @@ def install(module: ModuleType, mode: str) -> None:
         for name in _NEUTRAL_MODULE:
             if hasattr(package, name):
                 setattr(package, name, _neutral(f"trackio.{name}", ""))
+
+
+def _check_resume(project: str, name: str | None, resume: object) -> None:
+    """Raise what Trackio raises for *resume*: a run that must exist does when it has a run folder on this machine."""
+    if resume not in _RESUME:
+        raise ValueError("resume must be one of: 'must', 'allow', or 'never'")
+    if resume != _MUST:
+        return
+    if name is None:
+        raise ValueError("Must provide a run name when resume='must'")
+    env = environment()
+    base, known = base_dir(env, Path.cwd()), RUN_ID.read(env) or run_id_of(project, name)
+    if not any(folder.run_id == known for folder in run_folders(base)):
+        raise ValueError(f"Run '{name}' does not exist in project '{project}': no run folder of it is in {base}")
 
 
 def _begin(project: str, name: str | None, group: str | None, config: Mapping[str, Any]) -> Run:
@@ -147,23 +171,32 @@ class TrackioRecording:
     def __init__(self, run: Run) -> None:
         counts.captured("trackio.init")
         self.run = run
+        self._texts = LatestTexts(run.summary)
+        run.call_before_end(lambda _run: self._texts.flush())
         self.next_step = 0 if (last := run.last_step()) is None else last + 1
 
-    def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+    def log(self, metrics: Any, step: int | None = None) -> None:
         """Record a row and its traces; never raises. A trace that cannot be read is left out alone."""
         counts.captured("trackio.log")
         try:
+            values: dict[Any, Any] = dict(metrics) if isinstance(metrics, Mapping) else {}
+            if not isinstance(metrics, Mapping):  # counted by its kind; Trackio writes an empty row
+                self.run.log(metrics)
             given = None if step is None else to_step(step, self.run.count_drop)
             at = self.next_step if given is None else given
             self.next_step = max(self.next_step, at + 1)
-            row: dict[str, Any] = {}
-            rollouts: list[Rollout] = []
-            for key, value in metrics.items():
+            row, texts, rollouts = dict[str, Any](), dict[str, str](), list[Rollout]()
+            for key, value in values.items():
                 traces = _traces(value)
-                if not traces:
+                if (text := text_of(value)) is not None:
+                    texts[str(key)] = text
+                elif value is not None and not traces:  # nothing to show, as in Trackio
                     row[key] = self._value(value)
                 for trace in traces:
                     self._take(trace, str(key), rollouts)
+            if texts:
+                counts.captured("trackio.log: texts", len(texts))
+                self._texts.note(texts)
             if row:
                 self.run.log(row, at)
             if rollouts:
@@ -177,8 +210,10 @@ class TrackioRecording:
         if shown is not None:
             counts.captured(f"trackio.{_class_of(value)}")
             return shown
-        if hasattr(value, "TYPE"):  # of a kind that is not known here
+        if getattr(value, "TYPE", _HISTOGRAM) != _HISTOGRAM:  # of a kind that is not known here
             counts.not_captured(str(value.TYPE))
+        elif hasattr(value, "TYPE"):  # a row takes it as it is
+            counts.captured("trackio.Histogram")
         return value
 
     def _take(self, trace: Any, key: str, rollouts: list[Rollout]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +240,57 @@ def test_a_kill_after_the_last_log_loses_nothing(tmp_path: Path) -> None:
 
     assert done.returncode == 137
     assert values(only_folder(runs(tmp_path))) == {"loss": [(step, float(step)) for step in range(5)]}
+
+
+def test_a_histogram_is_captured_texts_are_last_values_and_what_is_not_a_dict_is_counted_by_its_kind(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import trackio
+    trackio.init(project="p", name="e")
+    trackio.log({"h": trackio.Histogram([1, 2, 3]), "loss": 1.0, "none": None})
+    trackio.log(5)
+    for step in range(5):
+        trackio.log({"loss": float(step), "note": f"step {step}"})
+    """
+    script = program(tmp_path, "train.py", code)
+    env = environment(tmp_path)
+
+    done = otel_bridge(
+        "run", "--capture", "trackio", "--exporters", "file", "--", "python", script, cwd=tmp_path, env=env
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"trackio.Histogram +1\b", done.stderr)
+    assert "trackio.histogram" not in done.stderr
+    found = values(only_folder(runs(tmp_path)))
+    assert found["loss"] == [(0, 1.0), *((step + 2, float(step)) for step in range(5))]
+    assert report_of(runs(tmp_path)).drops == {"not_a_mapping": 1}
+    shown: dict[str, Any] = {}
+    for record in records(only_folder(runs(tmp_path))):
+        shown |= record["summary"] if record["kind"] == "summary" else {}
+    assert shown == {"note": "step 4"}
+
+
+def test_a_run_that_must_be_resumed_has_to_exist(tmp_path: Path) -> None:
+    code = """
+    import trackio
+    for resume in ("must", "bogus"):
+        try:
+            trackio.init(project="p", name="e", resume=resume)
+        except ValueError as error:
+            print(error)
+    trackio.init(project="p", name="e", resume="allow").finish()
+    print(trackio.init(project="p", name="e", resume="must").name)
+    """
+    script = program(tmp_path, "train.py", code)
+
+    done = otel_bridge(
+        "run", "--capture", "trackio", "--exporters", "file", "--", "python", script,
+        cwd=tmp_path, env=environment(tmp_path),
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    missing, wrong, name = done.stdout.splitlines()
+    assert missing.startswith("Run 'e' does not exist in project 'p': no run folder of it is in ")
+    assert (wrong, name) == ("resume must be one of: 'must', 'allow', or 'never'", "e")

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from otel_bridge.capture.counts import counts
-from otel_bridge.emit.console import say
+from otel_bridge.emit.console import notify
 
 _MAX_FILES: Final = 10_000
 
@@ -45,7 +45,7 @@ class RunFiles:
             counts.not_captured("files in wandb.run.dir")
             self._count(f"wandb.run.dir: {name}")
         if names:
-            say(f"files in wandb.run.dir are not recorded; they are kept in {self._folder}", always=True)
+            notify(f"files in wandb.run.dir are not recorded; they are kept in {self._folder}", always=True)
 
     def _files(self) -> Iterator[str]:
         return (name for _, _, found in os.walk(self._folder) for name in found)
