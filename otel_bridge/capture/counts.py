@@ -1,4 +1,4 @@
-"""Counts of what is captured and what is not, by call, in a small file of each process for the launcher's table.
+"""Counts captured and not captured calls in one small file per process, for the launcher's table.
 
 The file is mapped into memory, so that each count is in it at once, a kill loses none, and nothing runs at the end of
 the process. A file has 256 records of 128 bytes: kind, length of the name, name, count.
@@ -30,7 +30,7 @@ _MAX_FILES: Final = 10_000
 
 
 class CallCounts:
-    """Counts of this process. Thread-safe; a forked child counts in a file of its own; nothing raises."""
+    """Counts calls of this process. Thread-safe; a forked child counts in a file of its own; nothing raises."""
 
     def __init__(self) -> None:
         self.begin()
@@ -92,7 +92,7 @@ def _new_file() -> mmap.mmap | None:
 
 @dataclass(frozen=True, slots=True)
 class CallTotals:
-    """Counts of all processes of a command, by call.
+    """Holds the counts of all processes of a command, by call.
 
     Attributes:
         captured: Recorded calls and values.

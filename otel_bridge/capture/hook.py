@@ -26,7 +26,7 @@ _TARGETS = {
         ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer"),
     ),
 }
-"""Name to the module that installs its capture, and the modules in which it is installed."""
+"""Maps a package to its capture module and to the modules in which the capture is installed."""
 KNOWN = tuple(_TARGETS)
 
 

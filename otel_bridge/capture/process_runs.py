@@ -44,7 +44,7 @@ def begin_run(
         tracker: The package that is captured.
         project: The project, when the program names one.
         name: The name, when the program names one; else the run is a new one, as in the trackers.
-        handle: Whether the run is one beside the process's own.
+        handle: Whether the run is one next to the process's own.
         config: Hyperparameters.
         tags: Tags of the run.
         named: Further fields of `InitArguments`.

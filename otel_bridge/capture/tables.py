@@ -148,7 +148,7 @@ def split_of(key: str, row: Iterable[str] = ()) -> str:
 def _roles(
     names: Sequence[str], indices: Iterable[int], rows: Sequence[Sequence[Any]], functions: Collection[str] = ()
 ) -> _Roles | None:
-    """Return the meaning of the columns *indices*; ``None`` when no response, or nothing beside it, is found."""
+    """Return the meaning of the columns *indices*; ``None`` when no response, or nothing besides it, is found."""
     prompt = response = text = advantage = step = None
     rewards: dict[str, int] = {}
     others: dict[str, int] = {}

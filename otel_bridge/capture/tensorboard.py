@@ -77,7 +77,7 @@ def record_event(writer: Any, event: Any) -> None:
         if row:
             counts.captured("tensorboard scalar", len(row))
             run.log(row, int(event.step))
-    except Exception:  # noqa: BLE001  # the program's own writing must go on
+    except Exception:  # noqa: BLE001  # the program's own writing must continue
         _count(api.current_run())
 
 

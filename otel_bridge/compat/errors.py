@@ -1,4 +1,4 @@
-"""Errors that programs catch as ``wandb.errors``, and what ``wandb.termlog()`` and its like print, without wandb."""
+"""Defines the errors that programs catch as ``wandb.errors``, and prints messages as wandb does, without it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ class UsageError(Error):
     """Raised by W&B for a call that cannot be used."""
 
 
-class UnsupportedError(UsageError):
+class WandbUnsupportedError(UsageError):
     """Raised by W&B for a feature that its server lacks; never here."""
+
+
+UnsupportedError = WandbUnsupportedError
 
 
 class CommError(Error):

@@ -32,7 +32,7 @@ class _FirstImport:
             from otel_bridge.capture import hook  # noqa: PLC0415  # only programs that import a tracker pay for it
 
             hook.capture(*self._names)
-        except Exception as exc:  # noqa: BLE001  # the program must go on
+        except Exception as exc:  # noqa: BLE001  # the program must continue
             self._packages = set()
             sys.stderr.write("otel-bridge: nothing is captured in this process: {}\n".format(exc))  # noqa: UP032
             return None

@@ -1,4 +1,4 @@
-"""The wait between two W&B alerts of one title: ``alert(wait_duration=)``."""
+"""Enforces the wait between two W&B alerts of one title: ``alert(wait_duration=)``."""
 
 from __future__ import annotations
 

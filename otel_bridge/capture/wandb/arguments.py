@@ -77,7 +77,7 @@ class WandbArguments:
 
     @property
     def beside(self) -> bool:
-        """Whether the run is one beside others of the process, and does not become ``wandb.run``."""
+        """Whether the run is one next to others of the process, and does not become ``wandb.run``."""
         return bool(self["reinit"] == "create_new")
 
     @property
@@ -212,7 +212,7 @@ def _printable(text: Any) -> str | None:
 def goes_on(current: WandbRecording, facts: RunFacts, asked: WandbArguments) -> bool:
     """Return whether ``init()`` returns the current run, by W&B's rules for *reinit*.
 
-    In a forked child the current run is the parent's: the child goes on in it, unless it asks for another one.
+    In a forked child the current run is the parent's: the child continues it, unless it asks for another one.
     """
     recorder, reinit = current.run.recorder, asked["reinit"]
     if recorder is not None and recorder.forked:

@@ -1,4 +1,4 @@
-"""What the program of a resumed run reads of the time before: config, summary and step, from a file in the run folder.
+"""Saves and restores config, summary and step for a program that resumes its run, in a file in the run folder.
 
 W&B gives them from its server. Here each process saves what it has given, at most every 10 s and at its end, without
 secrets. A folder on another machine holds no such file: its run is resumed without them.
@@ -31,7 +31,7 @@ _COST: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """What is known of a run before it is resumed.
+    """Holds what a resumed run had before.
 
     Attributes:
         config: Its config, without secrets.

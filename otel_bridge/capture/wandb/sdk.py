@@ -56,7 +56,7 @@ def install(module: ModuleType, mode: str) -> None:
 
 
 class _Capture:
-    """Capture of one copy of the package."""
+    """Captures one copy of the package."""
 
     def __init__(self, package: Any, mode: str) -> None:
         self._package, self._mode = package, mode
@@ -91,7 +91,7 @@ class _Capture:
     # --- what the program calls ---------------------------------------------------------------------------------------
 
     def init(self, *given: Any, **named: Any) -> Any:
-        """Begin a run of otel-bridge in place of W&B's, or beside it."""
+        """Begin a run of otel-bridge in place of W&B's, or next to it."""
         arguments = dict(signature(self._real_init).bind_partial(*given, **named).arguments)
         asked = self._arguments(arguments)
         if self._disabled(asked):
@@ -163,7 +163,7 @@ class _Capture:
         }  # fmt: skip
 
     def _current(self, asked: WandbArguments) -> Any:
-        """Return the run that goes on, by W&B's rules for *reinit*; ``None``: a new one begins."""
+        """Return the run that continues, by W&B's rules for *reinit*; ``None``: a new one begins."""
         current = self._package.run
         if current is None or not isinstance(current, self._class) or asked.beside:
             return None
@@ -227,7 +227,7 @@ def _exporters() -> tuple[str, ...]:
 
 
 class _NeutralApi:
-    """``wandb.api``, whose key is always there; everything else is the package's own."""
+    """Replaces ``wandb.api``: its key is always given, everything else is the package's own."""
 
     def __init__(self, real: Any, key: Callable[[], str | None]) -> None:
         self._real, self._given = real, key

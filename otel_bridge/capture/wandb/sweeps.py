@@ -64,7 +64,7 @@ def stoppable(log: Callable[..., None], run: Run) -> Callable[..., None]:
     """Return *log* for a trial, which the agent may stop by an exception in the trial's thread.
 
     ``_terminate_thread`` of wandb/agents/pyagent.py raises it once, wherever the thread is. Inside *log* it would only
-    be counted as a drop, and the trial would go on.
+    be counted as a drop, and the trial would continue.
 
     Args:
         log: Records one row.

@@ -12,7 +12,7 @@ from otel_bridge.emit.config.snapshot import EVAL
 from otel_bridge.emit.run import Run
 
 _KEY: Final = "wandb_key"
-"""Entry of a rollout's metadata: the key of its table, which tells two tables of one step apart."""
+"""Entry of a rollout's metadata: the key of its table, by which two tables of one step differ."""
 _CALL: Final = "wandb.Table: rollouts"
 
 

@@ -1,4 +1,4 @@
-"""What ``run.summary`` shows the program of metrics with ``define_metric(summary=…)``: ``{"max": 0.5}``, or nothing."""
+"""Computes what ``run.summary`` shows of metrics with ``define_metric(summary=…)``: ``{"max": 0.5}``, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The summary of a captured run as its program reads and sets it, also in nested dicts."""
+"""Shows a captured run's summary to its program, and records what the program sets in it, also in nested dicts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OWN: Final = "_wandb"
 
 
 class AttributeDict(dict[str, Any]):
-    """A dict whose entries are attributes too, as W&B's config and summary have them."""
+    """Shows the entries of a dict as attributes too, as W&B's config and summary do."""
 
     __slots__ = ()
 
