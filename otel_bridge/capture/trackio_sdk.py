@@ -179,7 +179,9 @@ class TrackioRecording:
         """Record a row and its traces; never raises. A trace that cannot be read is left out alone."""
         counts.captured("trackio.log")
         try:
-            values = dict(cast("Mapping[Any, Any]", metrics)) if isinstance(metrics, Mapping) else {}
+            values: dict[Any, Any] = (
+                dict(cast("Mapping[object, object]", metrics)) if isinstance(metrics, Mapping) else {}
+            )
             if not isinstance(metrics, Mapping):  # counted by its kind; Trackio writes an empty row
                 self.run.log(metrics)
             given = None if step is None else to_step(step, self.run.count_drop)

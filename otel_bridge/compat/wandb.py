@@ -52,6 +52,7 @@ __all__ = [
 _OF_RUN: Final = frozenset({"log", "alert", "define_metric", "log_artifact", "use_artifact", *NEUTRAL})
 """Functions of the module that act on its current run."""
 _OF_INIT: Final = frozenset({"name", "notes", "tags"})
+_MODES: Final = (None, "online", "offline", "shared", "disabled", "dryrun", "run")
 _ONLY_REAL: Final = frozenset({"Api", "agent", "controller", "launch", "sweep", "plot", "apis"})
 
 
@@ -256,6 +257,8 @@ def init(  # noqa: PLR0917  # the order of W&B's arguments
     del dir
     given = {"entity": entity, "project": project, "id": id, "name": name, "notes": notes, "tags": tags, **others}
     asked = WandbArguments(given)
+    if asked["mode"] not in _MODES:
+        raise UsageError(f"init(mode={asked['mode']!r}): expected one of {', '.join(map(repr, filter(None, _MODES)))}")
     parsed = config_of_arguments(config, others.get("config_include_keys"), others.get("config_exclude_keys"))
     current = _shown()["run"]
     if current is not None and not asked.beside:

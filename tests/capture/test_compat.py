@@ -105,6 +105,12 @@ def test_the_config_keeps_plain_values_and_refuses_a_change_by_accident() -> Non
     }  # fmt: skip
 
 
+def test_a_mode_that_wandb_does_not_know_is_refused() -> None:
+    with pytest.raises(compat.UsageError, match="init\\(mode='ofline'\\): expected one of 'online', 'offline'"):
+        compat.init(project="p", mode="ofline")
+    assert compat.run is None
+
+
 def test_messages_are_printed_as_wandb_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     compat.termlog("ready")
     compat.termwarn("slow", repeat=False)
