@@ -134,7 +134,7 @@ def _section(group: Mapping[str, Any], registry: Registry, titles: Mapping[str, 
     if "extends" in group:
         title = titles[group["extends"]]
         own = ", and these:" if group.get("attributes") else "."
-        lines.append(f"It has the attributes of [{title}](#{_anchor(title)}){own}\n")
+        lines.append(f"The {group['type']} has the attributes of [{title}](#{_anchor(title)}){own}\n")
     if group.get("attributes"):
         rows = [_row({**registry.attributes[one["ref"]], **one}) for one in group["attributes"]]
         lines.append(_table("attribute", rows))
