@@ -6,7 +6,12 @@ import signal
 from collections.abc import Mapping
 from typing import Final
 
+import hypothesis
 import pytest
+
+# A deadline is an assertion on time, which a busy machine breaks.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 _LONGEST: Final[Mapping[str, int]] = {
     "test_demo": 9,

@@ -30,7 +30,6 @@ def request(names: list[str]) -> ExportLogsServiceRequest:
     return message
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_each_resource_is_found_with_the_field_that_holds_all_of_it(names: list[str]) -> None:
     message = request(names)
@@ -55,7 +54,7 @@ def test_unknown_fields_are_passed_over_and_a_resource_in_two_pieces_is_joined()
     assert part == b"\x0a" + bytes([len(inner)]) + inner
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=30))
 def test_any_bytes_are_walked_or_refused(body: bytes) -> None:
     try:

@@ -33,7 +33,7 @@ def test_the_golden_cases_and_every_input_that_once_broke_a_rule_keep_it(target:
 def test_known_inputs_with_bytes_changed_cut_and_put_in_keep_every_rule(target: str) -> None:
     known = _known(target)
 
-    @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(known), st.lists(st.tuples(st.integers(0), st.integers(0, 8), st.binary(max_size=8))))
     def rule(data: bytes, changes: list[tuple[int, int, bytes]]) -> None:
         for place, length, put in changes:

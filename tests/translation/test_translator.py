@@ -59,7 +59,7 @@ def requests_of(groups: list[list[Point]]) -> list[bytes]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.randoms(use_true_random=False), st.integers(1, 12))
 def test_any_split_order_and_doubling_of_the_requests_of_a_job_gives_the_same_rows(
     chance: random.Random, size: int
@@ -81,7 +81,7 @@ def test_any_split_order_and_doubling_of_the_requests_of_a_job_gives_the_same_ro
     assert (shuffled.translator.missing_rows(), shuffled.counts()) == (0, {})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.randoms(use_true_random=False))
 def test_any_order_of_the_points_of_a_foreign_producer_gives_the_same_values_once(chance: random.Random) -> None:
     points = [point for point in job() if point[1] == "app"]

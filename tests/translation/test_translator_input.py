@@ -59,7 +59,7 @@ def test_a_control_frame_gives_nothing() -> None:
     assert (bench.translator.frame(source(), 0, b"", False, T0, T0), bench.counts()) == ([], {})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_no_bytes_raise_and_those_behind_them_arrive(data: st.DataObject) -> None:
     payloads = [

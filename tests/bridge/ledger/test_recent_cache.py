@@ -26,7 +26,7 @@ def config(number: int) -> Config:
 COMMITS = st.lists(st.lists(st.sampled_from([row, config]), min_size=1, max_size=4), min_size=1, max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     commits=COMMITS,
     after=st.integers(0, 20),

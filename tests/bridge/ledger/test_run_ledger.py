@@ -243,7 +243,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(STEPS)
 def test_state_in_the_ledger_is_state_in_memory_over_commits_restarts_and_failed_commits(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, object]]

@@ -123,7 +123,7 @@ def _hex(base: str) -> str:
     return base64.b64decode(base).hex()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.one_of(
         st.tuples(
@@ -197,7 +197,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
 ANYTHING = st.recursive(SCALARS, lambda x: st.lists(x, max_size=3) | st.dictionaries(KEYS, x, max_size=3))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.one_of(st.binary(max_size=40), ANYTHING.map(lambda value: json.dumps(value).encode())))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     try:

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
@@ -92,7 +92,6 @@ def _buckets(buckets: object) -> object:
     return Sdk()
 
 
-@settings(deadline=None)
 @given(st.dictionaries(_KEYS, _NUMBERS | _DISTRIBUTIONS | _BUCKETS, min_size=1, max_size=6), _STEPS, _ROLES)
 def test_a_row_has_the_bytes_that_the_public_encoder_gives_it(
     values: dict[str, Value], step: int, role: str | None
@@ -102,7 +101,6 @@ def test_a_row_has_the_bytes_that_the_public_encoder_gives_it(
     assert packed == by_the_public_encoder(values, _T, step, role, 7)
 
 
-@settings(deadline=None)
 @given(st.lists(_KEYS, min_size=1, max_size=6, unique=True), st.data())
 def test_rows_of_a_template_have_the_bytes_that_the_public_encoder_gives_them(
     keys: list[str], data: st.DataObject

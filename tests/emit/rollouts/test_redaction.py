@@ -74,7 +74,7 @@ _SHAPES = "|".join(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.text(max_size=40), st.from_regex(_SHAPES, fullmatch=True), st.text('AS-_JBbs \n"', max_size=40))
 def test_the_look_at_all_texts_at_once_misses_nothing(before: str, secret: str, behind: str) -> None:
     text = f"{before} {secret} {behind}"

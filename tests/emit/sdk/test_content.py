@@ -268,7 +268,7 @@ _NAMES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(_NAMES, _VALUES, max_size=4), st.dictionaries(_NAMES, _VALUES, max_size=2), _TEXTS)
 def test_the_first_look_misses_nothing(values: dict[str, Any], event: dict[str, Any], name: str) -> None:
     source = ReadableSpan(

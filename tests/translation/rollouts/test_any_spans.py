@@ -98,7 +98,7 @@ EXPECTED_RECORDS = EXPECTED_BENCH.send(*all_spans()) + EXPECTED_BENCH.close()
 EXPECTED = by_id(EXPECTED_RECORDS)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_order_split_doubling_and_restart_gives_the_same_rollouts(data: st.DataObject) -> None:
     assert len(EXPECTED) == 4
@@ -127,7 +127,7 @@ def test_any_order_split_doubling_and_restart_gives_the_same_rollouts(data: st.D
     assert bench.rollouts.waiting() == (0, 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_any_bytes_in_names_values_and_ids_never_raise(left: bytes, right: bytes) -> None:
     text = left.decode("utf-8", "replace")

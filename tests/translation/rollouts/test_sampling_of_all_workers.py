@@ -24,7 +24,7 @@ _SAMPLES = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(workers=st.lists(_SAMPLES, min_size=1, max_size=4), cap=st.integers(0, 6), data=st.data())
 def test_over_all_workers_the_same_are_kept_and_counted_in_any_order_twice_and_with_kills(
     workers: list[list[tuple[float | None, str | None]]], cap: int, data: st.DataObject

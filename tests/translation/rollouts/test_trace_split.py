@@ -237,7 +237,7 @@ SPANS = [span for number in (1, 2, 3) for span in rollout_below(number)] + [ambi
 
 
 @given(order=st.permutations(SPANS + SPANS), cuts=st.sets(st.integers(1, 13)), restarts=st.sets(st.integers(0, 13)))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_in_any_order_in_pieces_twice_and_with_kills_it_is_the_same_rollouts(
     order: list[Span], cuts: set[int], restarts: set[int]
 ) -> None:

@@ -36,7 +36,7 @@ def play(job: list[list[list[float | None]]], order: list[int], kills: set[int])
     return bench.records
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(job=_JOBS, data=st.data())
 def test_the_same_job_keeps_the_same_rollouts_at_any_pace_and_with_kills(
     job: list[list[list[float | None]]], data: st.DataObject
