@@ -40,13 +40,13 @@ def together(headers: Iterable[SegmentHeader]) -> Names:
     return by_exporter(by_signal)
 
 
-def places_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str]]:
+def variables_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str]]:
     """Return the destination that the processes of *headers* set for each exporter; the first process counts."""
-    places: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[str, str]] = {}
     for header in headers:
-        for name, place in header.destinations.items():
-            places.setdefault(name, dict(place))
-    return places
+        for name, variables in header.destinations.items():
+            found.setdefault(name, dict(variables))
+    return found
 
 
 def other_traces(names: Names) -> OtherTraces:

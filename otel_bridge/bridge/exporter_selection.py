@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
-from otel_bridge.bridge.delivery.context import LastWanted, Names
+from otel_bridge.bridge.delivery.context import FinalPosition, Names
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
-from otel_bridge.bridge.exporter_environment import chosen, other_traces, places_named, together
+from otel_bridge.bridge.exporter_environment import chosen, other_traces, together, variables_named
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
@@ -27,11 +27,11 @@ class OtherTracePolicy:
     The reader of the run gets it before the exporters are known; until they are, such traces are counted only.
 
     Args:
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, log_line: Callable[[str], None]) -> None:
+        self._log_line = log_line
         self._treatment = OtherTraces.COUNTED
         self._is_reported = False
 
@@ -43,7 +43,7 @@ class OtherTracePolicy:
         """Return how such a trace is treated now; it is reported once if an exporter leaves it out."""
         if self._treatment is not OtherTraces.SHOWN and not self._is_reported:
             self._is_reported = True
-            self._say("a trace that is not a rollout goes to otlp, console and file only; counted as trace/other")
+            self._log_line("a trace that is not a rollout goes to otlp, console and file only; counted as trace/other")
         return self._treatment
 
 
@@ -58,7 +58,7 @@ class ExporterSelection:
         workers: Workers of the chosen exporters.
         others: Decides about traces that are not rollouts, by the exporters that the run has.
         not_forwarded: Returns how many segments ``otlp`` is owed.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
 
     Attributes:
         requested: Requests of the run's own processes.
@@ -75,12 +75,12 @@ class ExporterSelection:
         workers: ExporterSet,
         others: OtherTracePolicy,
         not_forwarded: Callable[[], int],
-        say: Callable[[str], None],
+        log_line: Callable[[str], None],
     ) -> None:
         self._ledger, self._options, self._processes, self._workers = ledger, options, processes, workers
-        self._others, self._not_forwarded, self._say = others, not_forwarded, say
+        self._others, self._not_forwarded, self._log_line = others, not_forwarded, log_line
         self._last_names: object = view.meta("exporters")
-        self._places = cast("dict[str, dict[str, str]] | None", view.meta("places")) or {}
+        self._target_variables = cast("dict[str, dict[str, str]] | None", view.meta("target_variables")) or {}
         self.requested = RequestedExporters(ledger, view)
         self.chosen = False
         self._follow_others()
@@ -95,19 +95,19 @@ class ExporterSelection:
         # If no living process names an exporter, the last processes count: a program may end before its bridge begins.
         headers = [one for one in self._processes.living() if any(one.exporters.values())] or self._processes.headers()
         own = together(headers)
-        self.requested.note(own, all_read=all_read, by=_last_to_ask(headers))
+        self.requested.note(own, all_read=all_read, by=_last_requested_by(headers))
         discarded = self.requested.discard(self._options.discard, segments=self._not_forwarded)
         for name, count in discarded.items():
             what = "segments" if name == OTLP else "records"
-            self._say(f"{name}: {count} undelivered {what} are discarded")
-        names, last_wanted = self._names(headers)
+            self._log_line(f"{name}: {count} undelivered {what} are discarded")
+        names, final_positions = self._names(headers)
         # Stored: an ended process that is fully read has no segment left, and its records may still wait for its
         # tracker.
-        places = {**self._places, **places_named(headers)}
-        if places != self._places:
-            self._ledger.set_meta("places", places)
-            self._places = places
-        changed = self._workers.choose(names, places, last_wanted)
+        found = {**self._target_variables, **variables_named(headers)}
+        if found != self._target_variables:
+            self._ledger.set_meta("target_variables", found)
+            self._target_variables = found
+        changed = self._workers.choose(names, found, final_positions)
         if _plain(names) != _plain(self._last_names):
             self._ledger.set_meta("exporters", names)
             self._last_names = names
@@ -116,21 +116,21 @@ class ExporterSelection:
         self.chosen = True
         return changed or bool(discarded)
 
-    def _names(self, headers: Iterable[SegmentHeader]) -> tuple[Names, dict[str, LastWanted]]:
+    def _names(self, headers: Iterable[SegmentHeader]) -> tuple[Names, dict[str, FinalPosition]]:
         """Return the exporters with their signals, and the last records of exporters that are only owed some.
 
         A given exporter gets every signal that a process requested for it, because a record is passed over only once.
         """
         last = self.requested.open_names() or self._last_names
-        names, last_wanted = dict(chosen(self._options.exporters, headers, last)), dict[str, LastWanted]()
+        names, final_positions = dict(chosen(self._options.exporters, headers, last)), dict[str, FinalPosition]()
         if self._options.exporters is None:
             for name, (signals, through) in self.requested.lagging().items():
                 if name not in names:
-                    status = self._processes.status_of(self.requested.asked_by.get(name, ""))
-                    names[name], last_wanted[name] = signals, LastWanted(through, status)
+                    status = self._processes.status_of(self.requested.requested_by.get(name, ""))
+                    names[name], final_positions[name] = signals, FinalPosition(through, status)
             if OTLP in self.requested.names:
                 names.setdefault(OTLP, self.requested.signals_of(OTLP) or SIGNALS)
-        for name in names.keys() - last_wanted.keys():
+        for name in names.keys() - final_positions.keys():
             names[name] = tuple(one for one in SIGNALS if one in {*names[name], *self.requested.signals_of(name)})
         if (
             self._options.webhook and names
@@ -138,7 +138,7 @@ class ExporterSelection:
             names.setdefault(WEBHOOK, _ALERTS)
         elif self._options.exporters is None and WEBHOOK not in self.requested.names:
             names.pop(WEBHOOK, None)  # an earlier bridge of the run had the address
-        return {name: signals for name, signals in names.items() if name not in self._options.discard}, last_wanted
+        return {name: signals for name, signals in names.items() if name not in self._options.discard}, final_positions
 
     def begin(self, header: SegmentHeader, *, alone: bool) -> None:
         """Store the requests of a process before any of its records is committed.
@@ -152,7 +152,7 @@ class ExporterSelection:
         """
         names = together([header])
         # Here and not only with the next choice: a short process may have ended by then, and its segments be deleted.
-        self.requested.note(names, all_read=alone, by=_last_to_ask([header]))
+        self.requested.note(names, all_read=alone, by=_last_requested_by([header]))
         self._workers.widen({name: signals for name, signals in names.items() if name not in self._options.discard})
         self._follow_others()
 
@@ -183,7 +183,7 @@ class ExporterSelection:
         self._others.follow(self._workers.names or chosen(self._options.exporters, headers, self._last_names))
 
 
-def _last_to_ask(headers: Iterable[SegmentHeader]) -> dict[str, str]:
+def _last_requested_by(headers: Iterable[SegmentHeader]) -> dict[str, str]:
     """Return for each exporter the process that was started last of those that request it."""
     ordered = sorted(headers, key=lambda header: header.started_unix_ns or header.created_unix_ns)
     return {name: header.instance_id for header in ordered for name in together([header])}

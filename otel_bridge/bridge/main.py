@@ -40,21 +40,21 @@ def main(argv: list[str]) -> int:
     try:
         options = BridgeOptions.read(environment(), _working_folder(path))
     except ConfigError as exc:
-        say(f"{path.name}: {exc}")
+        log_line(f"{path.name}: {exc}")
         return 2
     leader = [folder for folder in run_folders(path.parent) if folder.path == path]
     if len(argv) == 1 or not leader:
-        return _ServedFolders(path, options, lambda: leader, say).serve()
+        return _ServedFolders(path, options, lambda: leader, log_line).serve()
     companions = Companions(leader[0], argv[1])
     if not companions.take():
         return 0  # the bridge that has the lock finds the note of the run for which this one was started
 
-    def say_to_both(line: str) -> None:
-        say(line)
+    def log_to_both(line: str) -> None:
+        log_line(line)
         companions.log(line)
 
     companions.delete_left()
-    service = _ServedFolders(path, options, companions.folders, say_to_both)
+    service = _ServedFolders(path, options, companions.folders, log_to_both)
     code = service.serve()
     while not service.stopped and companions.more_came():
         code = service.serve()
@@ -82,7 +82,7 @@ class _ServedFolders:
         """Serve until nothing is left to do; return the exit code."""
         name, log_line = self._path.name, self._log_line
         host = self._host = BridgeSupervisor(
-            self._path.parent, self._options, folders=self._folders, until_done=True, say=log_line
+            self._path.parent, self._options, folders=self._folders, until_done=True, log_line=log_line
         )
         log_line(f"{name}: the bridge {os.getpid()} begins")
         host.serve()
@@ -101,7 +101,7 @@ class _ServedFolders:
             self._host.request_stop(STOP_S)
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     """Write one line to the log."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     with contextlib.suppress(OSError, ValueError):

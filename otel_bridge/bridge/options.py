@@ -19,7 +19,7 @@ class BridgeOptions:
     """Holds the options of every run folder that one process serves: a plain value, with a field for each option.
 
     Attributes:
-        places: Environment in which exporters deliver.
+        exporter_env: Environment in which exporters deliver.
         exporters: Signal to exporters, as given by ``--exporters``; ``None``: the segments decide.
         discard: Exporters that never get the records that they lack (``drain --discard``).
         translation: Options of translation; the run's id is added.
@@ -27,7 +27,7 @@ class BridgeOptions:
         launcher: Whether the bridge is ``otel-bridge run``.
         closing: Whether nothing comes after the last living process (``drain``), so that waiting data is released at
             once.
-        takeover: Whether to ask another bridge of the folder to hand over, and to kill it when it does not.
+        takeover: Whether to request the folder from another bridge, and to kill it when it does not.
         handover_s: Seconds that a bridge may take to hand over before it is killed.
         exclusive: Whether the folder is on a shared file system.
         lazy: Whether segments are not read far ahead while every exporter of a run fails (a service under load).
@@ -38,7 +38,7 @@ class BridgeOptions:
         webhook: Whether alerts are also posted to the webhook.
     """
 
-    places: ExporterEnvironment
+    exporter_env: ExporterEnvironment
     exporters: Mapping[str, tuple[str, ...]] | None = None
     discard: tuple[str, ...] = ()
     translation: TranslationOptions = field(default_factory=TranslationOptions)
@@ -65,7 +65,7 @@ class BridgeOptions:
             ConfigError: A variable cannot be used.
         """
         return cls(
-            places=ExporterEnvironment(env, cwd, load),
+            exporter_env=ExporterEnvironment(env, cwd, load),
             translation=_translation(env),
             poll_s=settings.POLL_S.read(env),
             retry_after_exit_s=settings.RETRY_AFTER_EXIT_S.read(env),

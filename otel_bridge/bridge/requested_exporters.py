@@ -20,7 +20,7 @@ from otel_bridge.exporter import OTLP, SIGNALS
 from otel_bridge.records import Position
 
 REQUESTED: Final = "requested"
-ASKED_BY: Final = "asked_by"
+REQUESTED_BY: Final = "requested_by"
 GIVEN_UP: Final = "given_up"
 _OPEN: Final = -1
 """Represents the end of the ledger: a process that requests the signal may still append."""
@@ -50,13 +50,13 @@ class RequestedExporters:
 
     Attributes:
         given_up: Exporter to the records that it never gets.
-        asked_by: Exporter to the instance id of the process that requested it last.
+        requested_by: Exporter to the instance id of the process that requested it last.
     """
 
     def __init__(self, ledger: Ledger, view: LedgerView) -> None:
         self._ledger, self._view = ledger, view
         self._signals = cast("dict[str, dict[str, int]] | None", view.meta(REQUESTED)) or {}
-        self.asked_by = cast("dict[str, str] | None", view.meta(ASKED_BY)) or {}
+        self.requested_by = cast("dict[str, str] | None", view.meta(REQUESTED_BY)) or {}
         self._segments_given_up = 0
         stored = cast("dict[str, list[int]] | None", view.meta(GIVEN_UP)) or {}
         self.given_up: dict[str, DiscardedExporter] = {
@@ -79,16 +79,16 @@ class RequestedExporters:
         """
         if not named:
             return
-        if self.asked_by != (asked_by := {**self.asked_by, **by}):
-            self._ledger.set_meta(ASKED_BY, asked_by)
-            self.asked_by = asked_by
+        if self.requested_by != (requested_by := {**self.requested_by, **by}):
+            self._ledger.set_meta(REQUESTED_BY, requested_by)
+            self.requested_by = requested_by
         changed = {name: dict(signals) for name, signals in self._signals.items()}
         for name, signals in changed.items():
             for signal, through in signals.items():
                 if all_read and through == _OPEN and signal not in named.get(name, ()):
                     signals[signal] = self._ledger.position
-        for name, asked in named.items():
-            changed.setdefault(name, {}).update(dict.fromkeys(asked, _OPEN))
+        for name, requested in named.items():
+            changed.setdefault(name, {}).update(dict.fromkeys(requested, _OPEN))
         self._keep(changed)
 
     def signals_of(self, name: str) -> tuple[str, ...]:
@@ -158,12 +158,12 @@ class RequestedExporters:
         """
         found: dict[str, int] = {}
         for name in names:
-            asked = name in self._signals or any(item.exporter == name for item in self._view.destinations())
+            is_known = name in self._signals or any(item.exporter == name for item in self._view.destinations())
             if name == OTLP:
                 count = self._new_segments(segments())
             else:
-                count = self._give_up(name, self._ledger.position) if asked else 0
-            if asked and count:
+                count = self._give_up(name, self._ledger.position) if is_known else 0
+            if is_known and count:
                 before = self.given_up.get(name, DiscardedExporter())
                 self._put(name, DiscardedExporter(self._ledger.position, before.discarded + count, before.evicted))
                 found[name] = count
@@ -175,9 +175,9 @@ class RequestedExporters:
         """Return by exporter the records that it never gets, including those evicted from its destinations."""
         found = dict(self.given_up)
         for item in self._view.destinations():
-            if item.taken:
+            if item.evicted:
                 one = found.get(item.exporter, DiscardedExporter())
-                found[item.exporter] = replace(one, evicted=one.evicted + item.taken)
+                found[item.exporter] = replace(one, evicted=one.evicted + item.evicted)
         return found
 
     def evict(self, through: Position) -> list[str]:

@@ -39,7 +39,7 @@ class RunBridge:
         lease: The lease of the folder.
         shutdown: Shutdown requests of the run.
         pipeline: The parts of the run.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class RunBridge:
         lease: FolderLease,
         shutdown: ShutdownState,
         pipeline: RunPipeline,
-        say: Callable[[str], None],
+        log_line: Callable[[str], None],
     ) -> None:
         self.folder, self.options = folder, options
         self.lease, self.shutdown, self.pipeline = lease, shutdown, pipeline
         self.segments_read = SegmentsRead(folder, {})
-        self._requests = ControlRequests(folder, pipeline, shutdown, say)
+        self._requests = ControlRequests(folder, pipeline, shutdown, log_line)
         self._housekept_s = self._read_s = 0.0
 
     @classmethod
@@ -65,7 +65,7 @@ class RunBridge:
         options: BridgeOptions,
         *,
         wake: Callable[[], None],
-        say: Callable[[str], None],
+        log_line: Callable[[str], None],
         lock: RecordLock | None = None,
         fullness: Fullness | None = None,
     ) -> RunBridge:
@@ -75,7 +75,7 @@ class RunBridge:
             folder: The run folder.
             options: Options of the bridge.
             wake: Called from any thread after progress of a worker, because the report is due.
-            say: Takes one line for the log.
+            log_line: Takes one line for the log.
             lock: The folder's lock, if this process already holds it; released when opening fails.
             fullness: Measures the directory, if its runs share that.
 
@@ -84,14 +84,16 @@ class RunBridge:
             FormatVersionError: Another version wrote the folder.
             JournalError: The folder cannot be used.
         """
-        lease, shutdown = FolderLease.take(folder, options, say, lock=lock), ShutdownState(closing=options.closing)
+        lease, shutdown = FolderLease.take(folder, options, log_line, lock=lock), ShutdownState(closing=options.closing)
         try:
             fullness = fullness or fullness_of(folder, options)
-            pipeline = open_pipeline(folder, options, shutdown=shutdown, fullness=fullness, wake=wake, say=say)
+            pipeline = open_pipeline(
+                folder, options, shutdown=shutdown, fullness=fullness, wake=wake, log_line=log_line
+            )
         except BaseException:
             lease.release()
             raise
-        return cls(folder, options, lease=lease, shutdown=shutdown, pipeline=pipeline, say=say)
+        return cls(folder, options, lease=lease, shutdown=shutdown, pipeline=pipeline, log_line=log_line)
 
     @property
     def ledger(self) -> Ledger:
@@ -179,8 +181,8 @@ class RunBridge:
             self.reader.falls_behind()
             return True
         self.ledger.recent.forget(min(self.workers.written(), default=position))
-        late = not self.reader.caught_up and time.monotonic() - self._read_s < READ_AT_LEAST_S
-        return late and writers_saturated(self.workers, position)
+        is_late = not self.reader.caught_up and time.monotonic() - self._read_s < READ_AT_LEAST_S
+        return is_late and writers_saturated(self.workers, position)
 
     def notify(self, *, retry: bool = True) -> None:
         """Notify all workers; with *retry* they also retry failed work at once."""
@@ -207,13 +209,17 @@ class RunBridge:
                 now=now,
             )
 
-    def rest(self) -> Outcome:
+    def outcome(self) -> Outcome:
         """Return what is left to do."""
         if self.lease.lost:
             return Outcome.GONE
         if self._requests.handed_over:
             return Outcome.HANDED_OVER
-        if self._requests.unanswered or self._requests.retries_dead_letters or self.shutdown.asked is not None:
+        if (
+            self._requests.unanswered
+            or self._requests.retries_dead_letters
+            or self.shutdown.requested_status is not None
+        ):
             return Outcome.BUSY
         if not self.reader.caught_up or self.shutdown.waits_for(self.processes) or not self._run_ended():
             return Outcome.BUSY
@@ -227,7 +233,7 @@ class RunBridge:
         position = self.ledger.position
         return RunStatus(
             run_id=self.folder.run_id,
-            rest=self.rest(),
+            outcome=self.outcome(),
             living=len(self.processes.living()),
             unread=not self.reader.caught_up,
             status=self.reader.translator.status(),
@@ -257,20 +263,20 @@ class RunBridge:
         """Return whether all is delivered, and whether what is not is parked."""
         if not self.pipeline.selection.chosen:
             return False, False
-        return self.workers.rest(self.ledger.position, self.options.retry_after_exit_s)
+        return self.workers.delivery_state(self.ledger.position, self.options.retry_after_exit_s)
 
     def _housekeeping(self) -> None:
         now_ns = time.time_ns()
-        self.lease.beat()
-        if self.processes.look(now_ns):
+        self.lease.heartbeat()
+        if self.processes.check(now_ns):
             self.pipeline.report.set_due()
         if self.pipeline.selection.choose(all_read=self.reader.caught_up):
             self.pipeline.report.set_due()
         self.workers.follow_name(self.pipeline.describe.brief(self.reader.state.get("run")))
         self._requests.retry_dead_letters()
         if OTLP in self.workers.names:
-            self.processes.sign(now_ns)
-        if self.pipeline.system.look([] if self.shutdown.closing else self.processes.living()):
+            self.processes.heartbeat(now_ns)
+        if self.pipeline.system.measure_if_due([] if self.shutdown.closing else self.processes.living()):
             self.reader.discover_segments(now=True)
         self._free()  # before more is released, which might fail on a full disk
         self._release_waiting()
@@ -284,7 +290,7 @@ class RunBridge:
         """Release waiting data, when it is due."""
         if self.reader.caught_up and self.shutdown.due(self.processes):
             # A service that shuts down ends no run: the next service continues with its producers.
-            if self.reader.close_translation(self.shutdown.asked, over=self.shutdown.closing):
+            if self.reader.close_translation(self.shutdown.requested_status, over=self.shutdown.closing):
                 self.workers.notify()
             self.shutdown.done()
 
@@ -314,8 +320,8 @@ class RunBridge:
                 self.pipeline.report.set_due()
                 self.write_report(now=True)
                 # A request that cannot be carried out now is deleted: it would open the run again and again.
-                self._requests.delete_done(all_of=self.rest() is not Outcome.BUSY)
-            if self.rest() is Outcome.DONE:
+                self._requests.delete_done(all_of=self.outcome() is not Outcome.BUSY)
+            if self.outcome() is Outcome.DONE:
                 self.pipeline.retention.free_all(self.processes.own_id)
             if not self.lease.lost:
                 with contextlib.suppress(JournalError):

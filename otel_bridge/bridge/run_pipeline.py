@@ -76,7 +76,7 @@ def open_pipeline(
     shutdown: ShutdownState,
     fullness: Fullness,
     wake: Callable[[], None],
-    say: Callable[[str], None],
+    log_line: Callable[[str], None],
 ) -> RunPipeline:
     """Build the parts of one run; each is given only parts that exist by then.
 
@@ -86,18 +86,20 @@ def open_pipeline(
         shutdown: Shutdown requests of the run.
         fullness: Measures the directory.
         wake: Called from any thread after progress of an exporter, because the report is due.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
 
     Raises:
         FormatVersionError: Another version wrote the ledger.
         JournalError: The folder cannot be used.
     """
     with contextlib.ExitStack() as closing:
-        ledger = closing.enter_context(contextlib.closing(_open_ledger(folder, options, say)))
+        ledger = closing.enter_context(contextlib.closing(_open_ledger(folder, options, log_line)))
         view = closing.enter_context(contextlib.closing(ledger.view()))
-        others, describe = OtherTracePolicy(say), RunDescription(folder, local=options.local)
+        others, describe = OtherTracePolicy(log_line), RunDescription(folder, local=options.local)
         reader = closing.enter_context(
-            contextlib.closing(SegmentReader(folder, ledger, options.of_run(folder.run_id), others=others, say=say))
+            contextlib.closing(
+                SegmentReader(folder, ledger, options.of_run(folder.run_id), others=others, log_line=log_line)
+            )
         )
         report = closing.enter_context(
             contextlib.closing(ReportWriter(folder, ledger, reader, describe, launcher=options.launcher))
@@ -108,18 +110,20 @@ def open_pipeline(
         processes = ProcessMonitor(folder, reader, own, liveness_timeout_ns=timeout_ns)
         content = _content_limits(options, ledger, view)
         workers = ExporterSet(
-            ledger, _WorkerFactory(folder, options, ledger, reader, describe, content, shutdown, report, wake, say), say
+            ledger,
+            _WorkerFactory(folder, options, ledger, reader, describe, content, shutdown, report, wake, log_line),
+            log_line,
         )
         selection = ExporterSelection(
             ledger, options, view=view, processes=processes, workers=workers, others=others,
-            not_forwarded=lambda: not_forwarded(reader, view.sources()), say=say,
+            not_forwarded=lambda: not_forwarded(reader, view.sources()), log_line=log_line,
         )  # fmt: skip
         eviction = Eviction(
-            fullness, ledger, view, workers, selection.requested, evicted=partial(_evicted, folder, report, say)
+            fullness, ledger, view, workers, selection.requested, evicted=partial(_evicted, folder, report, log_line)
         )
         retention = FolderRetention(
             folder, options, ledger=ledger, view=view, reader=reader, workers=workers, selection=selection,
-            eviction=eviction, say=say,
+            eviction=eviction, log_line=log_line,
         )  # fmt: skip
         return RunPipeline(
             ledger, reader, processes, system, describe, content, workers, selection, report, retention,
@@ -140,7 +144,7 @@ class _WorkerFactory:
     shutdown: ShutdownState
     report: ReportWriter
     wake: Callable[[], None]
-    say: Callable[[str], None]
+    log_line: Callable[[str], None]
 
     def __call__(self, name: str, destination: Mapping[str, str], requests: DeliveryRequests) -> ExporterWorker:
         """Return the worker of exporter *name*, not yet started."""
@@ -149,9 +153,9 @@ class _WorkerFactory:
         context = DeliveryContext(
             name,
             self.ledger,
-            resolve=partial(self.options.places.resolve, name, destination),
+            resolve=partial(self.options.exporter_env.resolve, name, destination),
             describe=self.describe,
-            say=self.say,
+            log_line=self.log_line,
             limit=partial(self.content.of, name),
             more_comes=self._more_comes,
         )
@@ -164,9 +168,9 @@ class _WorkerFactory:
         return Forwarder(
             self.folder,
             self.ledger,
-            self.options.places.env,
+            self.options.exporter_env.env,
             every_process=self.options.exporters is not None,
-            say=self.say,
+            log_line=self.log_line,
             progressed=self._progressed,
         )
 
@@ -178,19 +182,19 @@ class _WorkerFactory:
         self.wake()
 
 
-def _evicted(folder: RunFolder, report: ReportWriter, say: Callable[[str], None], what: str) -> None:
-    say(f"{folder.base} is near its limit: {what}")
+def _evicted(folder: RunFolder, report: ReportWriter, log_line: Callable[[str], None], what: str) -> None:
+    log_line(f"{folder.base} is near its limit: {what}")
     report.set_due()
 
 
-def _open_ledger(folder: RunFolder, options: BridgeOptions, say: Callable[[str], None]) -> Ledger:
+def _open_ledger(folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]) -> Ledger:
     shared = options.exclusive or network_file_system(folder.path) is not None
     ledger, aside = open_or_rebuild(folder.ledger_path, exclusive=shared)
     if aside is not None:
-        say(f"{folder.ledger_path} was damaged and renamed to {aside}, the remaining segments are read again")
+        log_line(f"{folder.ledger_path} was damaged and renamed to {aside}, the remaining segments are read again")
     return ledger
 
 
 def _content_limits(options: BridgeOptions, ledger: Ledger, view: LedgerView) -> ContentLimits:
     kept = cast("Mapping[str, str] | None", view.meta("message_content")) or {}
-    return ContentLimits(options.places.env, kept, store=lambda modes: ledger.set_meta("message_content", modes))
+    return ContentLimits(options.exporter_env.env, kept, store=lambda modes: ledger.set_meta("message_content", modes))

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.active_runs import CLOSE_S, ActiveRuns
-from otel_bridge.bridge.serving.heartbeat import Heartbeat
 from otel_bridge.bridge.serving.run_outcome import RunStatus
-from otel_bridge.bridge.serving.wakeup import Wakeup
+from otel_bridge.bridge.serving.stall_watch import StallWatch
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.records import Status
 from otel_bridge.text.printable import shown
@@ -53,6 +53,37 @@ class SupervisorState:
     longest_wait_s: float
     heartbeat_age_s: float
     failures: int
+
+
+class Wakeup:
+    """Wakes one sleeping thread, from any thread and from a signal handler that interrupts that very thread.
+
+    ``threading.Event`` would block forever. A handler that sets it while its own thread is inside ``wait`` needs a lock
+    that this thread holds. ``SimpleQueue.put`` is reentrant (Python documentation, ``queue``).
+    """
+
+    def __init__(self) -> None:
+        self._notified: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """Wake the sleeper; further calls have no effect until it has woken."""
+        if self._notified.empty():
+            self._notified.put(None)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Sleep until `set` is called, for at most *timeout_s*; return whether it was, and clear that."""
+        try:
+            self._notified.get(timeout=timeout_s)
+        except Empty:
+            return False
+        self.clear()
+        return True
+
+    def clear(self) -> None:
+        """Forget earlier calls of `set`."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._notified.get_nowait()
 
 
 class _Snapshots:
@@ -102,7 +133,7 @@ class BridgeSupervisor:
         options: Options of their bridge.
         folders: Lists the folders to serve; by default all below *base*.
         until_done: Whether to end by itself when no folder has anything left to do (the plain bridge, ``drain``).
-        say: Takes one line for the log, from any thread.
+        log_line: Takes one line for the log, from any thread.
     """
 
     def __init__(
@@ -112,19 +143,19 @@ class BridgeSupervisor:
         *,
         folders: Callable[[], Iterable[RunFolder]] | None = None,
         until_done: bool = False,
-        say: Callable[[str], None] = lambda _: None,
+        log_line: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._options = options
-        self._until_done, self._print = until_done, say
+        self._until_done, self._print = until_done, log_line
         self._wake = Wakeup()
-        self._heartbeat = Heartbeat(options.stall_s, self._say)
+        self._stall_watch = StallWatch(options.stall_s, self._log_line)
         self._runs = ActiveRuns(
             folders or (lambda: run_folders(base)),
             options,
             until_done=until_done,
             wake=self._wake.set,
-            say=self._say,
-            heartbeat=self._heartbeat,
+            log_line=self._log_line,
+            stall_watch=self._stall_watch,
         )
         self._requests: deque[Callable[[], None]] = deque()
         self._stop_by_s: float | None = None
@@ -210,7 +241,7 @@ class BridgeSupervisor:
 
         May be called by any thread.
         """
-        reasons = [] if self._stop_by_s is not None else self._heartbeat.warnings()
+        reasons = [] if self._stop_by_s is not None else self._stall_watch.warnings()
         rotation = self._runs.rotation
         wait_s = rotation.longest_wait_s()
         if rotation.limited and wait_s > self._options.stall_s:
@@ -227,8 +258,8 @@ class BridgeSupervisor:
             runs_open=len(self._runs),
             runs_waiting=len(rotation.waiting),
             longest_wait_s=rotation.longest_wait_s(),
-            heartbeat_age_s=self._heartbeat.age_s(),
-            failures=self._heartbeat.failures + self._runs.failures.count,
+            heartbeat_age_s=self._stall_watch.age_s(),
+            failures=self._stall_watch.failures + self._runs.failures.count,
         )
 
     # --- the thread ---------------------------------------------------------------------------------------------------
@@ -241,10 +272,10 @@ class BridgeSupervisor:
                     more = self._round(more)
                     if self._until_done and self._runs.nothing_left():
                         break
-                    self._heartbeat.round_done()
+                    self._stall_watch.round_done()
                     pause_s = 0.0 if more else self._pace.wait_s()
                 except Exception as exc:  # noqa: BLE001  # no error may end the only thread that reads
-                    more, pause_s = False, self._heartbeat.round_failed(exc)
+                    more, pause_s = False, self._stall_watch.round_failed(exc)
                 if pause_s:
                     self._wake.wait(pause_s)
                 self._wake.clear()
@@ -252,7 +283,7 @@ class BridgeSupervisor:
             self._end()
 
     def _round(self, more: bool) -> bool:
-        self._heartbeat.beat()
+        self._stall_watch.record()
         while self._requests:
             self._requests.popleft()()
             more = True
@@ -272,9 +303,9 @@ class BridgeSupervisor:
             self._runs.close_all(deadline_s)
             self._snapshots.take(self._runs)
         except Exception as exc:  # noqa: BLE001  # callers that wait for the end must be woken
-            self._say(f"the shutdown failed: {type(exc).__name__}: {exc}")
+            self._log_line(f"the shutdown failed: {type(exc).__name__}: {exc}")
         finally:
-            self._heartbeat.end()
+            self._stall_watch.end()
             self._ended.set()
 
     def _request(self, request: Callable[[], None]) -> None:
@@ -287,6 +318,6 @@ class BridgeSupervisor:
             self._snapshots.take(self._runs)
         answer.append(idle)
 
-    def _say(self, line: str) -> None:
+    def _log_line(self, line: str) -> None:
         with contextlib.suppress(Exception):  # a log that cannot be written must not end the thread
             self._print(shown(line))

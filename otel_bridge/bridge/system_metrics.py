@@ -45,7 +45,7 @@ class SystemMetrics:
         self._asked: tuple[float, Mapping[int, str]] = (0.0, {})
         self._stop: threading.Event | None = None
 
-    def look(self, living: Iterable[SegmentHeader]) -> bool:
+    def measure_if_due(self, living: Iterable[SegmentHeader]) -> bool:
         """Begin or stop as the *living* processes request; append measured values, and return whether there were any.
 
         Raises:
@@ -110,8 +110,6 @@ def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
 
 
-# Measures what a machine and the processes of a job use at present.
-#
 # Values of the machine come from OpenTelemetry's system-metrics instrumentation if the extra ``system`` is installed,
 # else from psutil, which has fewer. GPUs are measured by NVML if there are any, processes by psutil. Utilizations are
 # shares (0 to 1) since the last measurement, averaged over all CPUs. Sizes are bytes. I/O is counted since the

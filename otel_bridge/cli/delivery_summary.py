@@ -77,7 +77,7 @@ def undelivered(run: RunStatus, hanging: Collection[str] = ()) -> list[str]:
 
     Records that a *hanging* exporter wrote count as undelivered until it confirms them.
     """
-    if run.rest is Outcome.GONE or run.reason:
+    if run.outcome is Outcome.GONE or run.reason:
         return [run.reason] if run.reason else []
     lines = ["not everything is read yet"] if run.unread else []
     lines += filter(None, (_waiting(run, name, hanging) for name in run.exporters))

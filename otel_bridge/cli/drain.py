@@ -164,7 +164,7 @@ def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str] = ()
         return 1
     collect_less_often()
     how = dataclasses.replace(_options(folder, exporters), discard=tuple(discard))
-    host = BridgeSupervisor(path.parent, how, folders=lambda: found, until_done=True, say=_notify)
+    host = BridgeSupervisor(path.parent, how, folders=lambda: found, until_done=True, log_line=_notify)
 
     def stop(_number: int, _frame: object) -> None:
         host.request_stop(_STOP_S)
@@ -193,7 +193,7 @@ def _options(folder: RunFolder, exporters: Sequence[str]) -> BridgeOptions:
     given = _given(exporters, env, cwd)
     return dataclasses.replace(
         read,
-        places=dataclasses.replace(read.places, from_segments=True),
+        exporter_env=dataclasses.replace(read.exporter_env, from_segments=True),
         exporters=given,
         closing=True,
         takeover=True,
@@ -213,7 +213,7 @@ def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
     """Wait until delivery is complete, or cannot continue now, or only live processes keep the run open."""
     while not host.wait(1.0):
         remaining = host.progress().get(folder.run_id)
-        if remaining is None or remaining.rest is not Outcome.BUSY or remaining.unread or not remaining.living:
+        if remaining is None or remaining.outcome is not Outcome.BUSY or remaining.unread or not remaining.living:
             continue
         if all(one.state == "blocked" or one.has_all(remaining.position) for one in remaining.exporters.values()):
             return remaining

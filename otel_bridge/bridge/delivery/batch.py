@@ -209,7 +209,7 @@ class DeadLetterQueue:
     """
 
     def __init__(self, context: DeliveryContext, requests: DeliveryRequests) -> None:
-        self._ledger, self._say, self._requests = context.ledger, context.say, requests
+        self._ledger, self._log_line, self._requests = context.ledger, context.log_line, requests
         self._batch: DeadLetterBatch | None = None
         self._owed_end: End | None = None
 
@@ -263,7 +263,7 @@ class DeadLetterQueue:
                 return replace(codec.decode(found[0].kind, found[0].data, 0), position=at.written)
             except InvalidRecordError as exc:
                 obstacle = str(exc)
-        self._say(f"{at.exporter}: dead letter {number} cannot be tried again: {obstacle}")
+        self._log_line(f"{at.exporter}: dead letter {number} cannot be tried again: {obstacle}")
         return None
 
 

@@ -1,4 +1,4 @@
-"""Types by which the bridge and one exporter's delivery meet: what it is given, what is requested of it, what it shows.
+"""Defines what one exporter's delivery is given, what other threads request of it, and the progress that it shows.
 
 How records are delivered is in four modules, from top to bottom: `delivery`, `writer_session`, `retry`, `batch`.
 """
@@ -42,7 +42,7 @@ class DeliveryContext:
         ledger: The run's ledger.
         resolve: Returns the exporter and its settings; raises `ConfigError`.
         describe: Describes the run.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
         limit: Returns the most characters that a text may have for this exporter.
         more_comes: Returns whether more records are about to come at once, so that the writer may not pause.
     """
@@ -51,13 +51,13 @@ class DeliveryContext:
     ledger: Ledger
     resolve: Callable[[], tuple[Exporter, ExporterSettings]]
     describe: Describe
-    say: Callable[[str], None]
+    log_line: Callable[[str], None]
     limit: Callable[[], Limit] = unlimited
     more_comes: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True)
-class LastWanted:
+class FinalPosition:
     """Describes where the records of an exporter end that no process requests any more.
 
     Attributes:
@@ -72,17 +72,17 @@ class LastWanted:
 class DeliveryRequests:
     """Holds what other threads request of one exporter's delivery. Thread-safe.
 
-    `signals`, `last_wanted` and `dead_letters` hold until they are replaced or done, and the delivery reads them
+    `signals`, `final_position` and `dead_letters` hold until they are replaced or done, and the delivery reads them
     whenever it decides something. `take` returns the requests that are carried out once, before the next step.
 
     Args:
         signals: Signals that the exporter is named for.
-        last_wanted: Its last record, if no process requests it any more; ``None`` while a process requests it.
+        final_position: Its last record, if no process requests it any more; ``None`` while a process requests it.
     """
 
-    def __init__(self, signals: Sequence[str], last_wanted: LastWanted | None = None) -> None:
+    def __init__(self, signals: Sequence[str], final_position: FinalPosition | None = None) -> None:
         self._lock = threading.Lock()
-        self._signals, self._last_wanted = signals, last_wanted
+        self._signals, self._last_wanted = signals, final_position
         self._dead_letters: list[int] = []
         self._skip_through: Position | None = None
         self._reopen = False
@@ -94,7 +94,7 @@ class DeliveryRequests:
             return self._signals
 
     @property
-    def last_wanted(self) -> LastWanted | None:
+    def final_position(self) -> FinalPosition | None:
         """Return the last record to deliver, where the tracker's run ends; ``None`` to deliver all."""
         with self._lock:
             return self._last_wanted
@@ -110,7 +110,7 @@ class DeliveryRequests:
         with self._lock:
             self._signals = signals
 
-    def stop_at(self, last: LastWanted | None) -> bool:
+    def stop_at(self, last: FinalPosition | None) -> bool:
         """Deliver records up to *last* only, or all when it is ``None``; return whether that is a change."""
         with self._lock:
             changed, self._last_wanted = self._last_wanted != last, last
@@ -156,7 +156,7 @@ class Progress:
         found: One line about what the tracker already held of the run at the first open; empty for nothing.
         backlog: Size of the work that its writer deferred.
         settled: Whether its tracker's run has ended or was never opened.
-        last_wanted: Position of the last record for it; ``None`` when there is no last one.
+        final_position: Position of the last record for it; ``None`` when there is no last one.
     """
 
     exporter: str
@@ -170,7 +170,7 @@ class Progress:
     rows: int = 0
     rollouts: int = 0
     dead_letters: int = 0
-    taken: int = 0
+    evicted: int = 0
     failing_since_s: float | None = None
     resolved: bool = False
     settings: ExporterSettings | None = None
@@ -178,11 +178,11 @@ class Progress:
     found: str = ""
     backlog: int = 0
     settled: bool = False
-    last_wanted: Position | None = None
+    final_position: Position | None = None
 
     def lacks(self, position: Position) -> int:
         """Return the number of records up to *position* that the exporter still has to write."""
-        last = position if self.last_wanted is None else min(position, self.last_wanted)
+        last = position if self.final_position is None else min(position, self.final_position)
         return max(last - self.written, 0)
 
     def has_all(self, position: Position) -> bool:
@@ -190,4 +190,4 @@ class Progress:
 
         Without further records, the end of the tracker's run settles records in doubt; otherwise a later record does.
         """
-        return not self.lacks(position) and (self.settled or self.last_wanted is None)
+        return not self.lacks(position) and (self.settled or self.final_position is None)

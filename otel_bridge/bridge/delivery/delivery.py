@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from otel_bridge.bridge.delivery.batch import Batch, DeadLetterBatch, DeadLetterQueue, calls_of, kinds_of, needs_writer
-from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests, LastWanted, Progress
+from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests, FinalPosition, Progress
 from otel_bridge.bridge.delivery.retry import DeliveryPosition, RetryPolicy
 from otel_bridge.bridge.delivery.writer_session import OpenWriter, WriterSession
 from otel_bridge.bridge.ledger.queries import RecordPage
@@ -200,7 +200,7 @@ class Delivery:
 
     def _fetch(self, at: Destination, exporter: Exporter) -> Batch:
         """Read the next batch; records that need no writer are passed over while none is open."""
-        known, more_comes, wanted = self._ledger.position, self._context.more_comes(), self.requests.last_wanted
+        known, more_comes, wanted = self._ledger.position, self._context.more_comes(), self.requests.final_position
         batch = self._read(at, exporter, wanted)
         for position, kind, data, reason in batch.broken:
             self._position.dead_letter(position, kind, data, record_id="", reason=reason)
@@ -222,7 +222,7 @@ class Delivery:
             owed_end=end is not None and not end.id,
         )
 
-    def _read(self, at: Destination, exporter: Exporter, wanted: LastWanted | None) -> RecordPage:
+    def _read(self, at: Destination, exporter: Exporter, wanted: FinalPosition | None) -> RecordPage:
         """Return the next records, of the signals that are named after the read."""
         while True:
             kinds = self._kinds
@@ -250,7 +250,7 @@ class Delivery:
 
     def _is_over(self, batch: Batch, end: End) -> bool:
         """Return whether no record for the exporter follows the end of *batch*; a later record cancels the end."""
-        wanted = self.requests.last_wanted
+        wanted = self.requests.final_position
         if wanted is not None:
             return end.position >= wanted.position
         return not batch.owed_end and self._ledger.position <= end.position
@@ -259,7 +259,7 @@ class Delivery:
         try:
             opened.writer.end(end.status)
         except PermanentError as exc:
-            self._context.say(f"{self._context.name}: the end of the run is refused for good: {exc}")
+            self._context.log_line(f"{self._context.name}: the end of the run is refused for good: {exc}")
         self._position.count_left_out(opened.newly_left_out())
         ended = dataclasses.replace(self._position.now, ended=end.position, end_status=end.status)
         self._position.save(ended)
@@ -284,7 +284,7 @@ class Delivery:
 
     def _has_more(self) -> bool:
         """Return whether records, dead letters or deferred work are left; do some of the deferred work."""
-        position, wanted = self._ledger.position, self.requests.last_wanted
+        position, wanted = self._ledger.position, self.requests.final_position
         last = position if wanted is None else min(position, wanted.position)
         if self.dead_letters.waiting or last > self._position.now.written:
             return True
@@ -355,7 +355,7 @@ class Delivery:
         self._advance(batch.through if batch.end is None else batch.end.position - 1, batch)
 
 
-def _end_of(batch: RecordPage, wanted: LastWanted | None) -> End | None:
+def _end_of(batch: RecordPage, wanted: FinalPosition | None) -> End | None:
     """Return the end that closes *batch*; a later record for the exporter cancels the end."""
     last = batch.records[-1] if batch.records else None
     known = batch.last if wanted is None else max(wanted.position, batch.through)

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from otel_bridge.bridge.delivery.context import DeliveryRequests, LastWanted, Names, Progress
+from otel_bridge.bridge.delivery.context import DeliveryRequests, FinalPosition, Names, Progress
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, WEBHOOK, RunInfo
 from otel_bridge.records import Position
 
 _NOWHERE: Final[Mapping[str, str]] = {}
-_WITHOUT_LAST: Final[Mapping[str, LastWanted]] = {}
+_WITHOUT_FINAL: Final[Mapping[str, FinalPosition]] = {}
 
 
 class CreateWorker(Protocol):
@@ -36,12 +36,12 @@ class ExporterSet:
     Args:
         ledger: The run's ledger.
         create: Creates the worker of an exporter, not yet started.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
     """
 
-    def __init__(self, ledger: Ledger, create: CreateWorker, say: Callable[[str], None]) -> None:
+    def __init__(self, ledger: Ledger, create: CreateWorker, log_line: Callable[[str], None]) -> None:
         self.by_name: dict[str, ExporterWorker] = {}
-        self._ledger, self._create, self._say = ledger, create, say
+        self._ledger, self._create, self._log_line = ledger, create, log_line
         self._names: Names = {}
         self._leaving: list[ExporterWorker] = []
         self._marked = frozenset[int](), frozenset[str]()
@@ -56,17 +56,17 @@ class ExporterSet:
         self,
         names: Names,
         named: Mapping[str, Mapping[str, str]],
-        last_wanted: Mapping[str, LastWanted] = _WITHOUT_LAST,
+        final_positions: Mapping[str, FinalPosition] = _WITHOUT_FINAL,
     ) -> bool:
         """Start and stop workers so that they are those of *names*; return whether anything changed.
 
         Args:
             names: Exporter to signals.
             named: Exporter to the destination that the run's processes name for it.
-            last_wanted: Exporter to where its records end, if no process requests it any more.
+            final_positions: Exporter to where its records end, if no process requests it any more.
         """
         for name, worker in self.by_name.items():
-            worker.stop_at(last_wanted.get(name))
+            worker.stop_at(final_positions.get(name))
         self._leaving = [worker for worker in self._leaving if not worker.join(0.0)]
         if names == self._names:
             return False
@@ -77,7 +77,7 @@ class ExporterSet:
             self._leaving.append(worker)
         for name, signals in names.items():
             if name not in self.by_name:
-                requests = DeliveryRequests(signals, last_wanted.get(name))
+                requests = DeliveryRequests(signals, final_positions.get(name))
                 worker = self._create(name, named.get(name, _NOWHERE), requests)
                 worker.start()
                 self.by_name[name] = worker
@@ -113,7 +113,7 @@ class ExporterSet:
             if name in self.by_name:
                 self.by_name[name].retry_dead_letters(ids)
             else:
-                self._say(f"{name} is not among the run's exporters: its dead letters stay as they are")
+                self._log_line(f"{name} is not among the run's exporters: its dead letters stay as they are")
 
     def mark_named(self) -> None:
         """Mark in the ledger which destinations the run has now, if that changed.
@@ -131,7 +131,7 @@ class ExporterSet:
         """Return whether any exporter's destination is still unknown."""
         return any(not worker.progress.resolved for name, worker in self.by_name.items() if name != OTLP)
 
-    def rest(self, position: Position, retry_after_exit_s: float) -> tuple[bool, bool]:
+    def delivery_state(self, position: Position, retry_after_exit_s: float) -> tuple[bool, bool]:
         """Return whether all is delivered, and whether every exporter that lacks records is parked."""
         workers = self.by_name.values()
         left = [

@@ -49,7 +49,7 @@ class RetryPolicy:
     """
 
     def __init__(self, context: DeliveryContext, position: DeliveryPosition) -> None:
-        self._name, self._position, self._say = context.name, position, context.say
+        self._name, self._position, self._log_line = context.name, position, context.log_line
         self._backoff = Backoff()
         self._strange = self._unexpected_dead_letters = 0
 
@@ -68,7 +68,7 @@ class RetryPolicy:
         help_ = exc.help if isinstance(exc, BlockedError) else ""
         shown = self._position.progress
         if shown.state != "blocked" or shown.reason != str(exc):
-            self._say(f"{self._name} is blocked: {exc}" + (f"; {help_}" if help_ else ""))
+            self._log_line(f"{self._name} is blocked: {exc}" + (f"; {help_}" if help_ else ""))
         self._position.show("blocked", reason=str(exc), help_=help_)
         return BLOCKED_S
 
@@ -81,7 +81,7 @@ class RetryPolicy:
             self._strange += 1
         wait = self._backoff.failed(retry_after_s)
         if self._backoff.failures in {1, _REOPEN_AFTER}:
-            self._say(f"{self._name}: not written, tried again: {reason}")
+            self._log_line(f"{self._name}: not written, tried again: {reason}")
         self._position.show("retrying", reason=reason)
         return wait
 
@@ -156,7 +156,7 @@ class DeliveryPosition:
     def __init__(self, context: DeliveryContext) -> None:
         self.progress = Progress(context.name)
         self.at: Destination | None = None
-        self._name, self._ledger, self._say = context.name, context.ledger, context.say
+        self._name, self._ledger, self._log_line = context.name, context.ledger, context.log_line
         self._settings: ExporterSettings | None = None
         self._found = ""
 
@@ -234,13 +234,13 @@ class DeliveryPosition:
         at, reason = self.now, redact_text(reason)
         self._ledger.dead_letter(DeadLetter(at.id, position, kind, record_id, reason, time.time_ns(), data))
         self.at = dataclasses.replace(at, dead_letters=at.dead_letters + 1)
-        self._say(f"{self._name}: record {record_id or position} is refused for good and set aside: {reason}")
+        self._log_line(f"{self._name}: record {record_id or position} is refused for good and set aside: {reason}")
 
     def found(self, what: str) -> None:
         """Store and log what the tracker already held of the run when its writer was opened; empty for nothing new."""
         if what:
             self._found = what
-            self._say(f"{self._name}: {what}")
+            self._log_line(f"{self._name}: {what}")
 
     def backlog(self, count: int) -> None:
         """Store the size of the work that the writer deferred."""
@@ -265,6 +265,6 @@ class DeliveryPosition:
         self.progress = Progress(
             self._name, state, reason, help_, url=at.url, destination=destination_of(self._settings),
             written=at.written, durable=at.durable, rows=at.rows, rollouts=at.rollouts, dead_letters=at.dead_letters,
-            taken=at.taken, failing_since_s=since, resolved=True, settings=self._settings, found=self._found,
+            evicted=at.evicted, failing_since_s=since, resolved=True, settings=self._settings, found=self._found,
             backlog=at.backlog, settled=at.settled,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from otel_bridge.bridge.delivery.context import LastWanted, Progress
+from otel_bridge.bridge.delivery.context import FinalPosition, Progress
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.records import Position
 
@@ -41,7 +41,7 @@ class ExporterWorker(Protocol):
         """Deliver these signals from now on."""
         ...
 
-    def stop_at(self, last: LastWanted | None) -> None:
+    def stop_at(self, last: FinalPosition | None) -> None:
         """Deliver records up to *last* only, and end the tracker's run there; ``None`` for all."""
         ...
 
@@ -91,9 +91,9 @@ class DeliveryWorker:
     @property
     def progress(self) -> Progress:
         """Return the progress of the exporter."""
-        last = self._delivery.requests.last_wanted
+        last = self._delivery.requests.final_position
         found = self._delivery.progress
-        return found if last is None else replace(found, last_wanted=last.position)
+        return found if last is None else replace(found, final_position=last.position)
 
     @property
     def destination_id(self) -> int | None:
@@ -121,7 +121,7 @@ class DeliveryWorker:
         self._delivery.requests.set_signals(signals)
         self._thread.notify(retry=True)
 
-    def stop_at(self, last: LastWanted | None) -> None:
+    def stop_at(self, last: FinalPosition | None) -> None:
         """Deliver records up to *last* only, and end the tracker's run there; ``None`` for all."""
         if self._delivery.requests.stop_at(last):
             self._thread.notify(retry=True)

@@ -1,6 +1,6 @@
 """Holds the writer of one exporter from its open to its close.
 
-The session gives the writer configs and records, and asks the writer what is durable.
+The session gives the writer configs and records, and queries what is durable.
 
 The result of each call is one of three: written, refused for good, or to be retried. When a call fails, its written
 records count and the others stay in the batch. For the exporter's own thread.
@@ -66,7 +66,7 @@ class WriterSession:
         self, context: DeliveryContext, position: DeliveryPosition, retry: RetryPolicy, view: LedgerView
     ) -> None:
         self._name, self._ledger, self._describe = context.name, context.ledger, context.describe
-        self._say, self._view, self._position, self._retry = context.say, view, position, retry
+        self._log_line, self._view, self._position, self._retry = context.log_line, view, position, retry
         self.throttle = Throttle()
         self._names: tuple[str, str] | None = None
         self.opened: OpenWriter | None = None
@@ -123,14 +123,14 @@ class WriterSession:
         degraded = degraded_of(writer)
         for sentence in degraded:
             if sentence not in known:
-                self._say(f"{self._name}: {sentence}")
+                self._log_line(f"{self._name}: {sentence}")
         return degraded
 
     def _give(self, what: str, call: Callable[[], None]) -> None:
         try:
             call()
         except PermanentError as exc:
-            self._say(f"{self._name}: {what} is refused for good: {exc}")
+            self._log_line(f"{self._name}: {what} is refused for good: {exc}")
 
     def write(self, opened: OpenWriter, batch: Batch, *, ordered: bool) -> None:
         """Make the next call of *batch*.
@@ -252,7 +252,7 @@ class WriterSession:
             try:
                 opened.writer.close()
             except Exception as exc:  # noqa: BLE001  # the writer is released in any case
-                self._say(f"{self._name}: closing its writer failed: {exc}")
+                self._log_line(f"{self._name}: closing its writer failed: {exc}")
                 return True
         return False
 
@@ -296,7 +296,7 @@ class OpenWriter:
         self.reports_durable = True
 
     def queried(self, now_s: float) -> None:
-        """Store when the writer was last asked what is durable."""
+        """Store when the writer was last queried about what is durable."""
         self.queried_s = now_s
 
     def caught_up(self) -> bool:

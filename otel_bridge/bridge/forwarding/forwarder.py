@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from otel_bridge.bridge.delivery.context import LastWanted, Progress
+from otel_bridge.bridge.delivery.context import FinalPosition, Progress
 from otel_bridge.bridge.delivery.retry import Backoff
 from otel_bridge.bridge.delivery.worker import DeliveryThread
 from otel_bridge.bridge.forwarding.requests import bodies
@@ -72,7 +72,7 @@ class Forwarder:
         ledger: Stores how far each process is forwarded.
         env: Environment with the standard ``OTEL_EXPORTER_OTLP_*`` variables.
         every_process: Whether to forward all processes, whatever exporters their segments name.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
         progressed: Called on the thread after each step that changed something; must be quick.
     """
 
@@ -85,15 +85,15 @@ class Forwarder:
         env: Mapping[str, str],
         *,
         every_process: bool,
-        say: Callable[[str], None],
+        log_line: Callable[[str], None],
         progressed: Callable[[], None],
     ) -> None:
         self.progress = Progress(OTLP, destination=destination(env), resolved=True)
         self._folder, self._ledger = folder, ledger
-        self._every_process, self._say, self._progressed = every_process, say, progressed
+        self._every_process, self._log_line, self._progressed = every_process, log_line, progressed
         self._followers: dict[str, ForwardedSegments] = {}
         self._unstored: dict[str, tuple[int, int]] = {}
-        self._sender = RequestSender(env, folder.run_id, refused=self._refused, say=say)
+        self._sender = RequestSender(env, folder.run_id, refused=self._refused, log_line=log_line)
         self._retry = ForwardRetry()
         self._thread = DeliveryThread(
             self._step_and_notify,
@@ -119,8 +119,8 @@ class Forwarder:
     def notify(self, *, retry: bool = False, flush: bool = False) -> None:
         """Notify the worker of new data; with *retry* it also retries failed work at once.
 
-        With *flush* it does so too, but not before the time that the other end asked for.
-        New data retries it at once too, at most once a second, unless the other end asked for time.
+        With *flush* it does so too, but not before the time that the other end requested.
+        New data retries it at once too, at most once a second, unless the other end requested time.
         """
         rested = self.progress.state == "retrying" and self._retry.may_retry_for_news()
         self._thread.notify(retry=retry or rested, flush=flush)
@@ -130,7 +130,7 @@ class Forwarder:
         del signals
         self.notify()
 
-    def stop_at(self, last: LastWanted | None) -> None:
+    def stop_at(self, last: FinalPosition | None) -> None:
         """Do nothing: each process's own segment determines whether it is forwarded, not a position."""
         del last
 
@@ -213,7 +213,7 @@ class Forwarder:
                 return True
             follower = self._followers[instance_id]
             try:
-                taken = follower.read(
+                frames_read = follower.read(
                     last_number, limit_bytes=self._sender.limit_bytes, every_process=self._every_process
                 )
             except FormatVersionError:  # a newer version's: left as it is; the reader reports it
@@ -221,12 +221,12 @@ class Forwarder:
             except JournalError as exc:
                 unread = exc
                 continue
-            if taken is not None:
-                for signal, datas in bodies(taken.parts):
+            if frames_read is not None:
+                for signal, datas in bodies(frames_read.parts):
                     self._sender.send(signal, datas)
                     self._retry.succeeded()
-                follower.done(taken)
-                self._unstored[instance_id] = taken.number, taken.offset
+                follower.done(frames_read)
+                self._unstored[instance_id] = frames_read.number, frames_read.offset
                 self._note()
                 moved = True
         if unread is not None and not moved:
@@ -248,7 +248,7 @@ class Forwarder:
     def _failed(self, state: str, reason: str, help_text: str, wait_s: float) -> float:
         reason, help_text = shown(reason), shown(help_text)
         if (self.progress.state, self.progress.reason) != (state, reason):
-            self._say(f"otlp is {state}: {reason}" + (f"; {help_text}" if help_text else ""))
+            self._log_line(f"otlp is {state}: {reason}" + (f"; {help_text}" if help_text else ""))
         since = self.progress.failing_since_s
         self._show(
             state=state, reason=reason, help=help_text, failing_since_s=time.monotonic() if since is None else since

@@ -74,9 +74,9 @@ class ForwardedSegments:
         listed = (file.number for file in self._folder.segments() if file.instance_id == self.instance_id)
         return min((number for number in listed if number > self.number), default=last_number)
 
-    def done(self, taken: FramesToForward) -> None:
-        """Continue after *taken*."""
-        self.number, self.offset = taken.number, taken.offset
+    def done(self, frames_read: FramesToForward) -> None:
+        """Continue after *frames_read*."""
+        self.number, self.offset = frames_read.number, frames_read.offset
 
     def _header_at(self, path_number: int) -> SegmentHeader | None:
         if self._header_of != path_number:

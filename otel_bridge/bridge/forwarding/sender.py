@@ -33,13 +33,13 @@ class RequestSender:
         env: Environment with the standard ``OTEL_EXPORTER_OTLP_*`` variables.
         run_id: Id of the run, which each request names.
         refused: Called with the number of items that the other end refused for good.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
     """
 
     def __init__(
-        self, env: Mapping[str, str], run_id: str, *, refused: Callable[[int], None], say: Callable[[str], None]
+        self, env: Mapping[str, str], run_id: str, *, refused: Callable[[int], None], log_line: Callable[[str], None]
     ) -> None:
-        self._env, self._run_id, self._refused, self._say = env, run_id, refused, say
+        self._env, self._run_id, self._refused, self._log_line = env, run_id, refused, log_line
         self._clients: dict[Signal, Client] = {}
         self._size = RequestSize(REQUEST_BYTES, least=_WHOLE_BYTES)
         self._is_hinted = False
@@ -52,7 +52,7 @@ class RequestSender:
     def report_protocol(self) -> None:
         """Log why the protocol is not gRPC, the default, where that needs a package."""
         if unset_without_grpc(self._env):
-            self._say(_NO_GRPC)
+            self._log_line(_NO_GRPC)
 
     def close(self) -> None:
         """Close the connections."""
@@ -79,7 +79,7 @@ class RequestSender:
             if len(datas) == 1 and len(datas[0]) > _WHOLE_BYTES:
                 datas = halves(signal, datas[0]) or datas
             if len(datas) == 1:
-                self._say(f"otlp: a record of {len(datas[0])} bytes was refused for good: {exc}")
+                self._log_line(f"otlp: a record of {len(datas[0])} bytes was refused for good: {exc}")
                 self._refused(1)
                 return
             middle = len(datas) // 2
@@ -87,11 +87,11 @@ class RequestSender:
             self.send(signal, datas[middle:])
             return
         if reply.rejected:
-            self._say(f"otlp: the other end refused {reply.rejected} of a request's items: {reply.message}")
+            self._log_line(f"otlp: the other end refused {reply.rejected} of a request's items: {reply.message}")
             self._refused(reply.rejected)
         if not reply.from_bridge and not self._is_hinted:
             self._is_hinted = True
-            self._say(_THIRD_PARTY_HINT)
+            self._log_line(_THIRD_PARTY_HINT)
 
     def _client(self, signal: Signal) -> Client:
         if signal not in self._clients:

@@ -21,7 +21,7 @@ from otel_bridge.journal.quota import Quota
 
 NEAR: Final = 0.9
 """Share of the limit at which records are evicted; at the whole limit trainers drop records."""
-LOOK_POLLS: Final = 100
+COUNT_POLLS: Final = 100
 """Polls between two checks of the size of the directory: five seconds."""
 
 
@@ -31,11 +31,11 @@ class Fullness:
     Args:
         base: The directory of all run folders.
         max_bytes: Limit of its size.
-        look_s: Least seconds between two counts.
+        count_s: Least seconds between two counts.
     """
 
-    def __init__(self, base: Path, max_bytes: int, *, look_s: float) -> None:
-        self._quota, self._look_s = Quota(base, max_bytes), look_s
+    def __init__(self, base: Path, max_bytes: int, *, count_s: float) -> None:
+        self._quota, self._count_s = Quota(base, max_bytes), count_s
         self._again_s = 0.0
         self._counted = 0
         self._is_near = False
@@ -46,7 +46,7 @@ class Fullness:
         if now >= self._again_s:
             used = self._quota.used_bytes()
             # Counting takes at most a hundredth of the time.
-            self._again_s = time.monotonic() + max(self._look_s, 100 * (time.monotonic() - now))
+            self._again_s = time.monotonic() + max(self._count_s, 100 * (time.monotonic() - now))
             self._is_near = used >= NEAR * self._quota.limit_bytes(used)
             self._counted += 1
         return self._counted if self._is_near else 0
@@ -99,11 +99,11 @@ class Eviction:
         pinned = [item.durable for item in destinations if not item.named]
         pinned += [] if keep_from is None else [keep_from]
         if (through := _half(oldest, durable)) and any(position < through for position in pinned):
-            self._ledger.take_from_unnamed(through)
+            self._ledger.evict_from_unnamed(through)
             self._requested.evict(through)
             return f"records up to {through} are evicted, although exporters that are no longer named lack them"
         if through := _half(oldest, written):
-            self._ledger.take_from_unnamed(through)
+            self._ledger.evict_from_unnamed(through)
             self._requested.evict(through)
             for worker in self._workers.by_name.values():
                 worker.skip_through(through)
@@ -113,7 +113,7 @@ class Eviction:
 
 def fullness_of(folder: RunFolder, options: BridgeOptions) -> Fullness:
     """Return the fullness of the directory of *folder*."""
-    return Fullness(folder.base, options.max_bytes, look_s=LOOK_POLLS * options.poll_s)
+    return Fullness(folder.base, options.max_bytes, count_s=COUNT_POLLS * options.poll_s)
 
 
 def _half(oldest: int, through: int) -> int:

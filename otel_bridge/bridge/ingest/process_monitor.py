@@ -14,9 +14,9 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import alive, this_host
 from otel_bridge.records import Status
 
-_SPEAKING: Final = frozenset({"process", "launcher"})
+_REPORTING: Final = frozenset({"process", "launcher"})
 """Kinds of segments whose process sends its end; other segments hold records of several processes, or the bridge's."""
-ALIVE_SIGN_NS: Final = 60_000_000_000
+HEARTBEAT_NS: Final = 60_000_000_000
 
 
 class ProcessMonitor:
@@ -33,14 +33,14 @@ class ProcessMonitor:
         self, folder: RunFolder, reader: SegmentReader, own: BridgeSegment, *, liveness_timeout_ns: int
     ) -> None:
         self._folder, self._reader, self._own, self._liveness_timeout_ns = folder, reader, own, liveness_timeout_ns
-        self._signed_ns = 0
+        self._heartbeat_ns = 0
 
     @property
     def own_id(self) -> str:
         """Return the instance id of the bridge's own segment."""
         return self._own.instance_id
 
-    def look(self, now_unix_ns: int) -> bool:
+    def check(self, now_unix_ns: int) -> bool:
         """Mark processes that died since the last call, for good; return whether any did."""
         died = False
         for tail in self._reader.tails.values():
@@ -74,10 +74,10 @@ class ProcessMonitor:
 
     def is_alone(self, header: SegmentHeader) -> bool:
         """Return whether every other process that requested exporters is dead and fully read."""
-        self.look(time.time_ns())
+        self.check(time.time_ns())
         others = [tail for name, tail in self._reader.tails.items() if name != header.instance_id]
-        asking = [tail for tail in others if tail.header is None or any(tail.header.exporters.values())]
-        return all(tail.segments.dead and not tail.moved and not tail.behind() for tail in asking)
+        requesting = [tail for tail in others if tail.header is None or any(tail.header.exporters.values())]
+        return all(tail.segments.dead and not tail.moved and not tail.behind() for tail in requesting)
 
     def write_end_events(self, spared_pid: int = 0) -> bool:
         """Append the end of each process that died without sending one; return whether any was appended.
@@ -118,13 +118,13 @@ class ProcessMonitor:
             if not tail.segments.dead or _is_spared(tail, spared_pid):
                 self._own.end(tail.header, status, time.time_ns())
 
-    def sign(self, now_unix_ns: int) -> None:
+    def heartbeat(self, now_unix_ns: int) -> None:
         """Append a sign of life for each living process once a minute, for the bridge that receives these segments."""
-        if now_unix_ns - self._signed_ns < ALIVE_SIGN_NS:
+        if now_unix_ns - self._heartbeat_ns < HEARTBEAT_NS:
             return
-        self._signed_ns = now_unix_ns
+        self._heartbeat_ns = now_unix_ns
         for header in self.living():
-            if header.kind in _SPEAKING:
+            if header.kind in _REPORTING:
                 self._own.alive(header, now_unix_ns)
 
     def _is_alive(self, header: SegmentHeader, now_unix_ns: int) -> bool:
@@ -134,7 +134,7 @@ class ProcessMonitor:
 
     def _is_open(self, tail: SegmentTailer) -> bool:
         header = tail.header
-        if header is None or header.kind not in _SPEAKING:
+        if header is None or header.kind not in _REPORTING:
             return False
         facts = cast("Mapping[str, object] | None", self._reader.state.get(f"proc/{tail.instance_id}"))
         return facts is not None and facts.get("status") is None

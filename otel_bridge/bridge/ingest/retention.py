@@ -37,7 +37,7 @@ class FolderRetention:
         workers: Workers of its exporters.
         selection: The exporters that it has, and those that it owes records.
         eviction: Evicts records near the limit of the directory.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class FolderRetention:
         workers: ExporterSet,
         selection: ExporterSelection,
         eviction: Eviction,
-        say: Callable[[str], None],
+        log_line: Callable[[str], None],
     ) -> None:
         self._folder, self._options = folder, options
         self._ledger, self._view, self._reader = ledger, view, reader
-        self._workers, self._selection, self._eviction, self._say = workers, selection, eviction, say
+        self._workers, self._selection, self._eviction, self._log_line = workers, selection, eviction, log_line
         self._undeletable = ""
 
     def free(self) -> None:
@@ -73,7 +73,7 @@ class FolderRetention:
         except OSError as exc:
             if str(exc) != self._undeletable:
                 self._undeletable = str(exc)
-                self._say(f"a segment cannot be deleted: {exc}")
+                self._log_line(f"a segment cannot be deleted: {exc}")
         self._prune()
 
     def free_all(self, own_id: str) -> None:
@@ -126,7 +126,8 @@ def delete_read_segments(
     """
     forwarded = None if forwarding is None else {item.instance_id: item for item in forwarding}
     due = {
-        name: _keep_from(tail, forwarded if of_all or asks_otlp(tail) else None) for name, tail in reader.tails.items()
+        name: _keep_from(tail, forwarded if of_all or requests_otlp(tail) else None)
+        for name, tail in reader.tails.items()
     }
     work = {name: keep for name, keep in due.items() if keep > reader.tails[name].segments.first_number}
     if not work:
@@ -149,11 +150,11 @@ def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) 
     return sum(
         tail.cursor.data_end[0] - max(at.get(name, (0, 0))[0], tail.segments.first_number) + 1
         for name, tail in reader.tails.items()
-        if asks_otlp(tail) and at.get(name, (0, 0)) < tail.cursor.data_end
+        if requests_otlp(tail) and at.get(name, (0, 0)) < tail.cursor.data_end
     )
 
 
-def asks_otlp(tail: SegmentTailer) -> bool:
+def requests_otlp(tail: SegmentTailer) -> bool:
     """Return whether the process requested ``otlp``; records that a bridge wrote for such processes go there too."""
     header = tail.header
     return header is not None and (header.kind == KIND or any(OTLP in names for names in header.exporters.values()))

@@ -95,7 +95,7 @@ class SegmentReader:
         ledger: Its ledger.
         options: Options of translation.
         others: Returns how traces that are not rollouts are treated.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
 
     Attributes:
         caught_up: Whether everything that existed at the last read has been read.
@@ -110,11 +110,11 @@ class SegmentReader:
         options: TranslationOptions,
         *,
         others: Callable[[], OtherTraces],
-        say: Callable[[str], None],
+        log_line: Callable[[str], None],
     ) -> None:
         self.tails: dict[str, SegmentTailer] = {}
         self.caught_up = False
-        self._folder, self._ledger, self._options, self._say = folder, ledger, options, say
+        self._folder, self._ledger, self._options, self._log_line = folder, ledger, options, log_line
         self._listing = SegmentListing(folder)
         self._new_translator = partial(Translator, options=options, others=others, opened_unix_ns=time.time_ns())
         self._view = ledger.view()
@@ -261,7 +261,7 @@ class SegmentReader:
             tail.fill()
         except FormatVersionError as exc:
             tail.segments.refuse()
-            self._say(f"a segment of {tail.instance_id} is left as it is: {exc}")
+            self._log_line(f"a segment of {tail.instance_id} is left as it is: {exc}")
             return False
         return bool(tail.frames)
 
@@ -275,7 +275,7 @@ class SegmentReader:
             self.translator.mark_drained(self._gone(tail))
         if gaps := tail.cursor.take_gaps():
             count(self.state, "segment_gaps", gaps)
-            self._say(f"{gaps} unreadable stretches in the segments of {tail.instance_id}")
+            self._log_line(f"{gaps} unreadable stretches in the segments of {tail.instance_id}")
         try:
             records += self.translator.frame(
                 tail.producer, frame.signal, frame.payload, frame.whole, frame.append_unix_ns, now
@@ -284,7 +284,7 @@ class SegmentReader:
             raise
         except Exception as exc:  # noqa: BLE001  # one frame must not stop the run
             count(self.state, "translation_errors")
-            self._say(f"a frame of {tail.instance_id} cannot be translated: {type(exc).__name__}: {exc}")
+            self._log_line(f"a frame of {tail.instance_id} cannot be translated: {type(exc).__name__}: {exc}")
 
     def _gone(self, new: SegmentTailer) -> list[str]:
         """Return the processes that are dead and have nothing left to read when the first frame of *new* is used."""

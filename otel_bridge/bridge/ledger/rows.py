@@ -1,4 +1,4 @@
-"""Rows of the ledger's small tables as values: the position of each process and of each destination."""
+"""Defines the rows of the ledger's small tables as values: the position of each process and of each destination."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class Destination:
     """Describes one exporter with where it delivers: a plain value, with a field for each column of the table.
 
     Attributes:
+        variables: Its variables of the destination, which together name it.
         named: Whether the run has the destination now; else its records are kept until room is needed.
         written: Position up to which the tracker's calls have returned.
         durable: Position up to which the tracker's store is known to hold the records.
         counted: Last position that `rows` and `rollouts` count; a record that is written again is not counted again.
-        taken: Number of records that were evicted before they were durable here.
+        evicted: Number of records that were evicted before they were durable here.
         opened: Whether a writer was opened at least once.
         ended: Position of the last end that was acted on, 0 without one.
         tracker_run_id: The tracker's own id of the run, if its writer reports one.
@@ -45,14 +46,14 @@ class Destination:
 
     id: int
     exporter: str
-    place: Mapping[str, str]
+    variables: Mapping[str, str]
     named: bool = True
     written: Position = 0
     durable: Position = 0
     counted: Position = 0
     rows: int = 0
     rollouts: int = 0
-    taken: int = 0
+    evicted: int = 0
     opened: bool = False
     ended: Position = 0
     end_status: Status | None = None
@@ -131,8 +132,8 @@ def sources_of(sql: sqlite3.Connection) -> list[SegmentPosition]:
 def destinations_of(sql: sqlite3.Connection) -> list[Destination]:
     """Return every destination."""
     found = sql.execute(
-        "SELECT id, exporter, place, named, written, durable, counted, rows, rollouts, taken, dead, opened, ended, "
-        "end_status, url, tracker_run_id, missed, backlog, degraded, left_out FROM destinations ORDER BY id"
+        "SELECT id, exporter, variables, named, written, durable, counted, rows, rollouts, evicted, dead, opened, "
+        "ended, end_status, url, tracker_run_id, missed, backlog, degraded, left_out FROM destinations ORDER BY id"
     )
     return [_destination(tuple(row)) for row in found]
 
@@ -149,14 +150,12 @@ def dead_letter_of(sql: sqlite3.Connection, ids: Sequence[int] | None) -> list[S
 
 
 def _destination(row: tuple[Any, ...]) -> Destination:
-    number, exporter, place, named, written, durable, counted, rows, rollouts, taken, dead, opened, ended, status = row[
-        :14
-    ]
-    url, tracker_run_id, missed, backlog, degraded, left_out = row[14:]
+    number, exporter, variables, named, written, durable, counted, rows, rollouts, evicted = row[:10]
+    dead, opened, ended, status, url, tracker_run_id, missed, backlog, degraded, left_out = row[10:]
     return Destination(
-        id=number, exporter=exporter, place=json.loads(place), named=bool(named), written=written, durable=durable,
-        counted=counted, rows=rows, rollouts=rollouts, taken=taken, dead_letters=dead, opened=bool(opened),
-        ended=ended, end_status=Status(status) if status else None, url=url,
+        id=number, exporter=exporter, variables=json.loads(variables), named=bool(named), written=written,
+        durable=durable, counted=counted, rows=rows, rollouts=rollouts, evicted=evicted, dead_letters=dead,
+        opened=bool(opened), ended=ended, end_status=Status(status) if status else None, url=url,
         tracker_run_id=tracker_run_id, missed=missed, backlog=backlog,
         degraded=tuple(json.loads(degraded)), left_out=json.loads(left_out),
     )  # fmt: skip

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -20,8 +20,7 @@ from otel_bridge.bridge.ledger.codec import encode
 from otel_bridge.bridge.ledger.database import Database, set_aside
 from otel_bridge.bridge.ledger.queries import LedgerView, RecordPage
 from otel_bridge.bridge.ledger.recent_cache import Encoded, RecentRecords
-from otel_bridge.bridge.ledger.rows import Destination, SegmentPosition, destinations_of, put_source
-from otel_bridge.bridge.ledger.writer_memory import LedgerMemory
+from otel_bridge.bridge.ledger.rows import Destination, SegmentPosition, after_prefix, destinations_of, put_source
 from otel_bridge.errors import LedgerDamagedError
 from otel_bridge.records import Position, Record, RolloutRecord, Row
 
@@ -181,20 +180,22 @@ class Ledger:
         with self.database.transaction() as sql:
             sql.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
-    def destination(self, exporter: str, place: Mapping[str, str]) -> Destination:
+    def destination(self, exporter: str, variables: Mapping[str, str]) -> Destination:
         """Return the destination; a new destination starts at the oldest record that the ledger still has."""
-        text = json.dumps(dict(place), sort_keys=True)
+        text = json.dumps(dict(variables), sort_keys=True)
         with self.database.transaction() as sql:
             oldest = cast("int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0])
             start = self.position if oldest is None else oldest - 1
             sql.execute(
-                "INSERT OR IGNORE INTO destinations (exporter, place, written, durable, counted, missed) "
+                "INSERT OR IGNORE INTO destinations (exporter, variables, written, durable, counted, missed) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
                 (exporter, text, start, start, start, start),
             )
-            sql.execute("UPDATE destinations SET named = 1 WHERE exporter = ? AND place = ?", (exporter, text))
+            sql.execute("UPDATE destinations SET named = 1 WHERE exporter = ? AND variables = ?", (exporter, text))
             found = [
-                item for item in destinations_of(sql) if (item.exporter, dict(item.place)) == (exporter, dict(place))
+                item
+                for item in destinations_of(sql)
+                if (item.exporter, dict(item.variables)) == (exporter, dict(variables))
             ]
         return found[0]
 
@@ -284,14 +285,14 @@ class Ledger:
         while self.database.give_back(_VACUUM_PAGES):
             pass
 
-    def take_from_unnamed(self, through: Position) -> None:
+    def evict_from_unnamed(self, through: Position) -> None:
         """Give up the records up to *through* that destinations which are no longer named have not got.
 
         Records that a tracker had not confirmed are counted too, unless the end of its run settled them.
         """
         with self.database.transaction() as sql:
             sql.execute(
-                "UPDATE destinations SET taken = taken + (SELECT count(*) FROM records WHERE position <= ? AND "  # noqa: S608
+                "UPDATE destinations SET evicted = evicted + (SELECT count(*) FROM records WHERE position <= ? AND "  # noqa: S608
                 f"position > {_DELIVERED}) WHERE named = 0 AND {_DELIVERED} < ?",
                 (through, through),
             )
@@ -316,6 +317,43 @@ class Ledger:
         """Close the ledger; committed records stay. May be called twice."""
         self.recent.close()
         self.database.close()
+
+
+class LedgerMemory:
+    """Stores a destination's key-value table; once `put` returns, the value is committed."""
+
+    def __init__(self, database: Database, destination_id: int) -> None:
+        self._database, self._id = database, destination_id
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of *key*; ``None`` without one."""
+        with self._database.transaction() as sql:
+            found = sql.execute(
+                "SELECT value FROM memory WHERE destination = ? AND key = ?", (self._id, key)
+            ).fetchone()
+        return None if found is None else bytes(found[0])
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store a value durably."""
+        with self._database.transaction() as sql:
+            sql.execute("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (self._id, key, value))
+
+    def delete(self, key: str) -> None:
+        """Delete *key*, if it exists."""
+        with self._database.transaction() as sql:
+            sql.execute("DELETE FROM memory WHERE destination = ? AND key = ?", (self._id, key))
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """Yield the pairs whose key begins with *prefix*, ordered by key, as they are at the first step."""
+        with self._database.transaction() as sql:
+            found = cast(
+                "list[tuple[str, bytes]]",
+                sql.execute(
+                    "SELECT key, value FROM memory WHERE destination = ? AND key >= ? AND key < ? ORDER BY key",
+                    (self._id, prefix, after_prefix(prefix)),
+                ).fetchall(),
+            )
+        yield from found
 
 
 def _insert(sql: sqlite3.Connection, encoded: Sequence[Encoded]) -> None:

@@ -210,14 +210,12 @@ def _int(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-# Computes how fast counts grow: the mean over the last seconds. One thread.
-
 WINDOW_S: Final = 30.0
 _SAMPLE_S: Final = 1.0
 
 
 class Rates:
-    """Keeps a sample per second of each count, for the last `WINDOW_S`."""
+    """Computes how fast counts grow: keeps a sample per second of each, for the last `WINDOW_S`. One thread."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, int]]] = {}

@@ -18,12 +18,12 @@ from otel_bridge.bridge.ledger.database import set_aside
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving.discovery import AGAIN_S, ClosedRun, Discovery
-from otel_bridge.bridge.serving.heartbeat import Heartbeat
 from otel_bridge.bridge.serving.idle_runs import IdleRuns, drained, has_nothing_to_do
 from otel_bridge.bridge.serving.process_limits import DescriptorShares, descriptor_limit, exhausted
 from otel_bridge.bridge.serving.rotation import Rotation
 from otel_bridge.bridge.serving.run_failures import RunFailures
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
+from otel_bridge.bridge.serving.stall_watch import StallWatch
 from otel_bridge.errors import FolderLockedError, FormatVersionError, LedgerDamagedError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
@@ -38,7 +38,7 @@ _FILES_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Leaving:
-    """Holds a run whose writers were asked to close, and the function to call once they have."""
+    """Holds a run whose writers were requested to close, and the function to call once they have."""
 
     run: RunBridge
     by_s: float
@@ -74,23 +74,23 @@ class RunOpener:
     Args:
         options: Options of their bridge.
         wake: Called from any thread after progress of a run.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
     """
 
-    def __init__(self, options: BridgeOptions, wake: Callable[[], None], say: Callable[[str], None]) -> None:
-        self._options, self._wake, self._say = options, wake, say
+    def __init__(self, options: BridgeOptions, wake: Callable[[], None], log_line: Callable[[str], None]) -> None:
+        self._options, self._wake, self._log_line = options, wake, log_line
         self._fullness: dict[Path, Fullness] = {}
 
     def open(self, folder: RunFolder, lock: RecordLock | None) -> RunBridge:
         """Return the bridge of *folder*, with its *lock* if that is held; raises what `RunBridge.open` raises."""
 
-        def say(line: str) -> None:
-            self._say(f"{folder.run_id}: {line}")
+        def log_line(line: str) -> None:
+            self._log_line(f"{folder.run_id}: {line}")
 
         if folder.base not in self._fullness:
             self._fullness[folder.base] = fullness_of(folder, self._options)
         fullness = self._fullness[folder.base]
-        return RunBridge.open(folder, self._options, wake=self._wake, say=say, lock=lock, fullness=fullness)
+        return RunBridge.open(folder, self._options, wake=self._wake, log_line=log_line, lock=lock, fullness=fullness)
 
 
 class ActiveRuns:
@@ -101,8 +101,8 @@ class ActiveRuns:
         options: Options of their bridge.
         until_done: Whether a run that is closed with something left to do stays closed.
         wake: Called from any thread after progress of a run.
-        say: Takes one line for the log.
-        heartbeat: Gets a sign of life with each run.
+        log_line: Takes one line for the log.
+        stall_watch: Gets a sign of life with each run.
 
     Attributes:
         hanging: Exporters whose writer did not close.
@@ -117,16 +117,16 @@ class ActiveRuns:
         *,
         until_done: bool,
         wake: Callable[[], None],
-        say: Callable[[str], None],
-        heartbeat: Heartbeat,
+        log_line: Callable[[str], None],
+        stall_watch: StallWatch,
     ) -> None:
-        self._until_done, self._say, self._heartbeat = until_done, say, heartbeat
-        self._opener = RunOpener(options, wake, say)
+        self._until_done, self._log_line, self._stall_watch = until_done, log_line, stall_watch
+        self._opener = RunOpener(options, wake, log_line)
         shares = DescriptorShares.of(descriptor_limit())
         self._runs: dict[Path, RunBridge] = {}
         self._leaving: dict[Path, _Leaving] = {}
         self.rotation = Rotation(options.max_open_runs or shares.runs)
-        self.failures = RunFailures(say)
+        self.failures = RunFailures(log_line)
         self.hanging: list[str] = []
         self._idle_runs = IdleRuns(options.idle_s, shares.locks)
         self._discovery = Discovery(
@@ -158,9 +158,9 @@ class ActiveRuns:
         """Poll each active run once; return whether there is more to do at once."""
         more = False
         for path, run in list(self._runs.items()):
-            self._heartbeat.beat(run.folder.run_id)
-            more |= self._turn(path, run)
-        self._heartbeat.beat()
+            self._stall_watch.record(run.folder.run_id)
+            more |= self._poll_run(path, run)
+        self._stall_watch.record()
         return more
 
     def write_reports(self) -> None:
@@ -169,7 +169,7 @@ class ActiveRuns:
             run.write_report()
 
     def allow_leave(self) -> bool:
-        """Close runs whose writers have closed, and ask more runs to give way; return whether any was closed."""
+        """Close runs whose writers have closed, and let more runs give way; return whether any was closed."""
         until_s, closed = time.monotonic() + _ROUND_S, False
         for one in [one for one in self._leaving.values() if one.run.stopped() or time.monotonic() >= one.by_s]:
             self._close(one)
@@ -260,11 +260,11 @@ class ActiveRuns:
             folder = self.rotation.next(len(self))
             if folder is None:
                 break
-            self._heartbeat.beat(folder.run_id)
+            self._stall_watch.record(folder.run_id)
             opened |= self._open(folder)
         return opened
 
-    def _turn(self, path: Path, run: RunBridge) -> bool:
+    def _poll_run(self, path: Path, run: RunBridge) -> bool:
         """Poll one folder once; return whether there is more to do at once."""
         if not self.failures.due(path):
             run.write_report()
@@ -283,13 +283,13 @@ class ActiveRuns:
     def _served(self, path: Path, run: RunBridge, more: bool) -> bool:
         self.failures.works(path)
         run.write_report()
-        if run.rest() is not Outcome.BUSY:
+        if run.outcome() is not Outcome.BUSY:
             self._leave(run, self._ended)
             return True
         if self._requested.draining:
             sleeps = bool(self.rotation.waiting) and drained(run)
         else:
-            sleeps = not more and self._idle_runs.tired(run)
+            sleeps = not more and self._idle_runs.may_sleep(run)
         if sleeps:
             self._leave(run, self._fell_asleep)
         return more
@@ -322,7 +322,7 @@ class ActiveRuns:
         """Keep the run's position in the queue, and allow fewer active runs."""
         self.rotation.wait(folder, first=True)
         if not self.rotation.limited:
-            self._say(
+            self._log_line(
                 f"{folder.run_id}: no more files can be opened with {len(self)} active runs; "
                 "fewer are active at a time now, raise the limit of open files (ulimit -n)"
             )
@@ -338,7 +338,7 @@ class ActiveRuns:
         run = leaving.run
         self._leaving.pop(run.folder.path, None)
         self.rotation.ended(run.folder.path)
-        self._heartbeat.beat(run.folder.run_id)
+        self._stall_watch.record(run.folder.run_id)
         try:
             leaving.then(run, time.monotonic())
         except Exception as exc:  # noqa: BLE001  # a failing run must not harm the others
@@ -353,7 +353,7 @@ class ActiveRuns:
         self._close_run(run, deadline_s)
         self._discovery.closed[run.folder.path] = ClosedRun(remaining, run.segments_read, time.monotonic() + AGAIN_S)
         # The lock is free now. Data from before that is found here; a process that comes later finds the lock free.
-        if remaining.rest in {Outcome.DONE, Outcome.PARKED} and run.segments_read.anything_new():
+        if remaining.outcome in {Outcome.DONE, Outcome.PARKED} and run.segments_read.anything_new():
             self.rotation.wait(run.folder, first=True)
 
     def _fell_asleep(self, run: RunBridge, deadline_s: float) -> None:
@@ -372,14 +372,14 @@ class ActiveRuns:
     def _rebuild(self, run: RunBridge, exc: LedgerDamagedError) -> None:
         """Set the damaged ledger of *run* aside, and open the run again from the segments that remain."""
         folder = run.folder
-        self._say(f"{folder.run_id}: {exc}")
+        self._log_line(f"{folder.run_id}: {exc}")
         self._runs.pop(folder.path, None)
         self._close_run(run, time.monotonic() + CLOSE_S)
         try:
             aside = set_aside(folder.ledger_path)
-            self._say(f"{folder.run_id}: the ledger was renamed to {aside}, the remaining segments are read again")
+            self._log_line(f"{folder.run_id}: the ledger was renamed to {aside}, the remaining segments are read again")
         except OtelBridgeError as failed:
-            self._say(f"{folder.run_id}: {failed}")
+            self._log_line(f"{folder.run_id}: {failed}")
         self._open(folder)
 
     def _close_run(self, run: RunBridge, deadline_s: float) -> None:
@@ -388,5 +388,5 @@ class ActiveRuns:
         try:
             self.hanging += run.close(deadline_s)
         except Exception as exc:  # noqa: BLE001  # the lock must be released, whatever the disk reports
-            self._say(f"{run.folder.run_id}: closing failed: {type(exc).__name__}: {exc}")
+            self._log_line(f"{run.folder.run_id}: closing failed: {type(exc).__name__}: {exc}")
             run.lease.release()

@@ -1,4 +1,4 @@
-"""Runs of one process that share a bridge: the notes in the folder of the first, and the lock beside them."""
+"""Lists the runs of one process that share a bridge: notes in the folder of the first, and a lock beside them."""
 
 from __future__ import annotations
 

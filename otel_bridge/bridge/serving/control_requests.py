@@ -22,7 +22,7 @@ class ControlRequests:
         folder: The run folder.
         pipeline: Parts of the run, which carry the requests out.
         shutdown: Shutdown requests of the run.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
 
     Attributes:
         handed_over: Whether another bridge requested the folder.
@@ -30,9 +30,9 @@ class ControlRequests:
     """
 
     def __init__(
-        self, folder: RunFolder, pipeline: RunPipeline, shutdown: ShutdownState, say: Callable[[str], None]
+        self, folder: RunFolder, pipeline: RunPipeline, shutdown: ShutdownState, log_line: Callable[[str], None]
     ) -> None:
-        self._folder, self._pipeline, self._shutdown, self._say = folder, pipeline, shutdown, say
+        self._folder, self._pipeline, self._shutdown, self._log_line = folder, pipeline, shutdown, log_line
         self._acted_on: dict[str, ControlRequest] = {}
         self._dead_letters: dict[str, Sequence[int]] = {}
         self.unanswered = self.handed_over = False
@@ -89,18 +89,18 @@ class ControlRequests:
     def _discard(self, request: ControlRequest) -> None:
         exporter, ledger = request.values.get("exporter"), self._pipeline.ledger
         if request.values.get("what") == "waiting":
-            ledger.take_from_unnamed(ledger.position)
+            ledger.evict_from_unnamed(ledger.position)
         else:
             ledger.discard_dead_letters(None if exporter is None else str(exporter), request.dead_letters)
 
     def _malformed(self, what: str) -> None:
         """Count and report a malformed request; other requests are carried out."""
         count(self._pipeline.reader.state, "control_request")
-        self._say(f"a control request is left out: {what}")
+        self._log_line(f"a control request is left out: {what}")
 
     def _is_done(self, request: ControlRequest) -> bool:
         if request.kind == "finish":
-            return self._shutdown.asked is None
+            return self._shutdown.requested_status is None
         if request.kind == "retry":
             workers = self._pipeline.workers.by_name.values()
             return not (self._dead_letters or any(worker.dead_letters_waiting() for worker in workers))

@@ -66,7 +66,7 @@ class Discovery:
         self.closed: dict[Path, ClosedRun] = {}
         self.next_s = float("-inf")
         self._wake_idle_runs = False
-        self._looked: dict[Path, int] = {}
+        self._checked: dict[Path, int] = {}
 
     def find(self) -> list[RunFolder]:
         """Return the folders that need work."""
@@ -80,7 +80,7 @@ class Discovery:
     def _forget(self, listed: Collection[Path]) -> None:
         """Forget the runs whose folder was deleted: a new folder of that name is another run."""
         self._idle_runs.forget_deleted(listed)
-        for noted in (self.closed, self._looked):
+        for noted in (self.closed, self._checked):
             for path in deleted(noted, listed):
                 del noted[path]
         self._forget_deleted(listed)
@@ -93,19 +93,19 @@ class Discovery:
         """Return whether a folder needs work; such a folder is found again at once."""
         for folder in self._folders():
             if self._needs_work(folder):
-                self._looked.pop(folder.path, None)  # it was checked and not opened
-                self._look_now()
+                self._checked.pop(folder.path, None)  # it was checked and not opened
+                self._search_now()
                 return True
         return False
 
     def try_again(self, *, gone_only: bool = False) -> None:
         """Mark closed folders as due; with *gone_only* only those that could not be opened, e.g. for lack of space."""
-        self._look_now()
+        self._search_now()
         for closed in self.closed.values():
-            if not gone_only or closed.remaining.rest is Outcome.GONE:
+            if not gone_only or closed.remaining.outcome is Outcome.GONE:
                 closed.again_s = 0.0
 
-    def _look_now(self) -> None:
+    def _search_now(self) -> None:
         self.next_s = float("-inf")
 
     def _needs_work(self, folder: RunFolder) -> bool:
@@ -115,23 +115,23 @@ class Discovery:
         if folder.path in self._idle_runs:
             return self._idle_runs.wakes(folder, now=self._wake_idle_runs)
         closed = self.closed.get(folder.path)
-        if closed is not None and closed.remaining.rest not in {Outcome.DONE, Outcome.PARKED}:
+        if closed is not None and closed.remaining.outcome not in {Outcome.DONE, Outcome.PARKED}:
             return not self._until_done and time.monotonic() >= closed.again_s
         return is_asked(folder) or self._has_more(folder, closed)
 
     def _has_more(self, folder: RunFolder, closed: ClosedRun | None) -> bool:
         changed_ns = _changed_ns(folder)
-        if changed_ns != self._looked.get(folder.path):
+        if changed_ns != self._checked.get(folder.path):
             # A recent time of change may hide a further change: such a folder is checked again.
             if time.time_ns() - changed_ns > _YOUNG_NS:
-                self._looked[folder.path] = changed_ns
+                self._checked[folder.path] = changed_ns
             if closed is None or closed.read is None:
                 report = read_report(folder)
                 if folder.segments() or (report is not None and (not report.ended or self._names_more(report))):
                     return True
             elif closed.read.anything_new():
                 return True
-        parked = closed is not None and closed.remaining.rest is Outcome.PARKED
+        parked = closed is not None and closed.remaining.outcome is Outcome.PARKED
         return parked and not self._until_done and time.monotonic() >= (closed.again_s if closed is not None else 0.0)
 
     def _names_more(self, report: Report) -> bool:

@@ -15,7 +15,7 @@ from otel_bridge.journal.control import is_asked
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 
-LOOK_S: Final = 60.0
+CHECK_S: Final = 60.0
 """Seconds between two checks of an idle run: one of its processes may have died, or been silent for too long."""
 _EVERY_S: Final = 1.0
 _ENDED_S: Final = 5.0
@@ -28,13 +28,13 @@ class _IdleRun:
 
     Attributes:
         lease: Its lease of the folder; ``None`` when no files were left for its lock.
-        look_s: `time.monotonic` of the next check in any case.
+        check_s: `time.monotonic` of the next check in any case.
         drained: Whether the service drains, and this run has nothing left that could be delivered.
     """
 
     lease: FolderLease | None
     segments_read: SegmentsRead
-    look_s: float
+    check_s: float
     drained: bool
 
 
@@ -51,20 +51,20 @@ class IdleRuns:
         self._asleep: dict[Path, _IdleRun] = {}
         self._held = 0
         self._seen: dict[Path, tuple[object, float]] = {}
-        self._looked_s: dict[Path, float] = {}
+        self._checked_s: dict[Path, float] = {}
 
     def __contains__(self, path: Path) -> bool:
         return path in self._asleep
 
-    def tired(self, run: RunBridge) -> bool:
+    def may_sleep(self, run: RunBridge) -> bool:
         """Return whether *run* read nothing and waited for nothing in the last ``idle_s``; checks once a second.
 
         An ended run sleeps after a moment.
         """
         path, now_s = run.folder.path, time.monotonic()
-        if self._idle_s is None or now_s - self._looked_s.get(path, 0.0) < _EVERY_S:
+        if self._idle_s is None or now_s - self._checked_s.get(path, 0.0) < _EVERY_S:
             return False
-        self._looked_s[path] = now_s
+        self._checked_s[path] = now_s
         position = (run.reader.known(), run.ledger.position)
         before, since_s = self._seen.get(path, (None, now_s))
         if position != before or not has_nothing_to_do(run):
@@ -79,7 +79,7 @@ class IdleRuns:
         hanging = run.close(deadline_s, keep_lock=keep)
         self.forget(run.folder.path)
         self._asleep[run.folder.path] = _IdleRun(
-            run.lease if keep else None, run.segments_read, time.monotonic() + LOOK_S, drained
+            run.lease if keep else None, run.segments_read, time.monotonic() + CHECK_S, drained
         )
         self._held += keep
         return hanging
@@ -87,14 +87,14 @@ class IdleRuns:
     def forget(self, path: Path) -> None:
         """Forget what was stored about an active run, because the run is closed."""
         self._seen.pop(path, None)
-        self._looked_s.pop(path, None)
+        self._checked_s.pop(path, None)
 
     def wakes(self, folder: RunFolder, *, now: bool) -> bool:
         """Return whether an idle run has something to do or is due for a check; *now* wakes it anyway."""
         asleep = self._asleep[folder.path]
         if asleep.lease is not None:
-            asleep.lease.beat()
-        due = not asleep.drained and (now or time.monotonic() >= asleep.look_s)
+            asleep.lease.heartbeat()
+        due = not asleep.drained and (now or time.monotonic() >= asleep.check_s)
         return due or asleep.segments_read.anything_new() or is_asked(folder)
 
     def take(self, path: Path) -> RecordLock | None:
@@ -131,7 +131,7 @@ def deleted(noted: Iterable[Path], listed: Collection[Path]) -> list[Path]:
 
 def drained(run: RunBridge) -> bool:
     """Return whether, after `drain` of *run*, every exporter that is not blocked has everything."""
-    if run.rest() in {Outcome.GONE, Outcome.HANDED_OVER}:
+    if run.outcome() in {Outcome.GONE, Outcome.HANDED_OVER}:
         return True
     position, found = run.ledger.position, run.progress().values()
     if found and all(one.state == "blocked" for one in found):

@@ -17,7 +17,7 @@ from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.report import read_report
 
-BEAT_S: Final = 10.0
+HEARTBEAT_S: Final = 10.0
 
 
 class FolderLease:
@@ -26,28 +26,33 @@ class FolderLease:
     Args:
         folder: The run folder.
         lock: Its lock, which this process holds.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
 
     Attributes:
         lost: Whether the folder was deleted; a folder at its path now belongs to another bridge.
     """
 
-    def __init__(self, folder: RunFolder, lock: RecordLock, say: Callable[[str], None]) -> None:
-        self._folder, self._say = folder, say
+    def __init__(self, folder: RunFolder, lock: RecordLock, log_line: Callable[[str], None]) -> None:
+        self._folder, self._log_line = folder, log_line
         self._lock: RecordLock | None = lock
-        self._beat_s = 0.0
+        self._heartbeat_s = 0.0
         self.lost = False
 
     @classmethod
     def take(
-        cls, folder: RunFolder, options: BridgeOptions, say: Callable[[str], None], *, lock: RecordLock | None = None
+        cls,
+        folder: RunFolder,
+        options: BridgeOptions,
+        log_line: Callable[[str], None],
+        *,
+        lock: RecordLock | None = None,
     ) -> FolderLease:
         """Return the lease of *folder*, taken from another bridge if *options* allow that.
 
         Args:
             folder: The run folder.
             options: Options of its bridge.
-            say: Takes one line for the log.
+            log_line: Takes one line for the log.
             lock: The folder's lock, if this process already holds it; released when the lease is not returned.
 
         Raises:
@@ -64,24 +69,24 @@ class FolderLease:
                 lock.release()
             raise
         if lock is not None and held:
-            return cls(folder, lock, say)
+            return cls(folder, lock, log_line)
         if lock is not None:  # the lock of a folder that was deleted
             lock.release()
-        return cls(folder, take_lock(folder, options, say), say)
+        return cls(folder, take_lock(folder, options, log_line), log_line)
 
     def kept(self) -> bool:
         """Return whether the folder is still held; a deleted folder is reported once."""
         if self._lock is not None and self._lock.held():
             return True
         if not self.lost:
-            self._say(f"{self._folder.path} was deleted or belongs to another bridge; this bridge ends")
+            self._log_line(f"{self._folder.path} was deleted or belongs to another bridge; this bridge ends")
         self.lost = True
         return False
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Write a heartbeat when it is due; also while the run is idle."""
-        if self._lock is not None and time.monotonic() - self._beat_s >= BEAT_S:
-            self._beat_s = time.monotonic()
+        if self._lock is not None and time.monotonic() - self._heartbeat_s >= HEARTBEAT_S:
+            self._heartbeat_s = time.monotonic()
             with contextlib.suppress(JournalError):
                 self._folder.write_heartbeat(self._lock, time.time_ns())
 
@@ -93,18 +98,16 @@ class FolderLease:
     def release(self) -> None:
         """Release the lock; a lost lock holds a file open too."""
         if self._lock is not None:
-            if self._beat_s and not self.lost:  # so that another host need not wait until this heartbeat is old
+            if self._heartbeat_s and not self.lost:  # so that another host need not wait until this heartbeat is old
                 with contextlib.suppress(JournalError):
                     self._folder.write_heartbeat(self._lock, 0)
             self._lock.release()
 
 
-# Takes the lock of a run folder, also when another bridge has it.
-
 OTHER_HOST_NS: Final = 60 * 10**9
 
 
-def take_lock(folder: RunFolder, options: BridgeOptions, say: Callable[[str], None]) -> RecordLock:
+def take_lock(folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]) -> RecordLock:
     """Take the lock of a run folder, from another bridge if the options allow that.
 
     Raises:
@@ -119,7 +122,7 @@ def take_lock(folder: RunFolder, options: BridgeOptions, say: Callable[[str], No
         send_control(folder, "handover")
         if _acquired(lock, options.handover_s):
             return lock
-        _kill_holder(folder, options, say)
+        _kill_holder(folder, options, log_line)
         if _acquired(lock, options.handover_s):
             return lock
     holder = folder.holder()
@@ -138,13 +141,13 @@ def _refuse_other_host(folder: RunFolder) -> None:
         )
 
 
-def _kill_holder(folder: RunFolder, options: BridgeOptions, say: Callable[[str], None]) -> None:
+def _kill_holder(folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]) -> None:
     """Kill a bridge that does not hand over, which loses no data; a launcher is kept, because it runs a command."""
     holder, report = folder.holder(), read_report(folder)
     if report is not None and report.launcher:
         return
     if holder is not None and holder.boot_id == this_host().boot_id and holder.pid not in {0, os.getpid()}:
-        say(f"the bridge {holder.pid} does not hand over within {options.handover_s:.0f} s and is killed")
+        log_line(f"the bridge {holder.pid} does not hand over within {options.handover_s:.0f} s and is killed")
         with contextlib.suppress(OSError):
             os.kill(holder.pid, signal.SIGKILL)
 

@@ -26,7 +26,7 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 @dataclass(frozen=True, slots=True)
 class DescriptorShares:
-    """Shares of a limit of open files.
+    """Holds the shares of a limit of open files.
 
     Attributes:
         runs: Most active runs at a time.
@@ -75,14 +75,12 @@ def exhausted(exc: BaseException | None = None) -> bool:
     return False
 
 
-# Sets how often the cyclic garbage collector of a bridge's process runs; called by the owner of that process.
-
 ALLOCATIONS: Final = 20_000
 """New containers since the last collection that start another one; Python 3.11 uses 700."""
 
 
 def collect_less_often() -> None:
-    """Run the collector after each 20,000 new containers, unless it is off or runs less often already.
+    """Run the cyclic collector after each 20,000 new containers, unless it is off or runs less often already.
 
     Records, and the objects that a tracker makes of them, are freed by their reference counts. The search for cycles
     took a sixth of the CPU time of rows into MLflow, and a tenth of those into Trackio. Measured by ``benchmarks

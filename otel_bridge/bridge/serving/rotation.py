@@ -22,7 +22,7 @@ STINT_S: Final = 10.0
 """Seconds that a run with progress stays active before it gives way."""
 STUCK_S: Final = 2.0
 """The same for a run without progress."""
-_LOOK_S: Final = 0.1
+_DECIDE_S: Final = 0.1
 _GROW_S: Final = 10.0
 _SHARE: Final = 4
 """Of the runs with something left to do, at most one in this number gives way at a time."""
@@ -48,7 +48,7 @@ class Rotation:
     def __init__(self, most: int) -> None:
         self.waiting: OrderedDict[Path, tuple[RunFolder, float]] = OrderedDict()
         self._most = self._limit = most
-        self._limited_s = self._looked_s = self._open_again_s = float("-inf")
+        self._limited_s = self._decided_s = self._open_again_s = float("-inf")
         self._stints: dict[Path, _Stint] = {}
 
     @property
@@ -108,9 +108,9 @@ class Rotation:
         now_s, at_work = time.monotonic(), list(runs)
         free = self.limit - len(at_work) - leaving
         wanted = max(len(self.waiting) - leaving - max(free, 0), -free - leaving)
-        if wanted <= 0 or now_s - self._looked_s < _LOOK_S:
+        if wanted <= 0 or now_s - self._decided_s < _DECIDE_S:
             return []
-        self._looked_s = now_s
+        self._decided_s = now_s
         ranked = [(rank, self._stints[run.folder.path].moved_s, run) for run in at_work if (rank := self._rank(run))]
         ranked.sort(key=lambda one: one[:2])
         busy = max(self.limit // _SHARE, 1) - leaving
@@ -119,12 +119,12 @@ class Rotation:
     def _rank(self, run: RunBridge) -> int:
         """Return a run's rank: 1 with nothing to do, 2 when stuck, 3 after its stint, else 0."""
         now_s = time.monotonic()
-        turn = self._stints.setdefault(run.folder.path, _Stint(now_s, now_s))
+        stint = self._stints.setdefault(run.folder.path, _Stint(now_s, now_s))
         position = (run.reader.known(), run.ledger.position, [one.written for one in run.progress().values()])
-        if position != turn.position:
-            turn.position, turn.moved_s = position, now_s
+        if position != stint.position:
+            stint.position, stint.moved_s = position, now_s
         if has_nothing_to_do(run):
             return 1
-        if now_s - turn.moved_s >= STUCK_S:
+        if now_s - stint.moved_s >= STUCK_S:
             return 2
-        return 3 if now_s - turn.opened_s >= STINT_S else 0
+        return 3 if now_s - stint.opened_s >= STINT_S else 0

@@ -27,14 +27,14 @@ class RunFailures:
     """Holds the failures of each run until the run works again. For the host's thread; `count` is for any.
 
     Args:
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
 
     Attributes:
         count: Number of failures so far, of all runs.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, log_line: Callable[[str], None]) -> None:
+        self._log_line = log_line
         self._failing: dict[Path, _Failing] = {}
         self.count = 0
 
@@ -79,4 +79,4 @@ class RunFailures:
     def _report(self, failing: _Failing, key: str, line: str) -> None:
         if failing.text != key:
             failing.text = key
-            self._say(line)
+            self._log_line(line)

@@ -28,7 +28,7 @@ class RunStatus:
     """Describes the state of one run, and its undelivered records.
 
     Attributes:
-        rest: What is left to do, in one word.
+        outcome: What is left to do, in one word.
         living: Number of living processes.
         unread: Whether there are frames that are not translated yet.
         status: ``running``, or how the run ended.
@@ -39,7 +39,7 @@ class RunStatus:
     """
 
     run_id: str
-    rest: Outcome
+    outcome: Outcome
     living: int = 0
     unread: bool = False
     status: str = "running"
@@ -51,12 +51,9 @@ class RunStatus:
     owed: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
-# Describes up to where the segments of a run were read when its bridge released it.
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentsRead:
-    """Describes the read segments of a closed run.
+    """Describes up to where the segments of a run were read when its bridge released it.
 
     Attributes:
         known: Process to the number of its segment and the offset up to which that was read.

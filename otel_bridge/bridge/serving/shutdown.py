@@ -1,4 +1,4 @@
-"""Holds what a run's bridge was asked to end, which processes it waits for, and when waiting data is released."""
+"""Holds what a run's bridge was requested to end, which processes it waits for, and when waiting data is released."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ShutdownState:
         closing: The same at present; after `finish` it holds until the requested end is written.
         draining: Whether waiting data is released though processes live; their later data arrives late.
         paused: Whether waiting data was released, and nothing has arrived since.
-        asked: Status with which ``otel-bridge finish`` ends the run; ``None`` once that is done.
+        requested_status: Status with which ``otel-bridge finish`` ends the run; ``None`` once that is done.
         spared_pid: Process whose end is left to `finish`; 0 for none.
     """
 
@@ -26,7 +26,7 @@ class ShutdownState:
         self._always_closing = closing
         self.closing = closing
         self.draining = self.paused = False
-        self.asked: Status | None = None
+        self.requested_status: Status | None = None
         self.spared_pid = 0
         self._finish_as: Status | None = None
         self._finished = False
@@ -41,7 +41,7 @@ class ShutdownState:
 
     def request(self, status: Status) -> None:
         """End the whole run at a person's request: `finish`, and release waiting data again."""
-        self.asked, self.paused = status, False
+        self.requested_status, self.paused = status, False
         self.finish(status)
 
     def spare(self, pid: int) -> None:
@@ -58,7 +58,7 @@ class ShutdownState:
     def end_processes(self, processes: ProcessMonitor) -> None:
         """Write the ends that `finish` requested, once all is read."""
         if self._finish_as is not None:
-            processes.look(time.time_ns())
+            processes.check(time.time_ns())
             processes.end_open(self._finish_as, self.spared_pid)
             self._finish_as, self.spared_pid, self.closing, self._finished = None, 0, True, True
 
@@ -73,6 +73,6 @@ class ShutdownState:
     def done(self) -> None:
         """Mark the waiting data as released."""
         self.paused = True
-        if self.asked is not None:
+        if self.requested_status is not None:
             # A process that logs later opens the run again, as after any end.
-            self.asked, self._finished, self.closing = None, False, self._always_closing
+            self.requested_status, self._finished, self.closing = None, False, self._always_closing

@@ -85,7 +85,7 @@ def command(
         made(base)
     runs = LaunchedRuns(base)
     collect_less_often()
-    host = BridgeSupervisor(base, options, folders=runs.folders, say=_notify)
+    host = BridgeSupervisor(base, options, folders=runs.folders, log_line=_notify)
     receiver = LauncherReceiver(env, base, listen)
     host.start()
     child_env = child_environment(env, identity, choice, base, receiver)

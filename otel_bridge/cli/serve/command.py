@@ -20,8 +20,7 @@ import click
 from otel_bridge import settings
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
-from otel_bridge.bridge.serving.wakeup import Wakeup
-from otel_bridge.bridge.supervisor import BridgeSupervisor
+from otel_bridge.bridge.supervisor import BridgeSupervisor, Wakeup
 from otel_bridge.cli.delivery_summary import undelivered
 from otel_bridge.cli.serve.directory_lock import ServiceLock
 from otel_bridge.cli.serve.log import ServiceLog
@@ -126,7 +125,7 @@ class _Service:
             lazy=True,
         )
         self._drain_s = settings.DRAIN_TIMEOUT_S.read(env)
-        self._host = BridgeSupervisor(base, options, say=log.log_run_line)
+        self._host = BridgeSupervisor(base, options, log_line=log.log_run_line)
         self._states = StateReader()
         self._receiver: Receiver | None = None
         self._end_own_metrics: Callable[[], None] = lambda: None

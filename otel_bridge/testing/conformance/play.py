@@ -145,7 +145,7 @@ def main(argv: Sequence[str]) -> int:
     read = BridgeOptions.read(env, Path.cwd())
     options = dataclasses.replace(
         read,
-        places=ExporterEnvironment(env, Path.cwd(), load=lambda _: exporter),
+        exporter_env=ExporterEnvironment(env, Path.cwd(), load=lambda _: exporter),
         exporters=dict.fromkeys(SIGNALS, (NAME,)),
         closing=True,
     )
@@ -154,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
     def say(line: str) -> None:
         sys.stderr.write(f"{line}\n")
 
-    host = BridgeSupervisor(folder.base, options, folders=lambda: [folder], until_done=True, say=say)
+    host = BridgeSupervisor(folder.base, options, folders=lambda: [folder], until_done=True, log_line=say)
     host.serve()
     sys.stderr.flush()
     if host.hanging:

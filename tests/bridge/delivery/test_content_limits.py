@@ -63,7 +63,7 @@ def test_text_goes_to_one_tracker_and_numbers_to_the_other(tmp_path: Path) -> No
     how = options(("local", local), ("cloud", cloud))
     env = {"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": "off"}
 
-    served(tmp_path, options(places=ExporterEnvironment(env, Path(), how.places.load)))
+    served(tmp_path, options(exporter_env=ExporterEnvironment(env, Path(), how.exporter_env.load)))
 
     whole, bare = rollout_of(local), rollout_of(cloud)
     assert [message["role"] for message in whole.messages] == ["user", "assistant", "tool", "assistant"]
@@ -118,7 +118,7 @@ def test_a_setting_that_cannot_be_read_blocks_its_exporter_and_no_other(tmp_path
 
     host = served(
         tmp_path,
-        options(places=ExporterEnvironment({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": "some"}, Path(), trackers.load)),
+        options(exporter_env=ExporterEnvironment({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": "some"}, Path(), trackers.load)),
     )
 
     assert len(rollout_of(local).messages) == 4

@@ -28,14 +28,14 @@ def test_an_exporter_that_gets_its_destination_while_others_are_named_is_named_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, may_begin = Ledger(tmp_path / "ledger.sqlite"), threading.Event()
-    places = options(("old", RecordingTracker()), ("new", RecordingTracker())).places
+    environment = options(("old", RecordingTracker()), ("new", RecordingTracker())).exporter_env
     former = ledger.destination("former", {})
 
     def load(name: str) -> Exporter:
         assert name == "old" or may_begin.wait(20)
-        return places.load(name)
+        return environment.load(name)
 
-    workers = lanes_of(ledger, replace(places, load=load))
+    workers = lanes_of(ledger, replace(environment, load=load))
     workers.choose({"old": ("metrics",), "new": ("metrics",)}, {})
     until(lambda: workers.by_name["old"].destination_id is not None)
     real = ledger.name_destinations
@@ -58,13 +58,17 @@ def test_an_exporter_that_gets_its_destination_while_others_are_named_is_named_t
     ledger.close()
 
 
-def lanes_of(ledger: Ledger, places: ExporterEnvironment) -> ExporterSet:
+def lanes_of(ledger: Ledger, environment: ExporterEnvironment) -> ExporterSet:
     def describe(view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
         return 0, RunInfo("r", "p", "n", Path(), reopened=reopened)
 
     def create(name: str, destination: Mapping[str, str], requests: DeliveryRequests) -> ExporterWorker:
         context = DeliveryContext(
-            name, ledger, resolve=lambda: places.resolve(name, destination), describe=describe, say=lambda _: None
+            name,
+            ledger,
+            resolve=lambda: environment.resolve(name, destination),
+            describe=describe,
+            log_line=lambda _: None,
         )
         return DeliveryWorker(Delivery(context, requests), progressed=lambda: None)
 

@@ -54,7 +54,7 @@ class Sender:
     def worker(self, endpoint: str, **env: str) -> Forwarder:
         return Forwarder(
             self.folder, self.ledger, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **env},
-            every_process=False, say=self.lines.append, progressed=self.progressed.set,
+            every_process=False, log_line=self.lines.append, progressed=self.progressed.set,
         )  # fmt: skip
 
     def wait(self, worker: Forwarder, holds: Callable[[], bool]) -> None:

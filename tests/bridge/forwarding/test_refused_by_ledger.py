@@ -42,7 +42,7 @@ def worker(tmp_path: Path) -> tuple[Forwarder, End, Ledger]:
     folder = run_folder(tmp_path)
     ledger = Ledger(folder.ledger_path)
     env = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
-    made = Forwarder(folder, ledger, env, every_process=False, say=lambda _: None, progressed=lambda: None)
+    made = Forwarder(folder, ledger, env, every_process=False, log_line=lambda _: None, progressed=lambda: None)
     other = End()
     made._sender._clients.update(dict.fromkeys(Signal, other))
     return made, other, ledger

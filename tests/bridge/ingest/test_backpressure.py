@@ -35,7 +35,7 @@ def opened(tmp_path: Path, release: threading.Event) -> Iterator[Opened]:
     def open_with(**recorders: RecordingTracker) -> RunBridge:
         folder = run_folder(tmp_path)
         Process.start(folder, *recorders).log(ROWS)
-        bridge = RunBridge.open(folder, options(*recorders.items()), wake=lambda: None, say=lambda _: None)
+        bridge = RunBridge.open(folder, options(*recorders.items()), wake=lambda: None, log_line=lambda _: None)
         bridges.append(bridge)
         return bridge
 

@@ -58,7 +58,7 @@ def test_each_malformed_control_request_is_left_out_alone_counted_and_logged(tmp
     process = Process.start(folder, "memory")
     process.log(2)
     lines = list[str]()
-    host = BridgeSupervisor(tmp_path, options(("memory", recorder)), say=lines.append)
+    host = BridgeSupervisor(tmp_path, options(("memory", recorder)), log_line=lines.append)
     host.start()
     try:
         recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 2)

@@ -176,7 +176,7 @@ def test_positions_are_kept_for_each_place_an_exporter_delivers_to(tmp_path: Pat
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.commit(rows(5))
     here = ledger.destination("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///a"})
-    ledger.save(type(here)(here.id, "mlflow", here.place, written=5, durable=5))
+    ledger.save(type(here)(here.id, "mlflow", here.variables, written=5, durable=5))
     ledger.prune(2)
 
     there = ledger.destination("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///b"})
@@ -191,9 +191,9 @@ def test_what_a_destination_no_longer_named_has_not_got_can_be_taken_and_is_coun
     ledger.commit(rows(10))
     ledger.name_destinations([stays.id])
 
-    ledger.take_from_unnamed(6)
+    ledger.evict_from_unnamed(6)
 
-    found = {item.exporter: (item.named, item.durable, item.taken) for item in ledger.view().destinations()}
+    found = {item.exporter: (item.named, item.durable, item.evicted) for item in ledger.view().destinations()}
     assert found == {"gone": (False, 6, 6), "stays": (True, 0, 0)}
     assert gone.id != stays.id
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from otel_bridge.bridge.serving.active_runs import ActiveRuns
 from otel_bridge.bridge.serving.discovery import ClosedRun
-from otel_bridge.bridge.serving.heartbeat import Heartbeat
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
+from otel_bridge.bridge.serving.stall_watch import StallWatch
 from otel_bridge.journal.folder import RunFolder, run_folders
 from support.bridge.bridge_doubles import options
 
@@ -20,7 +20,7 @@ def quiet(_: str) -> None:
 
 def runs_of(folders: Callable[[], Iterable[RunFolder]]) -> ActiveRuns:
     return ActiveRuns(
-        folders, options(), until_done=False, wake=lambda: None, say=quiet, heartbeat=Heartbeat(30.0, quiet)
+        folders, options(), until_done=False, wake=lambda: None, log_line=quiet, stall_watch=StallWatch(30.0, quiet)
     )
 
 
@@ -30,13 +30,13 @@ def failed(runs: ActiveRuns, base: Path, run_id: str) -> RunFolder:
     folder.create()
     runs.failures.failed(folder.path, OSError("no"))
     runs._discovery.closed[folder.path] = ClosedRun(RunStatus(run_id, Outcome.DONE), None, float("inf"))
-    runs._discovery._looked[folder.path] = 1
+    runs._discovery._checked[folder.path] = 1
     return folder
 
 
 def noted(runs: ActiveRuns) -> list[set[str]]:
     found = runs._discovery
-    return [{path.name for path in paths} for paths in (found.closed, found._looked, runs.failures._failing)]
+    return [{path.name for path in paths} for paths in (found.closed, found._checked, runs.failures._failing)]
 
 
 def test_nothing_is_kept_of_runs_whose_folder_was_deleted(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from support.otlp.otlp_samples import RUN
 
 def test_a_full_ledger_keeps_everything_in_the_segments_until_there_is_room(tmp_path: Path) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
-    bridge = RunBridge.open(folder, options(("memory", recorder)), wake=lambda: None, say=lambda line: None)
+    bridge = RunBridge.open(folder, options(("memory", recorder)), wake=lambda: None, log_line=lambda line: None)
     process = Process.start(folder, "memory")
     process.log(2000)
     with bridge.ledger.database.transaction() as sql:
@@ -126,7 +126,7 @@ def test_a_bridge_whose_folder_is_deleted_ends(tmp_path: Path) -> None:
         shutil.rmtree(folder.path.rename(tmp_path / "going"))
 
         assert host.wait(10.0)
-    assert host.progress()[RUN].rest is Outcome.GONE
+    assert host.progress()[RUN].outcome is Outcome.GONE
 
 
 def test_a_second_bridge_of_a_folder_ends_at_once(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_second_bridge_of_a_folder_ends_at_once(tmp_path: Path) -> None:
 
         other = served(tmp_path, options(("memory", second)))
 
-    assert (other.progress()[RUN].rest, second.calls) == (Outcome.GONE, [])
+    assert (other.progress()[RUN].outcome, second.calls) == (Outcome.GONE, [])
 
 
 def _read_all(bridge: RunBridge) -> None:
@@ -252,7 +252,7 @@ def test_a_torn_tail_of_a_dead_process_is_cut_and_the_rows_before_it_arrive(tmp_
     with path.open("ab") as file:
         file.write(path.read_bytes()[-50:-10])
 
-    bridge = RunBridge.open(folder, options(("memory", recorder)), wake=lambda: None, say=lambda line: None)
+    bridge = RunBridge.open(folder, options(("memory", recorder)), wake=lambda: None, log_line=lambda line: None)
     until(lambda: bridge.poll() or (len(recorder.run(RUN).rows) == 3 and path.stat().st_size == size))
 
     assert bridge.reader.state.get("drop/segment_gaps") is None
@@ -290,9 +290,9 @@ def test_a_host_finds_folders_as_they_come_and_one_bad_run_harms_no_other(tmp_pa
         process.end()
 
         recorder.wait_for(lambda recorder: recorder.run("late").status is Status.FINISHED)
-        until(lambda: host.progress().get("late", RunStatus("late", Outcome.BUSY)).rest is Outcome.DONE)
+        until(lambda: host.progress().get("late", RunStatus("late", Outcome.BUSY)).outcome is Outcome.DONE)
 
-    assert [list(recorder.run("late").rows), host.progress()["bad"].rest] == [process.row_ids, Outcome.GONE]
+    assert [list(recorder.run("late").rows), host.progress()["bad"].outcome] == [process.row_ids, Outcome.GONE]
     assert not probe(RunFolder(tmp_path, "late").lock_path)
 
 
@@ -303,7 +303,7 @@ def test_a_folder_that_could_not_be_opened_is_tried_once_more_before_a_drain_is_
     process.log(2)
     process.end()
     with serving(tmp_path, options(("memory", recorder))) as host:
-        until(lambda: host.progress().get(RUN, RunStatus(RUN, Outcome.BUSY)).rest is Outcome.GONE)
+        until(lambda: host.progress().get(RUN, RunStatus(RUN, Outcome.BUSY)).outcome is Outcome.GONE)
         folder.ledger_path.rmdir()
 
         host.drain()

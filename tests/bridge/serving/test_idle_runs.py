@@ -84,7 +84,7 @@ def test_a_run_that_has_ended_sleeps_although_a_receiver_keeps_its_segment_open(
             Signal.LOGS, logs_request((said, [end("finished", 1, last_row=1)])), time.time_ns(), whole=True
         )
         until(lambda: delivering() == 0)
-        asleep = (probe(folder.lock_path), host.progress()[folder.run_id].rest)
+        asleep = (probe(folder.lock_path), host.progress()[folder.run_id].outcome)
 
         process.writer.append(
             Signal.METRICS, metrics_request((said, [row(2, {"loss": 1.0})])), time.time_ns(), whole=True
@@ -121,7 +121,7 @@ def test_a_run_whose_tracker_gets_something_later_does_not_sleep_before(tmp_path
 
     chosen = options(("memory", recorder), exporters=EVERY, idle_s=0.1)
     later = Exporter(read_settings=recorder.exporter.read_settings, ordered=True, open=opened)
-    with serving(tmp_path, replace(chosen, places=replace(chosen.places, load=lambda _: later))):
+    with serving(tmp_path, replace(chosen, exporter_env=replace(chosen.exporter_env, load=lambda _: later))):
         process.log(1)
         until(lambda: bool(writers) and writers[0].asked > 40)  # it was idle for eight times as long as it may be
         may.set()
@@ -133,7 +133,7 @@ def test_a_run_whose_tracker_gets_something_later_does_not_sleep_before(tmp_path
 def test_a_run_that_sleeps_notices_what_it_is_asked_and_that_its_process_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_runs, "LOOK_S", 0.1)
+    monkeypatch.setattr(idle_runs, "CHECK_S", 0.1)
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.2)):
@@ -287,7 +287,7 @@ def test_a_run_on_its_way_to_sleep_when_the_service_drains_is_finished_too(tmp_p
 
     chosen = options(("memory", recorder), exporters=EVERY, idle_s=0.1)
     slow = Exporter(read_settings=recorder.exporter.read_settings, ordered=True, open=opened)
-    with serving(tmp_path, replace(chosen, places=replace(chosen.places, load=lambda _: slow))) as host:
+    with serving(tmp_path, replace(chosen, exporter_env=replace(chosen.exporter_env, load=lambda _: slow))) as host:
         process.log(1)
         assert asked.wait(WAIT_S)
         host.finish(Status.FINISHED)

@@ -18,8 +18,7 @@ from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving import idle_runs, rotation
 from otel_bridge.bridge.serving.active_runs import ActiveRuns
 from otel_bridge.bridge.serving.process_limits import DescriptorShares
-from otel_bridge.bridge.serving.wakeup import Wakeup
-from otel_bridge.bridge.supervisor import BridgeSupervisor
+from otel_bridge.bridge.supervisor import BridgeSupervisor, Wakeup
 from otel_bridge.errors import RetryableError
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.testing.memory import RecordingTracker
@@ -31,7 +30,7 @@ EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_runs, "_EVERY_S", 0.02)
-    monkeypatch.setattr(rotation, "_LOOK_S", 0.01)
+    monkeypatch.setattr(rotation, "_DECIDE_S", 0.01)
     monkeypatch.setattr(rotation, "STUCK_S", 0.3)
     monkeypatch.setattr(rotation, "STINT_S", 0.5)
 
@@ -48,7 +47,7 @@ def started(base: Path, count: int) -> tuple[list[RunFolder], list[Process]]:
 @contextmanager
 def logged(base: Path, how: BridgeOptions, lines: list[str]) -> Generator[BridgeSupervisor]:
     """A host on a thread whose log is *lines*."""
-    host = BridgeSupervisor(base, how, say=lines.append)
+    host = BridgeSupervisor(base, how, log_line=lines.append)
     host.start()
     try:
         yield host
@@ -186,7 +185,9 @@ def test_nothing_that_a_round_raises_ends_the_thread_and_it_is_said_once(tmp_pat
             raise failure
         return run_folders(tmp_path)
 
-    host = BridgeSupervisor(tmp_path, options(("memory", recorder), exporters=EVERY), folders=folders, say=lines.append)
+    host = BridgeSupervisor(
+        tmp_path, options(("memory", recorder), exporters=EVERY), folders=folders, log_line=lines.append
+    )
     host.start()
     recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 2)
     host.stop(5.0)

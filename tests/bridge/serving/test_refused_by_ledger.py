@@ -43,7 +43,7 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
             before.close(time.monotonic() + 5)
         bridges.clear()
         bridge = RunBridge.open(
-            run_folder(tmp_path), options(*recorders.items()), wake=lambda: None, say=lambda _: None
+            run_folder(tmp_path), options(*recorders.items()), wake=lambda: None, log_line=lambda _: None
         )
         bridges.append(bridge)
         return bridge
@@ -93,7 +93,7 @@ def test_an_exporter_whose_lane_could_not_begin_begins_later(opened: Opened) -> 
     refusals = refused(bridge.ledger, "view", lambda: "memory" in bridge.workers.by_name, times=5)
     process.end()
 
-    turned(bridge, lambda: bridge.rest() is Outcome.DONE)
+    turned(bridge, lambda: bridge.outcome() is Outcome.DONE)
 
     assert (refusals(), written(first), written(second)) == (5, process.row_ids, process.row_ids)
 
@@ -107,7 +107,7 @@ def test_exporters_that_could_not_be_noted_are_noted_later(opened: Opened) -> No
     refusals = refused(bridge.ledger, "set_meta", lambda key, _: key == "exporters")
     process.end()
 
-    turned(bridge, lambda: bridge.rest() is Outcome.PARKED)
+    turned(bridge, lambda: bridge.outcome() is Outcome.PARKED)
 
     assert (refusals(), bridge.ledger.view().meta("exporters")) == (1, {"memory": ["metrics", "traces", "logs"]})
 
@@ -133,12 +133,12 @@ def test_a_bridge_that_could_begin_no_exporter_deletes_nothing_and_ends_nothing(
     process = Process.start(bridge.folder, "memory")
     process.log(5)
     process.end()
-    turned(bridge, lambda: bridge.rest() is Outcome.PARKED)
+    turned(bridge, lambda: bridge.outcome() is Outcome.PARKED)
     following = opened(memory=recorder)
     refusals = refused(following.ledger, "view", times=float("inf"))
     turned(following, lambda: refusals() > 1)
 
-    assert following.rest() is Outcome.BUSY
+    assert following.outcome() is Outcome.BUSY
     folder = RunFolder.at(following.folder.path)
     opened(memory=recorder)
     report = read_report(folder)
@@ -235,7 +235,7 @@ def test_what_waits_when_the_disk_is_full_is_released_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
-    bridge = RunBridge.open(folder, _patient(recorder), wake=lambda: None, say=lambda line: None)
+    bridge = RunBridge.open(folder, _patient(recorder), wake=lambda: None, log_line=lambda line: None)
     process = Process.start(folder, "memory")
     _append_rollouts(process, 12)
     until(lambda: not bridge.poll() and bridge.reader.translator.waiting().rollouts == 12)

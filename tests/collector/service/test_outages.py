@@ -118,7 +118,7 @@ def test_a_slow_tracker_keeps_no_other_waiting(tmp_path: Path) -> None:
     chosen = how(slow=slow, good=good)
     slowly = Exporter(read_settings=slow.exporter.read_settings, ordered=True, open=opened)
     trackers = {"slow": slowly, "good": good.exporter}
-    chosen = replace(chosen, places=replace(chosen.places, load=trackers.__getitem__))
+    chosen = replace(chosen, exporter_env=replace(chosen.exporter_env, load=trackers.__getitem__))
     with service(tmp_path, chosen) as (_, sender):
         sent(sender)
 
@@ -165,7 +165,7 @@ def test_a_token_that_the_next_service_takes_again_lets_otlp_go_on_by_itself(
     good, arrived = RecordingTracker(), RecordingTracker()
     chosen = how(good=good)
     names = dict.fromkeys(("metrics", "traces", "logs"), ("otlp", "good"))
-    chosen = replace(chosen, exporters=names, places=replace(chosen.places, env=endpoint))
+    chosen = replace(chosen, exporters=names, exporter_env=replace(chosen.exporter_env, env=endpoint))
     other = listening("new")
     try:
         with service(tmp_path / "near", chosen) as (_, sender):

@@ -141,7 +141,7 @@ def options(*recorders: tuple[str, RecordingTracker], **changes: object) -> Brid
 def serving(base: Path, how: BridgeOptions, *, until_done: bool = False) -> Iterator[BridgeSupervisor]:
     """A host on a thread, stopped at the end."""
     lines: list[str] = []
-    host = BridgeSupervisor(base, how, until_done=until_done, say=lines.append)
+    host = BridgeSupervisor(base, how, until_done=until_done, log_line=lines.append)
     host.lines = lines  # type: ignore[attr-defined]
     host.start()
     try:
@@ -153,7 +153,7 @@ def serving(base: Path, how: BridgeOptions, *, until_done: bool = False) -> Iter
 def served(base: Path, how: BridgeOptions) -> BridgeSupervisor:
     """Serve in this thread until nothing is left to do."""
     lines: list[str] = []
-    host = BridgeSupervisor(base, how, until_done=True, say=lines.append)
+    host = BridgeSupervisor(base, how, until_done=True, log_line=lines.append)
     host.lines = lines  # type: ignore[attr-defined]
     host.serve()
     return host

@@ -118,7 +118,7 @@ class Bench:
             self.ledger,
             resolve=resolve or (lambda: (self.tracker.exporter, Nowhere())),
             describe=describe,
-            say=self.lines.append,
+            log_line=self.lines.append,
             more_comes=lambda: self.more_comes,
         )
         self.delivery = Delivery(context, DeliveryRequests(self.signals))

@@ -84,7 +84,7 @@ def serve(base: Path, tracker: Path, grpc: int, http: int, mode: str) -> None:
 
     exporter = Exporter(read_settings=lambda env, cwd: Nowhere(), ordered=True, open=opened)
     how = options(exporters=dict.fromkeys(("metrics", "traces", "logs"), ("file",)), lazy=True, idle_s=60.0)
-    how = replace(how, places=replace(how.places, load=lambda name: exporter))
+    how = replace(how, exporter_env=replace(how.exporter_env, load=lambda name: exporter))
     host = BridgeSupervisor(base, how)
     host.start()
     env = {"OTEL_BRIDGE_SEGMENT_BYTES": "20k"}

@@ -4,12 +4,12 @@ import subprocess
 import sys
 import threading
 
-from otel_bridge.bridge.serving.wakeup import Wakeup
+from otel_bridge.bridge.supervisor import Wakeup
 from support.waiting import HANG_S
 
 INTERRUPTED = """
 import signal
-from otel_bridge.bridge.serving.wakeup import Wakeup
+from otel_bridge.bridge.supervisor import Wakeup
 
 wake, calls = Wakeup(), 0
 

@@ -12,34 +12,34 @@ from otel_bridge.bridge.delivery.retry import Backoff
 LONGEST_PAUSE_S: Final = 5.0
 
 
-class Heartbeat:
+class StallWatch:
     """Holds the heartbeat of one thread; may be read by any.
 
     Args:
         stall_s: Silence after which the thread counts as stalled.
-        say: Takes one line for the log.
+        log_line: Takes one line for the log.
 
     Attributes:
         failures: Number of rounds that an exception ended.
         ended: Whether the thread has ended.
     """
 
-    def __init__(self, stall_s: float, say: Callable[[str], None]) -> None:
-        self._stall_s, self._say = stall_s, say
-        self._beat_s = time.monotonic()
+    def __init__(self, stall_s: float, log_line: Callable[[str], None]) -> None:
+        self._stall_s, self._log_line = stall_s, log_line
+        self._recorded_s = time.monotonic()
         self._where = ""
         self._backoff = Backoff()
         self._failure = ""
         self.failures = 0
         self.ended = False
 
-    def beat(self, where: str = "") -> None:
+    def record(self, where: str = "") -> None:
         """Store that the thread runs, and at which run."""
-        self._beat_s, self._where = time.monotonic(), where
+        self._recorded_s, self._where = time.monotonic(), where
 
     def age_s(self) -> float:
-        """Return the seconds since the last beat."""
-        return time.monotonic() - self._beat_s
+        """Return the seconds since the last sign of life."""
+        return time.monotonic() - self._recorded_s
 
     def end(self) -> None:
         """Mark the thread as ended."""
@@ -51,7 +51,7 @@ class Heartbeat:
         text = f"{type(exc).__name__}: {exc}"
         if text != self._failure:
             self._failure = text
-            self._say(f"reading run folders failed, tried again: {''.join(traceback.format_exception(exc))}")
+            self._log_line(f"reading run folders failed, tried again: {''.join(traceback.format_exception(exc))}")
         return min(self._backoff.failed(), LONGEST_PAUSE_S)
 
     def round_done(self) -> None:
