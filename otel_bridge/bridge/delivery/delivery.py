@@ -76,7 +76,7 @@ class Delivery:
 
     @property
     def requested_wait_s(self) -> float:
-        """Return how long after the last failure the tracker asked not to be called."""
+        """Return how long after the last failure the tracker requested not to be called."""
         return self._retry.requested_wait_s
 
     def step(self) -> float | None:

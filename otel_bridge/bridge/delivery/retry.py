@@ -60,7 +60,7 @@ class RetryPolicy:
 
     @property
     def requested_wait_s(self) -> float:
-        """Return how long after the last failure the tracker asked not to be called; a person may call it earlier."""
+        """Return how long after a failure the tracker requested not to be called; a person may call it earlier."""
         return 0.0 if self._position.progress.state == "blocked" else self._backoff.requested_s
 
     def blocked(self, exc: BlockedError | PermanentError) -> float:
@@ -126,7 +126,7 @@ class Backoff:
 
     Attributes:
         failures: Number of failures in a row.
-        requested_s: Seconds of the wait after the last failure that the other end asked for.
+        requested_s: Seconds of the wait after the last failure that the other end requested.
     """
 
     def __init__(self, chance: random.Random | None = None) -> None:

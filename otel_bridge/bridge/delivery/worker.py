@@ -33,7 +33,7 @@ class ExporterWorker(Protocol):
     def notify(self, *, retry: bool = False, flush: bool = False) -> None:
         """Notify the worker of new data; with *retry* it also retries failed work at once.
 
-        With *flush* it does so too, but not before the time that the tracker asked for.
+        With *flush* it does so too, but not before the time that the tracker requested.
         """
         ...
 
@@ -186,7 +186,7 @@ class DeliveryThread:
             of a step ends the thread, not even `SystemExit` or a cancellation: trackers raise both.
         ended: Called on the thread when it was stopped.
         name: Name of the thread.
-        requested_s: Returns the seconds after the last step that the other end asked for; a flush waits for them too.
+        requested_s: Returns the seconds after the last step that the other end requested; a flush waits for them too.
     """
 
     def __init__(
