@@ -79,9 +79,12 @@ class DeliveryWaiter:
         """Wait at most *timeout_s*; return the result."""
         deadline = time.monotonic() + timeout_s
         while True:
+            gone_before = self._gone
             report = read_report(self._folder)
             if report is not None and self._done(report):
                 return FlushOutcome(True, report, _remains(report))
+            if self._gone and not gone_before:
+                continue  # the next report shows whether a bridge is needed at all: the run may have ended
             if not self._starter.ensure():
                 return self._given_up(report)
             left = deadline - time.monotonic()

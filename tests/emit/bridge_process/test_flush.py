@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.emit.bridge_process import flush
+from otel_bridge.emit.bridge_process import flush, starter
 from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.process_segment import Checkpoint
@@ -103,6 +103,16 @@ def test_what_is_read_of_a_report_before_the_segments_are_seen_gone_does_not_cou
     monkeypatch.setattr(flush, "read_report", lambda _: next(reports))
 
     assert waited(folder, None, end=True) == FlushOutcome(True, last)
+
+
+def test_no_bridge_is_started_for_a_run_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(starter, "start_bridge", lambda *given, **named: started.append(given))
+    folder = RunFolder(tmp_path, "r")
+    folder.create()
+    last = report(processes={}, ended=True)
+
+    assert (waited(folder, last, end=True), started) == (FlushOutcome(True, last), [])
 
 
 def test_otlp_is_waited_for_by_what_it_forwarded(folder: RunFolder) -> None:
