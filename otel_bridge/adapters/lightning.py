@@ -10,6 +10,7 @@ points add the logger when ``OTEL_BRIDGE_LIGHTNING=1``.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -68,9 +69,15 @@ class LightningLogger:
         return "" if self._attached else self._path_part("name")
 
     @property
-    def save_dir(self) -> str | None:
-        """Return the folder below which Lightning saves checkpoints."""
-        return self._save_dir
+    def save_dir(self) -> str:
+        """Return the folder below which Lightning saves checkpoints, by default the calling trainer's own folder."""
+        if self._save_dir is not None:
+            return self._save_dir
+        from otel_bridge.adapters.parts.calling_object import calling_object  # noqa: PLC0415
+
+        # Lightning does not give a logger its trainer, and LightningCLI needs a folder.
+        trainer = calling_object(lambda one: hasattr(one, "default_root_dir") and hasattr(one, "loggers"))
+        return os.getcwd() if trainer is None else str(trainer.default_root_dir)
 
     @property
     def experiment(self) -> Run:
@@ -113,8 +120,9 @@ class LightningAttachment:
     """Adds a logger when a trainer, or Fabric, is set up."""
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Add a logger to *trainer*, if it has none of this kind."""
-        _attach(trainer.loggers, trainer.default_root_dir)
+        """Add a logger to *trainer*, if it has none of this kind and Lightning does not turn its loggers off."""
+        if not (getattr(trainer, "fast_dev_run", False) or getattr(trainer, "barebones", False)):
+            _attach(trainer.loggers, trainer.default_root_dir)
 
     def on_after_setup(self, fabric: Any, module: Any) -> None:  # noqa: ARG002  # Fabric's signature
         """Add a logger to *fabric*, if it has none of this kind."""

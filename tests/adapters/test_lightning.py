@@ -82,6 +82,30 @@ def test_the_entry_point_adds_one_logger_that_moves_no_checkpoint(tmp_path: Path
     assert (done.stdout.splitlines()[0], report_of(runs(tmp_path)).project) == ("1 [('', '', '.')]", "sft")
 
 
+@pytest.mark.parametrize("flag", ["fast_dev_run", "barebones"])
+def test_the_entry_point_adds_nothing_where_lightning_turns_loggers_off(tmp_path: Path, flag: str) -> None:
+    code = ENTRY_POINT.replace("logger=False", f"logger=False, {flag}=True")
+
+    done = run_program(tmp_path, code, OTEL_BRIDGE_LIGHTNING="1")
+
+    assert (done.stdout, runs(tmp_path).exists()) == ("0 []\n[]\n", False)
+
+
+def test_a_logger_without_a_folder_has_that_of_the_calling_trainer_else_the_working_folder(tmp_path: Path) -> None:
+    code = """
+    from lightning.pytorch import Trainer
+    from otel_bridge.adapters.lightning import OtelBridgeLogger
+
+    own, given = OtelBridgeLogger("sft", "one"), OtelBridgeLogger("sft", "one", save_dir="given")
+    print([Trainer(logger=one, default_root_dir="root").log_dir for one in (own, given)])
+    print(own.save_dir)
+    """
+
+    done = run_program(tmp_path, code)
+
+    assert done.stdout.splitlines() == ["['root', 'given']", str(tmp_path)]
+
+
 def test_without_its_variable_the_entry_point_adds_nothing_and_imports_nothing(tmp_path: Path) -> None:
     done = run_program(tmp_path, ENTRY_POINT)
     misspelt = run_program(tmp_path, ENTRY_POINT, OTEL_BRIDGE_LIGHTNING="maybe")

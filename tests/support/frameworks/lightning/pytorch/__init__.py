@@ -12,13 +12,18 @@ class Callback:
 
 
 class Trainer:
-    def __init__(self, logger=None, default_root_dir="."):
+    def __init__(self, logger=None, default_root_dir=".", fast_dev_run=False, barebones=False):
+        self.fast_dev_run, self.barebones = fast_dev_run, barebones
         self.loggers = [] if not logger else list(logger) if isinstance(logger, list) else [logger]
         self.default_root_dir = default_root_dir
         self.callbacks = [one for point in entry_points(group="lightning.pytorch.callbacks_factory")
                           for one in point.load()()]  # fmt: skip
         assert all(isinstance(one, Callback) for one in self.callbacks), self.callbacks
         assert rank_zero.rank_zero_only.rank == 0
+
+    @property
+    def log_dir(self):
+        return self.loggers[0].save_dir if self.loggers else self.default_root_dir
 
     def run(self, stage, *rows, error=None):
         """Run a phase that logs *rows*, pairs of a step and values, and then fails with *error*, if one is given."""
