@@ -62,6 +62,11 @@ def capture(*names: str, mode: str | None = None) -> None:
         _finder.add(name, chosen)
 
 
+def captured() -> frozenset[str]:
+    """Return the names of the trackers that this process captures."""
+    return frozenset(_finder.modes)
+
+
 def find(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
     """Return the spec of a captured module; ``None`` for every other module, and when nothing is captured."""
     return _finder.find_spec(name, path, target) if _finder in sys.meta_path else None

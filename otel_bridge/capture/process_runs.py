@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
 import weakref
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from otel_bridge import semconv
 from otel_bridge.emit import api
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.identity import MAX_NAME_CHARS, InitArguments, new_name, tags_of
-from otel_bridge.emit.run import Run, note_exit_code
+from otel_bridge.emit.run import Run, note_exit_codes
 from otel_bridge.settings import GENERATED_NAME, LAUNCHER, RUN_ID, RUN_NAME
 
 _owners: Final[weakref.WeakKeyDictionary[Run, str]] = weakref.WeakKeyDictionary()
 """Run to the tracker whose capture began it."""
-_MARK: Final = "otel_bridge_exit_code"
 
 
 class _Process:
@@ -49,7 +46,7 @@ def begin_run(
         tags: Tags of the run.
         named: Further fields of `InitArguments`.
     """
-    _note_exit_codes()
+    note_exit_codes()
     current = api.current_run()
     of_another = current is not None and current.recording and _owners.get(current, tracker) != tracker
     generated = new_name() if name is None and named.get("id") is None and _needs_name() else None
@@ -59,6 +56,11 @@ def begin_run(
     run = api.begin_run(asked, config=config, handle=handle or of_another)
     _owners[run] = tracker
     return run
+
+
+def owner_of(run: Run) -> str | None:
+    """Return the tracker whose capture began *run*; ``None`` for a run of the program or of an adapter."""
+    return _owners.get(run)
 
 
 def rename(run: Run, name: object) -> bool:
@@ -89,18 +91,3 @@ def _needs_name() -> bool:
 def _chosen_name(env: Mapping[str, str]) -> bool:
     named = RUN_NAME.read(env)
     return bool(named) and named != GENERATED_NAME.read(env)
-
-
-def _note_exit_codes() -> None:
-    """Let ``sys.exit()`` note its argument, as wandb's own ``ExitHooks`` do: it is the status of runs left open."""
-    real = sys.exit
-    if hasattr(real, _MARK):
-        return
-
-    @functools.wraps(real)
-    def exit_noting_code(code: Any = None, /) -> NoReturn:
-        note_exit_code(code)
-        real(code)
-
-    setattr(exit_noting_code, _MARK, True)
-    sys.exit = exit_noting_code

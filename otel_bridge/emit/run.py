@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from otel_bridge.emit import console
 from otel_bridge.emit.arguments import (
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.rollout import Rollout
 
 _TIMEOUTS: Final = ("timeout", "timeout_seconds")
+_NOTES_EXIT_CODE: Final = "otel_bridge_exit_code"
 
 
 class Run(RecordedFacts):
@@ -363,6 +364,25 @@ class _Exit:
 def note_exit_code(code: object) -> None:
     """Note the argument of ``sys.exit()``, which the interpreter shows to no handler."""
     _Exit.code = code
+
+
+def note_exit_codes() -> None:
+    """Let ``sys.exit()`` note its argument, as wandb's own ``ExitHooks`` do: it is the status of runs left open.
+
+    It is for runs that a captured tracker or a framework begins. A program that calls ``init()`` gives ``finish()`` the
+    status.
+    """
+    real = sys.exit
+    if hasattr(real, _NOTES_EXIT_CODE):
+        return
+
+    @wraps(real)
+    def exit_noting_code(code: Any = None, /) -> NoReturn:
+        note_exit_code(code)
+        real(code)
+
+    setattr(exit_noting_code, _NOTES_EXIT_CODE, True)
+    sys.exit = exit_noting_code
 
 
 def status_at_exit() -> EndStatus:

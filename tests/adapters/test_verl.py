@@ -134,6 +134,42 @@ def test_a_trainer_that_is_an_actor_records_its_batches_and_the_run_ends_with_it
     assert ends_of(found) == [status]
 
 
+def test_a_tracking_that_is_a_local_variable_ends_with_its_function_as_verls_own_backends_do(tmp_path: Path) -> None:
+    code = """
+    import gc, os
+    from verl.utils.tracking import Tracking
+
+    class TaskRunner:
+        def run(self):
+            Tracking("math", "one", ["otel_bridge"], {}).log({"actor/loss": 0.5}, step=1)
+
+    gc.collect()
+    gc.disable()
+    TaskRunner().run()
+    os._exit(0)  # as Ray ends its actors
+    """
+
+    run_program(tmp_path, code)
+
+    found = recorded(tmp_path)
+    assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == ([(1, 0.5)], ["finished"])
+
+
+def test_an_exit_code_of_the_program_makes_the_end_failed(tmp_path: Path) -> None:
+    code = """
+    import sys
+    from verl.utils.tracking import Tracking
+
+    tracking = Tracking("math", "one", ["otel_bridge"], {})
+    tracking.log({"actor/loss": 0.5}, step=1)
+    sys.exit(3)
+    """
+
+    run_program(tmp_path, code, fails=True)
+
+    assert ends_of(recorded(tmp_path)) == ["failed"]
+
+
 def test_a_plugin_that_cannot_load_is_reported_on_stderr(tmp_path: Path) -> None:
     code = "import sys; sys.modules['verl.utils.rollout_trace'] = None; import verl; print('on')"
 

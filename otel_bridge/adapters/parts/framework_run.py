@@ -79,6 +79,31 @@ class FrameworkRun:
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__(state["framework"], state["names"], state["config"])  # type: ignore[misc]
 
+    @property
+    def run(self) -> Run | None:
+        """Return the run that was begun last, which may have ended; ``None`` before the first one."""
+        return self._run
+
+    def is_of(self, names: RunNames) -> bool:
+        """Return whether *names* lead to the run of this recording, so that a new phase of training continues it."""
+        with self._lock:
+            run, own = self._run, self._own
+        if self._stopped or names == self.names or (run is not None and not own):
+            return True
+        if run is None or names.arguments.get("id") != self.names.arguments.get("id"):
+            return False
+        asked = _arguments_of(names)
+        return asked["project"] in {None, run.project} and asked["name"] in {None, run.name}
+
+    def change_config(self, config: object) -> None:
+        """Record *config* in place of the earlier one, unless they are equal."""
+        with self._lock:
+            if repr(config) == repr(self._config):  # arrays have no truth value
+                return
+            self._config, run = config, self._run
+        if run is not None:
+            self.log_config(config)
+
     def begin(self) -> Run | None:
         """Return the run, and begin it if necessary; print once why it cannot begin, and return ``None`` then."""
         from otel_bridge.emit import api  # noqa: PLC0415  # only programs that record pay for it
@@ -95,7 +120,10 @@ class FrameworkRun:
                 if before is not None and current is not None:
                     shown = f"{current.project}/{current.name}"
                     raise ConfigError(f"{before.project}/{before.name} ended when {shown} began in this process")
-                return self._take(_begin(self._arguments()), own=True)
+                arguments = _arguments_of(self.names)
+                if self.names.project is None and arguments["project"] == self.names.default_project:
+                    notify_once(self.names.default_note)
+                return self._take(_begin(arguments), own=True)
             except Exception as exc:  # noqa: BLE001  # the framework must continue
                 self._stop(str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}")
                 return None
@@ -141,20 +169,6 @@ class FrameworkRun:
         elif run is not None:
             run.flush(FLUSH_S)
 
-    def _arguments(self) -> dict[str, Any]:
-        """Return the arguments of ``init()``: a name is left out where a variable gives it."""
-        env, names = _begun.environment_before(), self.names
-        project = names.project
-        if project is None and not any(env.get(variable) for variable in _TRACKERS_PROJECTS):
-            project = names.default_project
-            _notes.say(names.default_note)
-        named = {
-            "project": None if _is_given(PROJECT.read(env), GENERATED_PROJECT.read(env)) else project,
-            "name": None if _is_given(RUN_NAME.read(env), GENERATED_NAME.read(env)) else names.name,
-            "role": None if ROLE.read(env) else names.role,
-        }
-        return {**names.arguments, **{key: value or None for key, value in named.items()}}
-
     def _take(self, run: Run, *, own: bool) -> Run:
         self._run, self._own = run, own
         _failures.hand_over(run)
@@ -195,26 +209,37 @@ class _Begun:
 _begun = _Begun()
 
 
-class _Notes:
-    """Prints lines once in this process."""
+def _arguments_of(names: RunNames) -> dict[str, Any]:
+    """Return the arguments of ``init()``: a name is left out where a variable gives it."""
+    env = _begun.environment_before()
+    project = names.project
+    if project is None and not any(env.get(variable) for variable in _TRACKERS_PROJECTS):
+        project = names.default_project
+    named = {
+        "project": None if _is_given(PROJECT.read(env), GENERATED_PROJECT.read(env)) else project,
+        "name": None if _is_given(RUN_NAME.read(env), GENERATED_NAME.read(env)) else names.name,
+        "role": None if ROLE.read(env) else names.role,
+    }
+    return {**names.arguments, **{key: value or None for key, value in named.items()}}
 
-    def __init__(self) -> None:
-        self._said: set[str] = set()
 
-    def say(self, line: str) -> None:
-        """Print *line*, unless it is empty or was printed before."""
-        from otel_bridge.emit.console import notify  # noqa: PLC0415
-
-        if line and line not in self._said:
-            self._said.add(line)
-            notify(line)
+_notified: Final[set[str]] = set()
 
 
-_notes = _Notes()
+def notify_once(line: str) -> None:
+    """Print *line* once in this process; an empty one never."""
+    from otel_bridge.emit.console import notify  # noqa: PLC0415
+
+    if line and line not in _notified:
+        _notified.add(line)
+        notify(line)
 
 
 def _begin(arguments: Mapping[str, Any]) -> Run:
     from otel_bridge.emit import api  # noqa: PLC0415
+    from otel_bridge.emit.run import note_exit_codes  # noqa: PLC0415
+
+    note_exit_codes()  # hydra.main() and other launchers print an exception and call sys.exit(1)
 
     with _begun.lock:
         # Another logger may be of the same run, or of another run that replaces it.

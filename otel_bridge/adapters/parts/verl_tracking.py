@@ -11,10 +11,12 @@ import contextlib
 import functools
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
+from otel_bridge.adapters.parts.calling_object import calling_object
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.adapters.parts.verl_traces import install_traces
@@ -26,7 +28,6 @@ _TRAINERS: Final = {
     "verl.trainer.ppo.v1.trainer_base": "PPOTrainer",
 }
 _WRAPPED: Final = "otel_bridge_wrapped"
-_SEARCHED_FRAMES: Final = 12
 _DUMPS: Final = frozenset({"_log_rollout_data", "_dump_generations"})
 _batch: ContextVar[Any] = ContextVar("otel_bridge_verl_batch", default=None)
 
@@ -179,20 +180,12 @@ def _is_first_time(cls: Any) -> bool:
 
 def _calling_trainer() -> Any:
     """Return the trainer whose constructor or ``fit()`` makes the ``Tracking``; verl does not pass it."""
-    frame = inspect.currentframe()
-    for _ in range(_SEARCHED_FRAMES):
-        if frame is None:
-            break
-        found = frame.f_locals.get("self")
-        if all(hasattr(found, name) for name in _DUMPS):
-            return found
-        frame = frame.f_back
-    return None
+    return calling_object(lambda found: all(hasattr(found, name) for name in _DUMPS))
 
 
 def _end_with_fit(trainer: Any, logger: VerlLogger) -> None:
     """End the run with the task of ``fit()``: verl lets Ray kill this trainer, so that nothing calls ``finish()``."""
-    real_step, awaited = trainer.fit_step, set[Any]()
+    real_step, awaited = trainer.fit_step, weakref.WeakSet[Any]()  # a failed task keeps the frames of its exception
 
     @functools.wraps(real_step)
     async def fit_step(self: Any, *arguments: Any, **named: Any) -> Any:
