@@ -9,12 +9,17 @@ After `register`, ``report_to="otel_bridge"`` does the same.
 
 from __future__ import annotations
 
-import inspect
+import json
+import sys
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from otel_bridge.adapters.parts.calling_object import calling_object
+from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
-from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded, notify_once
+from otel_bridge.adapters.parts.search_trials import SearchTrials
 from otel_bridge.adapters.parts.trl_completions import CompletionReader
 
 _REQUIREMENT: Final = "transformers>=4.50"
@@ -42,7 +47,10 @@ _LAST_VALUES: Final = (
 )  # fmt: skip
 """What transformers logs once, at the end of a training."""
 _PREFIXES: Final = (("eval_", "eval/"), ("test_", "test/"))
-_SEARCHED_FRAMES: Final = 12
+_NAMES_RUN_BY_FOLDER: Final = 4
+"""Last major version of transformers whose ``run_name`` is ``output_dir`` unless the user gives one."""
+_TABLES: Final = frozenset({"wandb", "trackio"})
+"""Trackers that TRL gives a table of completions, with ``log_completions``."""
 
 
 class OtelBridgeCallback(TrainerCallback, ExportableState):
@@ -69,45 +77,78 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         **arguments: Any,
     ) -> None:
         super().__init__()
-        self._trainer, self._project, self._name, self._config = trainer, project, name, config or {}
+        self._trainer = _weak(trainer)
+        self._project, self._name, self._config = project, name, config or {}
         self._arguments = checked_arguments(arguments)
+        self._begin_empty()
+
+    def _begin_empty(self) -> None:
         self._recording: FrameworkRun | None = None
-        self._completions = CompletionReader()
+        self._completions: weakref.WeakKeyDictionary[Any, CompletionReader] = weakref.WeakKeyDictionary()
+        self._trials = SearchTrials()
+        self._args: Any = None
+        self._in_training = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs: Ray's hyperparameter search pickles the trainer."""
+        return {"project": self._project, "name": self._name, "config": self._config, "arguments": self._arguments}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self._trainer = _weak(None)
+        self._project, self._name, self._config = state["project"], state["name"], state["config"]
+        self._arguments = state["arguments"]
+        self._begin_empty()
 
     # --- where the callback belongs -----------------------------------------------------------------------------------
 
     @guarded
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Find the trainer, which calls this from its constructor."""
-        self._find_trainer()
+        self._find_trainer(state)
 
     def state(self) -> dict[str, Any]:
-        """Return the run's name for the checkpoint, so that a resumed training joins the run."""
-        run = None if self._recording is None else self._recording.begin()
-        names = {} if run is None else {"project": run.project, "name": run.name}
-        return {"args": {}, "attributes": {"resumed_names": names}}
+        """Return the callback's arguments and the run's names for the checkpoint.
+
+        transformers builds the callback from the arguments if ``restore_callback_states_from_checkpoint`` is set. A
+        resumed training joins the run by its names. The run of a search's trial is not joined.
+        """
+        run = None if self._recording is None else self._recording.run
+        is_trial = self._recording is not None and _id_of(self._recording.names) != self._arguments.get("id")
+        names = {} if run is None or is_trial else {"project": run.project, "name": run.name}
+        given = {"project": self._project, "name": self._name, "config": self._config or None, **self._arguments}
+        arguments = {name: value for name, value in given.items() if value is not None and _is_json(value)}
+        return {"args": arguments, "attributes": {"resumed_names": names}}
 
     # --- what is logged -----------------------------------------------------------------------------------------------
 
     @guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
-        """Begin the run with its config."""
-        self._find_trainer()
-        self._begin(args, state, model)
+        """Begin the run with its config, or continue it; each trial of a search has a run of its own."""
+        self._find_trainer(state)
+        if not state.is_world_process_zero or not self._is_first():
+            return
+        if _is_trial(state):
+            self._trials.next()
+        recording = self._select(args, state, model)
+        self._in_training = True
+        if not CapturedReports(self._trainer()).begins_the_run:  # else the first record joins that run
+            recording.begin()
 
     @guarded
     def on_log(
         self, args: Any, state: Any, control: Any, model: Any = None, logs: Any = None, **kwargs: Any  # noqa: ARG002
     ) -> None:  # fmt: skip
         """Record one row, and the totals of a training as last values."""
-        if (recording := self._begin(args, state, model)) is not None and logs:
-            if last := {key: logs[key] for key in _LAST_VALUES if key in logs}:
-                flos = getattr(state, "total_flos", None)
-                if "train_runtime" in last and flos is not None:  # PrinterCallback takes it out of the shared dict
-                    last.setdefault("total_flos", flos)
-                recording.summary(last)
-            if row := renamed({key: value for key, value in logs.items() if key not in last}):
-                recording.log(row, state.global_step)
+        self._find_trainer(state)
+        if (recording := self._begin(args, state, model)) is None or not logs or self._captured_by(recording):
+            return
+        if last := {key: logs[key] for key in _LAST_VALUES if key in logs}:
+            flos = getattr(state, "total_flos", None)
+            if "train_runtime" in last and flos is not None:  # PrinterCallback takes it out of the shared dict
+                last.setdefault("total_flos", flos)
+            recording.summary(last)
+        if row := renamed({key: value for key, value in logs.items() if key not in last}):
+            recording.log(row, state.global_step)
 
     @guarded
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
@@ -127,52 +168,80 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     @guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Flush the records. The run stays open, because ``train()`` or ``evaluate()`` may follow."""
+        self._in_training = False
         if self._recording is not None:
             self._recording.flush()
 
     def _record_completions(self, args: Any, state: Any, step: int, split: str) -> None:
-        if self._trainer is None or not state.is_world_process_zero:
+        self._find_trainer(state)
+        trainer = self._trainer()
+        if trainer is None or not state.is_world_process_zero:
             return
-        rollouts = self._completions.new(self._trainer, step, split)
-        if rollouts and (recording := self._begin(args, state, None)) is not None:
-            recording.log_rollouts(rollouts, step=step, split=split)
+        rollouts = self._completions.setdefault(trainer, CompletionReader()).new(trainer, step, split)
+        if not rollouts or (recording := self._begin(args, state, None)) is None:
+            return
+        tracker = self._captured_by(recording)
+        if tracker in _TABLES and getattr(args, "log_completions", False):
+            return  # the table that TRL gives the tracker
+        recording.log_rollouts(rollouts, step=step, split=split)
 
     def _begin(self, args: Any, state: Any, model: Any) -> FrameworkRun | None:
         """Return the run's recording on the main process; ``None`` on others, and in a second callback."""
         if not state.is_world_process_zero or not self._is_first():
             return None
-        if self._recording is None:
-            self._recording = FrameworkRun(
-                "transformers", self._names(args, state), config={**config_of(args, model), **self._config}
-            )
-            self._recording.begin()
+        if self._recording is None or args is not self._args:  # another trainer has the same callback
+            self._select(args, state, model)
         return self._recording
 
+    def _select(self, args: Any, state: Any, model: Any) -> FrameworkRun:
+        """Return the recording for a training with *args*; end another run that this callback has recorded."""
+        names, config = self._names(args, state), {**config_of(args, model), **self._config}
+        recording = self._recording
+        if recording is not None and not recording.is_of(names):
+            recording.finish("failed" if self._in_training else "finished")
+            recording = None
+        if recording is None:
+            recording = FrameworkRun("transformers", names, config=config)
+        else:
+            recording.change_config(config)
+        self._recording, self._args = recording, args
+        return recording
+
     def _names(self, args: Any, state: Any) -> RunNames:
-        before = resumed_names(state)
+        trial = _is_trial(state)
+        before = {} if trial else resumed_names(state)
         asked = getattr(args, "project", None)
         project = self._project or (asked if asked != DEFAULT_PROJECT else None)
-        name: str | None = self._name or getattr(args, "run_name", None)
-        if name == getattr(args, "output_dir", None):  # the default of transformers 4
-            name = None
+        name = self._name or _run_name(args)
         resumed = before.get("project")
         default, note = (resumed, "") if resumed else (DEFAULT_PROJECT, _DEFAULT_NOTE)
-        return RunNames(project, name or before.get("name"), None, default, self._arguments, note)
+        names = RunNames(project, name or before.get("name"), None, default, self._arguments, note)
+        return self._trials.names(names, args, state) if trial else names
 
-    def _find_trainer(self) -> None:
-        """Find the trainer in the calling frames, because transformers does not pass it to its callbacks."""
-        frame = inspect.currentframe()
-        for _ in range(_SEARCHED_FRAMES):
-            if self._trainer is not None or frame is None:
-                return
-            found = frame.f_locals.get("self")
-            if hasattr(found, "callback_handler") and hasattr(found, "state"):
-                self._trainer = found
-            frame = frame.f_back
+    def _captured_by(self, recording: FrameworkRun) -> str | None:
+        """Return the tracker whose capture records the rows of this trainer already; print once what to do."""
+        run = recording.begin()
+        tracker = None if run is None else CapturedReports(self._trainer()).tracker_of(run)
+        if run is not None and tracker is not None:
+            notify_once(
+                f"metrics of transformers are recorded once, as {tracker} gets them, in {run.project}/{run.name}:"
+                f" {tracker} is captured, and report_to names it; take it out of report_to, so that OtelBridgeCallback"
+                " names the run and records them"
+            )
+        return tracker
+
+    def _find_trainer(self, state: Any) -> None:
+        """Find the trainer of *state* in the calling frames: transformers does not pass it to its callbacks."""
+        if getattr(self._trainer(), "state", None) is not state:
+            found = calling_object(
+                lambda one: hasattr(one, "callback_handler") and getattr(one, "state", None) is state
+            )
+            if found is not None:
+                self._trainer = _weak(found)
 
     def _is_first(self) -> bool:
         """Return whether no other callback of this kind is before this one, e.g. one by ``report_to``."""
-        handler = getattr(self._trainer, "callback_handler", None)
+        handler = getattr(self._trainer(), "callback_handler", None)
         same = [one for one in getattr(handler, "callbacks", ()) if isinstance(one, OtelBridgeCallback)]
         return not same or same[0] is self
 
@@ -183,6 +252,40 @@ def register() -> None:
         "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK", _REQUIREMENT
     )
     known["otel_bridge"] = OtelBridgeCallback
+
+
+def _weak(trainer: Any) -> Callable[[], Any]:
+    """Return what returns *trainer* while its user keeps it: the callback must not keep the model in memory."""
+    try:
+        return weakref.ref(trainer)
+    except TypeError:  # None, or an object that cannot be referred to
+        return lambda: trainer
+
+
+def _run_name(args: Any) -> str | None:
+    """Return the name that the user gave the run; transformers 4 sets ``output_dir`` for a user who gives none."""
+    name: str | None = getattr(args, "run_name", None)
+    version = str(getattr(sys.modules.get("transformers"), "__version__", ""))
+    major = version.partition(".")[0]
+    is_default = major.isdecimal() and int(major) <= _NAMES_RUN_BY_FOLDER and name == getattr(args, "output_dir", None)
+    return None if is_default else name
+
+
+def _is_trial(state: Any) -> bool:
+    return bool(getattr(state, "is_hyper_param_search", False))
+
+
+def _id_of(names: RunNames) -> object:
+    return names.arguments.get("id")
+
+
+def _is_json(value: object) -> bool:
+    """Return whether a checkpoint can hold *value*."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def renamed(logs: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.command_runs import report_of, runs
-from support.trainers.framework_runs import config_in, ends_of, recorded, rollouts_in, rows_of, run_program, summary_in
+from support.trainers.command_runs import otel_bridge, program, report_of, runs
+from support.trainers.framework_runs import (
+    config_in,
+    ends_of,
+    framework_environment,
+    recorded,
+    recorded_runs,
+    rollouts_in,
+    rows_of,
+    run_program,
+    summary_in,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +106,7 @@ def test_a_callback_by_name_and_one_that_is_added_later_record_once_together(tmp
     from otel_bridge.adapters.transformers import OtelBridgeCallback, register
 
     register()
-    trainer = GRPOTrainer(report_to="otel_bridge", project="mine", output_dir="out", run_name="out")
+    trainer = GRPOTrainer(report_to="otel_bridge", project="mine", run_name="one")
     trainer.add_callback(OtelBridgeCallback(trainer))
     trainer.event("on_train_begin")
     trainer.step(["2+2", "3+3"], log={"loss": 0.5})
@@ -110,7 +120,176 @@ def test_a_callback_by_name_and_one_that_is_added_later_record_once_together(tmp
     found = recorded(tmp_path)
     assert (rows_of(found, "train/loss"), len(rollouts_in(found))) == ([(1, 0.5)], 4)
     report = report_of(runs(tmp_path))
-    assert (report.project, report.name != "out") == ("mine", True)
+    assert (report.project, report.name) == ("mine", "one")
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "is_named"),
+    [("5.23.0", "", True), ("4.57.6", "", False), ("4.57.6", "name='out'", True)],
+)
+def test_a_run_name_that_is_the_output_dir_counts_unless_transformers_4_has_set_it(
+    tmp_path: Path, version: str, arguments: str, is_named: bool
+) -> None:
+    code = f"""
+    import transformers
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    transformers.__version__ = "{version}"
+    trainer = transformers.GRPOTrainer([OtelBridgeCallback({arguments})], output_dir="out", run_name="out")
+    trainer.step(log={{"loss": 0.5}})
+    """
+
+    run_program(tmp_path, code)
+
+    assert rows_of(recorded(tmp_path), "train/loss") == [(1, 0.5)]
+    assert (report_of(runs(tmp_path)).name == "out") is is_named
+
+
+def test_model_and_trainer_are_freed_with_their_last_reference(tmp_path: Path) -> None:
+    code = """
+    import gc, weakref
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    class Model:
+        config = {}
+
+    def fold():
+        trainer = GRPOTrainer([OtelBridgeCallback()], run_name="one")
+        trainer.model = Model()
+        trainer.train({"loss": 0.5})
+        return weakref.ref(trainer), weakref.ref(trainer.model)
+
+    gc.collect()
+    gc.disable()
+    print([one() for one in fold()])
+    """
+
+    assert run_program(tmp_path, code).stdout == "[None, None]\n"
+
+
+def test_each_trial_of_a_search_is_a_run_with_its_config_in_one_group(tmp_path: Path) -> None:
+    code = """
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    trainer = GRPOTrainer([OtelBridgeCallback(project="p")], run_name="search")
+    for number in range(3):
+        trainer.args.learning_rate = number
+        try:
+            trainer.train({"loss": number}, trial={}, trial_name="hp" if number else None, fails=number == 1)
+        except RuntimeError:
+            pass
+        trainer.event("on_log", logs={"eval_loss": number})
+    trainer.train({"loss": 7.0})
+    """
+
+    run_program(tmp_path, code)
+
+    found = {
+        rows_of(of_run, "train/loss")[0][1]: (
+            report.name, ends_of(of_run), config_in(of_run)["learning_rate"], rows_of(of_run, "eval/loss"),
+        )
+        for report, of_run in recorded_runs(tmp_path)
+    }  # fmt: skip
+    assert found == {
+        0: ("search-1", ["finished"], 0, [(1, 0)]),
+        1: ("hp", ["failed"], 1, [(1, 1)]),
+        2: ("hp", ["finished"], 2, [(1, 2)]),
+        7.0: ("search", ["finished"], 2, []),
+    }
+
+
+def test_arguments_that_change_before_the_next_training_are_recorded_again(tmp_path: Path) -> None:
+    code = """
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    trainer = GRPOTrainer([OtelBridgeCallback()], run_name="one", learning_rate=0.1)
+    trainer.train({"loss": 0.5})
+    trainer.train({"loss": 0.5})
+    trainer.args.learning_rate = 0.5
+    trainer.train({"loss": 0.25})
+    """
+
+    run_program(tmp_path, code)
+
+    found = recorded(tmp_path)
+    assert [one["config"]["learning_rate"] for one in found if one["kind"] == "config"] == [0.1, 0.5]
+
+
+def test_one_callback_of_two_trainers_records_the_completions_of_both(tmp_path: Path) -> None:
+    code = """
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    callback = OtelBridgeCallback(name="shared")
+    first, second = GRPOTrainer([callback]), GRPOTrainer([callback])
+    for number, trainer in enumerate((first, second, first)):
+        trainer.step([f"{number}+{number}"], log={"loss": number})
+    """
+
+    run_program(tmp_path, code)
+
+    found = recorded(tmp_path)
+    assert [one["messages"][0]["content"] for one in rollouts_in(found)] == ["0+0"] * 2 + ["1+1"] * 2 + ["2+2"] * 2
+    assert rows_of(found, "train/loss") == [(1, 0), (1, 1), (2, 2)]
+
+
+def test_a_resumed_training_joins_the_run_of_its_checkpoint_also_after_an_evaluation(tmp_path: Path) -> None:
+    code = """
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    trainer = GRPOTrainer([OtelBridgeCallback(project="p")])
+    trainer.evaluate()
+    trainer.state.stateful_callbacks = {
+        "OtelBridgeCallback": {"args": {}, "attributes": {"resumed_names": {"project": "p", "name": "first"}}}
+    }
+    trainer.event("on_train_begin")
+    trainer.step(log={"loss": 0.5})
+    """
+
+    run_program(tmp_path, code)
+
+    rows = {report.name: rows_of(of_run, "train/loss") for report, of_run in recorded_runs(tmp_path)}
+    assert (len(rows), rows["first"]) == (2, [(1, 0.5)])
+
+
+def test_a_checkpoint_holds_the_arguments_that_rebuild_the_callback(tmp_path: Path) -> None:
+    code = """
+    import json, pathlib
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    given = dict(project="p", name="one", config={"seed": 3}, tags=["a"], group="g")
+    callback = OtelBridgeCallback(dir=pathlib.Path("elsewhere"), **given)
+    stored = json.loads(json.dumps(callback.state()))
+    again = OtelBridgeCallback(**stored["args"])
+    assert stored == {"args": given, "attributes": {"resumed_names": {}}}
+    assert again.state() == stored
+    """
+
+    run_program(tmp_path, code)
+
+
+def test_a_callback_is_pickled_without_its_trainer(tmp_path: Path) -> None:
+    code = """
+    import pickle
+    from transformers import GRPOTrainer
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    callback = OtelBridgeCallback(name="one", tags=["a"])
+    trainer = GRPOTrainer([callback])
+    trainer.event("on_train_begin")
+    copy = pickle.loads(pickle.dumps(callback))
+    assert copy.state()["args"] == {"name": "one", "tags": ["a"]}
+    GRPOTrainer([copy]).step(["2+2"], log={"loss": 0.5})
+    """
+
+    run_program(tmp_path, code)
+
+    found = recorded(tmp_path)
+    assert (rows_of(found, "train/loss"), len(rollouts_in(found))) == ([(1, 0.5)], 2)
 
 
 def test_a_checkpoint_carries_the_runs_name_which_a_resumed_training_takes(tmp_path: Path) -> None:
@@ -195,3 +374,62 @@ def test_a_model_whose_config_cannot_be_read_costs_no_row(tmp_path: Path) -> Non
     found = recorded(tmp_path)
     assert (rows_of(found, "train/loss"), config_in(found)["run_name"]) == ([(1, 0.5)], "one")
     assert config_in(found)["model"] == {"hidden_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("order", "tables", "rollouts"), [("[wandb_callback, own]", False, 2), ("[own, wandb_callback]", True, 0)]
+)
+def test_rows_that_a_captured_callback_of_wandb_records_are_not_recorded_again(
+    tmp_path: Path, order: str, tables: bool, rollouts: int
+) -> None:
+    code = f"""
+    import wandb
+    from transformers import GRPOTrainer, TrainerCallback
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    class WandbCallback(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            wandb.init(project="huggingface", name=args.run_name)
+
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            wandb.log({{"train/loss": logs["loss"], "train/global_step": state.global_step}})
+
+    wandb_callback, own = WandbCallback(), OtelBridgeCallback(project="mine")
+    trainer = GRPOTrainer({order}, run_name="one", log_completions={tables})
+    trainer.event("on_train_begin")
+    trainer.step(["2+2"], log={{"loss": 0.5}})
+    trainer.step(log={{"loss": 0.25}})
+    """
+    env = framework_environment(tmp_path, real=False)
+    command = ("run", "--capture", "wandb", "--", "python", program(tmp_path, "train.py", code))
+
+    done = otel_bridge(*command, cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stderr
+    found = recorded(tmp_path)
+    assert ([loss for _, loss in rows_of(found, "train/loss")], len(rollouts_in(found))) == ([0.5, 0.25], rollouts)
+    assert done.stderr.count("recorded once, as wandb gets them, in huggingface/one") == 1
+
+
+def test_rows_are_recorded_beside_a_callback_of_a_disabled_wandb(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    from transformers import GRPOTrainer, TrainerCallback
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    class WandbCallback(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            wandb.init(project="huggingface", name=args.run_name, mode="disabled")
+
+    trainer = GRPOTrainer([WandbCallback(), OtelBridgeCallback(project="mine")], run_name="one")
+    trainer.event("on_train_begin")
+    trainer.step(["2+2"], log={"loss": 0.5})
+    """
+    env = framework_environment(tmp_path, real=False)
+    command = ("run", "--capture", "wandb", "--", "python", program(tmp_path, "train.py", code))
+
+    done = otel_bridge(*command, cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stderr
+    found = recorded(tmp_path)
+    assert (rows_of(found, "train/loss"), report_of(runs(tmp_path)).project) == ([(1, 0.5)], "mine")

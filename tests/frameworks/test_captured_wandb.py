@@ -43,3 +43,21 @@ def test_grpo_that_logs_to_wandb_is_recorded_as_it_is(tmp_path: Path) -> None:
         assert sum(parts) / 4 == pytest.approx(reward)
     assert all(abs(one["advantage"]) < 1 for one in rollouts)
     assert not (tmp_path / "wandb").exists()
+
+
+def test_the_callback_beside_it_adds_what_the_capture_does_not_have(tmp_path: Path) -> None:
+    env = framework_environment(tmp_path, real=True)
+    code = GRPO_WANDB.replace('trainer("out", None', 'trainer("out", [OtelBridgeCallback()]').replace(
+        "log_completions=True, ", ""
+    )
+    imports = "from otel_bridge.adapters.transformers import OtelBridgeCallback\n"
+    script = program(tmp_path, "train.py", imports + code)
+
+    done = otel_bridge("run", "--capture", "wandb", "--", REAL, script, cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stderr
+    found = recorded(tmp_path)
+    assert [step for step, *_ in rows_of(found, "train/loss", "train/reward")] == [1, 2, 3]
+    assert [step for step, *_ in rows_of(found, "eval/loss")] == [3]
+    splits = [one["split"] for one in rollouts_in(found)]
+    assert (splits.count("train"), splits.count("eval")) == (12, 8)

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from support.trainers.command_runs import PYTHON, call, ended, environment, only_folder, program, records, runs
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import Report, read_report
+from support.trainers.command_runs import PYTHON, call, ended, environment, only_folder, program, records, runs, until
 
 FAKES = Path(__file__).parents[1] / "frameworks"
 REAL = os.environ.get("FRAMEWORKS_PYTHON", "")
@@ -47,6 +49,17 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
     """What the one run of *folder* delivered, after its end."""
     ended(runs(folder))
     return records(only_folder(runs(folder)))
+
+
+def recorded_runs(folder: Path) -> list[tuple[Report, list[dict[str, Any]]]]:
+    """The last report of each run of *folder*, and what it delivered, after the end of all."""
+
+    def ends() -> list[tuple[Report, list[dict[str, Any]]]] | None:
+        folders = run_folders(runs(folder))
+        found = [report for one in folders if (report := read_report(one)) is not None and report.ended]
+        return list(zip(found, map(records, folders), strict=True)) if len(found) == len(folders) > 0 else None
+
+    return until(ends, f"the end of the runs in {folder}")
 
 
 def rows_of(found: list[dict[str, Any]], *keys: str) -> list[tuple[Any, ...]]:

@@ -9,6 +9,8 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_callback import ExportableState as ExportableState
 from transformers.trainer_callback import TrainerCallback as TrainerCallback
 
+__version__ = "5.23.0"
+
 
 class CallbackHandler:
     def __init__(self, callbacks):
@@ -46,6 +48,20 @@ class GRPOTrainer:
 
     def add_callback(self, callback):
         self.callback_handler.callbacks.append(callback)
+
+    def train(self, *logs, trial=None, trial_name=None, fails=False):
+        """Train one step for each of *logs*, as a trial of a search if *trial* is given."""
+        self.state = SimpleNamespace(
+            global_step=0, is_world_process_zero=True, stateful_callbacks={
+                type(one).__name__: one.state() for one in self.callback_handler.callbacks if hasattr(one, "state")
+            }, is_hyper_param_search=trial is not None, trial_name=trial_name,
+        )  # fmt: skip
+        self.event("on_train_begin")
+        for log in logs:
+            self.step(log=log)
+        if fails:
+            raise RuntimeError("out of memory")
+        self.event("on_train_end")
 
     def event(self, name, **kwargs):
         self.callback_handler.call_event(name, self.args, self.state, None, model=self.model, **kwargs)
