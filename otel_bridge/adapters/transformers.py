@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.adapters.parts.calling_object import calling_object
-from otel_bridge.adapters.parts.captured_reports import CapturedReports
+from otel_bridge.adapters.parts.captured_reports import CapturedReports, reported_trackers
 from otel_bridge.adapters.parts.framework_import import framework_class
-from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded, notify_once
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
 from otel_bridge.adapters.parts.search_trials import SearchTrials
 from otel_bridge.adapters.parts.trl_completions import CompletionReader
 
@@ -49,8 +49,6 @@ _LAST_VALUES: Final = (
 _PREFIXES: Final = (("eval_", "eval/"), ("test_", "test/"))
 _NAMES_RUN_BY_FOLDER: Final = 4
 """Last major version of transformers whose ``run_name`` is ``output_dir`` unless the user gives one."""
-_TABLES: Final = frozenset({"wandb", "trackio"})
-"""Trackers that TRL gives a table of completions, with ``log_completions``."""
 
 
 class OtelBridgeCallback(TrainerCallback, ExportableState):
@@ -131,7 +129,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             self._trials.next()
         recording = self._select(args, state, model)
         self._in_training = True
-        if not CapturedReports(self._trainer()).begins_the_run:  # else the first record joins that run
+        if not self._captured().begins_the_run:  # else the first record joins that run
             recording.begin()
 
     @guarded
@@ -140,7 +138,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     ) -> None:  # fmt: skip
         """Record one row, and the totals of a training as last values."""
         self._find_trainer(state)
-        if (recording := self._begin(args, state, model)) is None or not logs or self._captured_by(recording):
+        recording = self._begin(args, state, model)
+        if recording is None or not logs or self._captured().tracker_of(recording.begin()):
             return
         if last := {key: logs[key] for key in _LAST_VALUES if key in logs}:
             flos = getattr(state, "total_flos", None)
@@ -180,9 +179,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         rollouts = self._completions.setdefault(trainer, CompletionReader()).new(trainer, step, split)
         if not rollouts or (recording := self._begin(args, state, None)) is None:
             return
-        tracker = self._captured_by(recording)
-        if tracker in _TABLES and getattr(args, "log_completions", False):
-            return  # the table that TRL gives the tracker
+        if getattr(args, "log_completions", False) and self._captured().table_of(recording.begin()):
+            return  # TRL gives the tracker a table of them
         recording.log_rollouts(rollouts, step=step, split=split)
 
     def _begin(self, args: Any, state: Any, model: Any) -> FrameworkRun | None:
@@ -218,17 +216,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         names = RunNames(project, name or before.get("name"), None, default, self._arguments, note)
         return self._trials.names(names, args, state) if trial else names
 
-    def _captured_by(self, recording: FrameworkRun) -> str | None:
-        """Return the tracker whose capture records the rows of this trainer already; print once what to do."""
-        run = recording.begin()
-        tracker = None if run is None else CapturedReports(self._trainer()).tracker_of(run)
-        if run is not None and tracker is not None:
-            notify_once(
-                f"metrics of transformers are recorded once, as {tracker} gets them, in {run.project}/{run.name}:"
-                f" {tracker} is captured, and report_to names it; take it out of report_to, so that OtelBridgeCallback"
-                " names the run and records them"
-            )
-        return tracker
+    def _captured(self) -> CapturedReports:
+        return CapturedReports("transformers", reported_trackers(self._trainer()))
 
     def _find_trainer(self, state: Any) -> None:
         """Find the trainer of *state* in the calling frames: transformers does not pass it to its callbacks."""

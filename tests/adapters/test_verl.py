@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.command_runs import report_of, runs
+from support.trainers.command_runs import otel_bridge, program, report_of, runs
 from support.trainers.framework_programs import (
     VERL_BATCH,
     VERL_ROLLOUTER,
@@ -14,7 +14,15 @@ from support.trainers.framework_programs import (
     VERL_TRACKING,
     VERL_UNREADABLE,
 )
-from support.trainers.framework_runs import config_in, ends_of, recorded, rollouts_in, rows_of, run_program
+from support.trainers.framework_runs import (
+    config_in,
+    ends_of,
+    framework_environment,
+    recorded,
+    rollouts_in,
+    rows_of,
+    run_program,
+)
 
 pytestmark = pytest.mark.slow
 LOSS = [(0, 0.0), (1, 0.5), (2, 1.0)]
@@ -153,6 +161,32 @@ def test_a_tracking_that_is_a_local_variable_ends_with_its_function_as_verls_own
 
     found = recorded(tmp_path)
     assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == ([(1, 0.5)], ["finished"])
+
+
+def test_what_a_captured_backend_records_is_not_recorded_again(tmp_path: Path) -> None:
+    code = """
+    import wandb
+    from verl.utils.tracking import Tracking, ValidationGenerationsLogger
+
+    Tracking.supported_backend.append("wandb")
+    wandb.init(project="math", name="one")
+    tracking = Tracking("math", "one", ["wandb", "otel_bridge"], {})
+    tracking.logger["wandb"] = wandb
+    tracking.log({"actor/loss": 0.5}, step=1)
+    table = wandb.Table(columns=["step", "input_1", "output_1", "score_1"], data=[[1, "2+2?", "4", 1.0]])
+    wandb.log({"val/generations": table}, step=1)
+    ValidationGenerationsLogger("math", "one").log(["wandb", "otel_bridge"], [("2+2?", "4", 1.0)], 1)
+    """
+    env = framework_environment(tmp_path, real=False)
+    command = ("run", "--capture", "wandb", "--", "python", program(tmp_path, "train.py", code))
+
+    done = otel_bridge(*command, cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stderr
+    found = recorded(tmp_path)
+    rows = [one for one in found if one["kind"] == "row" and any("actor/loss" in key for key in one["values"])]
+    assert (len(rows), len(rollouts_in(found))) == (1, 1)
+    assert done.stderr.count("metrics of verl are recorded once, as wandb gets them, in math/one") == 1
 
 
 def test_an_exit_code_of_the_program_makes_the_end_failed(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
-"""Finds what ``otel-bridge run --capture`` already records of a trainer that also reports to the captured tracker."""
+"""Finds what ``otel-bridge run --capture`` already records of a framework that also reports to the captured tracker."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
+
+from otel_bridge.adapters.parts.framework_run import notify_once
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
@@ -14,27 +17,48 @@ _NAMES_THE_RUN: Final = frozenset({"wandb", "trackio"})
 
 
 class CapturedReports:
-    """Tells which records of a trainer reach the run through a captured tracker. For the thread that trains.
+    """Decides which records of a framework's logger reach the run through a captured tracker.
 
     Args:
-        trainer: The trainer, with its ``callback_handler``; ``None`` if it is not known.
+        framework: Name of the framework, for the message.
+        trackers: Names of the other trackers that the framework reports to.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, framework: str, trackers: Iterable[str]) -> None:
         from otel_bridge.capture.hook import captured  # noqa: PLC0415  # only programs that record pay for it
 
-        handler = getattr(trainer, "callback_handler", None)
-        names = {base.__name__ for one in getattr(handler, "callbacks", ()) for base in type(one).__mro__}
-        self._trackers = [tracker for name, tracker in _CALLBACKS.items() if name in names and tracker in captured()]
+        self._framework = framework
+        self._trackers = [one for one in trackers if one in captured()]
 
     @property
     def begins_the_run(self) -> bool:
         """Return whether a captured tracker is about to begin the run, by its own names."""
         return not _NAMES_THE_RUN.isdisjoint(self._trackers)
 
-    def tracker_of(self, run: Run) -> str | None:
-        """Return the tracker whose capture records the trainer's rows in *run*; ``None`` if none does."""
+    def tracker_of(self, run: Run | None) -> str | None:
+        """Return the tracker whose capture records the same rows in *run*, and print so once; ``None`` without one."""
         from otel_bridge.capture.process_runs import owner_of  # noqa: PLC0415
 
+        if run is None or not self._trackers:
+            return None
         owner = owner_of(run)
-        return next((one for one in self._trackers if one == owner or one not in _NAMES_THE_RUN), None)
+        tracker = next((one for one in self._trackers if one == owner or one not in _NAMES_THE_RUN), None)
+        if tracker is not None:
+            notify_once(
+                f"metrics of {self._framework} are recorded once, as {tracker} gets them, in {run.project}/{run.name}:"
+                f" {tracker} is captured, and {self._framework} reports to it too; remove {tracker} from its trackers,"
+                f" and the adapter of {self._framework} names the run and records them"
+            )
+        return tracker
+
+    def table_of(self, run: Run | None) -> str | None:
+        """Return the tracker whose captured tables are recorded as rollouts of *run*; ``None`` without one."""
+        tracker = self.tracker_of(run)
+        return tracker if tracker in _NAMES_THE_RUN else None
+
+
+def reported_trackers(trainer: Any) -> list[str]:
+    """Return the trackers that callbacks of a trainer of transformers report to."""
+    handler = getattr(trainer, "callback_handler", None)
+    names = {base.__name__ for one in getattr(handler, "callbacks", ()) for base in type(one).__mro__}
+    return [tracker for name, tracker in _CALLBACKS.items() if name in names]

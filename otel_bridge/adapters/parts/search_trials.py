@@ -30,8 +30,7 @@ class SearchTrials:
         from otel_bridge.records import run_id_of  # noqa: PLC0415  # only programs that record pay for it
 
         self._mark = self._mark or os.urandom(8).hex()
-        output_dir = getattr(args, "output_dir", None)
-        group = names.name or (os.fspath(output_dir) if output_dir else "search")
+        group = names.name or str(getattr(args, "output_dir", None) or "search")
         return replace(
             names,
             name=getattr(state, "trial_name", None) or f"{names.name or 'trial'}-{self._number}",

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from typing import Any, Final, cast
 
 from otel_bridge.adapters.parts.calling_object import calling_object
+from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.adapters.parts.verl_traces import install_traces
@@ -39,22 +40,25 @@ class VerlLogger:
         project_name: Project.
         experiment_name: Name of the run.
         config: Hyperparameters.
+        backends: Names of all backends of the ``Tracking``.
     """
 
     current: VerlLogger | None = None
     """The last one of this process, which validation generations and training batches belong to."""
 
-    def __init__(self, project_name: str, experiment_name: str, config: object) -> None:
+    def __init__(self, project_name: str, experiment_name: str, config: object, backends: Sequence[str] = ()) -> None:
         names = RunNames(project_name, experiment_name, "trainer")
         self.recording = FrameworkRun("verl", names, config)
         self.recording.begin()
         VerlLogger.current = self
         self._finished = False
+        self._captured = CapturedReports("verl", backends)
 
     @guarded
     def log(self, data: Mapping[str, object], step: int) -> None:
-        """Record one row."""
-        self.recording.log(data, step)
+        """Record one row, unless it is that of another backend, which is captured."""
+        if self._captured.tracker_of(self.recording.begin()) is None:
+            self.recording.log(data, step)
 
     def finish(self, exit_code: int = 0) -> None:
         """End the run, once."""
@@ -102,8 +106,10 @@ def _wrap_tracking(tracking: Any) -> None:
 def _add_backend(tracking: Any, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
     """Add the backend to a new ``Tracking``, if its arguments name the backend."""
     asked = signature.bind(tracking, *given, **named).arguments
-    if _is_named(asked.get("default_backend", ())):
-        logger = VerlLogger(asked["project_name"], asked["experiment_name"], asked.get("config"))
+    backends = asked.get("default_backend", ())
+    if _is_named(backends):
+        listed: list[str] = [] if isinstance(backends, str) else list(backends)
+        logger = VerlLogger(asked["project_name"], asked["experiment_name"], asked.get("config"), listed)
         tracking.logger[BACKEND] = logger
         wrap_trainers()
         if (trainer := _calling_trainer()) is not None:
@@ -129,16 +135,19 @@ def _log_validation(
     """Record validation samples, if the arguments name the backend."""
     asked = signature.bind(generations, *given, **named).arguments
     if _is_named(asked["loggers"]):
-        _log_generations(generations, asked["samples"], asked["step"])
+        listed: list[str] = [] if isinstance(asked["loggers"], str) else list(asked["loggers"])
+        _log_generations(generations, asked["samples"], asked["step"], CapturedReports("verl", listed))
 
 
-def _log_generations(generations: Any, samples: Sequence[Sequence[Any]], step: int) -> None:
+def _log_generations(generations: Any, samples: Sequence[Sequence[Any]], step: int, captured: CapturedReports) -> None:
     """Record validation samples, also in a process without ``Tracking``, such as the rollouter of the async mode."""
     if VerlLogger.current is not None:
         recording = VerlLogger.current.recording
     else:
         recording = rollouter_run(generations.project_name, generations.experiment_name)
-    recording.begin()  # what fails below is counted in the run
+    run = recording.begin()  # what fails below is counted in the run
+    if captured.table_of(run) is not None:
+        return  # verl gives the tracker a table of them
     inputs, outputs, scores = zip(*samples, strict=True) if samples else ((), (), ())
     recording.log_generations(
         prompts=list(inputs), responses=list(outputs), rewards=list(scores), step=step, split="eval"
