@@ -56,7 +56,7 @@ def test_no_other_user_reads_the_files_of_the_exporter_file_whatever_the_umask_i
     before = os.umask(umask)
     try:
         run = RunInfo("r", "p", "n", tmp_path / "r")
-        writer = open_writer(file_exporter, run, file_exporter.settings({}, tmp_path), MemoryTable())
+        writer = open_writer(file_exporter, run, file_exporter.read_settings({}, tmp_path), MemoryTable())
         deliver(writer, some())
         writer.close()
     finally:
