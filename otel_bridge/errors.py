@@ -39,7 +39,7 @@ __all__ = [
 
 
 class OtelBridgeError(Exception):
-    """Base class of all errors of otel-bridge."""
+    """Marks all errors of otel-bridge."""
 
 
 class ConfigError(OtelBridgeError):

@@ -19,7 +19,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class SummaryDefinitions:
-    """Which kinds of summary the keys of one run have."""
+    """Holds which kinds of summary the keys of one run have."""
 
     def __init__(self) -> None:
         self._exact: dict[str, frozenset[str]] = {}
@@ -66,7 +66,7 @@ class SummaryDefinitions:
 
 
 class KeySummary:
-    """What the values of one key have come to.
+    """Holds what the values of one key have come to.
 
     Args:
         first: The first value.

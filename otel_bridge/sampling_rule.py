@@ -19,7 +19,7 @@ _SHARE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What the choice looks at.
+    """Holds what sampling uses of one rollout.
 
     Attributes:
         reward: ``None`` or NaN when there is none.
@@ -119,7 +119,7 @@ def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
 
 
 class _RewardOrder:
-    """The order of a hash of seed and group, within a group of seed and rollout; each step has another."""
+    """Orders by a hash of seed and group, within a group by seed and rollout; each step has another order."""
 
     def __init__(self, seed: str, groups: Sequence[str | None], key: Callable[[int], str]) -> None:
         self._key = key

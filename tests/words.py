@@ -1,6 +1,7 @@
 """Check the words of docs/glossary.md: `python tests/words.py` prints what breaks them and exits with 1.
 
-Names, docstrings, comments, messages and pages are all read as words: ``is_told`` is "is told".
+Names, docstrings, comments, messages and pages are all read as words: ``is_told`` is "is told". The docstring of a
+class begins with a verb in the third person ("Reads …", "Holds …"); that of an error may begin with "Raised".
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ REFUSED = re.compile(
     re.IGNORECASE,
 )
 
+VERB = re.compile(r"Raised\b|[A-Z][a-z]*[a-rt-z]s (?!of )")
+"""A word that ends like a verb, and is not a noun: "Numbers of …"."""
+ROOMS_WITHOUT_VERBS = tuple(Path("otel_bridge") / room for room in ("bridge", "capture", "compat"))
+"""Rooms whose classes are not checked for a verb yet."""
+
 
 def refused(text: str) -> Iterator[tuple[int, str]]:
     """Yield line number and word of each refused word in *text*."""
@@ -54,6 +60,15 @@ def defined_twice(sources: Iterable[tuple[str, str]]) -> Iterator[str]:
                 first.setdefault(node.name, f"{path}:{node.lineno}")
 
 
+def without_verb(path: str, text: str) -> Iterator[str]:
+    """Yield a line for each class of *text* whose docstring does not begin with a verb in the third person."""
+    for node in ast.walk(ast.parse(text)):
+        words = ast.get_docstring(node) if isinstance(node, ast.ClassDef) else None
+        if isinstance(node, ast.ClassDef) and words and not VERB.match(words):
+            line = words.splitlines()[0]
+            yield f"{path}:{node.lineno}: class {node.name} is described by {line!r}, expected a verb: 'Holds …'"
+
+
 def files(*below: str) -> Iterator[Path]:
     """Yield the files that are read, below the root."""
     for name in below:
@@ -65,14 +80,18 @@ def files(*below: str) -> Iterator[Path]:
 
 
 def problems() -> list[str]:
-    """Return a line for each refused word and each class name that is defined twice."""
+    """Return a line for each refused word, class name that is defined twice, and class described without a verb."""
     found = [
         f"{path}:{number}: {word!r} is a word that docs/glossary.md replaces"
         for path in files(*READ)
         for number, word in refused((ROOT / path).read_text("utf-8", "replace"))
     ]
-    code = (path for path in files(*PRODUCT) if path.suffix == ".py")
-    return found + list(defined_twice((str(path), (ROOT / path).read_text("utf-8")) for path in code))
+    code = {path: (ROOT / path).read_text("utf-8") for path in files(*PRODUCT) if path.suffix == ".py"}
+    found += defined_twice((str(path), text) for path, text in code.items())
+    for path, text in code.items():
+        if not any(path.is_relative_to(room) for room in ROOMS_WITHOUT_VERBS):
+            found += without_verb(str(path), text)
+    return found
 
 
 if __name__ == "__main__":

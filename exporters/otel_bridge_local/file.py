@@ -221,7 +221,7 @@ class FileRunWriter:
 
 
 class MediaFolder:
-    """Folder of media files of limited size; each file is named by what it holds.
+    """Stores media files up to a limit of size; each file is named by what it holds.
 
     Args:
         path: The folder, created with its first file.

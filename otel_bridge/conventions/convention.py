@@ -15,7 +15,7 @@ _Kinds = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convention:
-    """Attribute names of one convention, in order of preference where several mean the same.
+    """Holds the attribute names of one convention, in order of preference where several mean the same.
 
     A name may end in ``#field``: the attribute is then a JSON object, and the name means its field.
 

@@ -16,7 +16,7 @@ MODEL = "calculator-policy"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """An episode with the conversation that it made.
+    """Holds an episode with the conversation that it made.
 
     Attributes:
         episode: What the trainer needs.

@@ -17,7 +17,7 @@ _PAUSE_S = 0.01
 
 
 class Exchange:
-    """A folder shared by the roles of one job.
+    """Accesses a folder shared by the roles of one job.
 
     Args:
         folder: Created when it is missing.

@@ -15,7 +15,7 @@ ENTROPY_BONUS = 0.003
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One sampled answer, as the explorer hands it to the trainer."""
+    """Holds one sampled answer, as the explorer hands it to the trainer."""
 
     group: int
     reward: float
@@ -26,7 +26,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one training step did."""
+    """Holds what one training step did."""
 
     loss: float
     entropy: float

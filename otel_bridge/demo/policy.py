@@ -25,7 +25,7 @@ ACTIONS: Final = OPERANDS
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One choice: *features* has shape (actions, FEATURES), *mask* (actions,), *log_prob* is of *action*."""
+    """Holds one choice: *features* has shape (actions, FEATURES), *mask* (actions,), *log_prob* is of *action*."""
 
     features: Floats
     mask: npt.NDArray[np.bool_]
@@ -34,7 +34,7 @@ class Decision:
 
 
 class Policy:
-    """Weights of shape (FEATURES,), and the version they are of."""
+    """Holds weights of shape (FEATURES,), and the version they are of."""
 
     def __init__(self, weights: Floats | None = None, version: int = 0) -> None:
         self.weights = np.zeros(FEATURES) if weights is None else weights

@@ -17,7 +17,7 @@ OPERANDS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Numbers with an operator between each two: ``len(operators) == len(numbers) - 1``."""
+    """Holds numbers with an operator between each two: ``len(operators) == len(numbers) - 1``."""
 
     numbers: tuple[int, ...]
     operators: tuple[str, ...]

@@ -33,7 +33,7 @@ DEFAULT_FINISH_S: Final = 30.0
 
 
 class ExtraArguments:
-    """Arguments of one call that have no parameter.
+    """Holds arguments of one call that have no parameter.
 
     Args:
         positional: Arguments by position.

@@ -95,7 +95,7 @@ MEANING: Mapping[str, str] = {
 
 
 class Drops:
-    """Drop counts of one process. Not thread-safe: its owner locks.
+    """Counts the drops of one process. Not thread-safe: its owner locks.
 
     Attributes:
         counts: Reason to number of drops.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RolloutTracer(Protocol):
-    """Interface of what starts and ends the spans of a run's live rollouts."""
+    """Starts and ends the spans of a run's live rollouts."""
 
     def start_root(self, trace_id: int, links: Sequence[Link]) -> Span:
         """Start a rollout's root as a trace of its own."""
@@ -31,7 +31,7 @@ class RolloutTracer(Protocol):
 
 
 class EmitRun(Protocol):
-    """Interface of a run for its rollouts."""
+    """Declares what rollouts use of a run."""
 
     @property
     def id(self) -> str:

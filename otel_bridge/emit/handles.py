@@ -30,7 +30,7 @@ _OF_THE_PROCESS: Final = frozenset({
 
 
 class Handles:
-    """Open handles of one process, oldest first. Thread-safe.
+    """Holds the open handles of one process, oldest first. Thread-safe.
 
     Attributes:
         bridges: Bridges that the handles share.

@@ -24,7 +24,7 @@ Track: TypeAlias = tuple[str, str, str]
 
 
 class OpenRollout(Protocol):
-    """Interface of a rollout in progress, for its spans and for the context that it is current in."""
+    """Declares what a rollout in progress offers to its spans and to the context that it is current in."""
 
     trace_id: str
 

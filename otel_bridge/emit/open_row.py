@@ -20,7 +20,7 @@ _METRICS: Final = int(Signal.METRICS)
 
 @dataclass(slots=True)
 class OpenRow:
-    """A row without a number.
+    """Collects a row without a number.
 
     Attributes:
         role: Another role than the run's own.
@@ -34,7 +34,7 @@ class OpenRow:
 
 
 class OpenRowRecorder(Recorder):
-    """Recorder that also takes rows in parts. Nothing raises."""
+    """Records rows, also in parts. Nothing raises."""
 
     def add_part(self, row: OpenRow, values: Mapping[str, object], step: int) -> None:
         """Append *values* to *row*; a later value of a key replaces an earlier one. *step* may change until the end."""

@@ -16,7 +16,7 @@ from otel_bridge.journal.segment import SegmentWriter, Spare
 
 
 class Checkpoint(NamedTuple):
-    """Position in a process's segments, with the number of rows appended before it."""
+    """Holds a position in a process's segments, with the number of rows appended before it."""
 
     instance_id: str
     number: int
@@ -29,7 +29,7 @@ MakeHeader = Callable[[str, bool], SegmentHeader]
 
 
 class ProcessSegment:
-    """Open segment of one process. Not thread-safe: its owner locks.
+    """Appends to the open segment of one process. Not thread-safe: its owner locks.
 
     Args:
         folder: The run folder; created when a segment is opened.

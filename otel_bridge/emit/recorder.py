@@ -39,7 +39,7 @@ _REFUSED_WHEN_FULL: Final = frozenset({int(Signal.METRICS), int(Signal.TRACES)})
 
 
 class Recorder:
-    """Recorder of one process's records in its segments.
+    """Appends one process's records to its segments.
 
     Args:
         folder: The run folder; created here.

@@ -49,7 +49,7 @@ _GEN_AI: Final = "gen_ai."
 
 @dataclass(frozen=True, slots=True)
 class ContentRules:
-    """Rules for texts that leave.
+    """Holds rules for texts that leave.
 
     Attributes:
         limit: Longest text of a model's input or output, of errors and of free facts.

@@ -25,7 +25,7 @@ TIMEOUT_S = 120.0
 
 
 class FileMemory:
-    """A writer's memory in a file; a `put` that returned survives a kill."""
+    """Stores a writer's memory in a file; a `put` that returned survives a kill."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
@@ -54,7 +54,7 @@ class FileMemory:
 
 @dataclass(frozen=True, slots=True)
 class ChildJob:
-    """What the child does: open, write each of *calls*, kill itself.
+    """Describes what the child does: open, write each of *calls*, kill itself.
 
     Attributes:
         target: Where the exporter is, ``module:attribute``.

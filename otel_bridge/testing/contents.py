@@ -18,7 +18,7 @@ INFINITE = 1.797e308
 
 @dataclass(frozen=True, slots=True)
 class HeldScalar:
-    """One number of the run.
+    """Holds one number of the run.
 
     Attributes:
         key: Full key as the tracker has it.
@@ -40,7 +40,7 @@ class HeldScalar:
 
 @dataclass(frozen=True, slots=True)
 class HeldDistribution:
-    """One distribution of the run; ``count`` is ``None`` when the tracker keeps none."""
+    """Holds one distribution of the run; ``count`` is ``None`` when the tracker keeps none."""
 
     key: str
     step: int | None
@@ -51,7 +51,7 @@ class HeldDistribution:
 
 @dataclass(frozen=True, slots=True)
 class HeldRollout:
-    """One rollout; what a tracker does not keep is ``None``.
+    """Holds one rollout; what a tracker does not keep is ``None``.
 
     Attributes:
         id: Trace id, 32 hex digits.
@@ -70,7 +70,7 @@ class HeldRollout:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All that a tracker holds of one run; doubles are listed as often as they are there.
+    """Holds all that a tracker has of one run; doubles are listed as often as they exist.
 
     Attributes:
         scalars: In the tracker's own order of each key (by step where it orders by step, else by time).

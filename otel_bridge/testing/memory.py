@@ -30,7 +30,7 @@ _R = TypeVar("_R", Alert, Row, RolloutRecord, Evaluation)
 
 
 class MemoryTable:
-    """A writer's memory, in memory. `snapshot` is what a bridge that is killed now finds again."""
+    """Stores a writer's memory in memory. `snapshot` is what a bridge that is killed now finds again."""
 
     def __init__(self, values: Mapping[str, bytes] | None = None) -> None:
         self._values = dict(values or {})
@@ -58,7 +58,7 @@ class MemoryTable:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One call of a writer.
+    """Holds one call of a writer.
 
     Attributes:
         kind: ``open``, ``rows``, ``rollouts``, ``value``, ``alerts``, ``config``, ``summary``, ``end`` or ``close``.
@@ -78,7 +78,7 @@ class RecordedCall:
 
 @dataclass(slots=True)
 class RecordedRun:
-    """What the recorder holds of one run: records by id, in order of first arrival."""
+    """Holds what the recorder has of one run: records by id, in order of first arrival."""
 
     infos: list[RunInfo] = field(default_factory=list[RunInfo])
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
@@ -106,7 +106,7 @@ class _InjectedFault:
 
 
 class RecordingTracker:
-    """A tracker in memory.
+    """Keeps runs in memory, as a tracker does.
 
     Args:
         ordered: As in `Exporter`.
@@ -220,7 +220,7 @@ class RecordingTracker:
 
 
 class RecordingWriter:
-    """Writer of a `RecordingTracker`; made by ``recorder.exporter.open``."""
+    """Writes to a `RecordingTracker`; made by ``recorder.exporter.open``."""
 
     def __init__(self, recorder: RecordingTracker, run_id: str) -> None:
         self.url: str | None = f"memory://{run_id}"
@@ -295,7 +295,7 @@ class RecordingWriter:
 
 @dataclass(frozen=True, slots=True)
 class RecorderSettings:
-    """A recorder has one destination, itself."""
+    """Names the recorder's one destination, itself."""
 
     destination: Mapping[str, str] = field(default_factory=dict[str, str])
 

@@ -19,7 +19,7 @@ from otel_bridge_wandb.offline.log_file import MAGIC, LogReader
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition:
-    """One ``define_metric``: a name, the axis it is bound to (empty: none), and whether it is hidden."""
+    """Holds one ``define_metric``: a name, its axis (empty: none), and whether it is hidden."""
 
     name: str
     axis: str
@@ -29,7 +29,7 @@ class MetricDefinition:
 
 @dataclass(frozen=True, slots=True)
 class OfflineRun:
-    """What one offline directory holds.
+    """Holds what one offline directory has.
 
     Attributes:
         rows: One dict a history line, in order, ``_step`` and ``_runtime`` included.

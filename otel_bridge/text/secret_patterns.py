@@ -71,7 +71,7 @@ _NAME_BYTES: Final = 72
 
 
 class _Name(Enum):
-    """Meaning of a key's name for a text below it."""
+    """States what a key's name means for a text below it."""
 
     PLAIN = 0
     SECRET = 1
@@ -188,7 +188,7 @@ def redact_emails(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """Choice of the parts to redact.
+    """Chooses the parts to redact.
 
     Attributes:
         secrets: Whether to redact secrets, by name or shape.

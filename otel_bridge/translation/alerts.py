@@ -58,7 +58,7 @@ def note_raised(state: TranslationState, alert: Alert) -> Alert:
 
 @dataclass(slots=True)
 class _WatchedKeys:
-    """Keys of one role: those that were looked at, and those that rules watch."""
+    """Holds keys of one role: those that were checked, and those that rules watch."""
 
     seen: set[str] = field(default_factory=set[str])
     bounds: dict[str, tuple[_Bound, ...]] = field(default_factory=dict[str, "tuple[_Bound, ...]"])
@@ -113,7 +113,7 @@ class AlertWatcher:
 
 
 class _ValueCauses:
-    """Causes that values began, by rule and key: process to the number of good values since its last bad one."""
+    """Holds causes that values began, by rule and key: process to the good values since its last bad one."""
 
     def __init__(self, state: TranslationState, rules: list[AlertRule], processes: Mapping[str, Process]) -> None:
         self._state, self._rules, self._processes = state, rules, processes
@@ -228,7 +228,7 @@ class _ValueCauses:
 
 
 class _Stalls:
-    """Time of the last row of each role, and the roles about whose silence an alert was raised."""
+    """Holds the time of each role's last row, and the roles about whose silence an alert was raised."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ _MAX_REASONS = 100
 
 
 class RolloutEvents(Protocol):
-    """Receiver of the events about rollouts."""
+    """Receives the events about rollouts."""
 
     def evaluation(
         self,
@@ -79,7 +79,7 @@ class _Event:
 
 
 class Events:
-    """Handler of the events of one run."""
+    """Handles the events of one run."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ _ByResource: TypeAlias = "Sequence[tuple[Resource, Iterable[_T]]]"
 
 @dataclass(frozen=True, slots=True)
 class DecodedFrame:
-    """Frame of one signal.
+    """Holds a frame of one signal.
 
     Attributes:
         source: The segment that holds the frame.
@@ -65,7 +65,7 @@ class FastRow(NamedTuple):
 
 @dataclass(slots=True)
 class ResourceMetricsInput:
-    """Metrics of one resource: native rows, scope by scope, and all other metrics."""
+    """Holds the metrics of one resource: native rows, scope by scope, and all other metrics."""
 
     context: ProducerContext
     rows: list[FastRow | Sequence[RowFragment]]
@@ -73,7 +73,7 @@ class ResourceMetricsInput:
 
 
 class FrameReader:
-    """Reader of the frames of one run.
+    """Reads the frames of one run.
 
     Args:
         state: State in which drops are counted.

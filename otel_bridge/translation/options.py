@@ -14,7 +14,7 @@ SECOND_NS = 1_000_000_000
 
 
 class OtherTraces(Enum):
-    """Treatment of traces that are not rollouts."""
+    """Selects the treatment of traces that are not rollouts."""
 
     COUNTED = "no exporter shows them"
     SHOWN = "every exporter of traces shows them"
@@ -28,7 +28,7 @@ def counted() -> OtherTraces:
 
 @dataclass(frozen=True, slots=True)
 class TranslationOptions:
-    """Options of one `Translator`; pure values.
+    """Holds options of one `Translator`; pure values.
 
     Attributes:
         run_id: The run of this translator; empty: the first resource names the run.

@@ -20,7 +20,7 @@ _MAX_KEY_CHARS: Final = 256
 
 
 class TranslationState(Protocol):
-    """Key to value, after the last change; never waits and never raises."""
+    """Maps each key to its value after the last change; never waits and never raises."""
 
     def get(self, key: str) -> StateValue | None:
         """Return the value, ``None`` when *key* is unknown. Never change the returned value: `set` a new one."""
@@ -43,7 +43,7 @@ class TranslationState(Protocol):
 
 
 class MemoryState:
-    """A `TranslationState` in memory: for tests, and for a bridge without a ledger."""
+    """Keeps a `TranslationState` in memory: for tests, and for a bridge without a ledger."""
 
     def __init__(self, values: dict[str, StateValue] | None = None) -> None:
         self._values: dict[str, StateValue] = dict(values or {})

@@ -44,7 +44,7 @@ _MISSING: Final = "missing"
 
 @dataclass(frozen=True, slots=True)
 class PendingCounts:
-    """Numbers of waiting rows (for fragments or their order), traces (for spans) and rollouts (for their step)."""
+    """Counts waiting rows (for fragments or their order), traces (for spans) and rollouts (for their step)."""
 
     rows: int
     traces: int
@@ -52,7 +52,7 @@ class PendingCounts:
 
 
 class Translator:
-    """Translator of one run.
+    """Translates one run.
 
     Args:
         state: Stored state; the translator reads it at the start and relies on being its only writer.

@@ -11,7 +11,7 @@ import stores
 import words
 
 
-def test_the_tree_has_the_words_of_the_glossary_and_no_class_name_twice() -> None:
+def test_the_tree_has_the_docstringof_the_glossary_and_no_class_name_twice() -> None:
     assert words.problems() == []
 
 
@@ -34,6 +34,22 @@ def test_a_class_name_in_two_modules_is_found() -> None:
     twice = words.defined_twice([("a.py", "class Frame: ...\nclass Other: ..."), ("b.py", "\nclass Frame: ...")])
 
     assert list(twice) == ["b.py:2: class Frame is defined in a.py:1 too"]
+
+
+@pytest.mark.parametrize(
+    ("docstring", "found"),
+    [
+        ("Translator of one run.", 1),
+        ("Numbers of waiting rows.", 1),
+        ("What was recorded.", 1),
+        ("Translates one run.", 0),
+        ("Raised when the disk is full.", 0),
+    ],
+)
+def test_a_class_that_is_described_without_a_verb_is_found(docstring: str, found: int) -> None:
+    lines = list(words.without_verb("a.py", f'class Frame:\n    """{docstring}"""'))
+
+    assert lines == [f"a.py:1: class Frame is described by {docstring!r}, expected a verb: 'Holds …'"] * found
 
 
 def test_objects_are_changed_by_their_own_methods() -> None:

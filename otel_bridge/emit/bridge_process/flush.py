@@ -18,7 +18,7 @@ _NOT_WAITED_FOR: Final = frozenset({"blocked", "retrying"})
 
 @dataclass(frozen=True, slots=True)
 class FlushOutcome:
-    """Result of a wait.
+    """Holds the result of a wait.
 
     Attributes:
         written: Whether every exporter that is neither blocked nor retrying has all records.
@@ -46,7 +46,7 @@ class FlushOutcome:
 
 
 class DeliveryWaiter:
-    """Wait for the delivery of one process's records.
+    """Waits for the delivery of one process's records.
 
     Args:
         folder: The run folder.

@@ -66,7 +66,7 @@ print(json.dumps(answer))
 
 @dataclass(frozen=True, slots=True)
 class OtherPython:
-    """An interpreter that can run the bridge.
+    """Describes an interpreter that can run the bridge.
 
     Attributes:
         path: The interpreter.

@@ -27,7 +27,7 @@ _POLL_S: Final = 0.02
 
 
 class BridgeStarter:
-    """Starter of a bridge, for when no process holds the folder's lock. Not thread-safe: its owner locks.
+    """Starts a bridge when no process holds the folder's lock. Not thread-safe: its owner locks.
 
     Args:
         folder: The run folder.

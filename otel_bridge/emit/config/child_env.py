@@ -17,7 +17,7 @@ from otel_bridge.settings import EXPORTERS, LAUNCHER, LAUNCHER_EXPORTERS, NEW_RU
 
 
 class ChildEnvironment:
-    """Variables set for children, with their previous values."""
+    """Sets variables for children, and restores their previous values."""
 
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}

@@ -41,7 +41,7 @@ _OTLP_VARIABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RequestedDestinations:
-    """The exporters of one process.
+    """Holds the exporters of one process.
 
     Attributes:
         by_signal: ``metrics``, ``traces``, ``logs`` to names.

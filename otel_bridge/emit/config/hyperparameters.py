@@ -91,7 +91,7 @@ def _is_of(package: str, value: object) -> bool:
 
 
 class _Fields(Mapping[object, object]):
-    """Mapping of an object's fields, each read on access."""
+    """Maps an object's fields by name; each is read on access."""
 
     def __init__(self, of: object, names: list[str]) -> None:
         self._of, self._names = of, names
@@ -107,7 +107,7 @@ class _Fields(Mapping[object, object]):
 
 
 class _Cleaner:
-    """Copier of one config, with counts for its limits."""
+    """Copies one config, and counts for its limits."""
 
     def __init__(self) -> None:
         self.clipped = False
@@ -256,7 +256,7 @@ _SEQUENCES: Final = (Sequence, Set, MappingView, deque)
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Placeholder of an entry that raised when it was read.
+    """Stands for an entry that raised when it was read.
 
     Attributes:
         shown: Known text of the entry: OmegaConf's ``???`` or ``${…}``.

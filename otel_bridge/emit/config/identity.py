@@ -46,7 +46,7 @@ MAX_NAME_CHARS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class InitArguments:
-    """Arguments of ``init()`` that identify the run; ``None``: not given."""
+    """Holds the arguments of ``init()`` that identify the run; ``None``: not given."""
 
     project: str | None = None
     name: str | None = None
@@ -67,7 +67,7 @@ class InitArguments:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Run of this process, with its role and rank.
+    """Describes the run of this process, with its role and rank.
 
     Attributes:
         id: Run id.

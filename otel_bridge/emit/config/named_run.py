@@ -8,7 +8,7 @@ from otel_bridge.emit.config.snapshot import RunSettings, RunStart
 
 
 class NamedRun:
-    """Names of a run, and the environment variables that join it.
+    """Holds the names of a run, and the environment variables that join it.
 
     Args:
         facts: How the run was begun.

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class RunSettings:
-    """Values of the declared settings.
+    """Holds the values of the declared settings.
 
     Args:
         env: Environment with the settings.
@@ -49,7 +49,7 @@ _LARGEST: Final = 60 << 20
 
 @dataclass(frozen=True, slots=True)
 class RolloutOptions:
-    """Options of sampling and of the content policy for rollouts.
+    """Holds options of sampling and of the content policy for rollouts.
 
     Attributes:
         cap: Most rollouts kept of a batch call; zero or less: none.

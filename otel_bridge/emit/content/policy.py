@@ -116,7 +116,7 @@ _NAMED_SECRET: Final = re.compile(
 
 
 class _HookResult:
-    """The user's own redaction function, one for the process."""
+    """Holds the user's own redaction function, one for the process."""
 
     redaction: Redaction | None = None
     warned: bool = False
@@ -161,7 +161,7 @@ def redact_with(redaction: Redaction | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ContentPolicy:
-    """Policy for texts that leave the process.
+    """Defines which texts leave the process.
 
     Attributes:
         off: Whether no text leaves at all.
@@ -218,7 +218,7 @@ def _by_hook(redaction: Redaction, text: str) -> str:
 
 
 class ContentFilter:
-    """Filter that applies a policy to the texts of one rollout and counts the bytes that are cut.
+    """Applies a policy to the texts of one rollout and counts the bytes that are cut.
 
     Args:
         policy: The policy.

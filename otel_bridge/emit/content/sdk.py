@@ -40,7 +40,7 @@ _MAX_KNOWN_CHARS: Final = 128
 
 
 class SdkContent:
-    """Application of one policy to SDK records. Thread-safe. When a method raises, the record must not leave.
+    """Applies one policy to SDK records. Thread-safe. When a method raises, the record must not leave.
 
     Args:
         policy: Policy for texts.

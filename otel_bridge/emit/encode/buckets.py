@@ -22,7 +22,7 @@ _MAX_COUNT: Final = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class BucketPoint:
-    """Fields of an explicit-bucket histogram point.
+    """Holds the fields of an explicit-bucket histogram point.
 
     Attributes:
         count: Sum of the counts.

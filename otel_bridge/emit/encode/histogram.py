@@ -25,7 +25,7 @@ MAX_BUCKETS: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Numbers to be logged as a distribution: ``run.log({"advantage": Histogram(values)})``.
+    """Holds numbers to be logged as a distribution: ``run.log({"advantage": Histogram(values)})``.
 
     Give the numbers, or a histogram of them that is already counted. What cannot be used is counted when it is logged.
 
@@ -44,7 +44,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Counts of consecutive buckets, the first of which has index *offset*."""
+    """Holds the counts of consecutive buckets, the first of which has index *offset*."""
 
     offset: int
     counts: tuple[int, ...]
@@ -52,7 +52,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class HistogramPoint:
-    """Fields of an exponential histogram point, in the units of the numbers."""
+    """Holds the fields of an exponential histogram point, in the units of the numbers."""
 
     count: int
     sum: float

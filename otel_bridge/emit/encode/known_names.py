@@ -16,7 +16,7 @@ _MAX_SEGMENTS: Final = 64
 
 
 class _Known(NamedTuple):
-    """A project or name, and whether its process generated the text."""
+    """Holds a project or name, and whether its process generated the text."""
 
     text: str
     generated: bool

@@ -56,7 +56,7 @@ _Arguments: TypeAlias = "list[bytes | float | None]"
 
 
 class _IntAttribute:
-    """Integer attribute of a point, often slightly above the last value, so that only the first byte is new."""
+    """Encodes an integer attribute of a point, often slightly above the last value: only the first byte is new."""
 
     __slots__ = ("_named", "firsts", "high", "rest")
 
@@ -99,7 +99,7 @@ def _prefix(name: str, suffix_bytes: int) -> bytes:
 
 
 class _Template:
-    """Template of a key set whose values were floats, compiled for each length of the step and of the row's number.
+    """Packs rows of one key set whose values were floats, compiled for each length of the step and the row's number.
 
     Attributes:
         clashing: Roles under which two of the names are one key; rows of these roles need a check of each name.
@@ -178,7 +178,7 @@ _NO_TEMPLATE.floats = [float]
 
 
 class RowEncoder:
-    """Encoder of the rows of one process.
+    """Encodes the rows of one process.
 
     Args:
         cache_bytes: Bound of each of the two caches.

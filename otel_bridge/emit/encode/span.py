@@ -43,20 +43,20 @@ _TITLES: dict[tuple[str, int], bytes] = {}
 
 
 class Utf8(NamedTuple):
-    """Long text, already UTF-8, in pieces."""
+    """Holds a long text, already UTF-8, in pieces."""
 
     pieces: Sequence[bytes]
 
 
 class ExtraAttributes(NamedTuple):
-    """Additions to a span at its end: encoded fields, and more spans for its ``ScopeSpans``."""
+    """Holds additions to a span at its end: encoded fields, and more spans for its ``ScopeSpans``."""
 
     fields: bytes = b""
     spans: bytes = b""
 
 
 class Pieces(NamedTuple):
-    """Encoded bytes, not yet joined."""
+    """Holds encoded bytes, not yet joined."""
 
     parts: list[bytes]
     size: int

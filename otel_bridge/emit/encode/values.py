@@ -74,7 +74,7 @@ def holds_nothing(values: object, drop: CountKeyedDrop) -> bool:
 
 
 class _Keyed:
-    """Counter of drops with the key that is being read."""
+    """Counts drops with the key that is being read."""
 
     __slots__ = ("_drop", "_media", "key")
 
@@ -275,7 +275,7 @@ _DOUBLE_BITS: Final = 1000
 
 
 class HasItem(Protocol):
-    """A numpy scalar."""
+    """Declares what is read of a numpy scalar."""
 
     def item(self) -> object:
         """Return the scalar as a plain number."""
@@ -283,7 +283,7 @@ class HasItem(Protocol):
 
 
 class Array(HasItem, Protocol):
-    """An array of numpy, torch, jax and their like."""
+    """Declares what is read of an array of numpy, torch, jax and their like."""
 
     @property
     def shape(self) -> Iterable[int]:

@@ -27,7 +27,7 @@ Put: TypeAlias = "Callable[[Mapping[str, Attribute], bytes], bool]"
 
 
 class MediaLog:
-    """Media of one process. Not thread-safe: its owner locks.
+    """Encodes the media of one process. Not thread-safe: its owner locks.
 
     Args:
         policy: Content policy.

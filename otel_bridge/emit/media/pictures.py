@@ -79,7 +79,7 @@ def _is_pil(value: object) -> bool:
 
 
 class LimitedFile(io.BytesIO):
-    """File in memory that refuses more than a number of bytes.
+    """Stores bytes in memory, and refuses more than a number of them.
 
     Args:
         limit_bytes: Most bytes.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 
 class Media:
-    """Base of everything that `Run.log` takes beside numbers.
+    """Marks everything that `Run.log` takes beside numbers.
 
     Attributes:
         kind: Kind of the medium, e.g. ``image``.
@@ -32,7 +32,7 @@ class Media:
 
 
 class Image(Media):
-    """Image to be logged.
+    """Holds an image to be logged.
 
     Args:
         value: Pixels (numpy or torch; height by width, 1 to 4 channels last, for torch first; uint8, or
@@ -46,28 +46,28 @@ class Image(Media):
 
 
 class Text(Media):
-    """Plain text to be logged."""
+    """Holds plain text to be logged."""
 
     __slots__ = ()
     kind = "text"
 
 
 class Markdown(Media):
-    """Text in Markdown to be logged."""
+    """Holds text in Markdown to be logged."""
 
     __slots__ = ()
     kind = "markdown"
 
 
 class Html(Media):
-    """HTML to be logged: a text, or the `pathlib.Path` of a file."""
+    """Holds HTML to be logged: a text, or the `pathlib.Path` of a file."""
 
     __slots__ = ()
     kind = "html"
 
 
 class Audio(Media):
-    """Sound to be logged.
+    """Holds sound to be logged.
 
     Args:
         value: Samples (numpy or torch; one number for each, or one row for each with a number for each channel; 16 bit,
@@ -85,7 +85,7 @@ class Audio(Media):
 
 
 class Video(Media):
-    """Film to be logged.
+    """Holds a film to be logged.
 
     Args:
         value: The bytes of an MP4, WebM, Ogg or GIF file, the path of such a file, or pixels (numpy or torch; frames by
@@ -103,7 +103,7 @@ class Video(Media):
 
 
 class Table(Media):
-    """Table to be logged. Its cells are numbers, texts, ``None`` or `Image` objects; anything else becomes text.
+    """Holds a table to be logged. Its cells are numbers, texts, ``None`` or `Image`; anything else becomes text.
 
     Args:
         columns: Names of the columns; ``None`` for those of *dataframe*, or for the names in the first row.

@@ -27,7 +27,7 @@ _TEXT_OR_NOTHING: Final = {str, type(None)}
 
 
 class RolloutDefaults(NamedTuple):
-    """Step, split and role of rollouts that name none."""
+    """Holds step, split and role of rollouts that name none."""
 
     step: int | None = None
     split: str | None = None
@@ -36,7 +36,7 @@ class RolloutDefaults(NamedTuple):
 
 @dataclass(slots=True)
 class SampledColumns:
-    """Columns that sampling uses, for the rollouts of one step and split of a call: one entry per rollout.
+    """Holds the columns that sampling uses, for the rollouts of one step and split: one entry per rollout.
 
     Attributes:
         indices: Indices in the call.
@@ -102,7 +102,7 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
 
 
 class _SampledOutColumns(NamedTuple):
-    """Facts for sampling of a call's rollouts, one column each: the whole cost of a rollout that is sampled out."""
+    """Holds what sampling needs of a call's rollouts, one column each: the whole cost of one that is sampled out."""
 
     step: Sequence[object]
     split: Sequence[object]

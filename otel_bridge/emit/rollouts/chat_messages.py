@@ -31,7 +31,7 @@ _CALLER_KEYS: Final = frozenset({"role", "content", "tool_calls"})
 
 
 class EncodedMessage(NamedTuple):
-    """One encoded message.
+    """Holds one encoded message.
 
     Attributes:
         role: Role, as given.
@@ -121,7 +121,7 @@ _JSON_STARTS: Final = ("{", "[{")
 
 @dataclass(slots=True)
 class Conversation:
-    """Encoded messages, and the number of entries that are not messages."""
+    """Holds encoded messages, and the number of entries that are not messages."""
 
     messages: list[EncodedMessage] = field(default_factory=list[EncodedMessage])
     skipped: int = 0
@@ -235,7 +235,7 @@ _MIN_CHARS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    """Limits of a rollout's content: the content policy and the largest size of all its spans."""
+    """Holds the limits of a rollout's content: the content policy and the largest size of all its spans."""
 
     policy: ContentPolicy
     rollout_bytes: int
@@ -243,7 +243,7 @@ class MessageLimits:
 
 @dataclass(slots=True)
 class Content:
-    """Encoded content of one rollout."""
+    """Encodes the content of one rollout."""
 
     conversation: Conversation
     content_filter: ContentFilter

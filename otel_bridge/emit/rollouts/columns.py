@@ -13,7 +13,7 @@ from otel_bridge.emit.encode import coerce
 
 
 class Column:
-    """One parallel list; a missing entry reads as ``None``.
+    """Reads one parallel list; a missing entry reads as ``None``.
 
     Args:
         given: A list, tuple or array; ``None``; or one value for every sample.
@@ -49,7 +49,7 @@ class Column:
 
 
 class Rewards:
-    """Column of rewards: numbers, per-token lists, or ``{name: list}``."""
+    """Reads a column of rewards: numbers, per-token lists, or ``{name: list}``."""
 
     def __init__(self, given: object) -> None:
         self._parts: dict[str, Column] = {}
@@ -75,7 +75,7 @@ class Rewards:
 
 
 class ToolFacts:
-    """Facts of tool use: a dict per sample, or a dict of lists."""
+    """Reads facts of tool use: a dict per sample, or a dict of lists."""
 
     def __init__(self, given: object) -> None:
         self._columns: dict[str, Column] | None = None
@@ -94,7 +94,7 @@ class ToolFacts:
 
 
 class TokenDecoder:
-    """The user's decode function; a failure costs one text, nothing else.
+    """Calls the user's decode function; a failure costs one text, nothing else.
 
     Args:
         decode: Callable from token ids to text, or ``None``.
@@ -158,7 +158,7 @@ def folded(trajectory_ids: Column, entries: int) -> list[list[int]]:
 
 
 class Layout:
-    """Assignment of prompts to rollouts.
+    """Assigns prompts to rollouts.
 
     By trajectory id, when the prompts have them. One for one, when there are as many prompts as entries or rollouts.
     Else by the number of samples of each prompt, else in blocks: rollout ``//`` samples per prompt, clamped.
@@ -210,7 +210,7 @@ class Layout:
 
 
 class PromptGroups:
-    """Names of prompts: equal prompts have the same name in every process and at every step, different ones do not."""
+    """Names prompts: equal prompts have the same name in every process and at every step, different ones do not."""
 
     def __init__(self) -> None:
         self._names: dict[object, tuple[str, object]] = {}

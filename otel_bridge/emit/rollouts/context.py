@@ -47,7 +47,7 @@ def get_context() -> dict[str, str]:
 
 
 class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_context(carrier):
-    """Join the spans made inside to the rollout of *carrier*; an empty carrier changes nothing.
+    """Joins the spans made inside to the rollout of *carrier*; an empty carrier changes nothing.
 
     Args:
         carrier: Result of `get_context` in another process, or HTTP headers with this result.

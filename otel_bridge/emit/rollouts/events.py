@@ -30,7 +30,7 @@ _EVENTS_A_RECORD: Final = 1000
 
 
 class EvaluationContext(NamedTuple):
-    """Facts that the values of one call share."""
+    """Holds what the values of one call share."""
 
     name: str
     role: str | None

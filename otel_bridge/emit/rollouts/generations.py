@@ -57,7 +57,7 @@ def log_generations(run: EmitRun, options: RolloutOptions, given: Mapping[str, A
 
 
 class Generations:
-    """Samples as parallel lists. Entries of one trajectory id are turns of one rollout; see `Layout` for prompts.
+    """Reads samples as parallel lists. Entries of one trajectory id are turns of one rollout; see `Layout`.
 
     Args:
         run: The run, which counts unusable entries.

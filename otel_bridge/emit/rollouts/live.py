@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class LiveRollout(Rollout):
-    """A rollout in progress: every field of `Rollout` may be set until the rollout closes.
+    """Records a rollout in progress: every field of `Rollout` may be set until the rollout closes.
 
     Use it once as a context manager. The rollout is always a trace of its own that links the caller's span. Inside,
     it is the current span, so that spans of any OTel instrumentation become its children, in asyncio tasks too. In
@@ -224,7 +224,7 @@ class LiveRollout(Rollout):
 
 
 class _Attached:
-    """Context manager that makes a live rollout current in another thread."""
+    """Makes a live rollout current in another thread, as a context manager."""
 
     def __init__(self, rollout: LiveRollout) -> None:
         self._rollout = rollout

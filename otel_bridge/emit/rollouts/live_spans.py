@@ -41,7 +41,7 @@ TRACES: Final = 2
 
 
 class UrandomIdGenerator(IdGenerator):
-    """Generator of ids from the kernel, which leaves a program's seeded generators alone and never collides by seed."""
+    """Generates ids from the kernel: seeded generators of a program stay untouched, and ids never collide by seed."""
 
     def __init__(self) -> None:
         self._given = threading.local()
@@ -69,7 +69,7 @@ def random_span_id() -> int:
 
 
 class _Appender(SpanProcessor):
-    """Processor that appends each span when it ends, on the thread that ends it."""
+    """Appends each span when it ends, on the thread that ends it."""
 
     def __init__(self, run: EmitRun) -> None:
         self._run = run
@@ -105,7 +105,7 @@ def encoded_span(span: ReadableSpan, extra: ExtraAttributes, content: SdkContent
 
 
 class _Provider(TracerProvider):
-    """Provider that ignores the environment: OTEL_SDK_DISABLED is intended for the program's own provider."""
+    """Provides tracers without the environment: OTEL_SDK_DISABLED is intended for the program's own provider."""
 
     def __init__(self, ids: UrandomIdGenerator) -> None:
         unset = SpanLimits.UNSET
@@ -121,7 +121,7 @@ class _Provider(TracerProvider):
 
 
 class LiveTracer:
-    """Tracer of the live rollouts of one run.
+    """Traces the live rollouts of one run.
 
     Args:
         run: The run that records the spans.
@@ -156,7 +156,7 @@ S = TypeVar("S", bound="ChildSpan")
 
 
 class ChildSpan(ABC):
-    """A span of a rollout, used once as a context manager. Without a run or a recorded rollout it does nothing.
+    """Records a span of a rollout, once, as a context manager. Without a run or a recorded rollout it does nothing.
 
     Attributes:
         metadata: Free facts.
@@ -245,7 +245,7 @@ class ChildSpan(ABC):
 
 
 class ChatSpan(ChildSpan):
-    """One turn of a model: ``with rollout.chat("policy", input=messages) as chat: chat.output = answer``.
+    """Records one turn of a model: ``with rollout.chat("policy", input=messages) as chat: chat.output = answer``.
 
     Attributes:
         model: Name of the model.
@@ -297,7 +297,7 @@ class ChatSpan(ChildSpan):
 
 
 class ToolSpan(ChildSpan):
-    """One call of a tool: ``with rollout.tool("calculator", arguments={…}) as tool: tool.result = 4``.
+    """Records a call of a tool: ``with rollout.tool("calculator", arguments={…}) as tool: tool.result = 4``.
 
     Attributes:
         name: Name of the tool.

@@ -21,7 +21,7 @@ _MAX_ARGUMENT_CHARS: Final = 1 << 20
 
 
 class ToolCall(NamedTuple):
-    """A tool call in an assistant message; *arguments* is JSON text, empty without arguments."""
+    """Holds a tool call in an assistant message; *arguments* is JSON text, empty without arguments."""
 
     id: str | None
     name: str
@@ -29,7 +29,7 @@ class ToolCall(NamedTuple):
 
 
 class ToolAnswer(NamedTuple):
-    """A tool's answer: id of its call, the tool's name when known, and the answer as UTF-8 text."""
+    """Holds a tool's answer: id of its call, the tool's name when known, and the answer as UTF-8 text."""
 
     call_id: str | None
     name: str | None
@@ -51,7 +51,7 @@ def text_or_none(value: object) -> str | None:
 
 
 class Parts:
-    """Parts of one message, in the order added.
+    """Collects the parts of one message, in the order added.
 
     Attributes:
         parts: Parts in the form of the JSON.

@@ -17,7 +17,7 @@ TRUNCATED_REASONS: Final = frozenset({"length", "max_tokens", "max_length", "tru
 
 @dataclass
 class Rollout:
-    """One finished rollout: its conversation and its outcome. Only `messages` is required.
+    """Holds one finished rollout: its conversation and its outcome. Only `messages` is required.
 
     Attributes:
         messages: Conversation in OpenAI's chat shape (GenAI ``parts`` are accepted too); a string is one user message.

@@ -28,7 +28,7 @@ _MAX_TIME: Final = 1 << 63
 
 
 class CallContext(NamedTuple):
-    """Facts that the rollouts of one call share.
+    """Holds what the rollouts of one call share.
 
     Attributes:
         role: Role, when it differs from the resource's.
@@ -46,7 +46,7 @@ class CallContext(NamedTuple):
 
 
 class EncodedRollout(NamedTuple):
-    """A rollout ready to append."""
+    """Holds a rollout ready to append."""
 
     payload: bytes
     skipped_messages: int
@@ -253,7 +253,7 @@ _SHORT_BYTES: Final = 1024
 
 
 class SpanParent(NamedTuple):
-    """Place of a rollout's children: its trace, its root, and the root's start and end."""
+    """Locates a rollout's children: its trace, its root, and the root's start and end."""
 
     trace_id: bytes
     root_id: bytes

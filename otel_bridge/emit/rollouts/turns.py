@@ -14,7 +14,7 @@ from otel_bridge.emit.rollouts.columns import TokenDecoder
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One entry of the parallel lists.
+    """Reads one entry of the parallel lists.
 
     Attributes:
         prompt: Text, one message, or many; ``None``: see `prompt_ids`.

@@ -39,7 +39,7 @@ _log = logging.getLogger("otel_bridge")
 
 
 class SdkAppender:
-    """Appender of the data of SDK processors, readers and exporters, after the policy. Thread-safe, never raises.
+    """Appends data of SDK processors, readers and exporters, after the policy. Thread-safe, never raises.
 
     Args:
         run: The run that records the data.

@@ -33,7 +33,7 @@ _log = logging.getLogger("otel_bridge")
 
 
 class OtelBridgeConfigurator(_OTelSDKConfigurator):
-    """The SDK's own configurator, which appends records at once where one of our exporters is named."""
+    """Configures the SDK as its own configurator does, but appends at once where one of our exporters is named."""
 
     def _configure(self, **kwargs: Any) -> None:  # as the SDK's
         if run.named(environment()):

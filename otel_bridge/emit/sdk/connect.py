@@ -36,7 +36,7 @@ _log = logging.getLogger("otel_bridge")
 
 
 class AppendingSpanProcessor(SpanProcessor):
-    """Processor that appends each sampled span when it ends, on the thread that ends it; nothing waits in memory."""
+    """Appends each sampled span when it ends, on the thread that ends it; nothing waits in memory."""
 
     def __init__(self, appender: SdkAppender) -> None:
         self._appender = appender
@@ -53,7 +53,7 @@ class AppendingSpanProcessor(SpanProcessor):
 
 
 class AppendingLogProcessor(LogRecordProcessor):
-    """Processor that appends each log record when it is emitted."""
+    """Appends each log record when it is emitted."""
 
     def __init__(self, appender: SdkAppender) -> None:
         self._appender = appender

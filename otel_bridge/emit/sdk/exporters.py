@@ -19,7 +19,7 @@ from otel_bridge.emit.sdk.run import NAMES, appender_for
 
 
 class JournalSpanExporter(SpanExporter):
-    """Exporter that appends spans; its subclasses are the entry points."""
+    """Appends spans; its subclasses are the entry points."""
 
     name: ClassVar[str]
 
@@ -41,7 +41,7 @@ class JournalSpanExporter(SpanExporter):
 
 
 class JournalLogExporter(LogRecordExporter):
-    """Exporter that appends log records; its subclasses are the entry points."""
+    """Appends log records; its subclasses are the entry points."""
 
     name: ClassVar[str]
 
@@ -63,7 +63,7 @@ class JournalLogExporter(LogRecordExporter):
 
 
 class JournalMetricReader(AppendingReader):
-    """Reader that collects and appends metrics; its subclasses are the entry points."""
+    """Collects and appends metrics; its subclasses are the entry points."""
 
     name: ClassVar[str]
 

@@ -53,7 +53,7 @@ class _Appending(MetricExporter):
 
 
 class AppendingReader(PeriodicExportingMetricReader):
-    """Reader that collects every ten seconds (``OTEL_METRIC_EXPORT_INTERVAL``) and appends, if it has an appender.
+    """Collects every ten seconds (``OTEL_METRIC_EXPORT_INTERVAL``) and appends, if it has an appender.
 
     Args:
         appender: Appender of the metrics.

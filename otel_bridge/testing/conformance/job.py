@@ -39,7 +39,7 @@ REDACTED = "[redacted]"
 
 @dataclass(frozen=True, slots=True)
 class JobFrame:
-    """One append: a ``Scope…`` message, or, when *whole*, an export request with resources of its own."""
+    """Holds one append: a ``Scope…`` message, or, when *whole*, an export request with resources of its own."""
 
     signal: int
     payload: bytes
@@ -49,7 +49,7 @@ class JobFrame:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What one process wrote; *kind* is ``process`` or ``receiver``."""
+    """Holds what one process wrote; *kind* is ``process`` or ``receiver``."""
 
     instance_id: str
     kind: str
@@ -60,7 +60,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class ConformanceJob:
-    """One recorded run and what is true of it."""
+    """Holds one recorded run and what is true of it."""
 
     project: str
     name: str
@@ -99,7 +99,7 @@ def recorded_job(name: str = "recorded", project: str = "conformance", *, wide_k
 
 @dataclass(frozen=True, slots=True)
 class _Cast:
-    """What all producers share."""
+    """Holds what all producers share."""
 
     truth: ExpectedRun
     clock: Iterator[int]
@@ -111,7 +111,7 @@ class _Cast:
 
 
 class _ProcessScript:
-    """An otel-bridge process, in a segment of its own."""
+    """Writes as an otel-bridge process does, in a segment of its own."""
 
     def __init__(
         self, cast: _Cast, instance: str, role: str | None, resource: Mapping[str, Json], attempt: int

@@ -39,7 +39,7 @@ NAME = "subject"
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What the child does.
+    """Describes what the child does.
 
     Attributes:
         target: Where the exporter is, ``module:attribute``.
@@ -111,7 +111,7 @@ def _header(job: ConformanceJob, segment: Segment) -> SegmentHeader:
 
 
 class _Killing:
-    """A writer whose process is killed in the middle of a call, or right behind it, before anybody remembers it."""
+    """Kills its process in the middle of a writer's call, or right after it, before anything is remembered."""
 
     def __init__(self, writer: RunWriter, at: int) -> None:
         self._writer, self._left = writer, at

@@ -20,7 +20,7 @@ ReadShown: TypeAlias = Callable[[RunInfo], Shown]
 
 
 class ConformanceSuite:
-    """A tracker shows the same truth as every other one; a subclass defines `environment` and `read`.
+    """Tests that a tracker shows the same as every other one; a subclass defines `environment` and `read`.
 
     Attributes:
         target: ``module:attribute`` of the exporter.

@@ -20,7 +20,7 @@ Triple: TypeAlias = tuple[str, "int | None", str]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a tracker shows of one run, read through its own API.
+    """Holds what a tracker shows of one run, read through its own API.
 
     Attributes:
         contents: Numbers, distributions, rollouts, evaluations, config, status; doubles as often as they are there.
@@ -33,7 +33,7 @@ class Shown:
 
 @dataclass(slots=True)
 class ExpectedRun:
-    """What was recorded.
+    """Holds what was recorded.
 
     Attributes:
         scalars: Every number of a key that every tracker takes as it is.
@@ -79,7 +79,7 @@ class ExpectedRun:
 
 @dataclass(frozen=True, slots=True)
 class KeptKinds:
-    """What a tracker keeps; what it does not is not compared."""
+    """States what a tracker keeps; what it does not keep is not compared."""
 
     status: bool = True
     config: bool = True

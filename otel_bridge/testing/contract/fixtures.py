@@ -25,7 +25,7 @@ Open: TypeAlias = Callable[..., RunWriter]
 
 
 class ContractFixtures:
-    """Switches and fixtures; a subclass defines `exporter`, `environment` and `read_back`.
+    """Provides switches and fixtures; a subclass defines `exporter`, `environment` and `read_back`.
 
     Attributes:
         target: ``module:attribute`` of the exporter; empty: kills are played by leaving a writer behind.

@@ -31,7 +31,7 @@ from otel_bridge.testing.delivery import deliver
 
 
 class LifeContract(ContractFixtures):
-    """A run is opened, configured, ended, opened again and left."""
+    """Tests that a run is opened, configured, ended, opened again and left."""
 
     def test_the_config_of_each_role_is_shown(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
         if not self.keeps_config:

@@ -16,7 +16,7 @@ from otel_bridge.testing.delivery import deliver
 
 
 class RedeliveryContract(ContractFixtures):
-    """Any call may come again; a kill loses nothing and doubles nothing."""
+    """Tests that any call may come again: a kill loses nothing and doubles nothing."""
 
     def test_a_call_that_comes_again_changes_nothing(self, opened: Open, run: RunInfo, read_back: ReadBack) -> None:
         records = samples.job(seed=run.id)[:-1]

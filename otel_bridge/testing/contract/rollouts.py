@@ -17,7 +17,7 @@ from otel_bridge.testing.delivery import deliver
 
 
 class RolloutContract(ContractFixtures):
-    """Rollouts arrive once, also those that lack something; evaluations find theirs."""
+    """Tests that rollouts arrive once, also those that lack something, and that evaluations find theirs."""
 
     def test_every_rollout_arrives_once_with_reward_messages_and_spans(
         self, opened: Open, run: RunInfo, read_back: ReadBack

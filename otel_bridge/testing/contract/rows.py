@@ -19,7 +19,7 @@ from otel_bridge.testing.delivery import deliver
 
 
 class RowContract(ContractFixtures):
-    """Rows arrive whole, once, in order, and one bad row costs no other."""
+    """Tests that rows arrive whole, once, in order, and that one bad row costs no other."""
 
     def test_every_value_of_every_row_arrives_with_its_key_and_step(
         self, opened: Open, run: RunInfo, read_back: ReadBack

@@ -26,7 +26,7 @@ _MAX_FLATTENED: Final = 10_000
 
 @dataclass(slots=True)
 class Chat:
-    """Messages read from one attribute.
+    """Collects messages read from one attribute.
 
     Attributes:
         messages: In OpenAI's chat shape.

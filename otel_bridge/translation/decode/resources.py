@@ -26,7 +26,7 @@ _UNKNOWN_SERVICE = "unknown_service"
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """Identity of a run: its id, and the project and name that trackers show."""
+    """Identifies a run: its id, and the project and name that trackers show."""
 
     id: str
     project: str
@@ -60,7 +60,7 @@ def run_of(attributes: Mapping[str, object]) -> RunIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Facts of one resource: its run, process and role.
+    """Describes one resource: its run, process and role.
 
     Attributes:
         attributes: All resource attributes.
@@ -161,7 +161,7 @@ _AGENT_LIGHTNING_FACTS: Final = ("agentlightning.rollout_id", "agentlightning.at
 
 @dataclass(frozen=True, slots=True)
 class SpanOrigin:
-    """Sender of a span, as far as a rollout needs it.
+    """Describes the sender of a span, as far as a rollout needs it.
 
     Attributes:
         role: Role of the sender.

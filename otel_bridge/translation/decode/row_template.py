@@ -31,7 +31,7 @@ DecodedRow: TypeAlias = tuple[int, int, int, dict[str, Value]]
 
 @dataclass(slots=True)
 class FieldOffsets:
-    """Offsets of the variable bytes of one frame, and lengths of its varints."""
+    """Holds the offsets of the variable bytes of one frame, and the lengths of its varints."""
 
     keys: list[str] = field(default_factory=list[str])
     times: list[int] = field(default_factory=list[int])
@@ -47,7 +47,7 @@ class _OtherShapeError(Exception):
 
 
 class RowTemplate:
-    """Learned shape of a row frame.
+    """Decodes row frames of one inferred layout.
 
     Attributes:
         size_bytes: Approximate size of the template in memory.

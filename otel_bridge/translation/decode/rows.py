@@ -49,7 +49,7 @@ def full_key(role: str | None, key: str, *, rank: int = 0, suffix: str = "") -> 
 
 @dataclass(slots=True)
 class RowFragment:
-    """One row, or the part of a row that one message holds.
+    """Holds one row, or the part of a row that one message has.
 
     Attributes:
         seq: Number of the row, 0 when another fragment holds ``rl.row``.
@@ -152,7 +152,7 @@ def number(point: pb.NumberDataPoint) -> int | float | None:
 
 @dataclass(slots=True)
 class RowSchema:
-    """Template of rows, with the role and rank of their sender."""
+    """Holds a template of rows, with the role and rank of their sender."""
 
     template: RowTemplate
     role: str | None
@@ -160,7 +160,7 @@ class RowSchema:
 
 
 class RowDecoder:
-    """Reader of the row frames of all processes of one role and rank.
+    """Decodes the row frames of all processes of one role and rank.
 
     The decoder learns the shapes of frames; their bytes and number are bounded.
     """

@@ -25,7 +25,7 @@ _NOTHING: Final[_Entry] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A span that was made of a message of its root."""
+    """Holds a span that was made of a message of its root."""
 
     span: Span
     index: int

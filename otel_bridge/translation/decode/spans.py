@@ -46,7 +46,7 @@ _NO_PARENT: Final = frozenset({b"", bytes(8)})
 
 @dataclass(slots=True)
 class SpanFacts:
-    """Facts of one span.
+    """Holds what a rollout uses of one span.
 
     Attributes:
         otlp: The span itself.

@@ -29,7 +29,7 @@ _FOREVER = 1 << 63
 
 
 class RowAssembler:
-    """Assembler of the rows of all native processes of one run."""
+    """Assembles the rows of all native processes of one run."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from otel_bridge.translation.processes.producers import ProducerContext
 
 
 class AttemptDetector:
-    """Detector of a process's attempt, by `StepAxes`; emits the config of a further attempt."""
+    """Detects a process's attempt, by `StepAxes`, and emits the config of a further attempt."""
 
     def __init__(self, axes: StepAxes, events: Events) -> None:
         self._axes, self._events = axes, events

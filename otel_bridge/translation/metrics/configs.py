@@ -26,7 +26,7 @@ _Leaf: TypeAlias = list[object]
 
 
 class Configs:
-    """Merged configs of one run."""
+    """Merges the configs of one run."""
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state

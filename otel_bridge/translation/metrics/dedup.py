@@ -22,7 +22,7 @@ def identity(*parts: object) -> bytes:
 
 
 class Deduplicator:
-    """Set of received hashes, at most about *limit*."""
+    """Remembers received hashes, at most about *limit*."""
 
     def __init__(self, state: TranslationState, limit: int) -> None:
         self._state = state

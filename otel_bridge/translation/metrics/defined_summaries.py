@@ -26,7 +26,7 @@ _NUMBERS: Final = frozenset({int, float})
 
 
 class DefinedSummaries:
-    """Summaries of one run's keys.
+    """Holds summaries of one run's keys.
 
     Attributes:
         defined: Whether any key has one.

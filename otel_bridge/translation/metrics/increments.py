@@ -19,7 +19,7 @@ HistogramPoint: TypeAlias = pb.HistogramDataPoint | pb.ExponentialHistogramDataP
 
 
 class Increments:
-    """Last cumulative point of each series of one run.
+    """Holds the last cumulative point of each series of one run.
 
     Args:
         state: Key space ``hist/``.

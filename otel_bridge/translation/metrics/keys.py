@@ -82,7 +82,7 @@ def short_hash(text: str, size: int) -> str:
 
 
 class StepAxes:
-    """Last step of every axis, axis of every key, attempt of every role: in memory, flushed once a batch.
+    """Holds the last step of every axis, the axis of every key and the attempt of every role, flushed once a batch.
 
     Args:
         state: State that stores them.

@@ -36,7 +36,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ValuesEvent:
-    """One call of ``log_config()`` or ``summary()``.
+    """Holds one call of ``log_config()`` or ``summary()``.
 
     Attributes:
         replaces: Whether a nested value replaces the one of its name, with which it is merged otherwise.

@@ -48,7 +48,7 @@ class MediaEvent:
 
 
 class MediaAssembler:
-    """Media of one run.
+    """Joins the media of one run.
 
     Args:
         state: State that stores the parts that wait.

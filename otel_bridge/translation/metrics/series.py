@@ -24,7 +24,7 @@ _MORE: Final = " etc"
 
 @dataclass(slots=True)
 class _Metric:
-    """Series of one metric that have too many attributes.
+    """Holds series of one metric that have too many attributes.
 
     Attributes:
         common: Attributes that are equal in all these series; ``None`` before the first.
@@ -36,7 +36,7 @@ class _Metric:
 
 
 class SeriesNames:
-    """Names of all series of one run that have too many attributes to show.
+    """Names all series of one run that have too many attributes to show.
 
     Args:
         state: Key space ``series/``.

@@ -23,7 +23,7 @@ _MAX_DEPTH = 32
 
 
 class Summaries:
-    """Last values of one run's summary."""
+    """Holds the last values of one run's summary."""
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state

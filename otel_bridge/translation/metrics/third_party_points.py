@@ -63,7 +63,7 @@ Found: TypeAlias = tuple[Producer, Process, Iterable[pb.Metric]]
 
 @dataclass(slots=True)
 class MetricPoint:
-    """One value for one key."""
+    """Holds one value for one key."""
 
     role: str | None
     key: str
@@ -76,7 +76,7 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class _Latest:
-    """Identity of the value that a key showed last at a step, and the newest time at which it was sent."""
+    """Identifies the value that a key showed last at a step, with the newest time at which it was sent."""
 
     step: int | None
     time_ns: int
@@ -94,7 +94,7 @@ class _Group:
 
 
 class ThirdPartyPoints:
-    """Points of all third-party producers of one run."""
+    """Turns points of all third-party producers of one run into rows."""
 
     def __init__(
         self, state: TranslationState, axes: StepAxes, seen: Deduplicator, options: TranslationOptions

@@ -33,7 +33,7 @@ def worst(statuses: Iterable[Status]) -> Status:
 
 @dataclass(frozen=True, slots=True)
 class EndEvent:
-    """An ``rl.run.end``.
+    """Holds an ``rl.run.end``.
 
     Attributes:
         seq: Event number; 0: a bridge wrote the event for a process that could not.
@@ -47,7 +47,7 @@ class EndEvent:
 
 
 class RunLifecycle:
-    """Lifecycle of the processes of one run."""
+    """Tracks the processes of one run, and ends and reopens the run."""
 
     def __init__(self, state: TranslationState, options: TranslationOptions, receive_clock: ReceiveClock) -> None:
         self._state, self._options, self._receive_clock = state, options, receive_clock

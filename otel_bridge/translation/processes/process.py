@@ -14,7 +14,7 @@ PREFIX = "proc/"
 
 @dataclass(frozen=True, slots=True)
 class ProcessStart:
-    """Time at which a process joined the run, from its segment header.
+    """Holds the time at which a process joined the run, from its segment header.
 
     Attributes:
         unix_ns: Time by the wall clock of its machine.
@@ -29,7 +29,7 @@ class ProcessStart:
 
 @dataclass(slots=True)
 class PendingRow:
-    """A row that waits for its missing fragments, or, when whole, for the rows before it.
+    """Holds a row that waits for its missing fragments, or, when whole, for the rows before it.
 
     Attributes:
         seq: Number of the row, 0 while unknown.
@@ -89,7 +89,7 @@ class PendingRow:
 
 
 class ProcessState(TypedDict):
-    """A `Process` as JSON, without its waiting rows, which have keys of their own."""
+    """Holds a `Process` as JSON, without its waiting rows, which have keys of their own."""
 
     role: str | None
     kind: str
@@ -120,7 +120,7 @@ class ProcessState(TypedDict):
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """One process of the run.
+    """Holds the state of one process of the run.
 
     Attributes:
         instance: ``rl.instance.id``, or a made-up id of a third-party producer.

@@ -23,7 +23,7 @@ PROCESS_KINDS: Final = frozenset({"process", "launcher"})
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """Facts of the segment that holds a frame.
+    """Describes the segment that holds a frame.
 
     Attributes:
         instance_id: Instance id of the process, receiver or bridge that writes the segment.
@@ -42,7 +42,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProducerContext:
-    """Producer with its process and the decoder of its rows."""
+    """Holds a producer with its process and the decoder of its rows."""
 
     source: SegmentInfo
     producer: Producer
@@ -51,7 +51,7 @@ class ProducerContext:
 
 
 class ProducerRegistry:
-    """Producers of one run."""
+    """Holds the producers of one run."""
 
     def __init__(self, facts: RunMetadata, lifecycle: RunLifecycle) -> None:
         self._facts, self._lifecycle = facts, lifecycle

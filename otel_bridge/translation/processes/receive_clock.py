@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ReceiveClock:
-    """Time during which one translator receives one kind of connection; rows and spans reconnect separately.
+    """Measures how long one translator receives one kind of connection; rows and spans reconnect separately.
 
     Args:
         opened_unix_ns: Unix ns when the translator began to receive. Whatever waited earlier waited for another

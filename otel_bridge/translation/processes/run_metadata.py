@@ -49,7 +49,7 @@ _IDENTITY: Final = (
 
 
 class RunMetadata:
-    """Metadata of one run.
+    """Holds the metadata of one run.
 
     Args:
         state: State that stores the metadata.

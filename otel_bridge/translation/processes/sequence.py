@@ -15,7 +15,7 @@ MAX_GAPS = 1_000
 
 @dataclass(slots=True)
 class Gap:
-    """Missing numbers *first* to *last*; their times lie strictly between *after_ns* and *before_ns*."""
+    """Holds missing numbers *first* to *last*; their times lie strictly between *after_ns* and *before_ns*."""
 
     first: int
     last: int
@@ -24,7 +24,7 @@ class Gap:
 
 
 class SequenceState(TypedDict):
-    """A `SequenceTracker` as JSON."""
+    """Holds a `SequenceTracker` as JSON."""
 
     high: int
     high_ns: int
@@ -34,7 +34,7 @@ class SequenceState(TypedDict):
 
 @dataclass(slots=True)
 class SequenceTracker:
-    """Numbers of one process that were received.
+    """Tracks which numbers of one process were received.
 
     Attributes:
         high: The highest number received, 0 before the first.

@@ -34,7 +34,7 @@ _AGENT_LIGHTNING_REWARD: Final = "agentlightning.reward."
 
 @dataclass(frozen=True, slots=True)
 class ReceivedTrace:
-    """All received spans of one trace.
+    """Holds all received spans of one trace.
 
     Attributes:
         id: 32 hex digits.
@@ -47,7 +47,7 @@ class ReceivedTrace:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationScore:
-    """A value for a rollout that arrived apart from its trace."""
+    """Holds a value for a rollout that arrived apart from its trace."""
 
     name: str
     value: float | None
@@ -57,7 +57,7 @@ class EvaluationScore:
 
 @dataclass(frozen=True, slots=True)
 class SamplingFacts:
-    """Facts of a rollout that sampling and statistics use."""
+    """Holds what sampling and statistics use of a rollout."""
 
     role: str | None
     split: str
@@ -80,7 +80,7 @@ def _uncounted(reason: str, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RolloutAssembler:
-    """Maker of rollout records; holds the limits.
+    """Makes rollout records; holds the limits.
 
     Attributes:
         key: Key of the rollouts in trackers; ``{split}`` is replaced.
@@ -207,7 +207,7 @@ class RolloutAssembler:
 
 
 class _Named(TypedDict):
-    """Fields of a rollout that have an attribute of their own on its root."""
+    """Holds fields of a rollout that have an attribute of their own on its root."""
 
     split: str | None
     sample: int | None

@@ -35,7 +35,7 @@ _HEX_DIGITS: Final = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class ReceivedEvaluation:
-    """One evaluation as received.
+    """Holds one evaluation as received.
 
     Attributes:
         id: Id of the evaluation, the same at every redelivery.
@@ -113,7 +113,7 @@ def _clean(value: Json, redaction: Redaction) -> str | None:
 
 
 class Evaluations:
-    """Received values of each trace, kept until the trace is forgotten."""
+    """Holds the received values of each trace, until the trace is forgotten."""
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state

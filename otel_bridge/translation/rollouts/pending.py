@@ -15,7 +15,7 @@ _BARE: Final = 4
 
 
 class PendingTraces:
-    """Index of the incomplete traces; its length is their number.
+    """Indexes the incomplete traces; its length is their number.
 
     Args:
         traces: Live view of every stored trace, by id, oldest first. Traces that wait for spans are indexed at once.

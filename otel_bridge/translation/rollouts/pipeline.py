@@ -44,7 +44,7 @@ def _nothing(_axis: str, _step: int) -> None:
 
 
 class RolloutPipeline:
-    """Pipeline of everything that waits for spans, for its step, or for its trace.
+    """Processes everything that waits for spans, for its step, or for its trace.
 
     Args:
         state: Key spaces ``trace/``, ``step/``, ``evaluation/``, ``sampled_out/``; counts in ``drop/``.

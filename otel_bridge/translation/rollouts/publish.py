@@ -49,7 +49,7 @@ _MAX_SCOPES: Final = 20
 
 
 class RolloutPublisher:
-    """Publisher that decides when and how each rollout is emitted, and remembers emitted rollouts.
+    """Decides when and how each rollout is emitted, and remembers emitted rollouts.
 
     Args:
         state: Key spaces ``step/``, ``trace/done/``, ``trace/other/``, ``sampled_out/``; counts in ``drop/``.

@@ -23,7 +23,7 @@ _HALF: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class SampledOut:
-    """Rollouts of one step that no process sent.
+    """Holds rollouts of one step that no process sent.
 
     Attributes:
         id: Id of the event, the same at every redelivery.
@@ -92,7 +92,7 @@ def _trace_ids(ids: Json, run_id: str) -> tuple[str, ...]:
 
 
 class SampledOutTraces:
-    """Traces of rollouts that emitters sampled out and users named, the last *limit* of them. Kept in the state.
+    """Remembers the last *limit* traces of rollouts that emitters sampled out and users named, in the state.
 
     Args:
         state: Key space ``sampled/``: for each event, the first half of each trace id.

@@ -44,7 +44,7 @@ def first_start(_axis: str) -> int:
 
 
 class SamplingDecision(Enum):
-    """Decision on a complete rollout."""
+    """Holds the decision on a complete rollout."""
 
     KEEP = 1
     LEAVE_OUT = 2
@@ -52,7 +52,7 @@ class SamplingDecision(Enum):
 
 
 class StepSampler:
-    """Sampler of every step that is open or whose seats are remembered.
+    """Samples every step that is open or whose seats are remembered.
 
     Args:
         state: Key spaces ``step/``, ``stepless/``.

@@ -20,7 +20,7 @@ _PREFIX: Final = "rollouts"
 
 @dataclass(slots=True)
 class Sums:
-    """Count, sum, sum of squares, minimum and maximum of rewards."""
+    """Holds count, sum, sum of squares, minimum and maximum of rewards."""
 
     count: int = 0
     sum: float = 0.0
@@ -44,7 +44,7 @@ class Sums:
 
 @dataclass(slots=True)
 class Staleness:
-    """Count, sum and maximum of step less policy version."""
+    """Holds count, sum and maximum of step less policy version."""
 
     count: int = 0
     sum: int = 0
@@ -59,7 +59,7 @@ class Staleness:
 
 @dataclass(slots=True)
 class Statistics:
-    """Statistics of one step.
+    """Holds the statistics of one step.
 
     Attributes:
         total: Number of rollouts, with or without a reward.

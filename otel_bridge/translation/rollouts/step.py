@@ -21,7 +21,7 @@ Track: TypeAlias = tuple[str, str, int]
 
 @dataclass(slots=True)
 class SampledStep:
-    """One step of one role and split.
+    """Holds one step of one role and split.
 
     Attributes:
         number: Number of the step; ``None``: rollouts without a step.

@@ -24,7 +24,7 @@ _NONE: Final = -(1 << 64)
 
 @dataclass(slots=True)
 class WorkerProgress:
-    """Progress of one process with its rollouts.
+    """Holds the progress of one process with its rollouts.
 
     Attributes:
         steps: Role and split to the highest step with a rollout.
@@ -41,7 +41,7 @@ class WorkerProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """Progress of the workers of one role and split.
+    """Tracks the progress of the workers of one role and split.
 
     Attributes:
         past_below: Every worker is past each step below this number.
@@ -61,7 +61,7 @@ class StepProgress:
 
 
 class StepWorkers:
-    """Workers of all roles of one run.
+    """Tracks the workers of all roles of one run.
 
     Args:
         state: Key space ``pace/``.

@@ -43,7 +43,7 @@ def sub_trace_id(trace_id: str, span_id: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SubTrace:
-    """Spans of one rollout, as a trace of its own.
+    """Holds the spans of one rollout, as a trace of its own.
 
     Attributes:
         trace: Trace with the rollout's spans; the spans of the first rollout keep their ids.
@@ -202,7 +202,7 @@ def belongs_further(found: Sequence[Span], known: Iterable[bytes], ids: Iterable
 
 
 class SpanRouter:
-    """Router of spans and evaluations to their rollouts."""
+    """Routes spans and evaluations to their rollouts."""
 
     def __init__(
         self, state: TranslationState, store: TraceStore, ended: CompletedTraces, evaluations: Evaluations

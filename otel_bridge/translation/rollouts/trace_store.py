@@ -36,7 +36,7 @@ _KNOWN_BYTES: Final = 4
 
 @dataclass(slots=True)
 class PendingTrace:
-    """State of a waiting trace.
+    """Holds the state of a waiting trace.
 
     Attributes:
         id: 32 hex digits.
@@ -173,7 +173,7 @@ def _integer(span: Span, *keys: str) -> int | None:
 
 
 class TraceStore:
-    """Store of every waiting trace, by id, oldest first."""
+    """Stores every waiting trace, by id, oldest first."""
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
@@ -241,7 +241,7 @@ class TraceStore:
 
 @dataclass(frozen=True, slots=True)
 class CompletedTrace:
-    """A finished trace.
+    """Holds what is remembered of a finished trace.
 
     Attributes:
         kept: Whether the rollout was emitted; else it was sampled out.
@@ -264,7 +264,7 @@ class CompletedTrace:
 
 
 class CompletedTraces:
-    """Last *limit* finished traces, in the state below *prefix*."""
+    """Remembers the last *limit* finished traces, in the state below *prefix*."""
 
     def __init__(self, state: TranslationState, prefix: str, limit: int) -> None:
         self._state, self._prefix, self._limit = state, prefix, limit
