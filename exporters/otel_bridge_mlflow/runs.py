@@ -126,9 +126,9 @@ def quoted(text: str) -> tuple[str, str]:
 
 def _named(connection: Connection, run: RunInfo, memory: WriterMemory) -> Any | None:
     """Return the run whose id is known, because it was requested or written to before."""
-    asked = run.identity.get(semconv.MLFLOW_RUN_ID)
+    requested_id = run.identity.get(semconv.MLFLOW_RUN_ID)
     known = memory.get(_RUN_SLOT)
-    run_id = asked or (known.decode() if known else None)
+    run_id = requested_id or (known.decode() if known else None)
     if not run_id:
         return None
     try:
@@ -136,9 +136,9 @@ def _named(connection: Connection, run: RunInfo, memory: WriterMemory) -> Any | 
     except Exception as exc:
         if getattr(exc, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
             raise
-        if asked:
+        if requested_id:
             raise BlockedError(
-                f"MLFLOW_RUN_ID={asked}: {connection.shown} has no such run",
+                f"MLFLOW_RUN_ID={requested_id}: {connection.shown} has no such run",
                 help="unset MLFLOW_RUN_ID in the training job, or name a run of this store",
             ) from exc
         _log.warning("run %s is no longer in %s: looking for it by tag and name", run_id, connection.shown)

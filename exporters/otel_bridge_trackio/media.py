@@ -38,10 +38,10 @@ def local_put(project: str, run: str) -> Put | None:
     root: object = getattr(importlib.import_module("trackio.utils"), "MEDIA_DIR", None)
     if found is None or root is None:
         return None
-    folder_of, media_dir, place = found, Path(str(root)), folder_name(run)
+    folder_of, media_dir, run_folder = found, Path(str(root)), folder_name(run)
 
     def put(item: MediaItem, step: int) -> str:
-        folder = Path(folder_of(project=project, run=place, step=step))
+        folder = Path(folder_of(project=project, run=run_folder, step=step))
         return str(put_media(folder, item, mode=0o666).relative_to(media_dir))
 
     return put
@@ -74,15 +74,15 @@ def remote_put(server: FileServer, fields: Payload, media_dir: str, hf_token: st
     """
     project = str(fields["project"])
     folder = "".join(char for char in project if char.isalnum() or char in "-_") or "default"
-    place = folder_name(str(fields["run"]))
+    run_folder = folder_name(str(fields["run"]))
 
     def put(item: MediaItem, step: int) -> str:
-        path = f"{folder}/{place}/{step}/{file_name(item)}"
+        path = f"{folder}/{run_folder}/{step}/{file_name(item)}"
         shown, size = f"{media_dir}/{path}", len(item.data)
         if server.file_bytes(shown) == size:
             return path
         sent: Payload = {
-            **fields, "run": place, "step": step, "relative_path": None,
+            **fields, "run": run_folder, "step": step, "relative_path": None,
             "uploaded_file": server.upload(file_name(item), item.data),
         }  # fmt: skip
         server.call(UPLOAD, uploads=[sent], hf_token=hf_token)

@@ -42,7 +42,7 @@ class RemoteStore:
     """Writes one run of one project to one server.
 
     Args:
-        place: The server.
+        host: The server.
         project: Trackio project.
         run_id: Id of the run.
         name: Display name of the run.
@@ -56,21 +56,21 @@ class RemoteStore:
         abilities: Abilities of the Trackio on the server.
     """
 
-    def __init__(self, place: Remote, project: str, run_id: str, name: str, memory: WriterMemory | None = None) -> None:
-        self._place, self._project, self._run_id = place, project, run_id
+    def __init__(self, host: Remote, project: str, run_id: str, name: str, memory: WriterMemory | None = None) -> None:
+        self._server, self._project, self._run_id = host, project, run_id
         self._fields: Payload = {"project": project, "run": name, "run_id": run_id}
         self._size = RequestSize(REQUEST_ENTRIES, memory=memory)
         self._session = requests.Session()
-        if place.write_token:
-            self._session.headers[_HEADER] = place.write_token
-        if place.hf_token:
-            self._session.headers["Authorization"] = f"Bearer {place.hf_token}"
+        if host.write_token:
+            self._session.headers[_HEADER] = host.write_token
+        if host.hf_token:
+            self._session.headers["Authorization"] = f"Bearer {host.hf_token}"
         self.abilities = self._probe()
 
     @property
     def url(self) -> str:
         """Return the address of the dashboard."""
-        return self._place.url
+        return self._server.url
 
     def rows(self) -> int:
         """Return how many records the server holds of the run.
@@ -157,7 +157,7 @@ class RemoteStore:
             for alert in alerts
         ]  # fmt: skip
         try:
-            self.call("bulk_alert", alerts=entries, hf_token=self._place.hf_token)
+            self.call("bulk_alert", alerts=entries, hf_token=self._server.hf_token)
         except BlockedError as exc:
             if "Unknown API" in str(exc):
                 return False
@@ -172,14 +172,14 @@ class RemoteStore:
             BlockedError: The server refuses access.
         """
         try:
-            self.call(UPLOAD, uploads=[], hf_token=self._place.hf_token)
+            self.call(UPLOAD, uploads=[], hf_token=self._server.hf_token)
             known = self.call("get_settings")
         except BlockedError as exc:
             if "Unknown API" in str(exc):
                 return None
             raise
         folder = cast("dict[str, object]", known).get("media_dir") if isinstance(known, dict) else None
-        return remote_put(self, self._fields, str(folder), self._place.hf_token) if folder else None
+        return remote_put(self, self._fields, str(folder), self._server.hf_token) if folder else None
 
     def upload(self, name: str, data: bytes) -> Payload:
         """Send a file to the server's folder of uploads; return what names it in a call.
@@ -203,7 +203,7 @@ class RemoteStore:
         address = urljoin(self.url.partition("?")[0], "file")
         try:
             with self._session.get(
-                address, params={"path": path}, timeout=self._place.timeout_s, stream=True, allow_redirects=False,
+                address, params={"path": path}, timeout=self._server.timeout_s, stream=True, allow_redirects=False,
                 headers={"Accept-Encoding": "identity"},
             ) as response:  # fmt: skip
                 if response.status_code == 404:
@@ -248,7 +248,7 @@ class RemoteStore:
             yield batch
 
     def _write_batch(self, entries: Sequence[StoreEntry], batch: Sequence[bytes]) -> None:
-        token = json.dumps(self._place.hf_token).encode()
+        token = json.dumps(self._server.hf_token).encode()
         body = b"".join((b'{"args":[],"kwargs":{"logs":[', b",".join(batch), b'],"hf_token":', token, b"}}"))
         try:
             with self._size.request(len(entries)):
@@ -320,7 +320,7 @@ class RemoteStore:
                 data=body,
                 files=files,
                 headers=None if files else {"Content-Type": "application/json"},
-                timeout=self._place.timeout_s,
+                timeout=self._server.timeout_s,
                 allow_redirects=False,
             )
             answer = _json(response)
@@ -336,29 +336,29 @@ class RemoteStore:
         message = f"{self.url}: HTTP {response.status_code}: {redact_and_cut(text, 300)}"
         lowered = text.lower()
         if any(word in lowered for word in _TOKEN_WORDS) or response.status_code in {401, 403}:
-            needed = "HF_TOKEN (hf auth login)" if self._place.space else "TRACKIO_WRITE_TOKEN"
+            needed = "HF_TOKEN (hf auth login)" if self._server.space else "TRACKIO_WRITE_TOKEN"
             return BlockedError(message, help=f"set {needed} where the bridge runs, to a token that may write")
         if response.status_code in {400, 404, 405} or 300 <= response.status_code < 400:
             return BlockedError(message, help=self._help())
         if response.status_code in {413, 422} or any(word in lowered for word in _REFUSED_WORDS):
             return PermanentError(message)
-        asked_s = retry_after_s(response.headers.get("Retry-After"))
-        return RetryableError(message, retry_after_s=asked_s, timed_out=response.status_code in _TIMED_OUT)
+        wait_s = retry_after_s(response.headers.get("Retry-After"))
+        return RetryableError(message, retry_after_s=wait_s, timed_out=response.status_code in _TIMED_OUT)
 
     def _help(self) -> str:
-        if self._place.space:
-            return f"make the Space once: trackio sync --project {self._project} --space-id {self._place.space}"
+        if self._server.space:
+            return f"make the Space once: trackio sync --project {self._project} --space-id {self._server.space}"
         return "check TRACKIO_SERVER_URL: no Trackio server of a known version answers there"
 
 
-def count_remote(place: Remote, project: str, run_id: str, name: str) -> tuple[int, int]:
+def count_remote(server: Remote, project: str, run_id: str, name: str) -> tuple[int, int]:
     """Return how many numbers and traces the server shows of a run.
 
     Raises:
         RetryableError: The server cannot be reached now.
         BlockedError: The server refuses access.
     """
-    store = RemoteStore(place, project, run_id, name)
+    store = RemoteStore(server, project, run_id, name)
     try:
         rows = store.numbers()
         traces = cast("list[object]", store.call("get_traces", project=project, run_id=run_id))
@@ -367,14 +367,14 @@ def count_remote(place: Remote, project: str, run_id: str, name: str) -> tuple[i
     return rows, len(traces)
 
 
-def abilities_at(place: Remote) -> TrackioAbilities:
+def abilities_at(server: Remote) -> TrackioAbilities:
     """Return what the Trackio of a server can do; writes nothing.
 
     Raises:
         RetryableError: The server cannot be reached now.
         BlockedError: The address is not a Trackio server, or the server lacks a needed call or refuses access.
     """
-    store = RemoteStore(place, "otel-bridge-doctor", "none", "none")
+    store = RemoteStore(server, "otel-bridge-doctor", "none", "none")
     store.close()
     return store.abilities
 

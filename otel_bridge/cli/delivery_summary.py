@@ -91,7 +91,7 @@ def undelivered_reason(
     remaining: RunStatus | None,
     hanging: Collection[str] = (),
     *,
-    asked: Collection[str] = (),
+    requested: Collection[str] = (),
 ) -> str:
     """Return in one line why a folder is not done; empty when it is.
 
@@ -99,7 +99,7 @@ def undelivered_reason(
         report: The last report of the folder.
         remaining: Status of the run at its bridge.
         hanging: Exporters whose writer did not close.
-        asked: Exporters that this call or its environment names. Records that were deleted before they got them are
+        requested: Exporters that this call or its environment names. Records that were deleted before they got them are
             reported.
     """
     if remaining is not None and remaining.reason:  # the run could not be served, which an older report does not show
@@ -111,7 +111,9 @@ def undelivered_reason(
         why = f"{', '.join(report.exporters)} takes alerts only; {NO_EXPORTER}" if report.exporters else NO_EXPORTER
         return why if (report.position or not report.ended) and not given_up else ""
     lines = _unexplained(remaining, hanging) if remaining is not None else []
-    lines += [missed_line(name, one.missed) for name, one in report.exporters.items() if one.missed and name in asked]
+    lines += [
+        missed_line(name, one.missed) for name, one in report.exporters.items() if one.missed and name in requested
+    ]
     lines += [
         f"{owed_line(name, count)} (deliver them with --exporters {name}, or give them up with --discard {name})"
         for name, count in report.owed.items()

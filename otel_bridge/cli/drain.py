@@ -175,8 +175,8 @@ def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str] = ()
     remaining = _waited(host, folder)
     host.stop(_STOP_S)
     now = host.progress().get(folder.run_id, remaining)
-    asked = {name for names in (how.exporters or {}).values() for name in names}
-    why = undelivered_reason(read_report(folder), now, host.hanging, asked=asked)
+    requested = {name for names in (how.exporters or {}).values() for name in names}
+    why = undelivered_reason(read_report(folder), now, host.hanging, requested=requested)
     if why:
         echo(why)
     sys.stdout.flush()

@@ -14,7 +14,7 @@ from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.rollouts.command import chosen_folders
 from otel_bridge.cli.status.source import folders_of
 from otel_bridge.cli.terminal import Terminal
-from otel_bridge.journal.control import is_asked, send_control
+from otel_bridge.journal.control import is_requested, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report, read_report
@@ -62,7 +62,7 @@ def _answered(folder: RunFolder, since_unix_ns: int) -> bool:
     """Wait until the folder's bridge has ended the run; return ``False`` when there is no bridge to do it."""
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
-        taken, report = not is_asked(folder), read_report(folder)
+        taken, report = not is_requested(folder), read_report(folder)
         if taken and report is not None and report.status != "running" and report.time_unix_ns > since_unix_ns:
             return True
         if not taken and not probe(folder.lock_path):

@@ -58,7 +58,7 @@ class ControlRequest:
         }
 
 
-def is_asked(folder: RunFolder) -> bool:
+def is_requested(folder: RunFolder) -> bool:
     """Return whether a control request waits to be carried out."""
     try:
         with os.scandir(folder.control_dir) as entries:

@@ -54,7 +54,7 @@ class ContentRules:
     Attributes:
         limit: Longest text of a model's input or output, of errors and of free facts.
         redaction: Redaction of errors and of all other attributes.
-        said: Function for each text of a model's input or output, and for other texts that no convention names;
+        text_filter: Function for each text of a model's input or output, and for other texts that no convention names;
             ``None``: `redaction` alone.
     """
 

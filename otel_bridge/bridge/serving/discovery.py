@@ -14,7 +14,7 @@ from typing import Final
 
 from otel_bridge.bridge.serving.idle_runs import IdleRuns, deleted
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus, SegmentsRead
-from otel_bridge.journal.control import is_asked
+from otel_bridge.journal.control import is_requested
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
 
@@ -117,7 +117,7 @@ class Discovery:
         closed = self.closed.get(folder.path)
         if closed is not None and closed.remaining.outcome not in {Outcome.DONE, Outcome.PARKED}:
             return not self._until_done and time.monotonic() >= closed.again_s
-        return is_asked(folder) or self._has_more(folder, closed)
+        return is_requested(folder) or self._has_more(folder, closed)
 
     def _has_more(self, folder: RunFolder, closed: ClosedRun | None) -> bool:
         changed_ns = _changed_ns(folder)

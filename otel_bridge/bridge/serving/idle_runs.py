@@ -11,7 +11,7 @@ from typing import Final
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving.lease import FolderLease
 from otel_bridge.bridge.serving.run_outcome import Outcome, SegmentsRead
-from otel_bridge.journal.control import is_asked
+from otel_bridge.journal.control import is_requested
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 
@@ -95,7 +95,7 @@ class IdleRuns:
         if asleep.lease is not None:
             asleep.lease.heartbeat()
         due = not asleep.drained and (now or time.monotonic() >= asleep.check_s)
-        return due or asleep.segments_read.anything_new() or is_asked(folder)
+        return due or asleep.segments_read.anything_new() or is_requested(folder)
 
     def take(self, path: Path) -> RecordLock | None:
         """Return the lock of a run that becomes active; ``None`` when the run was not idle, or keeps no lock."""

@@ -93,9 +93,9 @@ def command(
     longer.
     """
     folders = chosen_folders(directory, run)
-    asked = _Filter(steps, group, role, split, trace, errors)
+    wanted = _Filter(steps, group, role, split, trace, errors)
     view = RolloutView(Terminal(soft_wrap=True), full=full)
-    read = [_show(folder, asked, view, _SortOrder(sort, reverse, limit, as_json)) for folder in folders]
+    read = [_show(folder, wanted, view, _SortOrder(sort, reverse, limit, as_json)) for folder in folders]
     if not any(read):
         raise SystemExit(1)
 
@@ -154,7 +154,7 @@ def _name_of(folder: RunFolder) -> str:
     return "" if report is None else report.name
 
 
-def _show(folder: RunFolder, asked: _Filter, view: RolloutView, order: _SortOrder) -> bool:
+def _show(folder: RunFolder, wanted: _Filter, view: RolloutView, order: _SortOrder) -> bool:
     """Print the rollouts of one run; return whether any of its data could be read."""
     try:
         with RolloutSource(folder) as source:
@@ -162,7 +162,7 @@ def _show(folder: RunFolder, asked: _Filter, view: RolloutView, order: _SortOrde
             if not rollouts.sources:
                 _notify_unread(folder)
                 return False
-            matching = [found for found in rollouts.found if asked.takes(found)]
+            matching = [found for found in rollouts.found if wanted.takes(found)]
             chosen = order.of(matching)
             if not order.as_json:
                 view.run(folder.run_id, read_report(folder))

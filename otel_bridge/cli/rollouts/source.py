@@ -87,8 +87,8 @@ class RolloutSource:
         reads: dict[str, tuple[Payload, ReadRollout]] = {}
         evaluations: dict[str, dict[str, Payload]] = {}
         result = RolloutListing()
-        for source, places in (("file", self._of_files()), ("ledger", self._of_ledger())):
-            for payload, read in places:
+        for source, entries_read in (("file", self._of_files()), ("ledger", self._of_ledger())):
+            for payload, read in entries_read:
                 if payload["kind"] == "evaluation":
                     evaluations.setdefault(str(payload["rollout_id"]), {})[str(payload["name"])] = payload
                 else:

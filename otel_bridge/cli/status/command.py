@@ -37,20 +37,20 @@ _PIPE_COLUMNS: Final = 240
 
 
 @click.command("status")
-@click.argument("place", required=False, metavar="[DIR|URL]")
+@click.argument("location", required=False, metavar="[DIR|URL]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line per run.")
 @click.option("--watch", is_flag=True, help="Continue until Ctrl-C; in a pipe, print a line whenever a run changed.")
-def command(place: str | None, as_json: bool, watch: bool) -> None:
+def command(location: str | None, as_json: bool, watch: bool) -> None:
     """Show runs, roles, last steps, how many records wait for each tracker, and what uses the disk space.
 
     DIR holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), or is a run folder itself. URL is the HTTP
     address of a running `otel-bridge serve`, e.g. http://bridge:4318. Set OTEL_BRIDGE_TOKEN to its token.
     """
     env = settings.environment()
-    if place is not None and is_url(place):
-        read: ReadOverview = partial(from_service, place, env)
+    if location is not None and is_url(location):
+        read: ReadOverview = partial(from_service, location, env)
     else:
-        read = partial(_here, None if place is None else Path(place), StateReader(), watching=watch)
+        read = partial(_here, None if location is None else Path(location), StateReader(), watching=watch)
     if not watch:
         _print(read(), as_json=as_json)
         return

@@ -75,9 +75,9 @@ def no_run_folder(base: Path) -> str:
     return f"{base}: no run folder here; {where}"
 
 
-def is_url(place: str) -> bool:
-    """Return whether *place* names a service."""
-    return urlsplit(place).scheme in {"http", "https"}
+def is_url(location: str) -> bool:
+    """Return whether *location* names a service."""
+    return urlsplit(location).scheme in {"http", "https"}
 
 
 def from_service(url: str, env: Mapping[str, str]) -> Overview:

@@ -154,7 +154,7 @@ def _items(encoded: Encoded) -> Iterator[Span | LogRecord]:
                 yield from records.log_records
 
 
-# --- the first look ---------------------------------------------------------------------------------------------------
+# --- quick checks -----------------------------------------------------------------------------------------------------
 def _suspect_span(span: ReadableSpan) -> bool:
     """Return whether *span* may hold a secret by a name, or in a text that is not content."""
     if _suspect_attributes(span.attributes) or _suspect_text(span.name):

@@ -136,7 +136,7 @@ class Table(Media):
 
 
 MAX_LISTED: Final = 10_000
-"""Most media of one list that are looked at."""
+"""Most media of one list that are checked."""
 
 
 def media_in(value: object) -> Sequence[Media] | None:

@@ -194,19 +194,19 @@ class Layout:
         """Return the index of each rollout's prompt among *total* prompts."""
         last = max(total - 1, 0)
         if total == self._entries:
-            places = [turn[0] for turn in self._turns]
+            indices = [turn[0] for turn in self._turns]
         elif total == len(self._turns):
-            places = list(range(total))
+            indices = list(range(total))
         elif self._fan_out:
             shown = self._fan_out[: len(self._turns)]
-            places = [min(prompt, last) for prompt in shown] + [last] * (len(self._turns) - len(shown))
+            indices = [min(prompt, last) for prompt in shown] + [last] * (len(self._turns) - len(shown))
         else:
             size = max(self._per_prompt or len(self._turns) // max(total, 1), 1)
-            places = [min(rollout // size, last) for rollout in range(len(self._turns))]
+            indices = [min(rollout // size, last) for rollout in range(len(self._turns))]
         if not self._by_id:
-            return places
+            return indices
         named = [self._by_id.get(coerce.name(self._trajectory_ids.at(turn[0])) or "") for turn in self._turns]
-        return [place if by_id is None else min(by_id, last) for place, by_id in zip(places, named, strict=True)]
+        return [index if by_id is None else min(by_id, last) for index, by_id in zip(indices, named, strict=True)]
 
 
 class PromptGroups:
@@ -229,15 +229,15 @@ class PromptGroups:
         return self._names[known][0]
 
 
-def places_in_groups(groups: Sequence[str | None]) -> list[int]:
+def positions_in_groups(groups: Sequence[str | None]) -> list[int]:
     """Return the index of each rollout within its group."""
     counts: dict[str | None, int] = {}
-    places: list[int] = []
+    indices: list[int] = []
     for group in groups:
-        place = counts.get(group, 0)
-        places.append(place)
-        counts[group] = place + 1
-    return places
+        index = counts.get(group, 0)
+        indices.append(index)
+        counts[group] = index + 1
+    return indices
 
 
 def _content(prompt: object) -> bytes:

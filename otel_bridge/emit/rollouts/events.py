@@ -97,7 +97,7 @@ def sampled_out_event(
     rewards: Sequence[float | None],
     groups: Sequence[str | None],
     kept: Sequence[int],
-    place: tuple[int | None, str | None, str | None],
+    step_key: tuple[int | None, str | None, str | None],
     event_seq: int,
     *,
     staleness: tuple[int, int, int] | None = None,
@@ -110,7 +110,7 @@ def sampled_out_event(
         rewards: Rewards of all rollouts of the call, one each.
         groups: Groups, one each; rollouts without a group count under the empty name.
         kept: Indices of the kept rollouts.
-        place: Step, split, and the role where it differs from the resource's.
+        step_key: Step, split, and the role where it differs from the resource's.
         event_seq: Number of the event.
         staleness: Result of `staleness_of`.
         ids: Result of `sampled_out_ids`.
@@ -124,7 +124,7 @@ def sampled_out_event(
         if reward is not None:
             members[group].append(reward)
     body = b"".join([_entry(name or "", values) for name, values in members.items()])
-    step, split, role = place
+    step, split, role = step_key
     pairs: list[tuple[str, Attribute]] = [
         (semconv.STEP, step),
         (semconv.SPLIT, split),

@@ -18,7 +18,7 @@ from otel_bridge.emit.rollouts.columns import (
     ToolFacts,
     folded,
     is_blank,
-    places_in_groups,
+    positions_in_groups,
     token_ids,
 )
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
@@ -117,7 +117,7 @@ class Generations:
 
     @cached_property
     def _positions(self) -> list[int]:
-        return places_in_groups(self._groups)
+        return positions_in_groups(self._groups)
 
     # --- facts for sampling -------------------------------------------------------------------------------------------
     def columns(self) -> batch.SampledColumns:

@@ -295,7 +295,7 @@ def child_count(messages: Iterable[EncodedMessage]) -> int:
 
 def _children(rollout: Rollout, content: Content) -> list[_Child]:
     children: list[_Child] = []
-    asked: tuple[ToolCall, ...] = ()
+    earlier_calls: tuple[ToolCall, ...] = ()
     calls: list[ToolCall] = []
     answers = sum(message.role == ASSISTANT for message in content.messages)
     model = coerce.name(rollout.model)
@@ -307,7 +307,7 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
             call = _call_of(answer, calls)
             pairs = _tool_pairs(answer, call)
             if shown:
-                found = len(message.answers) == 1 and _is_found(call, answer, asked)
+                found = len(message.answers) == 1 and _is_found(call, answer, earlier_calls)
                 pairs += _tool_texts(answer, call, index if found else None)
             children.append(_Child(f"{semconv.OPERATION_TOOL} {pairs[1][1]}", span_encoding.KIND_INTERNAL, pairs))
         if message.role == ASSISTANT:
@@ -315,7 +315,7 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
             if shown:
                 pairs.append((semconv.MESSAGE_INDEX, index))
             children.append(_Child(name, span_encoding.KIND_CLIENT, pairs))
-            asked, calls = message.calls, list(message.calls)
+            earlier_calls, calls = message.calls, list(message.calls)
             turn += 1
     return children
 
@@ -362,10 +362,10 @@ def _tool_pairs(answer: ToolAnswer, call: ToolCall | None) -> Pairs:
     return pairs
 
 
-def _is_found(call: ToolCall | None, answer: ToolAnswer, asked: Sequence[ToolCall]) -> bool:
+def _is_found(call: ToolCall | None, answer: ToolAnswer, earlier_calls: Sequence[ToolCall]) -> bool:
     """Return whether a lookup of the arguments by the call's id finds those of *call*, or rightly none."""
     call_id = answer.call_id or (call.id if call else None)
-    found = next((one for one in asked if one.id is not None and one.id == call_id and one.arguments), None)
+    found = next((one for one in earlier_calls if one.id is not None and one.id == call_id and one.arguments), None)
     return found is call or (found is None and (call is None or not call.arguments))
 
 

@@ -289,12 +289,12 @@ def _rollouts(cast: _Cast, name: str) -> Segment:
     return actor.segment()
 
 
-def _rollout(cast: _Cast, actor: _ProcessScript, place: tuple[str, int, int], reward: float | None, split: str) -> str:
-    trace_id = hashlib.md5(repr(place).encode(), usedforsecurity=False).hexdigest()
-    facts: dict[str, Json] = {semconv.STEP: place[1], semconv.SPLIT: split, semconv.SAMPLE_INDEX: place[2]}
+def _rollout(cast: _Cast, actor: _ProcessScript, key: tuple[str, int, int], reward: float | None, split: str) -> str:
+    trace_id = hashlib.md5(repr(key).encode(), usedforsecurity=False).hexdigest()
+    facts: dict[str, Json] = {semconv.STEP: key[1], semconv.SPLIT: split, semconv.SAMPLE_INDEX: key[2]}
     if reward is not None:
         facts[semconv.REWARD] = reward
-    words = (f"What is {place[2]} + 1?", f"It is {place[2] + 1}.")
+    words = (f"What is {key[2]} + 1?", f"It is {key[2] + 1}.")
     actor.spans(messages.rollout_spans(trace_id, next(cast.clock), facts, words))
     cast.truth.rollouts[trace_id] = reward
     return trace_id

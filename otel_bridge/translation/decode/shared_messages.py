@@ -108,8 +108,8 @@ def _call(made: _Made, messages: Sequence[_Entry]) -> Mapping[str, str]:
     """Return the arguments of the nearest tool call with the span's call id, and the tool's answer."""
     texts: dict[str, str] = {}
     before = reversed(messages[: made.index])
-    asked: _Entry = next((entry for entry in before if entry.get("role") == _ASSISTANT), _NOTHING)
-    for part in _parts(asked, "tool_call"):
+    request: _Entry = next((entry for entry in before if entry.get("role") == _ASSISTANT), _NOTHING)
+    for part in _parts(request, "tool_call"):
         if part.get("id") == made.call_id and part.get("arguments") is not None:
             texts.setdefault(semconv.GEN_AI_TOOL_ARGUMENTS, as_text(part["arguments"]))
     for part in _parts(messages[made.index], "tool_call_response"):

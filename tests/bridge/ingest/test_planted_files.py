@@ -9,7 +9,7 @@ import pytest
 
 from otel_bridge.bridge.ingest.segment_tailer import ProcessSegments, SegmentTailer
 from otel_bridge.bridge.supervisor import BridgeSupervisor
-from otel_bridge.journal.control import is_asked, send_control
+from otel_bridge.journal.control import is_requested, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
 from otel_bridge.testing.memory import RecordingTracker
@@ -73,7 +73,7 @@ def test_each_malformed_control_request_is_left_out_alone_counted_and_logged(tmp
         send_control(folder, "finish", status="failed")
 
         report = report_when(folder, lambda report: report.status == "failed")
-        until(lambda: not is_asked(folder))
+        until(lambda: not is_requested(folder))
     finally:
         host.stop(5.0)
 

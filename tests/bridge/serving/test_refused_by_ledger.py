@@ -19,7 +19,7 @@ from otel_bridge.bridge.serving.idle_runs import drained
 from otel_bridge.bridge.serving.run_outcome import Outcome
 from otel_bridge.bridge.serving.shutdown import ShutdownState
 from otel_bridge.errors import JournalError, JournalFullError, RetryableError
-from otel_bridge.journal.control import is_asked, send_control
+from otel_bridge.journal.control import is_requested, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.report import read_report
@@ -185,7 +185,7 @@ def test_what_was_asked_of_a_bridge_that_is_killed_before_it_is_done_is_done_by_
     monkeypatch.undo()
 
     after = opened(memory=recorder)
-    turned(after, lambda: recorder.run(RUN).status is Status.FAILED and not is_asked(after.folder))
+    turned(after, lambda: recorder.run(RUN).status is Status.FAILED and not is_requested(after.folder))
     process.die()
 
 
