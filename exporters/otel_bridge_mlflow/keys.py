@@ -65,9 +65,8 @@ class Names:
         self._memory = memory
         self._names: dict[str, str] = {}
         self._new: dict[str, str] = {}
-        first = memory.get(self._slot)  # earlier versions kept only changed names, in one entry
         entries = [entry for _, entry in memory.items(f"{self._slot}/")]
-        for entry in entries if first is None else [first, *entries]:
+        for entry in entries:
             self._names |= cast("dict[str, str]", json.loads(entry))
         self._entries = len(entries)
         self._taken = set(self._names.values())

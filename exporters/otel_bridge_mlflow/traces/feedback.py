@@ -25,7 +25,6 @@ _NAME_LENGTH: Final = 250
 _HASH_DIGITS: Final = 8
 _TAKEN: Final = re.compile(r"(rewards\.)*(reward)?")
 """Names of parts that get the prefix ``rewards.``, because they are empty or equal to another assessment's name."""
-_OLD_LENGTH: Final = 4
 _Row: TypeAlias = tuple[str, str, float | str, int, str | None, list[tuple[str, str]]]
 _SLOT: Final = "feedback/"
 _BATCH: Final = 64
@@ -142,10 +141,7 @@ class PendingFeedback:
 
 
 def _decoded(data: bytes) -> dict[str, Feedback]:
-    rows = cast("list[list[object]]", json.loads(data))
-    # An entry of an earlier version has no rationale and no metadata.
-    whole = cast("list[_Row]", [[*row, None, []] if len(row) == _OLD_LENGTH else row for row in rows])
-    values = [_restored(row) for row in whole]
+    values = [_restored(row) for row in cast("list[_Row]", json.loads(data))]
     return {value.id: value for value in values}
 
 

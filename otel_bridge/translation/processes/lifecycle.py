@@ -360,10 +360,8 @@ def _latest_starts(processes: Iterable[Process]) -> Mapping[tuple[str | None, in
 
 
 def _folded_start(owner: list[object] | None) -> tuple[int, int]:
-    """Return the start of the forgotten owner; ``folded`` of older versions holds its order alone."""
-    if owner is None:
-        return -1, -1
-    return cast("int", owner[2]) if len(owner) > 2 else 0, cast("int", owner[0])
+    """Return the start of the forgotten owner, as `Process.start_order`; before every start without one."""
+    return (-1, -1) if owner is None else (cast("int", owner[2]), cast("int", owner[0]))
 
 
 def _last_word(process: Process) -> int:

@@ -126,7 +126,7 @@ class Process:
         instance: ``rl.instance.id``, or a made-up id of a third-party producer.
         kind: Kind of the segment that first named the process: ``process``, ``receiver``, ``launcher``.
         order: Place in the order in which processes were first seen, from 0; decides between equal starts.
-        started_ns: Unix ns when the process joined the run; 0 in the state of an older version.
+        started_ns: Unix ns when the process joined the run.
         seen_ns: Time at which data of the process were last read.
         began_ns: Time at which the process was first seen; for a local process, the start of its first segment.
         anonymous: Whether this may be several third-party processes that nothing but a shared name identifies.

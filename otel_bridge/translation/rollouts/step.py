@@ -160,13 +160,11 @@ class SampledStep:
 
     @classmethod
     def from_json(cls, value: object) -> SampledStep:
-        """Restore the result of `to_json`, of this or an older version."""
+        """Restore the result of `to_json`."""
         fields = cast("dict[str, Json]", value)
-        role, split, *attempt = cast("list[str | int]", fields["track"])
-        if not attempt:  # format of older ledgers
-            attempt = [cast("int", fields.get("attempt", 1))]
+        role, split, attempt = cast("tuple[str, str, int]", fields["track"])
         return cls(
-            track=(str(role), str(split), int(attempt[0])),
+            track=(role, split, attempt),
             number=cast("int | None", fields["number"]),
             first_ns=cast("int", fields["first"]),
             last_ns=cast("int", fields["last"]),
@@ -176,7 +174,7 @@ class SampledStep:
             closed=cast("bool", fields["closed"]),
             changed_ns=cast("int | None", fields["changed"]),
             revision=cast("int", fields["revision"]),
-            passed_ns=cast("int | None", fields.get("passed")),
+            passed_ns=cast("int | None", fields["passed"]),
             statistics=Statistics.from_json(cast("dict[str, Json]", fields["statistics"])),
             events=cast("list[str] | None", fields["events"]),
         )

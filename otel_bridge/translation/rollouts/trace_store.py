@@ -319,14 +319,8 @@ def _split_ids(text: str, size: int) -> list[bytes]:
     return [raw[at : at + size] for at in range(0, len(raw), size)]
 
 
-_FIRST_FIELDS: Final = 9
-_OLDER: Final[list[Json]] = ["", None, [], "", None, 0, False, None]
-"""Defaults of the last fields, which older ledgers lack."""
-
-
 def _open_trace(trace_id: str, value: object) -> PendingTrace:
-    fields = [*cast("list[Json]", value)]
-    fields += _OLDER[len(fields) - _FIRST_FIELDS :]
+    fields = cast("list[Json]", value)
     packed = fields[8]
     return PendingTrace(
         id=trace_id,
@@ -370,19 +364,19 @@ def _unpacked(fields: list[Json]) -> SamplingFacts:
         start_unix_ns=cast("int", fields[7]),
         end_unix_ns=cast("int", fields[8]),
         run_id=cast("str", fields[9]),
-        attempt=cast("int", fields[10]) if len(fields) > 10 else 1,
-        staleness=cast("int | None", fields[11]) if len(fields) > 11 else None,
+        attempt=cast("int", fields[10]),
+        staleness=cast("int | None", fields[11]),
     )
 
 
 def _producer(header: Sequence[Json]) -> SpanOrigin:
-    role, run_id, own, facts, *scope = header  # older ledgers lack the scope
+    role, run_id, own, facts, scope = header
     return SpanOrigin(
         cast("str | None", role),
         cast("str", run_id),
         cast("bool", own),
         cast("dict[str, Json]", facts),
-        cast("str", scope[0]) if scope else "",
+        cast("str", scope),
     )
 
 
@@ -394,5 +388,5 @@ def _ended(fields: list[Json]) -> CompletedTrace:
         role=cast("str | None", fields[3]),
         step=cast("int | None", fields[4]),
         span_ids=frozenset(_split_ids(ids, _KNOWN_BYTES)) if isinstance(ids, str) else None,
-        marks=frozenset(_split_ids(cast("str", fields[6]), _KNOWN_BYTES)) if len(fields) > 6 else frozenset(),
+        marks=frozenset(_split_ids(cast("str", fields[6]), _KNOWN_BYTES)),
     )
