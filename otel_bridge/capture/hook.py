@@ -72,11 +72,6 @@ def find(name: str, path: Sequence[str] | None = None, target: ModuleType | None
     return _finder.find_spec(name, path, target) if _finder in sys.meta_path else None
 
 
-def captures(name: str) -> bool:
-    """Return whether *name* is captured."""
-    return name in _finder.modes
-
-
 def release() -> None:
     """Remove the import hooks of the capture from this process; packages that were imported before stay captured."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not getattr(finder, "otel_bridge_capture", False)]

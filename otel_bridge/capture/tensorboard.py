@@ -45,7 +45,7 @@ def sync(run: Run) -> None:
 
     Where nothing but such runs captures TensorBoard, scalars before and after them begin no run of their own.
     """
-    if not hook.captures(_NAME):
+    if _NAME not in hook.captured():
         hook.capture(_NAME, mode="replace")
         _first_run.forbid()
     _synced.add(run)
