@@ -60,4 +60,4 @@ def test_the_callback_beside_it_adds_what_the_capture_does_not_have(tmp_path: Pa
     assert [step for step, *_ in rows_of(found, "train/loss", "train/reward")] == [1, 2, 3]
     assert [step for step, *_ in rows_of(found, "eval/loss")] == [3]
     splits = [one["split"] for one in rollouts_in(found)]
-    assert (splits.count("train"), splits.count("eval")) == (12, 8)
+    assert (splits.count("train"), splits.count("eval")) == (12, 4)
