@@ -8,12 +8,13 @@ import pytest
 
 from support.trainers.command_runs import runs
 from support.trainers.framework_programs import (
+    LIGHTNING,
     LIGHTNING_ENTRY_POINT,
     LIGHTNING_FABRIC,
     LIGHTNING_FAILS,
     LIGHTNING_PHASES,
 )
-from support.trainers.framework_runs import NEEDS_REAL, config_in, ends_of, recorded, rows_of, run_program
+from support.trainers.framework_runs import AT_FLOOR, NEEDS_REAL, config_in, ends_of, recorded, rows_of, run_program
 
 pytestmark = NEEDS_REAL
 BOTH = pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
@@ -57,3 +58,29 @@ def test_fabric_records_what_is_logged_after_a_module_is_set_up(tmp_path: Path) 
 
 def checkpoints(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.ckpt"))
+
+
+@pytest.mark.skipif(
+    AT_FLOOR, reason="LightningCLI needs jsonargparse, which the environment of the oldest versions lacks"
+)
+def test_the_command_line_of_lightning_works_without_a_folder_and_keeps_the_trainers_own(tmp_path: Path) -> None:
+    code = (
+        LIGHTNING.replace("package = sys.argv[1]", 'package = "lightning"')
+        + """
+from lightning.pytorch.cli import LightningCLI
+
+class Data(pl.LightningDataModule):
+    def train_dataloader(self):
+        return loader()
+
+print("saved in", LightningCLI(Model, Data).trainer.log_dir)
+"""
+    )
+    chosen = ("logger=otel_bridge.adapters.lightning.OtelBridgeLogger", "logger.project=sft", "logger.name=one")
+    others = ("accelerator=cpu", "max_epochs=1", "log_every_n_steps=2", "default_root_dir=root")
+
+    done = run_program(tmp_path, code, "fit", *(f"--trainer.{one}" for one in (*chosen, *others)), real=True)
+
+    assert f"saved in {tmp_path / 'root'}" in done.stdout or "saved in root" in done.stdout
+    assert [step for step, _ in rows_of(recorded(tmp_path), "loss")] == [1, 3]
+    assert list(tmp_path.glob("root/sft/one/checkpoints/*.ckpt"))
