@@ -83,12 +83,9 @@ class Translator:
         self._rollouts = RolloutPipeline(
             state,
             options,
-            self._axes.steps,
+            self._axes,
             others=others,
-            attempt_of=self._axes.current,
             processes=self._lifecycle.processes,
-            reached=self._axes.reached,
-            admit=self._axes.admit_statistics,
         )
         self._rollouts.listen(opened_unix_ns)
         self._media = MediaAssembler(state, options, self._axes)

@@ -20,7 +20,7 @@ from otel_bridge.text.secret_patterns import Redaction
 from otel_bridge.translation.content.limits import clean_log
 from otel_bridge.translation.decode.content_events import content_span
 from otel_bridge.translation.decode.resources import SpanOrigin, origin_of, role_of
-from otel_bridge.translation.metrics.keys import NO_PROCESSES, Admit, StepAxes
+from otel_bridge.translation.metrics.keys import NO_PROCESSES, StepAxes
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
@@ -29,18 +29,13 @@ from otel_bridge.translation.rollouts.evaluations import Evaluations, read_evalu
 from otel_bridge.translation.rollouts.pending import PendingTraces
 from otel_bridge.translation.rollouts.publish import RolloutPublisher
 from otel_bridge.translation.rollouts.sampled_out import read_sampled_out
-from otel_bridge.translation.rollouts.sampling import first_start
 from otel_bridge.translation.rollouts.step_workers import StepWorkers
 from otel_bridge.translation.rollouts.trace_split import SpanRouter, SubTrace, moved_to, sub_traces
 from otel_bridge.translation.rollouts.trace_store import FURTHER, PendingTrace, TraceStore
-from otel_bridge.translation.state import TranslationState, axes_in, count
+from otel_bridge.translation.state import TranslationState, count
 
 _ELSEWHERE: Final = "trace/elsewhere"
 """Key of the state: whether a receiver has ever received spans of the run."""
-
-
-def _nothing(_axis: str, _step: int) -> None:
-    """Do nothing."""
 
 
 class RolloutPipeline:
@@ -50,31 +45,23 @@ class RolloutPipeline:
         state: Key spaces ``trace/``, ``step/``, ``evaluation/``, ``sampled_out/``; counts in ``drop/``.
             After a rollback of the state, make a new pipeline.
         options: Bounds, waiting times, selection.
-        axes: Callable that returns the last step of every known axis; default: read from ``axis/`` each time.
+        axes: Axes of the run, and the attempt of each role; default: those of the state, for rollouts alone.
         others: Callable that decides on each trace that turns out not to be a rollout.
-        attempt_of: Callable from an axis to the current attempt of its role; default: always the first.
         processes: Live view of all processes of the run; a process that is missing here counts as alive.
-        reached: Callable with the axis and step of each rollout that advances its process.
-        admit: Callable that registers the keys of statistics and returns the values within the limit of the run.
-            Default: a `StepAxes` of the pipeline's own.
     """
 
     def __init__(
         self,
         state: TranslationState,
         options: TranslationOptions,
-        axes: Callable[[], Mapping[str, int]] | None = None,
+        axes: StepAxes | None = None,
         *,
         others: Callable[[], OtherTraces] = counted,
-        attempt_of: Callable[[str], int] = first_start,
         processes: Mapping[str, Process] = NO_PROCESSES,
-        reached: Callable[[str, int], None] = _nothing,
-        admit: Admit | None = None,
     ) -> None:
         self._state, self._options, self._others = state, options, others
         self._limit, self._redaction = limit_of(options.message_content), Redaction(email=options.redact_email)
         self._store, self._evaluations = TraceStore(state), Evaluations(state)
-        axes = axes or (lambda: axes_in(state))
         self._sender = ""
         self._workers = StepWorkers(state, options, processes)
         self._publisher = RolloutPublisher(
@@ -83,10 +70,7 @@ class RolloutPipeline:
             self._store,
             self._evaluations,
             self._workers,
-            axes=axes,
-            attempt_of=attempt_of,
-            reached=reached,
-            admit=admit or StepAxes(state, options.max_keys).admit_statistics,
+            axes=axes or StepAxes(state, options.max_keys),
         )
         self._router = SpanRouter(state, self._store, self._publisher.ended, self._evaluations)
         self._receive_clock = ReceiveClock(0, 0)

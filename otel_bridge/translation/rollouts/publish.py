@@ -6,7 +6,7 @@ are counted under ``sampled_out/rollout``, and values that arrived for them unde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +18,7 @@ from otel_bridge.records import Record, axis_of
 from otel_bridge.text.secret_patterns import Redaction
 from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.decode.spans import is_bare
-from otel_bridge.translation.metrics.keys import Admit
+from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import OtherTraces, TranslationOptions
 from otel_bridge.translation.rollouts.assembly import TRAIN, ReceivedTrace, RolloutAssembler, SamplingFacts
 from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation, base_of
@@ -57,10 +57,7 @@ class RolloutPublisher:
         store: The waiting traces; a published trace is removed from this store.
         evaluations: The waiting evaluations.
         workers: Progress of each worker.
-        axes: Callable that returns the last step of every known axis.
-        attempt_of: Callable from an axis to the current attempt of its role.
-        reached: Callable with the axis and step of each rollout that advances its process.
-        admit: Callable that registers the keys of statistics and returns the values within the limit of the run.
+        axes: Last step of every known axis, attempt of every role, and the keys of statistics.
 
     Attributes:
         steps: Every step that is open or remembered.
@@ -77,23 +74,14 @@ class RolloutPublisher:
         evaluations: Evaluations,
         workers: StepWorkers,
         *,
-        axes: Callable[[], Mapping[str, int]],
-        attempt_of: Callable[[str], int],
-        reached: Callable[[str, int], None],
-        admit: Admit,
+        axes: StepAxes,
     ) -> None:
-        self._state, self._options, self._store, self._evaluations, self._axes = (
-            state,
-            options,
-            store,
-            evaluations,
-            axes,
-        )
-        self._workers, self._reached, self._admit = workers, reached, admit
+        self._state, self._options, self._axes, self._workers = state, options, axes, workers
+        self._store, self._evaluations = store, evaluations
         limit, redaction = limit_of(options.message_content), Redaction(options.redact_secrets, options.redact_email)
         self._assembler = RolloutAssembler(options.rollout_key, limit, options.rollout_bytes, redaction, self._count)
         complete = [(t.id, t.facts, t.complete_ns or t.last_ns) for t in store.traces.values() if t.facts is not None]
-        self.steps = StepSampler(state, options, axes, iter(complete), workers, attempt_of=attempt_of)
+        self.steps = StepSampler(state, options, axes.steps, iter(complete), workers, attempt_of=axes.current)
         self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT)
         self.other = CompletedTraces(state, "trace/other/", _OTHER_LIMIT)
         self._sampled_out = SampledOutTraces(state, _SAMPLED_OUT_LIMIT)
@@ -198,7 +186,7 @@ class RolloutPublisher:
         further = self._workers.sent(instance_id, role, split, step, now_unix_ns)
         closed = sent.open_steps is not None and self._workers.has_open(instance_id, role, split, sent.open_steps)
         if further and step is not None:
-            self._reached(axis_of(role), step)
+            self._axes.reached(axis_of(role), step)
         if further or awaited or closed:
             return self._close_steps(self.steps.passed(role, split, now_unix_ns))
         return []
@@ -253,10 +241,10 @@ class RolloutPublisher:
 
     def _row(self, step: SampledStep) -> Record:
         row = self.steps.row(step)
-        return replace(row, values=self._admit(row.values, row.axis))
+        return replace(row, values=self._axes.admit_statistics(row.values, row.axis))
 
     def _emit(self, trace: PendingTrace, source: ReceivedTrace, facts: SamplingFacts) -> Record:
-        rollout = self._assembler.rollout(source, facts, self._evaluations.scores(trace.id), self._axes())
+        rollout = self._assembler.rollout(source, facts, self._evaluations.scores(trace.id), self._axes.steps())
         if not rollout.messages and self._assembler.limit != 0:
             self._note_scope(source)
         self._end(trace, ended_as(trace, rollout.key, facts.role, facts.step, kept=True))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from otel_bridge.records import PlainTrace
+from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import OtherTraces
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from support.otlp import trace_samples as sample
@@ -223,9 +224,14 @@ def test_closing_releases_everything_and_what_comes_later_is_taken_as_ever() -> 
 def test_every_record_carries_the_axes_known_so_far() -> None:
     bench = Bench(selection="first")
     bench.state.set("axis/trainer/step", 8)
-    given = RolloutPipeline(bench.state, bench.options, lambda: {"trainer/step": 9})
+    read_from_state = RolloutPipeline(bench.state, bench.options)
+    axes = StepAxes(bench.state, bench.options.max_keys)
+    axes.advance("trainer/step", 9)
+    given = RolloutPipeline(bench.state, bench.options, axes)
 
-    [read] = rollouts_in(bench.send(*sample.rollout_spans("a", step=3)))
+    [read] = rollouts_in(
+        read_from_state.spans(sample.OURS, "i1", sample.scope_spans(sample.rollout_spans("a", step=3)), sample.NOW)
+    )
     [given] = rollouts_in(
         given.spans(sample.OURS, "i1", sample.scope_spans(sample.rollout_spans("b", step=3)), sample.NOW)
     )
