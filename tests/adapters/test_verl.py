@@ -210,3 +210,51 @@ def test_a_plugin_that_cannot_load_is_reported_on_stderr(tmp_path: Path) -> None
     done = run_program(tmp_path, code)
 
     assert (done.stdout, "otel-bridge: verl continues without the backend otel_bridge" in done.stderr) == ("on\n", True)
+
+
+@pytest.mark.parametrize("kept", ["", "self.logger = "])
+@pytest.mark.parametrize(
+    ("how", "status"), [("", "finished"), ("fails", "failed"), ("is caught", "failed"), ("deletes", "finished")]
+)
+def test_an_exception_in_fit_makes_the_end_failed_where_verl_itself_ends_the_tracking(
+    tmp_path: Path, how: str, status: str, kept: str
+) -> None:
+    code = f"""
+    import gc, sys
+    from verl.utils.tracking import Tracking
+    gc.disable()
+    how = sys.argv[1]
+
+    class Trainer:
+        def fit(self):
+            {kept}logger = Tracking("math", "one", ["otel_bridge"], {{}})
+            for step in range(2):
+                logger.log(data={{"actor/loss": float(step)}}, step=step)
+            if how in ("fails", "is caught"):
+                raise RuntimeError("out of memory")
+            if how == "deletes":
+                del logger
+
+    class Runner:  # as a Ray worker runs a method of an actor: an exception is a value
+        def run(self):
+            trainer = Trainer()
+            if how != "is caught":
+                return trainer.fit()
+            try:
+                trainer.fit()
+            except RuntimeError as error:
+                print(error)
+
+    def worker():
+        try:
+            Runner().run()
+        except RuntimeError as error:
+            return str(error)
+
+    worker()
+    """
+
+    run_program(tmp_path, code, how or "returns")
+
+    # A tracking that fit() keeps as an attribute is freed with the trainer, so that its end shows no exception.
+    assert ends_of(recorded(tmp_path)) == ["finished" if kept else status]

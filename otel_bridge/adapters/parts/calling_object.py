@@ -1,9 +1,11 @@
-"""Finds the object whose method calls an adapter, where a framework does not pass it."""
+"""Finds the object whose method calls an adapter, and how that method ends, where a framework does not pass it."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FrameType
 from typing import Any, Final
 
 _SEARCHED_FRAMES: Final = 12
@@ -33,3 +35,40 @@ def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
         return None
     finally:
         del own, frame
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnPlace:
+    """Names the instruction of a caller to which a running method returns. It keeps no frame alive.
+
+    A local variable of the method is freed there when the method returns, or in the method itself when that deletes it.
+    It is freed elsewhere when an exception ends the method: the exception's traceback keeps the variable until the
+    exception is freed.
+    """
+
+    method: CodeType
+    caller: CodeType
+    instruction: int
+
+    def frees_in(self, frame: FrameType | None) -> bool:
+        """Return whether a local variable that is freed in *frame* has been freed without an exception."""
+        if frame is None:
+            return False
+        return frame.f_code is self.method or (frame.f_code is self.caller and frame.f_lasti == self.instruction)
+
+
+def return_place_of(name: str) -> tuple[Any, ReturnPlace | None]:
+    """Return ``self`` of the nearest calling method *name*, and where it returns to; ``None`` for both without one."""
+    own = inspect.currentframe()
+    frame = None if own is None else own.f_back
+    try:
+        for _ in range(_SEARCHED_FRAMES):
+            if frame is None:
+                break
+            code, caller = frame.f_code, frame.f_back
+            if code.co_name == name and code.co_varnames[:1] == ("self",) and caller is not None:
+                return frame.f_locals.get("self"), ReturnPlace(code, caller.f_code, caller.f_lasti)
+            frame = caller
+        return None, None
+    finally:
+        own = frame = caller = None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, cast
 
-from otel_bridge.adapters.parts.calling_object import calling_object
+from otel_bridge.adapters.parts.calling_object import ReturnPlace, calling_object, return_place_of
 from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
@@ -53,12 +53,30 @@ class VerlLogger:
         VerlLogger.current = self
         self._finished = False
         self._captured = CapturedReports("verl", backends)
+        self._fit: ReturnPlace | None = None
+        self._is_kept: Callable[[], bool] | None = None
 
     @guarded
     def log(self, data: Mapping[str, object], step: int) -> None:
         """Record one row, unless it is that of another backend, which is captured."""
+        if self._is_kept is not None:
+            if self._is_kept():
+                self._fit = None
+            self._is_kept = None
         if self._captured.tracker_of(self.recording.begin()) is None:
             self.recording.log(data, step)
+
+    def local_of_fit(self, tracking: Any) -> None:
+        """Note where ``fit()`` returns to, if *tracking* is made in it: verl's older trainers have it as a local."""
+        trainer, self._fit = return_place_of("fit")
+        if self._fit is not None:
+            owner, own = weakref.ref(trainer), weakref.ref(tracking)
+            # Known only after the constructor: fit() may also keep it as an attribute, to be freed with the trainer.
+            self._is_kept = lambda: any(value is own() for value in getattr(owner(), "__dict__", {}).values())
+
+    def is_cut_off(self, frame: Any) -> bool:
+        """Return whether an exception ended the ``fit()`` whose local is freed in *frame*."""
+        return self._fit is not None and not self._fit.frees_in(frame)
 
     def finish(self, exit_code: int = 0) -> None:
         """End the run, once."""
@@ -97,9 +115,21 @@ def _wrap_tracking(tracking: Any) -> None:
         finally:
             logger = getattr(self, "logger", {}).get(BACKEND)
             if logger is not None:
-                logger.finish(exit_code)
+                logger.finish(exit_code or _code_of_deletion(logger))
 
     tracking.__init__, tracking.finish = init, finish
+
+
+def _code_of_deletion(logger: VerlLogger) -> int:
+    """Return 1 where ``Tracking.__del__()`` ends what an exception has cut off in ``fit()``, else 0."""
+    own = inspect.currentframe()
+    finish = None if own is None else own.f_back
+    deletion = None if finish is None else finish.f_back
+    try:
+        is_deleted = deletion is not None and deletion.f_code.co_name == "__del__"
+        return int(deletion is not None and is_deleted and logger.is_cut_off(deletion.f_back))
+    finally:
+        del own, finish, deletion
 
 
 @guarded
@@ -111,6 +141,7 @@ def _add_backend(tracking: Any, signature: inspect.Signature, given: tuple[Any, 
         listed: list[str] = [] if isinstance(backends, str) else list(backends)
         logger = VerlLogger(asked["project_name"], asked["experiment_name"], asked.get("config"), listed)
         tracking.logger[BACKEND] = logger
+        logger.local_of_fit(tracking)
         wrap_trainers()
         if (trainer := _calling_trainer()) is not None:
             _wrap_class_of(trainer, logger)
