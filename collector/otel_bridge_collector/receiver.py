@@ -121,6 +121,8 @@ class _HttpServer(Protocol):
 class Receiver:
     """Listens from construction until `stop`. Its methods are for any thread except the event loop's.
 
+    Sixteen attributes, because it owns the event loop, its thread and both servers, which start and stop together.
+
     Args:
         chosen: Addresses, access and storage.
         metrics: Returns more metrics for ``/metrics``; called outside the event loop.

@@ -62,7 +62,10 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 
 
 class TrackioRunWriter:
-    """Writes one run to Trackio, from one delivery thread; when a call returns, its data is durable."""
+    """Writes one run to Trackio, from one delivery thread; when a call returns, its data is durable.
+
+    Thirteen attributes, because five of them are fields that the contract of exporters names.
+    """
 
     def __init__(self, run: RunInfo, settings: TrackioSettings, memory: WriterMemory) -> None:
         self.url = None if settings.remote is None else settings.view(run)

@@ -87,7 +87,10 @@ Settings = CompatSettings
 
 
 class CompatRun:
-    """Records one run; `init` begins it."""
+    """Records one run; `init` begins it.
+
+    Fourteen attributes, because most are those of ``wandb.Run`` that programs read and set.
+    """
 
     def __init__(self, recording: WandbRecording, facts: RunFacts, config: WandbConfig, *, disabled: bool) -> None:
         self._recording, self._facts = recording, facts

@@ -41,6 +41,8 @@ _REFUSED_WHEN_FULL: Final = frozenset({int(Signal.METRICS), int(Signal.TRACES)})
 class Recorder:
     """Appends one process's records to its segments.
 
+    Twenty-five attributes, because `log()` is one body that uses most of them in each call.
+
     Args:
         folder: The run folder; created here.
         make_header: Callable that makes the header of a new instance.

@@ -54,6 +54,8 @@ class PendingCounts:
 class Translator:
     """Translates one run.
 
+    Sixteen attributes: one for each kind of data, since the parts are wired here and nowhere else.
+
     Args:
         state: Stored state; the translator reads it at the start and relies on being its only writer.
         options: Waiting times, bounds, selection.

@@ -29,6 +29,8 @@ _POLL_S: Final = 0.02
 class BridgeStarter:
     """Starts a bridge when no process holds the folder's lock. Not thread-safe: its owner locks.
 
+    Thirteen attributes: what to start, and the times and log size that show what became of a start.
+
     Args:
         folder: The run folder.
         env: Environment for the bridge.

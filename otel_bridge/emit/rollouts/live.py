@@ -48,6 +48,8 @@ class LiveRollout(Rollout):
     it is the current span, so that spans of any OTel instrumentation become its children, in asyncio tasks too. In
     other threads use ``with rollout.attach():``. A rollout that fails with an exception is recorded as failed.
 
+    Nineteen attributes beside the public ones, because users set the fields of the rollout on this object itself.
+
     Args:
         run: The run.
         options: Settings of rollouts.

@@ -47,7 +47,10 @@ class EndEvent:
 
 
 class RunLifecycle:
-    """Tracks the processes of one run, and ends and reopens the run."""
+    """Tracks the processes of one run, and ends and reopens the run.
+
+    Fourteen attributes, because they are one entry of the state, which is stored and restored as a whole.
+    """
 
     def __init__(self, state: TranslationState, options: TranslationOptions, receive_clock: ReceiveClock) -> None:
         self._state, self._options, self._receive_clock = state, options, receive_clock

@@ -120,7 +120,7 @@ class ProcessState(TypedDict):
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """Holds the state of one process of the run.
+    """Holds the state of one process of the run: one entry of the state, with a field for each value stored.
 
     Attributes:
         instance: ``rl.instance.id``, or a made-up id of a third-party producer.

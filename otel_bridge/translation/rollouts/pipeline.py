@@ -41,6 +41,8 @@ _ELSEWHERE: Final = "trace/elsewhere"
 class RolloutPipeline:
     """Processes everything that waits for spans, for its step, or for its trace.
 
+    Thirteen attributes, because it only sequences: each part has a module of its own.
+
     Args:
         state: Key spaces ``trace/``, ``step/``, ``evaluation/``, ``sampled_out/``; counts in ``drop/``.
             After a rollback of the state, make a new pipeline.
