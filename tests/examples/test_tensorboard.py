@@ -75,7 +75,7 @@ def _add(contents, configs, role, where, value, wall_time) -> None:
         facts = json.loads(text.splitlines()[0].strip("`"))
         if tag.endswith("_late"):
             if facts["value"] is not None:
-                contents.late.append((facts["id"], facts["name"], facts["value"]))
+                contents.evaluations.append((facts["id"], facts["name"], facts["value"]))
         else:
             messages = len(re.findall(r"(?m)^\*\*\w+\*\*: ", text))
             contents.rollouts.append(HeldRollout(facts["id"], facts["reward"], messages))

@@ -21,4 +21,4 @@ def _settings(env: Mapping[str, str], cwd: Path) -> TrackioSettings:
     return dataclasses.replace(settings, remote=Remote(os.environ[URL], SPACE, hf_token=TOKEN))
 
 
-exporter = dataclasses.replace(trackio, settings=_settings)
+exporter = dataclasses.replace(trackio, read_settings=_settings)
