@@ -84,7 +84,7 @@ def test_plain_launched_and_through_otlp_leave_the_same_records(tmp_path: Path) 
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
         "row": 241,
         "rollout": 681,
-        "late": 1,
+        "evaluation": 1,
         "config": 1,
         "end": 1,
     }
