@@ -22,10 +22,11 @@ MORE: Final[Mapping[str, Sequence[str]]] = {
     "wandb": (
         *(
             f"tests/exporters/wandb/{name}.py"
-            for name in ("online/test_contract", "test_offline", "content/test_media", "shared/test_together")
+            for name in ("online/test_contract", "test_offline", "shared/test_together")
         ),
         "tests/exporters/test_media.py",
-        *(f"tests/capture/wandb/test_{name}.py" for name in ("calls", "runs", "processes")),
+        "tests/capture/test_run_identity.py",
+        *(f"tests/capture/wandb/test_{name}.py" for name in ("calls", "runs", "processes", "step_metrics", "summary")),
     ),
     "mlflow": (
         *(f"tests/exporters/mlflow/test_{name}.py" for name in ("rows", "runs", "params", "traces", "rewards")),

@@ -6,8 +6,8 @@ import pytest
 
 from otel_bridge.exporter import load
 from versions import resolve
-from versions.cells import CELLS, Cell, chosen
-from versions.run import Result, page
+from versions.cells import CELLS, CONTRACT, MORE, Cell, chosen
+from versions.run import ROOT, Result, page
 
 
 def test_floor_and_newest_are_two_versions_of_each_tracker() -> None:
@@ -25,6 +25,12 @@ def test_every_cell_is_chosen_once_by_its_name_and_a_wrong_name_says_which_there
         SystemExit, match=r"'trackio-9': no cell is called so; choose from all, floor, floor-newest, trackio-0"
     ):
         chosen("trackio-9")
+
+
+def test_every_suite_of_the_cells_is_there() -> None:
+    suites = [suite for table in (CONTRACT, MORE) for listed in table.values() for suite in listed]
+
+    assert [suite for suite in suites if not (ROOT / suite).is_file()] == []
 
 
 @pytest.mark.parametrize("tracker", ["trackio", "wandb", "mlflow"])
