@@ -47,6 +47,7 @@ def found(folder: Path) -> list[tuple[str, list[str], dict[str, object]]]:
 def test_runs_without_a_name_are_runs_of_their_own_as_in_the_tracker(
     tmp_path: Path, package: str, capture: str
 ) -> None:
+    pytest.importorskip(capture)
     code = f"""
     {package}
     for lr in (1, 2, 3):

@@ -154,6 +154,8 @@ def test_a_trace_or_step_that_cannot_be_read_costs_nothing_else(tmp_path: Path) 
 
 
 def test_media_arrive_in_the_form_of_otel_bridge(tmp_path: Path) -> None:
+    if not hasattr(pytest.importorskip("trackio"), "Html"):
+        pytest.skip("this version of trackio has no Html")
     code = """
     import numpy as np, trackio
     trackio.init(project="p", name="e")

@@ -69,6 +69,8 @@ def test_four_processes_in_slimes_manner_are_one_run_with_two_axes(tmp_path: Pat
 
 @pytest.mark.long
 def test_slimes_axes_are_those_of_every_tracker(tmp_path: Path) -> None:
+    for tracker in ("mlflow", "trackio"):
+        pytest.importorskip(tracker)
     store = tmp_path / "store"
     places = {
         "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",

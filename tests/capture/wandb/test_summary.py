@@ -53,6 +53,7 @@ def test_the_summary_reads_as_in_wandb_and_what_the_program_sets_is_recorded(tmp
 
 
 def test_the_latest_text_of_a_key_is_a_last_value_and_a_frame_is_a_table(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
     code = """
     import datetime
     import pandas
