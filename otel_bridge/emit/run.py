@@ -334,7 +334,7 @@ class Run(RecordedFacts):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        good = kind is None or (isinstance(error, SystemExit) and error.code in {None, 0})
+        good = kind is None or (isinstance(error, SystemExit) and _is_good(error.code))
         self.finish("finished" if good else "failed")
 
     def finish_at_exit(self) -> None:
@@ -385,9 +385,14 @@ def note_exit_codes() -> None:
     sys.exit = exit_noting_code
 
 
+def _is_good(code: object) -> bool:
+    """Return whether an argument of ``sys.exit()``, which may be any object, is exit code 0."""
+    return code is None or (isinstance(code, int) and code == 0)
+
+
 def status_at_exit() -> EndStatus:
     """Return the status of a run that ends with the interpreter: ``failed`` after an exception or a noted exit code."""
-    if _Exit.code not in {None, 0}:
+    if not _is_good(_Exit.code):
         return "failed"
     interactive = hasattr(sys, "ps1")
     return "failed" if getattr(sys, "last_value", None) is not None and not interactive else "finished"

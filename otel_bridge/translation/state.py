@@ -80,9 +80,3 @@ def name_first(state: TranslationState, reason: str, key: str) -> None:
     """Store *key* as the first key that was dropped for *reason*, unless one is known."""
     if key and state.get(f"{FIRST_KEY}{reason}") is None:
         state.set(f"{FIRST_KEY}{reason}", key[:_MAX_KEY_CHARS])
-
-
-def axes_in(state: TranslationState) -> dict[str, int]:
-    """Return the last step of every axis."""
-    pairs = ((key.removeprefix("axis/"), value) for key, value in state.items("axis/"))
-    return {axis: step for axis, step in pairs if isinstance(step, int)}

@@ -129,8 +129,13 @@ def test_a_run_has_ended_in_its_trackers_when_finish_returns_though_the_command_
     assert [ends for _, ends, _ in found(tmp_path)] == [["finished"]]
 
 
-@pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", "failed"), ("sys.exit(0)", "finished")])
-def test_an_exit_code_is_the_status_without_a_launcher_too(tmp_path: Path, ending: str, status: str) -> None:
+@pytest.mark.parametrize(
+    ("ending", "code_of_exit", "status"),
+    [("sys.exit(3)", 3, "failed"), ("sys.exit(0)", 0, "finished"), ("sys.exit(['no', 'data'])", 1, "failed")],
+)
+def test_an_exit_code_is_the_status_without_a_launcher_too(
+    tmp_path: Path, ending: str, code_of_exit: int, status: str
+) -> None:
     code = (
         "import sys, otel_bridge\notel_bridge.capture('wandb')\nimport wandb\nwandb.init(project='p').log({'x': 1})\n"
     )
@@ -138,7 +143,7 @@ def test_an_exit_code_is_the_status_without_a_launcher_too(tmp_path: Path, endin
 
     done = call([PYTHON, program(tmp_path, "train.py", code + ending)], cwd=tmp_path, env=env)
 
-    assert done.returncode == (3 if status == "failed" else 0), done.stderr
+    assert done.returncode == code_of_exit, done.stderr
     assert [ends for _, ends, _ in found(tmp_path)] == [[status]]
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 
 from otel_bridge.records import Value, axis_of
 from otel_bridge.translation.decode.rows import full_key
@@ -26,8 +26,6 @@ MAX_AXES = 256
 QUIET_NS: Final = 90_000_000_000
 """Silence after which a remote process no longer prevents a new attempt; heartbeats arrive each minute."""
 NO_PROCESSES: Final[Mapping[str, Process]] = MappingProxyType({})
-Admit: TypeAlias = Callable[[Mapping[str, Value], str | None], Mapping[str, Value]]
-"""Signature of `StepAxes.admit`: values of a row and its axis -> values within the limit of keys."""
 
 
 SAME_KEY: Final = "same_key"

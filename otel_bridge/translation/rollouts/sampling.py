@@ -38,11 +38,6 @@ _REMEMBERED_IN_ALL: Final = 16_384
 """Number of closed steps in all whose seats are remembered, since the number of splits is unbounded."""
 
 
-def first_start(_axis: str) -> int:
-    """Return 1: every role is in its first attempt."""
-    return 1
-
-
 class SamplingDecision(Enum):
     """Holds the decision on a complete rollout."""
 
@@ -71,7 +66,7 @@ class StepSampler:
         waiting: Iterator[tuple[str, SamplingFacts, int]],
         workers: StepWorkers,
         *,
-        attempt_of: Callable[[str], int] = first_start,
+        attempt_of: Callable[[str], int],
     ) -> None:
         self._state, self._options, self._axes, self._attempt_of = state, options, axes, attempt_of
         self._workers = workers
