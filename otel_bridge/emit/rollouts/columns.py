@@ -39,6 +39,13 @@ class Column:
             return self._one
         return self.values[index] if 0 <= index < len(self.values) else None
 
+    def at_all(self, indices: Sequence[int]) -> list[Any]:
+        """Return the values of the samples *indices*, none of them negative."""
+        if self.values is None:
+            return [self._one] * len(indices)
+        values, count = self.values, len(self.values)
+        return [values[index] if index < count else None for index in indices]
+
     @property
     def given(self) -> bool:
         """Whether the column has any value."""
@@ -69,6 +76,10 @@ class Rewards:
             if (number := coerce.number(column.at(index))) is not None
         }
         return parts or None
+
+    def at_all(self, indices: Sequence[int]) -> list[Any]:
+        """Return the rewards of the samples *indices*, as `at` does."""
+        return [self.at(index) for index in indices] if self._parts else self._column.at_all(indices)
 
     def __len__(self) -> int:
         return max([len(self._column), *map(len, self._parts.values())])
@@ -192,17 +203,17 @@ class Layout:
 
     def prompts(self, total: int) -> list[int]:
         """Return the index of each rollout's prompt among *total* prompts."""
-        last = max(total - 1, 0)
+        count, last = len(self._turns), max(total - 1, 0)
         if total == self._entries:
             indices = [turn[0] for turn in self._turns]
-        elif total == len(self._turns):
+        elif total == count:
             indices = list(range(total))
         elif self._fan_out:
-            shown = self._fan_out[: len(self._turns)]
-            indices = [min(prompt, last) for prompt in shown] + [last] * (len(self._turns) - len(shown))
+            indices = [min(prompt, last) for prompt in self._fan_out[:count]]
         else:
-            size = max(self._per_prompt or len(self._turns) // max(total, 1), 1)
-            indices = [min(rollout // size, last) for rollout in range(len(self._turns))]
+            size = max(self._per_prompt or count // max(total, 1), 1)
+            indices = [prompt for prompt in range(min(total, count)) for _ in range(min(size, count))][:count]
+        indices += [last] * (count - len(indices))
         if not self._by_id:
             return indices
         named = [self._by_id.get(coerce.name(self._trajectory_ids.at(turn[0])) or "") for turn in self._turns]

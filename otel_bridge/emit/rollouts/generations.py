@@ -130,11 +130,11 @@ class Generations:
         versions, given = self._lists["policy_versions"], self._lists["ids"]
         return batch.SampledColumns(
             with_prompt,
-            batch.finite_rewards(self._run, [self._rewards.at(last) for last in lasts]),
+            batch.finite_rewards(self._run, self._rewards.at_all(lasts)),
             [self._groups[rollout] for rollout in with_prompt],
-            [index for index, last in enumerate(lasts) if errors.at(last) is not None] if errors.given else [],
-            batch.truncated([reasons.at(last) for last in lasts]) if reasons.given else [],
-            [versions.at(last) for last in lasts] if versions.given else (),
+            [index for index, error in enumerate(errors.at_all(lasts)) if error is not None] if errors.given else [],
+            batch.truncated(reasons.at_all(lasts)) if reasons.given else [],
+            versions.at_all(lasts) if versions.given else (),
             [given.at(self._turns[rollout][0]) for rollout in with_prompt] if given.given else (),
         )
 

@@ -96,6 +96,14 @@ def test_a_number_of_samples_for_each_prompt_fans_out() -> None:
     assert [prompt for prompt, _ in texts(run)] == ["p", "q", "q", "q"]
 
 
+def test_more_samples_per_prompt_than_there_are_all_have_the_first_prompt() -> None:
+    run = MemoryRun()
+
+    log_generations(run, prompts=["p", "q"], responses=["1", "2", "3"], samples_per_prompt=10**15)
+
+    assert [prompt for prompt, _ in texts(run)] == ["p", "p", "p"]
+
+
 def test_more_prompts_than_responses_are_fine() -> None:
     run = MemoryRun()
 
