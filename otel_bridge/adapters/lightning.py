@@ -19,11 +19,15 @@ from otel_bridge.errors import MissingExtraError, OtelBridgeError
 from otel_bridge.settings import LIGHTNING
 
 if TYPE_CHECKING:
+    from otel_bridge.adapters.parts.captured_reports import CapturedReports
     from otel_bridge.adapters.parts.framework_run import FrameworkRun
     from otel_bridge.emit.run import Run
 
 _PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric")
 """Packages with a base class ``Logger`` in their module ``loggers``."""
+_ROOTS: Final = frozenset({name.partition(".")[0] for name in _PACKAGES})
+_TRACKERS: Final = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard"}
+"""Class of a logger of Lightning to the tracker that it reports to."""
 
 
 class LightningLogger:
@@ -82,18 +86,22 @@ class LightningLogger:
     @property
     def experiment(self) -> Run:
         """Return the run; on ranks above 0, a run that records nothing."""
-        run = self._recording.begin() if _is_rank_zero() else None
+        run = self._begin()[0] if _is_rank_zero() else None
         return _no_run() if run is None else run
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Record one row."""
+        """Record one row, unless the capture of another logger records it."""
         if _is_rank_zero():
-            self._recording.log(metrics, step)
+            run, captured = self._begin()
+            if captured.tracker_of(run) is None or not self._is_called_by_lightning():
+                self._recording.log(metrics, step)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Record hyperparameters: a mapping or a namespace. Further arguments, meant for other loggers, are ignored."""
         if _is_rank_zero() and params:
-            self._recording.log_config(params)
+            run, captured = self._begin()
+            if not (captured.records_objects(run) and self._is_called_by_lightning()):
+                self._recording.log_config(params)
 
     def save(self) -> None:
         """Do nothing: a row is appended when it is logged."""
@@ -109,6 +117,30 @@ class LightningLogger:
             self._recording.finish("failed")
         else:
             self._recording.flush()
+
+    def _begin(self) -> tuple[Run | None, CapturedReports]:
+        """Return the run, and which loggers beside this one are captured; that of W&B begins the run, by its names."""
+        from otel_bridge.adapters.parts.captured_reports import CapturedReports, trackers_of  # noqa: PLC0415
+        from otel_bridge.capture.hook import captured  # noqa: PLC0415
+
+        beside = self._loggers_beside() if captured() else []
+        reports = CapturedReports("Lightning", trackers_of(beside, _TRACKERS))
+        for one in beside if reports.begins_the_run else ():
+            if trackers_of([one], _TRACKERS) == ["wandb"]:
+                _begin_run_of(one)
+        return self._recording.begin(), reports
+
+    def _loggers_beside(self) -> list[Any]:
+        """Return all loggers of the calling trainer or Fabric; none outside of them."""
+        from otel_bridge.adapters.parts.calling_object import calling_object  # noqa: PLC0415
+
+        return _loggers_of(calling_object(lambda one: any(logger is self for logger in _loggers_of(one))))
+
+    def _is_called_by_lightning(self) -> bool:
+        """Return whether Lightning itself calls, and so gives every logger the same; else the user's code does."""
+        from otel_bridge.adapters.parts.calling_object import calling_module  # noqa: PLC0415
+
+        return calling_module(self).partition(".")[0] in _ROOTS
 
     def _path_part(self, which: str) -> str:
         # Lightning broadcasts the path of rank 0, so that only rank 0 needs the run.
@@ -194,6 +226,21 @@ def _logger_class() -> Any:
     made = type("OtelBridgeLogger", (LightningLogger, *dict.fromkeys(bases)), body)
     globals()["OtelBridgeLogger"] = made
     return made
+
+
+def _loggers_of(one: Any) -> list[Any]:
+    """Return the loggers of a trainer or Fabric, or of the trainer of a loop or module; none of any other object."""
+    try:
+        return list(getattr(one, "trainer", one).loggers)
+    except Exception:  # noqa: BLE001  # a module without a trainer raises; any other object has no loggers
+        return []
+
+
+def _begin_run_of(logger: Any) -> None:
+    """Begin the run of *logger*, as its next call does."""
+    from otel_bridge.adapters.parts.framework_run import guarded  # noqa: PLC0415
+
+    guarded(lambda: logger.experiment)()
 
 
 def _is_rank_zero() -> bool:

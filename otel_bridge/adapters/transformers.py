@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.adapters.parts.calling_object import calling_object
-from otel_bridge.adapters.parts.captured_reports import CapturedReports, reported_trackers
+from otel_bridge.adapters.parts.captured_reports import CapturedReports, trackers_of
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
 from otel_bridge.adapters.parts.search_trials import SearchTrials
@@ -47,6 +47,8 @@ _LAST_VALUES: Final = (
 )  # fmt: skip
 """What transformers logs once, at the end of a training."""
 _PREFIXES: Final = (("eval_", "eval/"), ("test_", "test/"))
+_TRACKERS: Final = {"WandbCallback": "wandb", "TrackioCallback": "trackio", "TensorBoardCallback": "tensorboard"}
+"""Class of a callback of transformers to the tracker that it reports to."""
 _NAMES_RUN_BY_FOLDER: Final = 4
 """Last major version of transformers whose ``run_name`` is ``output_dir`` unless the user gives one."""
 
@@ -179,7 +181,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         rollouts = self._completions.setdefault(trainer, CompletionReader()).new(trainer, step, split)
         if not rollouts or (recording := self._begin(args, state, None)) is None:
             return
-        if getattr(args, "log_completions", False) and self._captured().table_of(recording.begin()):
+        if getattr(args, "log_completions", False) and self._captured().records_objects(recording.begin()):
             return  # TRL gives the tracker a table of them
         recording.log_rollouts(rollouts, step=step, split=split)
 
@@ -217,7 +219,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         return self._trials.names(names, args, state) if trial else names
 
     def _captured(self) -> CapturedReports:
-        return CapturedReports("transformers", reported_trackers(self._trainer()))
+        handler = getattr(self._trainer(), "callback_handler", None)
+        return CapturedReports("transformers", trackers_of(getattr(handler, "callbacks", ()), _TRACKERS))
 
     def _find_trainer(self, state: Any) -> None:
         """Find the trainer of *state* in the calling frames: transformers does not pass it to its callbacks."""

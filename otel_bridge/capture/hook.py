@@ -63,8 +63,9 @@ def capture(*names: str, mode: str | None = None) -> None:
 
 
 def captured() -> frozenset[str]:
-    """Return the names of the trackers that this process captures."""
-    return frozenset(_finder.modes)
+    """Return the names of the trackers that this process captures, also those that it has not imported yet."""
+    waiting: Any = [getattr(finder, "otel_bridge_names", ()) for finder in sys.meta_path]
+    return frozenset(_finder.modes).union(*waiting)
 
 
 def find(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:

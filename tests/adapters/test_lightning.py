@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from support.trainers.command_runs import PYTHON, call, environment, program, report_of, runs
-from support.trainers.framework_runs import config_in, ends_of, recorded, rows_of, run_program
+from support.trainers.framework_runs import (
+    config_in,
+    ends_of,
+    recorded,
+    recorded_runs,
+    rows_of,
+    run_captured,
+    run_program,
+)
 
 PHASES = """
 import pickle
@@ -53,6 +62,86 @@ for _ in range(2):
 for step in range(3):
     fabric.log_dict({"loss": step / 2}, step=step)
 """
+BESIDE = """
+import sys
+from lightning.fabric import Fabric
+from lightning.pytorch import Trainer, loggers
+from otel_bridge.adapters.lightning import OtelBridgeLogger
+
+class WandbLogger(loggers.Logger):
+    name = version = save_dir = None
+    run = None
+
+    @property
+    def experiment(self):
+        import wandb
+        self.run = self.run or wandb.init(project="math", name="wandb's", mode=MODE)
+        return self.run
+
+    def log_metrics(self, metrics, step=None):
+        self.experiment.log({**metrics, "trainer/global_step": step}, step=step)
+
+    def log_hyperparams(self, params, *args, **kwargs):
+        self.experiment.config.update({name: f"wandb's {value}" for name, value in params.items()})
+
+own, beside, MODE = OtelBridgeLogger("sft", "one"), WandbLogger(), "online"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["[own, beside]", "[beside, own]"])
+def test_what_a_captured_logger_records_is_not_recorded_again(tmp_path: Path, order: str) -> None:
+    code = f"""
+    class Module:
+        trainer = Trainer(logger={order})
+
+        def training_step(self):
+            self.trainer.loggers[{order}.index(own)].log_metrics({{"only": 7.0}}, step=1)
+            own.log_hyperparams({{"only": 7}})
+
+    module = Module()
+    module.trainer.run("fit", (1, {{"loss": 0.5}}), (2, {{"loss": 0.25}}))
+    module.training_step()
+    """
+
+    done = run_captured(tmp_path, "wandb", BESIDE + textwrap.dedent(code))
+
+    found, report = recorded(tmp_path), report_of(runs(tmp_path))
+    assert (rows_of(found, "loss"), rows_of(found, "only")) == ([(1, 0.5), (2, 0.25)], [(1, 7.0)])
+    assert config_in(found).items() >= {"lr": "wandb's 0.1", "only": 7}.items()
+    assert (report.project, report.name) == ("math", "wandb's")
+    assert done.stderr.count("metrics of Lightning are recorded once, as wandb gets them, in math/wandb's") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("captured", ["wandb", "trackio"])
+def test_fabric_records_through_the_logger_whose_tracker_is_captured_else_through_this_one(
+    tmp_path: Path, captured: str
+) -> None:
+    code = """
+    MODE = "online" if sys.argv[1] == "wandb" else "disabled"
+    fabric = Fabric([own, beside])
+    for step in range(3):
+        fabric.log_dict({"loss": step / 2}, step=step)
+    """
+
+    run_captured(tmp_path, captured, BESIDE + textwrap.dedent(code), captured)
+
+    ((report, found),) = recorded_runs(tmp_path)
+    assert rows_of(found, "loss") == [(0, 0.0), (1, 0.5), (2, 1.0)]
+    assert report.name == ("wandb's" if captured == "wandb" else "one")
+
+
+@pytest.mark.slow
+def test_a_logger_whose_tracker_is_turned_off_records_nothing_in_place_of_this_one(tmp_path: Path) -> None:
+    code = """
+    MODE = "disabled"
+    Trainer(logger=[beside, own]).run("fit", (1, {"loss": 0.5}))
+    """
+
+    run_captured(tmp_path, "wandb", BESIDE + textwrap.dedent(code))
+
+    assert (rows_of(recorded(tmp_path), "loss"), report_of(runs(tmp_path)).name) == ([(1, 0.5)], "one")
 
 
 @pytest.mark.slow

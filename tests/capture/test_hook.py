@@ -68,6 +68,12 @@ def test_the_package_is_captured_however_it_is_imported(tmp_path: Path, code: st
     assert run_child(tmp_path, f"{code}\nprint({SHOWN})") == ["True"]
 
 
+def test_what_is_captured_is_known_before_the_program_imports_it(tmp_path: Path) -> None:
+    code = "from otel_bridge.capture.hook import captured; print(captured()); import trackio; print(captured())"
+
+    assert run_child(tmp_path, code, **SITE) == ["frozenset({'trackio'})"] * 2
+
+
 @pytest.mark.slow
 def test_the_module_keeps_its_own_loader_and_spec(tmp_path: Path) -> None:
     code = """

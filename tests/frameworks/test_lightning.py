@@ -6,15 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.command_runs import runs
+from support.trainers.command_runs import report_of, runs
 from support.trainers.framework_programs import (
     LIGHTNING,
+    LIGHTNING_BESIDE,
+    LIGHTNING_BESIDE_FABRIC,
     LIGHTNING_ENTRY_POINT,
     LIGHTNING_FABRIC,
     LIGHTNING_FAILS,
     LIGHTNING_PHASES,
 )
-from support.trainers.framework_runs import AT_FLOOR, NEEDS_REAL, config_in, ends_of, recorded, rows_of, run_program
+from support.trainers.framework_runs import (
+    AT_FLOOR,
+    NEEDS_REAL,
+    config_in,
+    ends_of,
+    recorded,
+    rows_of,
+    run_captured,
+    run_program,
+)
 
 pytestmark = NEEDS_REAL
 BOTH = pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
@@ -52,6 +63,49 @@ def test_the_entry_point_adds_the_logger_and_moves_no_checkpoint(tmp_path: Path,
 
 def test_fabric_records_what_is_logged_after_a_module_is_set_up(tmp_path: Path) -> None:
     run_program(tmp_path, LIGHTNING_FABRIC, real=True, OTEL_BRIDGE_LIGHTNING="1")
+
+    assert rows_of(recorded(tmp_path), "loss") == [(0, 0.0), (1, 0.5), (2, 1.0)]
+
+
+OWN, WANDB, BOARD = (
+    'OtelBridgeLogger("sft", "one")',
+    'WandbLogger(project="math", name="two")',
+    'TensorBoardLogger("b")',
+)
+NEITHER = ""
+
+
+@pytest.mark.parametrize(
+    ("captured", "loggers", "attached", "name"),
+    [
+        ("wandb", f"[{WANDB}, {OWN}]", "0", "math/two"),
+        ("wandb", f"[{OWN}, {WANDB}]", "0", "math/two"),
+        ("wandb", WANDB, "1", "math/two"),
+        ("tensorboard", f"[{BOARD}, {OWN}]", "0", "sft/one"),
+        ("tensorboard", "True", "1", NEITHER),
+        ("trackio", f"[{BOARD}, {OWN}]", "0", "sft/one"),
+    ],
+)
+def test_beside_a_captured_logger_rows_are_recorded_once_and_what_one_alone_gets_too(
+    tmp_path: Path, captured: str, loggers: str, attached: str, name: str
+) -> None:
+    code = LIGHTNING_BESIDE.replace("LOGGERS", loggers)
+
+    done = run_captured(tmp_path, captured, code, "lightning", real=True, OTEL_BRIDGE_LIGHTNING=attached)
+
+    found, report = recorded(tmp_path), report_of(runs(tmp_path))
+    assert [step for step, _ in rows_of(found, "loss")] == [1, 3]
+    assert (rows_of(found, "val")[-1:], rows_of(found, "only")) == ([(4, 2.0)], [(1, 7.0)])
+    assert config_in(found)["fails"] is False
+    assert (name or f"{report.project}/{report.name}") == f"{report.project}/{report.name}"
+    assert done.stderr.count("metrics of Lightning are recorded once") == (captured != "trackio")
+
+
+@pytest.mark.parametrize(
+    ("captured", "loggers"), [("wandb", f"[{OWN}, {WANDB}]"), ("tensorboard", f"[{OWN}, {BOARD}]")]
+)
+def test_fabric_records_rows_once_beside_a_captured_logger(tmp_path: Path, captured: str, loggers: str) -> None:
+    run_captured(tmp_path, captured, LIGHTNING_BESIDE_FABRIC.replace("LOGGERS", loggers), real=True)
 
     assert rows_of(recorded(tmp_path), "loss") == [(0, 0.0), (1, 0.5), (2, 1.0)]
 

@@ -37,6 +37,18 @@ def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
         del own, frame
 
 
+def calling_module(own: object) -> str:
+    """Return the name of the module whose code calls a method of *own*, by way of other methods of *own* or not."""
+    here = inspect.currentframe()
+    frame = None if here is None else here.f_back
+    try:
+        while frame is not None and frame.f_code.co_varnames[:1] == ("self",) and frame.f_locals.get("self") is own:
+            frame = frame.f_back
+        return "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    finally:
+        del here, frame
+
+
 @dataclass(frozen=True, slots=True)
 class ReturnPlace:
     """Names the instruction of a caller to which a running method returns. It keeps no frame alive.

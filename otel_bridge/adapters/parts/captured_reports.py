@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from otel_bridge.adapters.parts.framework_run import notify_once
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
 
-_CALLBACKS: Final = {"WandbCallback": "wandb", "TrackioCallback": "trackio", "TensorBoardCallback": "tensorboard"}
-"""Class of a callback of transformers to the tracker that it reports to."""
 _NAMES_THE_RUN: Final = frozenset({"wandb", "trackio"})
 """Trackers whose captured ``init()`` begins the run; event files of TensorBoard are recorded in any run."""
 
@@ -37,12 +35,9 @@ class CapturedReports:
 
     def tracker_of(self, run: Run | None) -> str | None:
         """Return the tracker whose capture records the same rows in *run*, and print so once; ``None`` without one."""
-        from otel_bridge.capture.process_runs import owner_of  # noqa: PLC0415
-
         if run is None or not self._trackers:
             return None
-        owner = owner_of(run)
-        tracker = next((one for one in self._trackers if one == owner or one not in _NAMES_THE_RUN), None)
+        tracker = self._owner_of(run) or next((one for one in self._trackers if one not in _NAMES_THE_RUN), None)
         if tracker is not None:
             notify_once(
                 f"metrics of {self._framework} are recorded once, as {tracker} gets them, in {run.project}/{run.name}:"
@@ -51,14 +46,23 @@ class CapturedReports:
             )
         return tracker
 
-    def table_of(self, run: Run | None) -> str | None:
-        """Return the tracker whose captured tables are recorded as rollouts of *run*; ``None`` without one."""
-        tracker = self.tracker_of(run)
-        return tracker if tracker in _NAMES_THE_RUN else None
+    def records_objects(self, run: Run | None) -> bool:
+        """Return whether a captured tracker records tables, as rollouts, and the config in *run* too."""
+        return self.tracker_of(run) in _NAMES_THE_RUN
+
+    def _owner_of(self, run: Run) -> str | None:
+        from otel_bridge.capture.process_runs import owner_of  # noqa: PLC0415
+
+        owner = owner_of(run)
+        return owner if owner in self._trackers else None
 
 
-def reported_trackers(trainer: Any) -> list[str]:
-    """Return the trackers that callbacks of a trainer of transformers report to."""
-    handler = getattr(trainer, "callback_handler", None)
-    names = {base.__name__ for one in getattr(handler, "callbacks", ()) for base in type(one).__mro__}
-    return [tracker for name, tracker in _CALLBACKS.items() if name in names]
+def trackers_of(reporters: Iterable[object], classes: Mapping[str, str]) -> list[str]:
+    """Return the trackers that objects of a framework report to.
+
+    Args:
+        reporters: Callbacks or loggers.
+        classes: Name of a class of the framework to its tracker; subclasses report to it too.
+    """
+    names = {base.__name__ for one in reporters for base in type(one).__mro__}
+    return [tracker for name, tracker in classes.items() if name in names]

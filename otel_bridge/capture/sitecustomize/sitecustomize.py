@@ -21,7 +21,7 @@ class _FirstImport:
     otel_bridge_capture = True
 
     def __init__(self, names: "list[str]") -> None:
-        self._names = names
+        self.otel_bridge_names = names
         self._packages: set[str] = {package for name in names for package in _PACKAGES.get(name, ())}
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
@@ -31,9 +31,9 @@ class _FirstImport:
         try:
             from otel_bridge.capture import hook  # noqa: PLC0415  # only programs that import a tracker pay for it
 
-            hook.capture(*self._names)
+            hook.capture(*self.otel_bridge_names)
         except Exception as exc:  # noqa: BLE001  # the program must continue
-            self._packages = set()
+            self._packages, self.otel_bridge_names = set(), []
             sys.stderr.write("otel-bridge: nothing is captured in this process: {}\n".format(exc))  # noqa: UP032
             return None
         return hook.find(name, path, target)

@@ -98,6 +98,35 @@ model = fabric.setup(torch.nn.Linear(2, 1))
 for step in range(3):
     fabric.log_dict({"loss": step / 2}, step=step)
 """
+LIGHTNING_BESIDE = (
+    LIGHTNING
+    + """
+from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+
+class Only(Model):
+    def training_step(self, batch, index):
+        if index == 1:
+            own, = [one for one in self.loggers if isinstance(one, OtelBridgeLogger)]
+            own.log_metrics({"only": 7.0}, step=1)
+        return super().training_step(batch, index)
+
+one = trainer(LOGGERS)
+one.fit(Only(), loader())
+one.validate(Only(), loader())
+"""
+)
+LIGHTNING_BESIDE_FABRIC = """
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import WandbLogger
+from otel_bridge.adapters.lightning import OtelBridgeLogger
+
+fabric = Fabric(accelerator="cpu", devices=1, loggers=LOGGERS)
+model = fabric.setup(torch.nn.Linear(2, 1))
+for step in range(3):
+    fabric.log_dict({"loss": step / 2}, step=step)
+"""
 GRPO = """
 import json, os, sys
 import torch

@@ -12,7 +12,18 @@ import pytest
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import Report, read_report
-from support.trainers.command_runs import PYTHON, call, ended, environment, only_folder, program, records, runs, until
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    ended,
+    environment,
+    only_folder,
+    otel_bridge,
+    program,
+    records,
+    runs,
+    until,
+)
 
 FAKES = Path(__file__).parents[1] / "frameworks"
 REAL = os.environ.get("FRAMEWORKS_PYTHON", "")
@@ -42,6 +53,17 @@ def run_program(
     env = framework_environment(folder, real=real, **variables)
     done = call([REAL if real else PYTHON, program(folder, "train.py", code), *arguments], cwd=folder, env=env)
     assert (done.returncode != 0) is fails, done.stderr
+    return done
+
+
+def run_captured(
+    folder: Path, captured: str, code: str, *arguments: str, real: bool = False, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run *code* to its good end under ``otel-bridge run --capture CAPTURED``."""
+    env = framework_environment(folder, real=real, **variables)
+    command = [REAL if real else "python", program(folder, "train.py", code), *arguments]
+    done = otel_bridge("run", "--capture", captured, "--", *command, cwd=folder, env=env)
+    assert done.returncode == 0, done.stderr
     return done
 
 
