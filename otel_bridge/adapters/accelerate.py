@@ -8,8 +8,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from otel_bridge.adapters.parts.calling_object import calling_object
+from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
 
@@ -65,24 +68,50 @@ class OtelBridgeTracker(GeneralTracker):
 
     @on_main_process
     def start(self) -> None:
-        """Begin the run."""
-        self._recording.begin()
+        """Begin the run, unless a captured tracker beside this one begins it."""
+        if not self._captured().begins_the_run:
+            self._recording.begin()
 
     @on_main_process
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Record hyperparameters."""
-        self._recording.log_config(values)
+        """Record hyperparameters, unless the capture of another tracker records them."""
+        if not self._captured().records_objects(self._recording.begin()):
+            self._recording.log_config(values)
 
     @on_main_process
     @guarded
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Record one row; *kwargs* are those of `otel_bridge.Run.log`, from ``log_kwargs``."""
-        self._recording.log(values, step, **kwargs)
+        """Record one row, or what the capture of another tracker does not record of it.
+
+        Args:
+            values: The row.
+            step: Its step.
+            kwargs: Arguments of `otel_bridge.Run.log`, from ``log_kwargs``.
+        """
+        tracker = self._captured().tracker_of(self._recording.begin())
+        if tracker is None:
+            self._recording.log(values, step, **kwargs)
+        elif tracker == "tensorboard" and (rest := _not_in_tensorboard(values)):
+            self._recording.log(rest, step, **kwargs)
 
     @on_main_process
     def finish(self) -> None:
         """End the run, as failed while an exception propagates: ``end_training()`` is often in a ``finally``."""
         self._recording.finish("finished" if sys.exc_info()[0] is None else "failed")
+
+    def _captured(self) -> CapturedReports:
+        """Return what is captured of the trackers that get the same call: none when the user's code calls this one."""
+        accelerator = calling_object(lambda one: any(other is self for other in getattr(one, "trackers", ())))
+        return CapturedReports("accelerate", [one.name for one in getattr(accelerator, "trackers", ())])
+
+
+def _not_in_tensorboard(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers that Accelerate's ``TensorBoardTracker`` leaves out, such as those of NumPy."""
+    return {
+        key: value
+        for key, value in values.items()
+        if not isinstance(value, (int, float, str, Mapping)) and not (hasattr(value, "detach") and value.ndim == 0)
+    }
 
 
 def register() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.trainers.command_runs import call, program, report_of, runs
-from support.trainers.framework_programs import ACCELERATE_NAME, ACCELERATE_OBJECT
+from support.trainers.framework_programs import ACCELERATE_BESIDE, ACCELERATE_NAME, ACCELERATE_OBJECT
 from support.trainers.framework_runs import (
     AT_FLOOR,
     NEEDS_REAL,
@@ -18,6 +18,7 @@ from support.trainers.framework_runs import (
     framework_environment,
     recorded,
     rows_of,
+    run_captured,
     run_program,
 )
 
@@ -47,6 +48,29 @@ def test_the_registered_name_records_too_and_an_exception_makes_the_end_failed(t
 
     found = recorded(tmp_path)
     assert (rows_of(found, "loss"), ends_of(found)) == (LOSS, ["failed"])
+
+
+@pytest.mark.skipif(AT_FLOOR, reason="the registry came with Accelerate 1.15")
+@pytest.mark.parametrize(
+    ("captured", "names"),
+    [
+        ("wandb", ("wandb", "otel_bridge")),
+        ("wandb", ("otel_bridge", "wandb")),
+        ("trackio", ("otel_bridge", "trackio")),
+        ("tensorboard", ("tensorboard", "otel_bridge")),
+        ("wandb", ("tensorboard", "otel_bridge")),
+    ],
+)
+def test_beside_a_captured_tracker_rows_are_recorded_once_and_what_one_alone_gets_too(
+    tmp_path: Path, captured: str, names: tuple[str, ...]
+) -> None:
+    done = run_captured(tmp_path, captured, ACCELERATE_BESIDE, captured, *names, real=True)
+
+    found, report = recorded(tmp_path), report_of(runs(tmp_path))
+    assert (rows_of(found, "loss"), rows_of(found, "numpy")) == (LOSS, [(0, 0.0), (1, 1.0), (2, 2.0)])
+    assert (rows_of(found, "only"), config_in(found)["lr"], ends_of(found)) == ([(3, 7)], 0.1, ["finished"])
+    assert report.project == "grpo"
+    assert done.stderr.count("metrics of accelerate are recorded once") == (captured in names)
 
 
 def test_of_two_processes_one_writes(tmp_path: Path) -> None:

@@ -27,6 +27,21 @@ try:
 finally:
     accelerator.end_training()
 """
+ACCELERATE_BESIDE = """
+import sys
+import numpy
+from accelerate import Accelerator
+from otel_bridge.adapters import accelerate
+
+accelerate.register()
+captured, *names = sys.argv[1:]
+accelerator = Accelerator(log_with=names, cpu=True, project_dir="out")
+accelerator.init_trackers("grpo", config={"lr": 0.1}, init_kwargs={"otel_bridge": {"name": "two"}})
+for step in range(3):
+    accelerator.log({"loss": step / 2, "numpy": numpy.float32(step)}, step=step)
+accelerator.get_tracker("otel_bridge").log({"only": 7}, step=3)
+accelerator.end_training()
+"""
 LIGHTNING = """
 import sys
 import torch

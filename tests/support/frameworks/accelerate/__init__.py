@@ -9,7 +9,7 @@ class Accelerator:
     is_main_process = True
 
     def __init__(self, log_with=None, cpu=True):
-        self.log_with = [log_with]
+        self.log_with = list(log_with) if isinstance(log_with, list) else [log_with]
         self.trackers = []
 
     def init_trackers(self, project_name, config=None, init_kwargs=None):
@@ -22,11 +22,13 @@ class Accelerator:
                 )
         for tracker in self.trackers:
             tracker.start()
-            if config is not None:
+        if config is not None:
+            for tracker in self.trackers:
                 tracker.store_init_configuration(config)
 
     def get_tracker(self, name, unwrap=False):
-        return self.trackers[0].tracker if unwrap else self.trackers[0]
+        (found,) = [one for one in self.trackers if one.name == name]
+        return found.tracker if unwrap else found
 
     def log(self, values, step=None, log_kwargs=None):
         for tracker in self.trackers:
