@@ -15,9 +15,10 @@ import hashlib
 import inspect
 import threading
 import traceback
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.settings import RUN_NAME, environment
 
@@ -110,17 +111,27 @@ class ExperimentRecorder:
         self._recording = FrameworkRun("SkyRL", names, cfg)
         self._lock = threading.Lock()
         self._failed = False
+        self._captured = CapturedReports("SkyRL", ())
         self._rows: tuple[Run, MergedRows] | None = None
         self._resamples = getattr(getattr(getattr(given, "algorithm", None), "dynamic_sampling", None), "type", None)
 
-    def begin(self) -> None:
-        """Begin the run with its config."""
+    def begin(self, backends: Collection[str]) -> None:
+        """Begin the run with its config.
+
+        Args:
+            backends: Backends of SkyRL's own tracker, which gets the same rows.
+        """
+        self._captured = CapturedReports("SkyRL", backends)
         self._recording.begin()
 
     @guarded
     def log(self, data: Mapping[str, Any], step: int | None, commit: bool) -> None:
-        """Record values of one step; without a commit, further values of the step belong to the same row."""
-        if (run := self._recording.begin()) is not None:
+        """Record values of one step, unless a captured backend records them.
+
+        Without a commit, further values of the step belong to the same row.
+        """
+        run = self._recording.begin()
+        if run is not None and self._captured.tracker_of(run) is None:
             self._rows_of(run).log(data, step, commit)
 
     @guarded
@@ -205,7 +216,8 @@ class OtelBridgeTracking(_Beside):
 
     def __init__(self, wrapped: Any, recorder: ExperimentRecorder) -> None:
         super().__init__(wrapped, recorder)
-        recorder.begin()
+        backend: str | Collection[str] = getattr(wrapped, "backend", ())
+        recorder.begin([backend] if isinstance(backend, str) else backend)
 
     def log(self, data: Any, step: Any, commit: bool = False) -> None:
         """Record values of a step, then log them as SkyRL does."""

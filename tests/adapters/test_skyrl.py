@@ -8,7 +8,15 @@ import pytest
 
 from support.trainers.command_runs import report_of, runs
 from support.trainers.framework_jobs import SKYRL, SKYRL_EVAL_ONLY, SKYRL_FAILS, SKYRL_STEP_WISE, SKYRL_TRAINED
-from support.trainers.framework_runs import config_in, ends_of, recorded, rollouts_in, rows_of, run_program
+from support.trainers.framework_runs import (
+    config_in,
+    ends_of,
+    recorded,
+    rollouts_in,
+    rows_of,
+    run_captured,
+    run_program,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +32,19 @@ def test_calls_of_one_step_are_one_row_and_the_own_tracker_goes_on(tmp_path: Pat
     assert "Step 1: {'reward/avg_raw_reward': 0.5}" in done.stdout
     assert "TrajectoryLogger -1 trajectories/train console" in done.stdout
     assert done.stdout.count("Tracking finished") == 1
+
+
+def test_rows_that_a_captured_backend_records_are_not_recorded_again(tmp_path: Path) -> None:
+    code = SKYRL_TRAINED.replace('"logger": "console"', '"logger": "wandb"')
+
+    done = run_captured(tmp_path, "wandb", code)
+
+    found = recorded(tmp_path)
+    assert rows_of(found, "reward/avg_raw_reward", "timing/step") == [(1, 0.5, 3.0), (2, 0.5, 3.0)]
+    assert rows_of(found, "eval/all/avg_score") == [(0, 0.25)]
+    assert len(rollouts_in(found)) == 6
+    assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == ("one", ["finished"])
+    assert done.stderr.count("metrics of SkyRL are recorded once, as wandb gets them, in math/one") == 1
 
 
 def test_trajectories_have_prompt_turns_reward_group_and_stop_reason(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from support.trainers.framework_runs import (
     recorded,
     rollouts_in,
     rows_of,
+    run_captured,
     run_program,
 )
 
@@ -30,6 +31,28 @@ def test_rows_and_trajectories_arrive_beside_the_own_console(tmp_path: Path) -> 
     ]  # fmt: skip
     assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == ("one", ["finished"])
     assert "{'reward/avg_raw_reward': '0.5000'}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("captured", "backend"), [("wandb", "wandb"), ("tensorboard", "tensorboard"), ("wandb", "tensorboard")]
+)
+def test_beside_a_captured_backend_rows_and_trajectories_are_recorded_once(
+    tmp_path: Path, captured: str, backend: str
+) -> None:
+    code = SKYRL_TRAINED.replace('"logger": "console"', f'"logger": "{backend}"').replace(
+        "num_samples=-1", "num_samples=2"
+    )
+
+    done = run_captured(tmp_path, captured, code, real=True)
+
+    found = recorded(tmp_path)
+    assert rows_of(found, "reward/avg_raw_reward") == [(1, 0.5), (2, 0.5)]
+    assert (rows_of(found, "timing/step"), rows_of(found, "eval/all/avg_score")) == ([(1, 3.0), (2, 3.0)], [(0, 0.25)])
+    assert len(rollouts_in(found)) == 6
+    tables = [one["key"] for one in found if one["kind"] == "media"]
+    assert tables == (["trajectories/train", "trajectories/eval"] if backend == "wandb" else [])
+    assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == ("one", ["finished"])
+    assert done.stderr.count("metrics of SkyRL are recorded once") == (captured == backend)
 
 
 @pytest.mark.parametrize("program", [SKYRL_FAILS, SKYRL_STEP_WISE, SKYRL_EVAL_ONLY], ids=["fails", "steps", "eval"])
