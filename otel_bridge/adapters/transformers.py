@@ -18,13 +18,21 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from otel_bridge.adapters.parts.calling_object import calling_object
 from otel_bridge.adapters.parts.captured_reports import CapturedReports, trackers_of
 from otel_bridge.adapters.parts.framework_import import framework_class
-from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+from otel_bridge.adapters.parts.framework_run import (
+    FrameworkRun,
+    RunNames,
+    checked_arguments,
+    chosen_names,
+    guarded,
+)
 from otel_bridge.adapters.parts.search_trials import SearchTrials
 from otel_bridge.adapters.parts.trl_completions import CompletionReader
+from otel_bridge.capture.announced_runs import announce, withdraw
 
 _REQUIREMENT: Final = "transformers>=4.50"
 
 if TYPE_CHECKING:
+    from otel_bridge.emit.run import Run
 
     class TrainerCallback:
         """Declares the members of ``transformers.TrainerCallback`` that this adapter uses."""
@@ -103,8 +111,31 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     @guarded
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Find the trainer, which calls this from its constructor."""
+        """Find the trainer, which calls this from its constructor; a captured callback may begin the run before."""
         self._find_trainer(state)
+        if state.is_world_process_zero and self._recording is None:
+            self._args = args
+            announce(self)
+
+    @guarded
+    def begin(self) -> Run | None:
+        """Begin the run for a captured callback that records first; ``None`` where this callback cannot."""
+        trainer = self._trainer()
+        if trainer is None or _is_trial(trainer.state):
+            return None
+        recording = self._begin(self._args, trainer.state, None)
+        return None if recording is None else recording.begin()
+
+    def chosen_names(self) -> tuple[str | None, str | None]:
+        """Return project and name that the user gave, for a captured callback that begins the run."""
+        return self._chosen_names() or (None, None)
+
+    @guarded
+    def _chosen_names(self) -> tuple[str | None, str | None] | None:
+        trainer = self._trainer()
+        if trainer is None or _is_trial(trainer.state):
+            return None
+        return chosen_names(self._names(self._args, trainer.state))
 
     def state(self) -> dict[str, Any]:
         """Return the callback's arguments and the run's names for the checkpoint.
@@ -141,8 +172,10 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         """Record one row, and the totals of a training as last values."""
         self._find_trainer(state)
         recording = self._begin(args, state, model)
-        if recording is None or not logs or self._captured().tracker_of(recording.begin()):
+        if recording is None or not logs:
             return
+        if (tracker := self._captured().tracker_of(recording.begin())) is not None:
+            logs = _left_out_by(tracker, logs)
         if last := {key: logs[key] for key in _LAST_VALUES if key in logs}:
             flos = getattr(state, "total_flos", None)
             if "train_runtime" in last and flos is not None:  # PrinterCallback takes it out of the shared dict
@@ -189,12 +222,14 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         """Return the run's recording on the main process; ``None`` on others, and in a second callback."""
         if not state.is_world_process_zero or not self._is_first():
             return None
+        self._set_up_captured(args, state)
         if self._recording is None or args is not self._args:  # another trainer has the same callback
             self._select(args, state, model)
         return self._recording
 
     def _select(self, args: Any, state: Any, model: Any) -> FrameworkRun:
         """Return the recording for a training with *args*; end another run that this callback has recorded."""
+        withdraw(self)
         names, config = self._names(args, state), {**config_of(args, model), **self._config}
         recording = self._recording
         if recording is not None and not recording.is_of(names):
@@ -218,9 +253,19 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         names = RunNames(project, name or before.get("name"), None, default, self._arguments, note)
         return self._trials.names(names, args, state) if trial else names
 
+    @guarded
+    def _set_up_captured(self, args: Any, state: Any) -> None:
+        """Let a captured callback begin the run, as it does with its first record, so that there is one run."""
+        for one in self._callbacks() if self._captured().begins_the_run else ():
+            begins = CapturedReports("transformers", trackers_of([one], _TRACKERS)).begins_the_run
+            if begins and not getattr(one, "_initialized", True):
+                one.setup(args, state, getattr(self._trainer(), "model", None))
+
     def _captured(self) -> CapturedReports:
-        handler = getattr(self._trainer(), "callback_handler", None)
-        return CapturedReports("transformers", trackers_of(getattr(handler, "callbacks", ()), _TRACKERS))
+        return CapturedReports("transformers", trackers_of(self._callbacks(), _TRACKERS))
+
+    def _callbacks(self) -> list[Any]:
+        return list(getattr(getattr(self._trainer(), "callback_handler", None), "callbacks", ()))
 
     def _find_trainer(self, state: Any) -> None:
         """Find the trainer of *state* in the calling frames: transformers does not pass it to its callbacks."""
@@ -233,8 +278,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     def _is_first(self) -> bool:
         """Return whether no other callback of this kind is before this one, e.g. one by ``report_to``."""
-        handler = getattr(self._trainer(), "callback_handler", None)
-        same = [one for one in getattr(handler, "callbacks", ()) if isinstance(one, OtelBridgeCallback)]
+        same = [one for one in self._callbacks() if isinstance(one, OtelBridgeCallback)]
         return not same or same[0] is self
 
 
@@ -244,6 +288,15 @@ def register() -> None:
         "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK", _REQUIREMENT
     )
     known["otel_bridge"] = OtelBridgeCallback
+
+
+def _left_out_by(tracker: str, logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a tracker's callback leaves out of *logs*: that of TensorBoard all but numbers and texts."""
+    return (
+        {}
+        if tracker != "tensorboard"
+        else {key: value for key, value in logs.items() if not isinstance(value, (int, float, str))}
+    )
 
 
 def _weak(trainer: Any) -> Callable[[], Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_bridge import semconv
+from otel_bridge.capture.announced_runs import with_announced_names
 from otel_bridge.emit import api
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.identity import MAX_NAME_CHARS, InitArguments, new_name, tags_of
@@ -40,7 +41,8 @@ def begin_run(
     Args:
         tracker: The package that is captured.
         project: The project, when the program names one.
-        name: The name, when the program names one; else the run is a new one, as in the trackers.
+        name: The name, when the program names one; else the run is a new one, as in the trackers, unless an adapter
+            has announced a name.
         handle: Whether the run is one next to the process's own.
         config: Hyperparameters.
         tags: Tags of the run.
@@ -49,6 +51,8 @@ def begin_run(
     note_exit_codes()
     current = api.current_run()
     of_another = current is not None and current.recording and _owners.get(current, tracker) != tracker
+    if current is None and named.get("id") is None:
+        project, name = with_announced_names(project, name)
     generated = new_name() if name is None and named.get("id") is None and _needs_name() else None
     asked = InitArguments(
         project=project, name=name, tags=tags_of(tags), captured=tracker, generated_name=generated, **named

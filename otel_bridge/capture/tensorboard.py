@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_bridge.capture import hook
+from otel_bridge.capture.announced_runs import take_announced
 from otel_bridge.capture.counts import counts
 from otel_bridge.emit import api
 from otel_bridge.emit.console import notify
@@ -160,12 +161,16 @@ class _FirstRun:
         self._begun = True
 
     def begin(self) -> Run | None:
-        """Return a new run; ``None`` after the first call, and, with a message, where none can begin."""
+        """Return a new run, if possible one that an adapter has announced.
+
+        After the first call return ``None``, and, with a message, where none can begin.
+        """
         if self._begun:
             return None
         self._begun = True
+        announced = take_announced()
         try:
-            return api.init()
+            return (None if announced is None else announced.begin()) or api.init()
         except OtelBridgeError as exc:
             notify(f"TensorBoard's scalars are not recorded: {exc}", always=True)
             return None

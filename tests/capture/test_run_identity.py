@@ -166,6 +166,46 @@ def test_names_that_the_program_sets_for_all_its_runs_are_those_of_the_run(tmp_p
     assert (report.project, report.name) == ("mine", "one")
 
 
+ADAPTER = """
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames
+adapter = FrameworkRun("verl", RunNames("mine", "one", default_project="huggingface"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "variables", "named"),
+    [
+        ("run = wandb.init()", {}, ("mine", "one")),
+        ("run = wandb.init(project='huggingface')", {}, ("mine", "one")),
+        ("run = wandb.init(project='p', name='a')", {}, ("p", "a")),
+        ("run = wandb.init(project='lightning_logs')", {"OTEL_BRIDGE_PROJECT": "given"}, ("given", "one")),
+        ("import otel_bridge; otel_bridge.init('own', 'run'); run = wandb.init()", {}, ("own", "run")),
+    ],
+)
+def test_names_of_an_adapter_are_those_of_a_run_that_the_program_does_not_name(
+    tmp_path: Path, code: str, variables: dict[str, str], named: tuple[str, str]
+) -> None:
+    launched(tmp_path, f"import wandb\n{ADAPTER}\n{code}\nrun.log({{'x': 1}})\nadapter.log({{'y': 2}}, 0)", **variables)
+
+    (folder,) = run_folders(runs(tmp_path))
+    report = read_report(folder)
+    assert report is not None
+    assert ((report.project, report.name), values(folder)) == (named, {"x": [(0, 1)], "y": [(0, 2)]})
+
+
+def test_an_adapter_names_one_run_of_the_process(tmp_path: Path) -> None:
+    code = """
+for _ in range(3):
+    with wandb.init(project="p") as run:
+        run.log({"x": 1})
+"""
+
+    launched(tmp_path, f"import wandb\n{ADAPTER}{code}")
+
+    names = [name for name, _, _ in found(tmp_path)]
+    assert (len(names), names.count("one")) == (3, 1)
+
+
 def test_names_of_the_users_variables_win_over_those_of_wandb(tmp_path: Path) -> None:
     code = "import os, wandb\nos.environ['WANDB_NAME'] = 'theirs'\nwandb.init(project='p').log({'x': 1})\n"
 

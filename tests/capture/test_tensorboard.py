@@ -127,3 +127,15 @@ def test_each_synced_run_of_wandb_has_its_own_first_folder_and_nothing_else_is_r
     assert sorted(str(values(folder)) for folder in run_folders(runs(tmp_path))) == [
         "{'loss': [(5, 0.0)]}", "{'loss': [(5, 1.0)]}"
     ]  # fmt: skip
+
+
+def test_the_first_scalar_begins_the_run_that_an_adapter_has_named(tmp_path: Path) -> None:
+    code = """
+from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames
+adapter = FrameworkRun("Lightning", RunNames("mine", "one"), {"lr": 0.1})
+"""
+
+    captured(tmp_path, code + TENSORBOARDX + "adapter.finish()\n")
+
+    report = report_of(runs(tmp_path))
+    assert (report.project, report.name, report.status) == ("mine", "one", "finished")

@@ -1,4 +1,4 @@
-"""TRL itself with ``report_to="wandb"``, unchanged, under the capture: every row and each logged completion once."""
+"""TRL itself under the capture, unchanged or with the callback beside it: every row and each completion once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.trainers.command_runs import otel_bridge, program, report_of, runs
-from support.trainers.framework_programs import GRPO_WANDB
+from support.trainers.framework_programs import GRPO, GRPO_WANDB
 from support.trainers.framework_runs import (
     NEEDS_REAL,
     REAL,
@@ -16,6 +16,7 @@ from support.trainers.framework_runs import (
     recorded,
     rollouts_in,
     rows_of,
+    run_captured,
 )
 
 pytestmark = NEEDS_REAL
@@ -61,3 +62,25 @@ def test_the_callback_beside_it_adds_what_the_capture_does_not_have(tmp_path: Pa
     assert [step for step, *_ in rows_of(found, "eval/loss")] == [3]
     splits = [one["split"] for one in rollouts_in(found)]
     assert (splits.count("train"), splits.count("eval")) == (12, 4)
+
+
+@pytest.mark.parametrize("captured", ["wandb", "trackio", "tensorboard"])
+def test_the_callback_names_the_run_that_another_one_begins(tmp_path: Path, captured: str) -> None:
+    code = f"""
+from otel_bridge.adapters.transformers import OtelBridgeCallback
+trained = trainer("out", [OtelBridgeCallback(project="math", name="mine")], 2, report_to="{captured}", max_steps=2,
+                  num_generations_eval=2)
+if "{captured}" != "trackio":  # TRL's profiling calls trackio.log() before trackio.init()
+    trained.evaluate()
+trained.train()
+"""
+
+    run_captured(tmp_path, captured, GRPO + code, real=True)
+
+    found, report = recorded(tmp_path), report_of(runs(tmp_path))
+    assert (report.project, report.name) == ("math", "mine")
+    assert [step for step, _ in rows_of(found, "train/loss")] == [1, 2]
+    evaluates = captured != "trackio"
+    assert [step for step, _ in rows_of(found, "eval/loss")] == [0] * evaluates
+    splits = [one["split"] for one in rollouts_in(found)]
+    assert (splits.count("train"), splits.count("eval")) == (8, 4 * evaluates)

@@ -13,9 +13,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from otel_bridge.capture.announced_runs import announce, withdraw
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.settings import GENERATED_NAME, GENERATED_PROJECT, PROJECT, ROLE, RUN_NAME, environment
 
@@ -67,6 +68,7 @@ class FrameworkRun:
         self._run: Run | None = None
         self._own, self._stopped = False, False
         _all.add(self)
+        announce(self)
 
     def begin_in_child(self) -> None:
         """Replace the lock in a forked child: another thread of the parent may have held it."""
@@ -83,6 +85,10 @@ class FrameworkRun:
     def run(self) -> Run | None:
         """Return the run that was begun last, which may have ended; ``None`` before the first one."""
         return self._run
+
+    def chosen_names(self) -> tuple[str | None, str | None]:
+        """Return project and name that the user gave the framework, where no variable overrides them."""
+        return chosen_names(self.names)
 
     def is_of(self, names: RunNames) -> bool:
         """Return whether *names* lead to the run of this recording, so that a new phase of training continues it."""
@@ -171,6 +177,7 @@ class FrameworkRun:
 
     def _take(self, run: Run, *, own: bool) -> Run:
         self._run, self._own = run, own
+        withdraw(self)
         _failures.hand_over(run)
         if self._config is not None:
             run.log_config(self._config)
@@ -221,6 +228,12 @@ def _arguments_of(names: RunNames) -> dict[str, Any]:
         "role": None if ROLE.read(env) else names.role,
     }
     return {**names.arguments, **{key: value or None for key, value in named.items()}}
+
+
+def chosen_names(names: RunNames) -> tuple[str | None, str | None]:
+    """Return project and name that a user gave a framework, where no variable overrides them."""
+    chosen = _arguments_of(replace(names, default_project=None))
+    return chosen["project"], chosen["name"]
 
 
 _notified: Final[set[str]] = set()

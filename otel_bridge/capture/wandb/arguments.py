@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from otel_bridge.capture.announced_runs import DEFAULT_PROJECTS
 from otel_bridge.capture.process_runs import begin_run
 from otel_bridge.capture.wandb.earlier import EarlierRun
 from otel_bridge.capture.wandb.recording import WandbRecording
@@ -32,7 +33,6 @@ _CHOSEN: Final = {"project": (PROJECT, GENERATED_PROJECT), "name": (RUN_NAME, GE
 """Variables of otel-bridge that win over W&B's, unless a launcher or an earlier run of the process generated them."""
 _OF_SETUP: Final = frozenset({"project", "name", "entity", "group", "job_type", "notes", "tags"})
 """Arguments that the settings of ``wandb.setup()`` give to runs that do not name them."""
-DEFAULT_PROJECT: Final = "huggingface"
 _VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOMENTS: Final = ("fork_from", "resume_from")
 _MOMENT: Final = re.compile(r"(.+)\?_step=(\d+(?:\.\d+)?)")
@@ -155,7 +155,7 @@ def begin(
     """
     given = asked["id"] if id_ is None else id_
     project = asked["project"] or project
-    if project == DEFAULT_PROJECT and _is_chosen("project"):  # transformers names it for every job
+    if project in DEFAULT_PROJECTS and _is_chosen("project"):
         project = None
     tags = asked["tags"]
     return begin_run(
