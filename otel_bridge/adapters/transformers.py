@@ -89,6 +89,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         self._project, self._name, self._config = project, name, config or {}
         self._arguments = checked_arguments(arguments)
         self._begin_empty()
+        if (args := getattr(trainer, "args", None)) is not None:
+            self._announce(args)
 
     def _begin_empty(self) -> None:
         self._recording: FrameworkRun | None = None
@@ -114,8 +116,11 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         """Find the trainer, which calls this from its constructor; a captured callback may begin the run before."""
         self._find_trainer(state)
         if state.is_world_process_zero and self._recording is None:
-            self._args = args
-            announce(self)
+            self._announce(args)
+
+    def _announce(self, args: Any) -> None:
+        self._args = args
+        announce(self)
 
     @guarded
     def begin(self) -> Run | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.trainers.command_runs import report_of, runs
 from support.trainers.framework_jobs import AXOLOTL
 from support.trainers.framework_programs import GRPO
@@ -14,6 +16,7 @@ from support.trainers.framework_runs import (
     recorded,
     rollouts_in,
     rows_of,
+    run_captured,
     run_program,
 )
 
@@ -34,3 +37,20 @@ trained.train()
     config = config_in(found)
     assert (config["axolotl"]["lora_r"], config["max_steps"], ends_of(found)) == (8, 2, ["finished"])
     assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
+
+
+@pytest.mark.parametrize("captured", ["wandb", "tensorboard"])
+def test_beside_a_captured_tracker_rows_and_completions_are_recorded_once_in_the_run_that_the_plugin_names(
+    tmp_path: Path, captured: str
+) -> None:
+    code = f"""
+trained = trainer("out", max_steps=2, report_to="{captured}")
+add_callbacks(trained, wandb_project="math", wandb_name="one")
+trained.train()
+"""
+    run_captured(tmp_path, captured, AXOLOTL + GRPO + code, real=True)
+
+    found, report = recorded(tmp_path), report_of(runs(tmp_path))
+    assert [step for step, _ in rows_of(found, "train/loss")] == [1, 2]
+    assert (len(rollouts_in(found)), config_in(found)["axolotl"]["lora_r"]) == (8, 8)
+    assert (report.project, report.name) == ("math", "one")
