@@ -15,8 +15,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_bridge.adapters.parts.calling_object import calling_object
+from otel_bridge.adapters.parts.captured_reports import trackers_of
 from otel_bridge.adapters.parts.framework_import import framework_class
-from otel_bridge.adapters.parts.framework_run import checked_arguments, guarded
+from otel_bridge.adapters.parts.framework_run import checked_arguments, guarded, notify_once
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.settings import GENERATED_PROJECT, PROJECT, environment
 
@@ -43,6 +45,12 @@ _BOOKKEEPING: Final = frozenset({
 })  # fmt: skip
 """Entries that Tune adds to the metrics of a trial's result."""
 _CALLBACKS: Final = "callbacks"
+_TRACKERS: Final = {"WandbLoggerCallback": "wandb"}
+"""Class of a callback of Tune that records in other processes to the tracker that it reports to."""
+_TWO_RUNS: Final = (
+    "each trial of Ray Tune is recorded twice, as a run of WandbLoggerCallback, where its processes are captured, and"
+    " as one of OtelBridgeLoggerCallback; remove one of the two callbacks"
+)
 
 
 class OtelBridgeLoggerCallback(LoggerCallback):
@@ -140,7 +148,21 @@ class OtelBridgeLoggerCallback(LoggerCallback):
                 self._reported.add(str(exc))
                 notify(f"Ray Tune continues, and trials are not recorded: {exc}", always=True)
             return None
+        self._note_captured(trial)
         return _TrialRun(run, trial, experiment)
+
+    def _note_captured(self, trial: Any) -> None:
+        """Leave the trial's own event files of Tune out of the capture, and report a captured callback of W&B."""
+        from otel_bridge.capture.hook import captured  # noqa: PLC0415
+
+        names = captured()
+        if "tensorboard" in names and (folder := getattr(trial, "local_path", None)):
+            from otel_bridge.capture.tensorboard import leave_out  # noqa: PLC0415
+
+            leave_out(folder)
+        callbacks = calling_object(lambda one: isinstance(getattr(one, "_callbacks", None), list))
+        if "wandb" in names and trackers_of(getattr(callbacks, "_callbacks", ()), _TRACKERS):
+            notify_once(_TWO_RUNS)
 
     def _end(self, trial_id: str, status: EndStatus) -> None:
         ended = self._open.pop(str(trial_id), None)

@@ -52,6 +52,15 @@ def sync(run: Run) -> None:
     _synced.add(run)
 
 
+def leave_out(folder: str) -> None:
+    """Record nothing of event writers in *folder*: an adapter records the same values.
+
+    Args:
+        folder: Folder of event files.
+    """
+    _left_out.add(os.path.abspath(folder))
+
+
 def record_event(writer: Any, event: Any) -> None:
     """Record the scalars of *event* in the process's run, which is begun when there is none; never raises.
 
@@ -61,7 +70,7 @@ def record_event(writer: Any, event: Any) -> None:
     """
     try:
         summaries = list(event.summary.value)
-        if not summaries:
+        if not summaries or (_left_out and os.path.abspath(str(writer.get_logdir())) in _left_out):
             return
         run = _synced.run() or api.current_run() or _first_run.begin()
         if run is None:
@@ -176,6 +185,7 @@ class _FirstRun:
             return None
 
 
+_left_out: Final[set[str]] = set()
 _first_run = _FirstRun()
 _folders = _WriterFolders()
 _synced = _SyncedRuns()

@@ -10,7 +10,7 @@ import pytest
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from support.trainers.command_runs import PYTHON, call, environment, program, records, runs, until
-from support.trainers.framework_runs import config_in, ends_of, rows_of, run_program
+from support.trainers.framework_runs import config_in, ends_of, rows_of, run_captured, run_program
 
 pytestmark = pytest.mark.slow
 TUNE = """
@@ -36,6 +36,11 @@ def runs_of(folder: Path) -> dict[str, tuple[str, list[dict[str, Any]]]]:
         return {report.name: (report.status, records(one)) for one, report in reports.items() if report is not None}
 
     return until(found, "the end of all trials")
+
+
+def keys_of(entries: list[dict[str, Any]]) -> set[str]:
+    """Keys of all rows of a run."""
+    return {key for one in entries if one["kind"] == "row" for key in one["values"]}
 
 
 def test_trials_at_the_same_time_are_runs_with_their_config_and_status(tmp_path: Path) -> None:
@@ -69,6 +74,53 @@ callback.on_experiment_end([one, other])
             "hostname": "host", "node_ip": "10.0.0.1", "pid": 7,
         },
     }  # fmt: skip
+
+
+def test_event_files_that_tune_writes_of_its_trials_are_no_further_rows_below_a_capture(tmp_path: Path) -> None:
+    code = """
+from tensorboardX import SummaryWriter
+
+one = Trial(0, lr=0.1)
+one.local_path = "results/one"
+of_tune, of_user = SummaryWriter("results/one"), SummaryWriter("results/mine")
+callback.on_trial_start(0, [], one)
+of_tune.add_scalar("ray/tune/loss", 0.5, 1)
+report(one, loss=0.5)
+of_user.add_scalar("mine", 7.0, 1)
+callback.on_trial_complete(9, [], one)
+callback.on_experiment_end([one])
+"""
+    run_captured(tmp_path, "tensorboard", TUNE + code)
+
+    found = sorted(points for _, entries in runs_of(tmp_path).values() for points in keys_of(entries))
+    assert found == ["loss", "mine", "time_this_iter_s", "time_total_s"]
+
+
+def test_a_captured_callback_of_wandb_beside_this_one_is_reported_once(tmp_path: Path) -> None:
+    code = """
+from ray.tune.logger import LoggerCallback
+
+class WandbLoggerCallback(LoggerCallback):
+    pass
+
+class CallbackList:
+    def __init__(self, *callbacks):
+        self._callbacks = list(callbacks)
+
+    def start(self, trial):
+        for one in self._callbacks:
+            one.on_trial_start(0, [], trial)
+
+both = CallbackList(WandbLoggerCallback(), callback)
+for number in (0, 1):
+    both.start(Trial(number))
+"""
+    notice = "each trial of Ray Tune is recorded twice, as a run of WandbLoggerCallback"
+
+    seen = run_captured(tmp_path / "with", "wandb", TUNE + code)
+    without = run_captured(tmp_path / "without", "trackio", TUNE + code)
+
+    assert (seen.stderr.count(notice), without.stderr.count(notice)) == (1, 0)
 
 
 def test_a_change_of_the_config_by_a_scheduler_is_recorded(tmp_path: Path) -> None:

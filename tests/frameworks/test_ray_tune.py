@@ -8,7 +8,7 @@ from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from support.trainers.command_runs import records, runs, until
 from support.trainers.framework_jobs import TUNE
-from support.trainers.framework_runs import NEEDS_REAL, config_in, rows_of, run_program
+from support.trainers.framework_runs import NEEDS_REAL, config_in, rows_of, run_captured, run_program
 
 pytestmark = NEEDS_REAL
 Trials = dict[float, tuple[str, list[tuple[object, ...]]]]
@@ -54,3 +54,12 @@ def test_each_trial_is_a_run_and_a_restored_one_goes_on_in_it(tmp_path: Path) ->
     )
 
     assert trials_of(tmp_path) == good
+
+
+def test_event_files_that_tune_writes_of_its_trials_begin_no_further_run_below_a_capture(tmp_path: Path) -> None:
+    space = '{"lr": tune.grid_search([1.0, 2.0]), "fails": False, "mended": MENDED}'
+
+    run_captured(tmp_path, "tensorboard", TUNE + f'tuner(OtelBridgeLoggerCallback("p"), {space}).fit()', real=True)
+
+    assert list((tmp_path / "results" / "search").rglob("events.out.tfevents.*"))
+    assert trials_of(tmp_path) == {lr: ("finished", [(1, lr), (2, lr * 2), (3, lr * 3)]) for lr in (1.0, 2.0)}

@@ -60,6 +60,7 @@ def run_captured(
     folder: Path, captured: str, code: str, *arguments: str, real: bool = False, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run *code* to its good end under ``otel-bridge run --capture CAPTURED``."""
+    folder.mkdir(exist_ok=True)
     env = framework_environment(folder, real=real, **variables)
     command = [REAL if real else "python", program(folder, "train.py", code), *arguments]
     done = otel_bridge("run", "--capture", captured, "--", *command, cwd=folder, env=env)
