@@ -76,7 +76,7 @@ callback.on_experiment_end([one, other])
     }  # fmt: skip
 
 
-def test_event_files_that_tune_writes_of_its_trials_are_no_further_rows_below_a_capture(tmp_path: Path) -> None:
+def test_event_files_that_tune_writes_of_its_trials_are_left_out_below_a_capture(tmp_path: Path) -> None:
     code = """
 from tensorboardX import SummaryWriter
 
