@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
 from otel_bridge.bridge.delivery.context import Progress
@@ -139,7 +139,7 @@ class ReportWriter:
             exporters={
                 name: self._exporter(item, destinations.get(ids[name] or 0), run) for name, item in progress.items()
             },
-            former={name: one for name, one in self._known.items() if name not in workers},
+            former={name: _former(name, one, found) for name, one in self._known.items() if name not in workers},
             drops={key.removeprefix(_DROP): _int(value) for key, value in state.items(_DROP)},
             drop_keys={key.removeprefix(FIRST_KEY): str(value) for key, value in state.items(FIRST_KEY)},
             bare_scopes={key.removeprefix(_BARE): str(value) for key, value in state.items(_BARE)},
@@ -199,6 +199,17 @@ def _exporter(progress: Progress, at: Destination | None, run: RunInfo, *, rows_
         backlog=0 if at is None else at.backlog,
         degraded=[] if at is None else [*at.degraded],
         left_out={} if at is None else dict(at.left_out),
+    )
+
+
+def _former(name: str, known: ExporterReport, destinations: Iterable[Destination]) -> ExporterReport:
+    """Return the last report of an exporter that left, with what it wrote after that report."""
+    same = (at for at in destinations if at.exporter == name and known.tracker_run_id in {None, at.tracker_run_id})
+    at = max(same, key=lambda one: one.written, default=None)
+    if at is None or at.written < known.written:
+        return known
+    return dataclasses.replace(
+        known, written=at.written, durable=at.durable, rows=at.rows, rollouts=at.rollouts, missed=at.missed
     )
 
 

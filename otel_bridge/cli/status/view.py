@@ -325,7 +325,7 @@ def _former(report: Report) -> Sequence[str]:
     lines: list[str] = []
     for name, exporter in report.former.items():
         lacking = _waiting(report, exporter)
-        rest = f"; {lacking:,} records did not reach it" if lacking else ""
+        rest = f"; {lacking:,} later records are not for it" if lacking else ""
         has = f"{exporter.rows:,} rows and {exporter.rollouts:,} rollouts"
         has = "what was forwarded" if name == OTLP else has  # otlp forwards bytes, in which rows are not counted
         lines.append(f"{name}, no longer named, has {has}{rest}")

@@ -91,6 +91,22 @@ def test_the_next_bridge_gives_again_what_the_tracker_of_a_former_process_lost(t
     assert (report_of(folder).ended, report_of(folder).owed) == (True, {})
 
 
+def test_an_exporter_that_got_its_last_record_is_a_former_one_in_the_last_report(tmp_path: Path) -> None:
+    former, now = lossy(), RecordingTracker()
+    folder, first = left_unconfirmed(tmp_path, former)
+    lose(former, first)
+    resumed(tmp_path, folder, given(("now", now), to="now"), "now")
+
+    served(tmp_path, options(("former", former), ("now", now), poll_s=0.2))
+
+    report = report_of(folder)
+    assert (list(report.exporters), list(report.former), report.ended) == (["now"], ["former"], True)
+    assert (report.former["former"].rows, report.former["former"].written) == (
+        len(first.row_ids),
+        report.former["former"].durable,
+    )
+
+
 def test_what_the_end_has_settled_is_not_opened_again(tmp_path: Path) -> None:
     former, now = lossy(), RecordingTracker()
     folder, first = left_unconfirmed(tmp_path, former)
