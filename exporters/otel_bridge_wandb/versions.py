@@ -16,7 +16,7 @@ from otel_bridge.errors import BlockedError
 from otel_bridge.text.secret_patterns import redact_and_cut
 
 INSTALL: Final = "pip install 'wandb>=0.23.1,<1'"
-TESTED_WITH: Final = "0.23.1, 0.24.2, 0.25.1, 0.26.1, 0.27.2, 0.28.2, 0.30.0, 0.31.0"
+TESTED_WITH: Final = "0.23.1, 0.26.1, 0.27.2, 0.28.1, 0.31.0"
 SHARING_FROM: Final = (0, 28, 2)
 SHARING_BELOW: Final = (0, 31)
 INSTALL_SHARING: Final = "pip install 'wandb>=0.28.2,<0.31'"

@@ -303,13 +303,6 @@ class RunBridge:
         """Return whether every worker has stopped, so that `close` returns at once."""
         return not self.workers.join(0.0)
 
-    def _release_done(self) -> None:
-        """Release exporters that no process requests any more and that got their last record: they keep no space."""
-        left = any(progress.final_position is not None for progress in self.progress().values())
-        if left and self.outcome() is Outcome.DONE:
-            with contextlib.suppress(JournalError):  # a full disk: the next bridge releases them
-                self.pipeline.selection.choose()
-
     def close(self, deadline_s: float, *, keep_lock: bool = False) -> list[str]:
         """Close everything; committed records stay, and the next bridge delivers the others.
 
@@ -320,7 +313,9 @@ class RunBridge:
         Returns:
             Exporters whose writer hangs.
         """
-        self._release_done()
+        if self.outcome() is Outcome.DONE:
+            with contextlib.suppress(JournalError):  # a full disk: the next bridge releases them
+                self.workers.release_unrequested()
         self.workers.stop()
         hanging = self.workers.join(deadline_s)
         try:

@@ -53,7 +53,7 @@ def send(console: Terminal, env: Mapping[str, str]) -> list[str]:
     wrong: list[str] = []
     for chosen, state in report.exporters.items():
         problem = _problem(chosen, state, info, env)
-        console.print_line(f"{chosen}: {problem or 'the row and the rollout were read back'}")
+        console.print_line(f"{chosen}: {problem or _success(chosen)}")
         wrong += [f"{chosen}: {problem}"] if problem else []
     return wrong
 
@@ -72,6 +72,12 @@ def _ended(folder: RunFolder) -> Report | None:
 
 def _stuck(state: ExporterReport) -> bool:
     return state.state in {"blocked", "ended"}
+
+
+def _success(name: str) -> str:
+    if name == exporter.OTLP or exporter.load(name).read_back is None:
+        return "the row and the rollout were sent; this exporter cannot read them back, so look at them there"
+    return "the row and the rollout were read back"
 
 
 def _problem(name: str, state: ExporterReport, run: RunInfo, env: Mapping[str, str]) -> str:

@@ -31,16 +31,16 @@ MEANING: Mapping[str, str] = {
     "cyclic": "dicts that hold themselves",
     "directory_full": "records beyond OTEL_BRIDGE_MAX_BYTES; `otel-bridge status` shows what uses the space",
     "disk_half_full": "records beyond half of the free disk; free space on it, or let a tracker catch up",
-    "disk_full": "records that the disk had no room for",
+    "disk_full": "records that the disk had no room for; free space on it",
     "empty_distribution": "distributions without a finite number",
     "empty_key": "empty keys",
-    "figure": "images and figures: wrap them, Image(figure); see docs/media.md",
+    "figure": "images and figures: wrap them, Image(figure)",
     "fractional_step": "steps with a fraction: it was cut off",
     "ended": "records after finish()",
     "internal_error": "records that otel-bridge failed on; please report it",
     "long_key": "keys longer than 4,096 characters",
     "media_file": "media whose file cannot be read",
-    "media_format": "media of a form that cannot be encoded here: see docs/media.md for what can",
+    "media_format": "media of a form that cannot be encoded here: give an encoded file (PNG, WAV, MP4 …) or an array",
     "media_html_cut": "HTML longer than OTEL_BRIDGE_MESSAGE_CONTENT allows: half of it would not be valid",
     "media_mixed": "media in a list of other things, or several tables under one key: log each under a key of its own",
     "media_no_pillow": "films given as pixels, which need pillow to be encoded: pip install pillow, or give a file",
@@ -54,18 +54,18 @@ MEANING: Mapping[str, str] = {
     "not_a_mapping": "calls of log() with something else than a dict",
     "not_captured": "calls and values of a captured tracker that have no counterpart here",
     "not_finite_in_distribution": "nan and inf within a distribution",
-    "not_written": "records that could not be appended",
-    "object": "values that are not numbers; media are wrapped, e.g. Image(…), see docs/media.md",
+    "not_written": "records that could not be appended: the directory must be writable",
+    "object": "values that are not numbers; wrap media, e.g. Image(…)",
     "evaluation_not_a_mapping": "calls of log_rewards() with something else than a dict",
     "evaluation_value": "rewards that are not numbers",
     "reentered": "records of a signal handler beyond 10,000",
     "reserved_key": "keys named rl.row",
-    "rollout_decode": "texts whose decode function raised: the rollout goes without them",
+    "rollout_decode": "texts whose decode function raised: the rollout has none",
     "rollout_empty_prompt": "rollouts without a prompt",
     "rollout_message": "entries that are not messages",
     "rollout_no_mapping": "rollouts that are neither Rollout nor a dict",
     "rollout_redaction": "texts that the redaction function failed on: they are left out",
-    "rollout_reward": "rewards that are not numbers: the rollout goes without them",
+    "rollout_reward": "rewards that are not numbers: the rollout has none",
     "rollout_short_list": "entries that a parallel list was too short for",
     "rollout_span": "spans of a rollout that could not be encoded",
     "rollout_step": "steps of rollouts that are not numbers",
@@ -73,22 +73,25 @@ MEANING: Mapping[str, str] = {
     "rollout_unreadable": "rollouts that raised when they were read",
     "rollout_unfinished": "live rollouts that had not closed",
     "run_full": "records beyond 1 GiB of a run without an exporter: deliver it with `otel-bridge drain`",
-    "same_key": "values whose flattened key came twice: the last one holds",
+    "same_key": "values whose flattened key came twice: the last one is recorded",
     "summary_clipped": "entries of summary() beyond 10,000 in one call",
     "summary_value": "values of summary() that are neither a number nor a text nor a bool",
-    "text": "texts: log them as Html(…) or in a Table, in the config, or as messages of a rollout",
+    "text": (
+        "texts: log them as Text(…), Markdown(…) or Html(…), in a Table, the config or summary(), or in a rollout"
+    ),
     "too_deep": "values nested deeper than 32",
     "too_large": "records above 64 MiB",
     "too_large_int": "integers beyond a double",
     "too_many_numbers": "distributions of more than 4,000,000 numbers",
     "trackio_media": (
-        "Trackio objects: trackio.init(project=…, name=…) and trackio.log(…) take them in a run beside this one"
+        "Trackio objects: use those of otel_bridge (Image, Table, Text, Audio, Video), or a Trackio run of their own"
     ),
     "unknown_argument": "arguments that an otel-bridge call does not know",
     "unknown_text": "texts of attributes that no convention names: with less than full content they do not leave whole",
     "unreadable_value": "values that raised when they were read",
     "wandb_media": (
-        "wandb objects: wandb.init(id=…, group=…).log(…) takes them in a run beside this one, never on this one's id"
+        "wandb objects: use those of otel_bridge (Image, Table, Html, Audio, Video), or a W&B run of their own, with an"
+        " id of its own"
     ),
 }
 """Reason to its explanation for the user."""
@@ -119,7 +122,9 @@ class Drops:
         """Count a record that arrives after `finish()`; the first one is reported."""
         self.count("ended")
         if self.counts["ended"] == 1:
-            notify("a record came after finish(): it is not recorded, nor are those after it", always=True)
+            notify(
+                "a record arrived after finish() and was not recorded; call init() to begin a run again", always=True
+            )
 
     def count_failure(self, exc: Exception, payload: bytes | None = None) -> None:
         """Count a record that could not be appended; the first loss by an internal error is reported."""

@@ -31,6 +31,13 @@ def test_the_page_of_settings_is_fresh() -> None:
     assert page("docs/settings.md") == settings_page.page(), "run `make docs`"
 
 
+@pytest.mark.parametrize("tracker", ["trackio", "wandb"])
+def test_the_versions_that_doctor_names_are_those_of_the_page(tracker: str) -> None:
+    tested = importlib.import_module(f"otel_bridge_{tracker}.versions").TESTED_WITH
+
+    assert tested.split(", ") == list(dict.fromkeys(re.findall(rf"\| {tracker} \| (\S+) \|", page("docs/versions.md"))))
+
+
 def test_every_variable_of_otel_bridge_that_a_page_names_is_declared() -> None:
     named = {name for path in PAGES for name in re.findall(r"OTEL_BRIDGE_[A-Z_]*[A-Z]", path.read_text("utf-8"))}
     declared = set(re.findall(r"OTEL_BRIDGE_[A-Z_]*[A-Z]", settings_page.page()))

@@ -71,10 +71,7 @@ class ExporterSet:
         if names == self._names:
             return False
         for name in self._names.keys() - names.keys():
-            worker = self.by_name.pop(name)
-            del self._names[name]
-            worker.stop()
-            self._leaving.append(worker)
+            self._remove(name)
         for name, signals in names.items():
             if name not in self.by_name:
                 requests = DeliveryRequests(signals, final_positions.get(name))
@@ -85,6 +82,21 @@ class ExporterSet:
                 self.by_name[name].set_signals(signals)
             self._names[name] = signals
         return True
+
+    def _remove(self, name: str) -> None:
+        worker = self.by_name.pop(name)
+        del self._names[name]
+        worker.stop()
+        self._leaving.append(worker)
+
+    def release_unrequested(self) -> None:
+        """Remove exporters that no process requests any more, next to others: all is delivered, they keep no space."""
+        done = [name for name, worker in self.by_name.items() if worker.progress.final_position is not None]
+        if len(done) == len(self.by_name):
+            return
+        for name in done:
+            self._remove(name)
+        self.mark_named()
 
     def widen(self, names: Names) -> None:
         """Deliver the signals of *names* too, to active exporters, before such records exist."""

@@ -91,6 +91,11 @@ def from_service(url: str, env: Mapping[str, str]) -> Overview:
     headers = {"authorization": f"Bearer {tokens[0]}"} if tokens else {}
     try:
         answer = requests.get(f"{url.rstrip('/')}/status", headers=headers, timeout=_TIMEOUT_S, allow_redirects=False)
+    except requests.exceptions.SSLError as exc:
+        raise JournalError(
+            f"{shown} has a certificate that is not trusted here, or requires one;"
+            " name the file of its CA in REQUESTS_CA_BUNDLE"
+        ) from exc
     except (requests.RequestException, ValueError) as exc:
         raise JournalError(f"{shown} does not answer ({type(exc).__name__}); is `otel-bridge serve` there?") from exc
     if answer.status_code in {401, 403}:

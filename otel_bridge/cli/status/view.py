@@ -230,6 +230,8 @@ def _status(report: Report, *, live: bool) -> Text:
         return Text(report.status, style="green" if report.status == "finished" else "red")
     if live:
         # A process that crashed may be restarted; until then its run is neither running nor over.
+        if report.status != "running":
+            return Text(f"{report.status}, delivering", style="cyan")
         alive = any(process.alive for process in report.processes.values())
         return Text("running" if alive or not report.processes else "ending (none of its processes runs)", style="cyan")
     since_s = max(time.time() - report.time_unix_ns / 1e9, 0)
@@ -325,7 +327,8 @@ def _former(report: Report) -> Sequence[str]:
     lines: list[str] = []
     for name, exporter in report.former.items():
         lacking = _waiting(report, exporter)
-        rest = f"; {lacking:,} later records are not for it" if lacking else ""
+        command = f"`drain --exporters {name}`"
+        rest = f"; {lacking:,} records did not reach it: {command} delivers those that are kept" if lacking else ""
         has = f"{exporter.rows:,} rows and {exporter.rollouts:,} rollouts"
         has = "what was forwarded" if name == OTLP else has  # otlp forwards bytes, in which rows are not counted
         lines.append(f"{name}, no longer named, has {has}{rest}")

@@ -302,8 +302,8 @@ def test_a_step_becomes_an_integer(step: object, found: int | None, counted: dic
 @pytest.mark.parametrize(
     ("module", "reason", "said"),
     [
-        ("wandb.sdk.data_types.image", "wandb_media", "wandb.init("),
-        ("trackio.media", "trackio_media", "trackio.log("),
+        ("wandb.sdk.data_types.image", "wandb_media", "a W&B run of their own"),
+        ("trackio.media", "trackio_media", "a Trackio run of their own"),
         ("mlflow.entities.image", "mlflow_media", "log_artifact("),
         ("PIL.Image", "figure", "Image("),
         ("matplotlib.figure", "figure", "Image("),
