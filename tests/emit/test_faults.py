@@ -209,8 +209,8 @@ def test_drops_are_said_once_a_minute_with_their_meaning(tmp_path: Path, capsys:
         said = capsys.readouterr().err
 
     assert said == (
-        "otel-bridge: dropped: 1 texts: log them as Text(…), Markdown(…) or Html(…), in a Table, the config or summary(), "
-        "or in a rollout [text], first 'a'; "
+        "otel-bridge: dropped: 1 texts: log them as Text(…), Markdown(…) or Html(…), in a Table, the config or "
+        "summary(), or in a rollout [text], first 'a'; "
         "1 values that are None [none], first 'b'\n"
     )
 

@@ -99,6 +99,13 @@ def test_a_row_and_a_rollout_are_sent_and_read_back_from_each_tracker(tmp_path: 
     assert [path.name for path in (tmp_path / "trackio").glob("*.db")] == ["otel-bridge-doctor.db"]
 
 
+def test_an_exporter_that_cannot_be_read_back_is_said_to_be_so(tmp_path: Path) -> None:
+    done = otel_bridge("doctor", "--send", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="console"))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "console: the row and the rollout were sent; this exporter cannot read them back" in done.stdout
+
+
 def test_the_test_row_never_goes_into_the_run_that_the_environment_names(tmp_path: Path) -> None:
     of_a_job = {"OTEL_BRIDGE_RUN_ID": "job-7", "OTEL_RESOURCE_ATTRIBUTES": "rl.run.id=job-8,rl.run.name=mine"}
 

@@ -332,6 +332,15 @@ def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(processes: dict[s
     assert console.file.getvalue().splitlines()[0] == f"maths/ppo (r1) {said}"
 
 
+def test_a_run_that_is_over_and_not_yet_delivered_is_not_said_to_run() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    gone = {"a": ProcessReport(alive=False)}
+
+    show(console, "r1", Report(project="maths", name="ppo", status="failed", processes=gone), live=True)
+
+    assert console.file.getvalue().splitlines()[0] == "maths/ppo (r1) failed, delivering"
+
+
 def test_a_run_that_has_not_ended_and_has_no_bridge_names_the_command_that_delivers_it() -> None:
     report = Report(1, "p", "n", status="running", exporters={OTLP: ExporterReport()})
     gave_up = RunState("r", "/runs/r", report=report)
