@@ -10,13 +10,7 @@ import pytest
 from otel_bridge.emit.config.capture_env import capture_variables
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
-from support.trainers.captured_wandb import (
-    captured,
-    captured_config,
-    captured_points,
-    captured_summary,
-    rollouts,
-)
+from support.trainers.captured_wandb import captured, captured_config, captured_points, captured_summary, rollouts
 from support.trainers.command_runs import (
     PYTHON,
     call,
@@ -166,32 +160,6 @@ def test_a_program_that_exits_with_a_code_has_failed_as_in_wandb(tmp_path: Path,
     assert statuses(only_folder(runs(tmp_path))) == ["failed"]
 
 
-def test_defaults_in_a_file_give_way_to_the_programs_config(tmp_path: Path) -> None:
-    (tmp_path / "config-defaults.yaml").write_text("lr: {desc: rate, value: 0.5}\nbatch: {value: 3}\n", "utf-8")
-    code = """
-    import wandb
-    run = wandb.init(project="p", name="e", config={"batch": 4, "left": 1}, config_exclude_keys=["left"])
-    assert dict(run.config) == {"lr": 0.5, "batch": 4}, run.config
-    wandb.log({"a": 1})
-    """
-
-    captured(tmp_path, code)
-
-    assert captured_config(tmp_path) == {"lr": 0.5, "batch": 4}
-
-
-def test_tags_and_notes_of_the_environment_are_those_that_the_program_sees(tmp_path: Path) -> None:
-    code = """
-    import wandb
-    run = wandb.init(project="p", name="e")
-    print(run.tags, run.notes)
-    """
-
-    output = captured(tmp_path, code, WANDB_TAGS="a,b", WANDB_NOTES="why")
-
-    assert output.splitlines()[0] == "('a', 'b') why"
-
-
 def test_with_tee_the_trials_of_a_sweep_go_on_in_wandb_each_under_the_agents_id_and_are_copied(tmp_path: Path) -> None:
     code = """
     import os, wandb
@@ -250,80 +218,6 @@ def test_keys_that_are_not_text_become_text_and_cost_neither_row_nor_table(tmp_p
     assert len(rollouts(tmp_path)) == 1
 
 
-FIRST = """
-import os, signal, wandb
-run = wandb.init(project="p", id="r1", resume="allow", config={"lr": 0.1, "deep": {"a": 1}, "api_key": "sk-1234567890"})
-assert not run.resumed and not dict(run.summary) and run.step == 0
-run.config["seed"] = 3
-run.define_metric("acc", summary="max")
-for number in (5, 4):
-    run.log({"loss": number, "acc": number})
-run.summary["best"] = 0.75
-"""
-SECOND = """
-import wandb
-run = wandb.init(project="p", id="r1", resume=MODE, config={"lr": 0.2})
-config, summary = dict(run.config), run.summary
-assert run.resumed and run.step == 2, (run.resumed, run.step)
-assert config == {"lr": 0.2, "deep": {"a": 1}, "seed": 3}, config
-assert (summary["loss"], summary["acc"]["max"], summary.get("best")) == (4, 5, 0.75), summary
-run.log({"loss": 3})
-"""
-
-
-@pytest.mark.parametrize(
-    ("mode", "package"), [("'must'", "import wandb\n"), ("'allow'", "import otel_bridge.compat.wandb as wandb\n")]
-)
-def test_the_program_of_a_resumed_run_reads_config_summary_and_step_of_before(
-    tmp_path: Path, mode: str, package: str
-) -> None:
-    captured(tmp_path, FIRST.replace("import os, signal, wandb\n", package))
-    captured(tmp_path, SECOND.replace("import wandb\n", package).replace("MODE", mode))
-
-    assert captured_points(tmp_path)["loss"] == [(0, 5), (1, 4), (2, 3)]
-    assert "sk-1234567890" not in (only_folder(runs(tmp_path)).path / "captured.json").read_text()
-
-
-def test_after_a_kill_the_config_of_a_resumed_run_is_there(tmp_path: Path) -> None:
-    captured(tmp_path, FIRST + "os.kill(os.getpid(), signal.SIGKILL)\n", code_of_exit=137)
-    code = """
-    import wandb
-    run = wandb.init(project="p", id="r1", resume="must")
-    assert run.config["lr"] == 0.1 and run.step == 2, (dict(run.config), run.step)
-    """
-
-    captured(tmp_path, code)
-
-
-def test_without_resume_a_run_of_the_same_id_begins_with_its_own_config(tmp_path: Path) -> None:
-    code = """
-    import wandb
-    for number in range(2):
-        with wandb.init(project="p", id="r1", config={f"k{number}": 1}) as run:
-            assert dict(run.config) == {f"k{number}": 1} and not dict(run.summary) and not run.resumed
-            run.log({"a": 1})
-    """
-
-    captured(tmp_path, code)
-
-
-def test_files_in_the_folder_of_the_run_are_counted_and_its_path_alone_is_not(tmp_path: Path) -> None:
-    code = """
-    import os, pathlib, wandb
-    run = wandb.init(project="p", name="e")
-    assert os.path.isdir(run.dir) and wandb.run.dir == run.dir
-    if {writes}:
-        pathlib.Path(run.dir, "model.txt").write_text("x")
-    """
-
-    first = captured(tmp_path, code.replace("{writes}", "False"))
-    second = captured(tmp_path, code.replace("{writes}", "True"))
-
-    assert "run.dir" not in first
-    assert "files in wandb.run.dir" in second
-    assert "model.txt" in second
-
-
 def test_with_the_exporter_none_nothing_is_recorded_and_nothing_is_left(tmp_path: Path) -> None:
     code = "import wandb\nrun = wandb.init(project='p', name='e')\nrun.log({'a': 1})\nprint(run.summary['a'])"
 
@@ -332,35 +226,6 @@ def test_with_the_exporter_none_nothing_is_recorded_and_nothing_is_left(tmp_path
     assert "captured: nothing; the exporters are none" in output
     assert "wandb.log" not in output
     assert {path.name for path in tmp_path.iterdir()} <= {"home", "train.py"}
-
-
-@pytest.mark.parametrize("package", ["import wandb", "import otel_bridge.compat.wandb as wandb"])
-def test_a_new_name_is_what_the_program_reads_and_is_counted(tmp_path: Path, package: str) -> None:
-    code = f"""
-    {package}
-    run = wandb.init(project="p", name="one", tags=["x"])
-    run.name, run.notes, wandb.run.tags = "two", "why", ["a"]
-    run.tags += ("b",)
-    assert (wandb.run.name, run.notes, run.tags) == ("two", "why", ("a", "b")), run.tags
-    """
-
-    output = captured(tmp_path, code)
-
-    assert report_of(runs(tmp_path)).drops == {"not_captured": 4}
-    assert "wandb.run.name =" in output
-
-
-def test_the_settings_of_a_run_are_its_own_and_follow_its_name(tmp_path: Path) -> None:
-    code = """
-    import wandb
-    run = wandb.init(project="p", name="one", group="g", tags=["x"])
-    run.name = "two"
-    shown = run.settings
-    found = (shown.run_id, shown.run_name, shown.project, shown.run_group, shown.run_tags, shown.mode, shown._noop)
-    assert found == (run.id, "two", "p", "g", ("x",), "online", False), found
-    """
-
-    captured(tmp_path, code)
 
 
 def test_an_artifact_that_was_logged_can_be_waited_for(tmp_path: Path) -> None:
@@ -381,25 +246,6 @@ def test_an_artifact_that_was_logged_can_be_waited_for(tmp_path: Path) -> None:
     assert re.search(r"wandb.run.log_artifact +2\b", output)
 
 
-@pytest.mark.parametrize("package", ["import wandb", "import otel_bridge.compat.wandb as wandb"])
-def test_a_forked_and_a_rewound_run_begin_at_the_step_after_the_one_that_they_name(
-    tmp_path: Path, package: str
-) -> None:
-    code = f"""
-    {package}
-    for named in ({{"fork_from": "a?_step=1"}}, {{"resume_from": "a?_step=4"}}):
-        with wandb.init(project="p", **named) as run:
-            run.log({{"x": 1}})
-            print(run.id, run.step)
-    """
-
-    output = captured(tmp_path, code)
-
-    assert sorted(values(folder)["x"] for folder in run_folders(runs(tmp_path))) == [[(2, 1)], [(5, 1)]]
-    assert "a 6\n" in output
-    assert re.search(r"wandb.init\(fork_from=\) +1\b", output)
-
-
 @pytest.mark.parametrize(
     "arguments", ["mode='ofline'", "resume='bogus'", "fork_from='a'", "id='d', resume_from='c?_step=3'"]
 )
@@ -416,21 +262,3 @@ def test_arguments_that_wandb_refuses_are_refused_before_anything_is_recorded(tm
 
     assert output.splitlines()[0] == "ValidationError"
     assert run_folders(runs(tmp_path)) == []
-
-
-def test_the_folder_of_a_run_is_kept_and_named_only_when_it_has_files(tmp_path: Path) -> None:
-    code = """
-    import pathlib, sys, wandb
-    run = wandb.init(project="p", name="e")
-    print(run.dir)
-    if sys.argv[1:]:
-        pathlib.Path(run.dir, "model.txt").write_text("x")
-    """
-    (tmp_path / "tmp").mkdir()
-
-    empty = captured(tmp_path, code, TMPDIR=str(tmp_path / "tmp")).splitlines()[0]
-    full = captured(tmp_path, code.replace("sys.argv[1:]", "True"), TMPDIR=str(tmp_path / "tmp"))
-
-    kept = full.splitlines()[0]
-    assert (Path(empty).exists(), Path(kept, "model.txt").read_text()) == (False, "x")
-    assert f"files in wandb.run.dir are not recorded; they are kept in {kept}\n" in full
