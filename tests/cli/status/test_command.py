@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -12,18 +11,13 @@ import signal
 import sqlite3
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import ANY
 
-import pytest
-from rich.console import Console
-
 from otel_bridge.cli.status.run_state import RunState
-from otel_bridge.cli.status.view import next_commands, show, state_line, warnings
-from otel_bridge.exporter import OTLP
+from otel_bridge.cli.status.view import next_commands
 from otel_bridge.journal.locks import probe
-from otel_bridge.journal.report import ExporterReport, ProcessReport, Report
+from otel_bridge.journal.report import Report
 from support.bridge.gated_tracker import install
 from support.trainers.command_runs import call, environment, only_folder, otel_bridge, program, started, until
 
@@ -249,24 +243,6 @@ def test_without_run_folders_it_says_where_it_looked(tmp_path: Path) -> None:
     )
 
 
-def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
-    report = Report(exporters={"file": ExporterReport(), "trackio": ExporterReport(missed=7)})
-
-    assert warnings(report) == ["trackio was named later: it lacks 7 records that had been deleted by then"]
-
-
-def test_what_was_dropped_is_said_in_words() -> None:
-    report = Report(drops={"none": 50, "trace/other": 2, "text": 0})
-
-    report.drop_keys = {"none": "train_runtime", "trace/other": "\x1b]52;c;aGk=\x07"}
-    assert warnings(report) == [
-        "dropped 50: values that are None [none], first 'train_runtime'",
-        "dropped 2: trace/other, first '\\x1b]52;c;aGk=\\x07'",
-    ]
-    report.drop_keys = {}
-    assert warnings(report) == ["dropped 50: values that are None [none]", "dropped 2: trace/other"]
-
-
 def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
     env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_NEW_RUN="1")
@@ -278,96 +254,6 @@ def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
     runs = [line.split("/")[-1].split(":")[0] for line in done.stdout.splitlines()[:-1]]
     assert (len(runs), runs[0], runs[2], runs[3]) == (5, runs[1], "", runs[4])
     assert runs[0] != runs[3]
-
-
-def test_what_is_forwarded_is_not_counted_in_rows() -> None:
-    console, report = (
-        Console(file=io.StringIO(), width=200),
-        Report(position=9, exporters={"otlp": ExporterReport(written=7)}),
-    )
-
-    show(console, "r1", report)
-
-    assert console.file.getvalue().splitlines()[-1].split() == ["otlp", "idle", "2"]
-
-
-def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_shown() -> None:
-    console = Console(file=io.StringIO(), width=200)
-    less = ExporterReport(degraded=["Tracker 1 shows no rollouts"], left_out={"rollouts: Tracker 1 shows none": 1204})
-
-    show(console, "r1", Report(exporters={"tracker": less}))
-
-    assert console.file.getvalue().splitlines()[-2:] == [
-        "tracker: Tracker 1 shows no rollouts",
-        "tracker left out 1,204 rollouts: Tracker 1 shows none",
-    ]
-
-
-def test_rewards_that_a_tracker_gets_later_are_counted() -> None:
-    console = Console(file=io.StringIO(), width=200)
-    report = Report(exporters={"mlflow": ExporterReport(backlog=1234), "trackio": ExporterReport()})
-
-    show(console, "r1", report)
-
-    assert (
-        console.file.getvalue().splitlines()[-1]
-        == "mlflow: 1,234 rewards wait until all rows and rollouts are delivered"
-    )
-
-
-@pytest.mark.parametrize(
-    ("processes", "said"),
-    [
-        ({}, "running"),
-        ({"a": ProcessReport(alive=True), "b": ProcessReport(alive=False)}, "running"),
-        ({"a": ProcessReport(alive=False)}, "ending (none of its processes runs)"),
-        ({"bridge": ProcessReport(alive=False, bridge=True)}, "ending (none of its processes runs)"),
-    ],
-)
-def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(processes: dict[str, ProcessReport], said: str) -> None:
-    console = Console(file=io.StringIO(), width=200)
-
-    show(console, "r1", Report(project="maths", name="ppo", processes=processes), live=True)
-
-    assert console.file.getvalue().splitlines()[0] == f"maths/ppo (r1) {said}"
-
-
-def test_a_run_that_is_over_and_not_yet_delivered_is_not_said_to_run() -> None:
-    console = Console(file=io.StringIO(), width=200)
-    gone = {"a": ProcessReport(alive=False)}
-
-    show(console, "r1", Report(project="maths", name="ppo", status="failed", processes=gone), live=True)
-
-    assert console.file.getvalue().splitlines()[0] == "maths/ppo (r1) failed, delivering"
-
-
-def test_a_run_that_has_not_ended_and_has_no_bridge_names_the_command_that_delivers_it() -> None:
-    report = Report(1, "p", "n", status="running", exporters={OTLP: ExporterReport()})
-    gave_up = RunState("r", "/runs/r", report=report)
-    ended = replace(gave_up, report=replace(report, ended=True))
-
-    shown = [next_commands(state, here=True) for state in (gave_up, replace(gave_up, bridge_alive=True), ended)]
-
-    assert shown == [["  otel-bridge drain /runs/r"], [], []]
-
-
-def test_an_ended_run_without_an_exporter_is_shown_with_what_waits_and_the_command_that_delivers_it() -> None:
-    report = Report(1, "p", "n", status="finished", ended=True, position=3)
-    console = Console(file=io.StringIO(), width=200)
-
-    show(console, "r", report)
-
-    commands = [
-        next_commands(RunState("r", "/my runs/r", report=one), here=True) for one in (report, Report(ended=True))
-    ]
-    assert "no exporter is chosen, and 3 records wait for one" in console.file.getvalue().splitlines()
-    assert commands == [["  otel-bridge drain --exporters trackio '/my runs/r'"], []]
-    assert state_line(RunState("r", "/r", report=report), here=True) == "p/n (r) finished ; no exporter, 3 waiting"
-    given_up = replace(report, discarded={"file": 3})
-    assert (warnings(given_up), next_commands(RunState("r", "/r", report=given_up), here=True)) == (
-        ["file: 3 records were discarded with --discard"],
-        [],
-    )
 
 
 def test_a_run_without_an_exporter_is_shown_with_a_command_that_names_one(tmp_path: Path) -> None:
