@@ -61,6 +61,19 @@ class ProcessReport:
 
 
 @dataclass(slots=True)
+class RoleReport:
+    """Counts the processes of one role, without launchers, bridges, and processes that were started again.
+
+    Attributes:
+        alive: Processes that have not ended.
+        processes: These, and the processes that have ended.
+    """
+
+    alive: int = 0
+    processes: int = 0
+
+
+@dataclass(slots=True)
 class ExporterReport:
     """Reports the delivery of one exporter.
 
@@ -106,6 +119,8 @@ class Report:
     """Reports the state of a run's bridge at one moment.
 
     Attributes:
+        processes: Processes, launchers and bridges whose segments remain, by instance.
+        roles: Processes of the run by role, those without a role under an empty one.
         generated: Those of ``project`` and ``name`` that were generated, separated by commas.
         position: Last position of the ledger.
         former: Last report of each exporter that is no longer named, so that the run's address there stays known.
@@ -139,6 +154,7 @@ class Report:
     generated: str = ""
     bridge: BridgeReport = field(default_factory=BridgeReport)
     processes: dict[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
+    roles: dict[str, RoleReport] = field(default_factory=dict[str, RoleReport])
     position: int = 0
     exporters: dict[str, ExporterReport] = field(default_factory=dict[str, ExporterReport])
     former: dict[str, ExporterReport] = field(default_factory=dict[str, ExporterReport])
@@ -219,16 +235,17 @@ def sampled_out_lines(report: Report) -> list[str]:
     ]
 
 
-_T = TypeVar("_T", BridgeReport, ProcessReport, ExporterReport, Report)
+_T = TypeVar("_T", BridgeReport, ProcessReport, RoleReport, ExporterReport, Report)
 
 
 def _report(raw: Mapping[str, object]) -> Report:
-    nested = {"bridge", "processes", "exporters", "former"}
+    nested = {"bridge", "processes", "roles", "exporters", "former"}
     report = _filled(Report, {name: value for name, value in raw.items() if name not in nested})
     report.bridge = _filled(BridgeReport, _table(raw.get("bridge", {})))
     report.processes = {
         name: _filled(ProcessReport, _table(value)) for name, value in _table(raw.get("processes", {})).items()
     }
+    report.roles = {name: _filled(RoleReport, _table(value)) for name, value in _table(raw.get("roles", {})).items()}
     report.exporters, report.former = _exporters(raw.get("exporters", {})), _exporters(raw.get("former", {}))
     return report
 

@@ -217,6 +217,10 @@ class Translator:
         """Return ``running``, or the status of the run after its end."""
         return self._lifecycle.status().value if self._lifecycle.ended else "running"
 
+    def processes_by_role(self) -> dict[str, tuple[int, int]]:
+        """Return, by role, how many processes are open, and how many there are; see `RunLifecycle.counts_by_role`."""
+        return self._lifecycle.counts_by_role()
+
     # --- one frame ----------------------------------------------------------------------------------------------------
     def _slow(self, signal: int, frame: DecodedFrame) -> list[Record]:
         try:

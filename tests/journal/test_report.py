@@ -16,6 +16,7 @@ from otel_bridge.journal.report import (
     ExporterReport,
     ProcessReport,
     Report,
+    RoleReport,
     read_report,
     runnable,
     unread_bytes,
@@ -27,6 +28,7 @@ from support.otlp.journal_samples import run_folder
 REPORT = Report(
     time_unix_ns=1_700_000_000_000_000_000,
     bridge=BridgeReport(12, "node1", "boot-1"),
+    roles={"trainer": RoleReport(1, 2)},
     processes={"a1": ProcessReport(2, 500, 1, 30, "trainer", True), "b2": ProcessReport(role=None, alive=False)},
     position=99,
     exporters={

@@ -21,7 +21,15 @@ from otel_bridge.errors import JournalError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.liveness import this_host
-from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report, read_report, write_report
+from otel_bridge.journal.report import (
+    BridgeReport,
+    ExporterReport,
+    ProcessReport,
+    Report,
+    RoleReport,
+    read_report,
+    write_report,
+)
 from otel_bridge.translation.alerts import LAST, RAISED
 from otel_bridge.translation.metrics.media import COUNTED
 from otel_bridge.translation.state import FIRST_KEY
@@ -135,6 +143,7 @@ class ReportWriter:
                 )
                 for source in sources
             },
+            roles={role: RoleReport(*counts) for role, counts in translator.processes_by_role().items()},
             position=position,
             exporters={
                 name: self._exporter(item, destinations.get(ids[name] or 0), run) for name, item in progress.items()

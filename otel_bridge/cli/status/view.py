@@ -258,15 +258,13 @@ def _roles(report: Report, now_ns: int | None) -> Table:
     for column in ("role", "last step", "rows", "processes", *(["last row"] if timed else [])):
         table.add_column(column, justify="left" if column == "role" else "right")
     roles = {axis.removesuffix(f"/{AXIS}") if axis != AXIS else "-": step for axis, step in report.steps.items()}
-    for process in report.processes.values():
-        if process.role:
-            roles.setdefault(process.role, 0)
+    for role in report.roles:
+        if role:
+            roles.setdefault(role, 0)
     for role, step in sorted(roles.items()):
-        processes = (process for process in report.processes.values() if not process.bridge)
-        own = [process for process in processes if (process.role or "-") == role]
-        alive = sum(process.alive for process in own)
+        own = report.roles.get("" if role == "-" else role)
         axis = axis_of(None if role == "-" else role)
-        alive_text = f"{alive} of {len(own)} alive" if own and report.status == "running" else ""
+        alive_text = f"{own.alive} of {own.processes} alive" if own and report.status == "running" else ""
         cells = [role, str(step), str(report.rows_by_axis.get(axis, 0)), alive_text]
         if timed and now_ns is not None:
             time_ns = report.row_times.get(axis)

@@ -279,6 +279,18 @@ class RunLifecycle:
         before = [status for key, (generation, status) in folded.items() if key == "worst" and generation == latest]
         return worst([*(_status(p) for p in others if p.generation == latest), *before, *launchers])
 
+    def counts_by_role(self) -> dict[str, tuple[int, int]]:
+        """Return, by role, how many processes are open, and how many there are; an empty role for those without one.
+
+        A launcher does not count, nor does a process with a successor.
+        """
+        latest, found = _latest_starts(self.processes.values()), dict[str, tuple[int, int]]()
+        for process in self.processes.values():
+            if not process.launcher and not latest[process.restart_key].succeeds(process):
+                alive, processes = found.get(process.role or "", (0, 0))
+                found[process.role or ""] = alive + (process.status is None), processes + 1
+        return found
+
     # --- bounds and state ---------------------------------------------------------------------------------------------
     def over_limit(self, now_unix_ns: int) -> list[Process]:
         """Return the processes to forget: those that ended first, and processes with awaited rows last.

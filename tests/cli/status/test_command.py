@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from unittest.mock import ANY
 
+import pytest
+
 from otel_bridge.cli.status.run_state import RunState
 from otel_bridge.cli.status.view import next_commands
 from otel_bridge.journal.locks import probe
@@ -62,10 +64,10 @@ def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_p
     assert given["held"]["file"] == {"records": 0, "bytes": 0, "unwritten_unix_ns": None}
 
 
-def _shown(folder: Path, wanted: str) -> str | None:
+def _shown(folder: Path, wanted: str, rows: int = 3) -> str | None:
     """Return what status shows once it names *wanted* and the exporter beside it has caught up."""
     done = otel_bridge("status", cwd=folder, env=environment(folder))
-    caught_up = ["file", "idle", "3", "0", "0"] in [line.split()[:5] for line in done.stdout.splitlines()]
+    caught_up = ["file", "idle", str(rows), "0", "0"] in [line.split()[:5] for line in done.stdout.splitlines()]
     return done.stdout if done.returncode == 0 and wanted in done.stdout and caught_up else None
 
 
@@ -254,6 +256,39 @@ def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
     runs = [line.split("/")[-1].split(":")[0] for line in done.stdout.splitlines()[:-1]]
     assert (len(runs), runs[0], runs[2], runs[3]) == (5, runs[1], "", runs[4])
     assert runs[0] != runs[3]
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_process_that_was_killed_is_counted_once_beside_one_that_runs(tmp_path: Path, launched: bool) -> None:
+    worker = """
+    import os, pathlib, signal, sys, time
+    import otel_bridge
+    otel_bridge.init("maths", "ppo").log({"loss": 1.0})
+    if sys.argv[1] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    pathlib.Path("ready").touch()
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    """
+    both = """
+    import pathlib, subprocess, sys, time
+    with subprocess.Popen([sys.executable, "worker.py", "lives"]):
+        while not pathlib.Path("ready").exists():
+            time.sleep(0.01)
+        subprocess.call([sys.executable, "worker.py", "killed"])
+    """
+    program(tmp_path, "worker.py", worker)
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
+    launcher = ["otel-bridge", "run", "--"] if launched else []
+
+    with started([*launcher, "python", program(tmp_path, "both.py", both)], cwd=tmp_path, env=env) as process:
+        shown = until(lambda: _shown(tmp_path, "1 of 2 alive", rows=2), "the killed process")
+        line = otel_bridge("status", "--json", cwd=tmp_path, env=environment(tmp_path))
+        (tmp_path / "go").touch()
+        process.wait(60)
+
+    assert re.search(r"^- +0 +2 +1 of 2 alive +\d+ s ago$", shown, re.MULTILINE)
+    assert json.loads(line.stdout)["report"]["roles"] == {"": {"alive": 1, "processes": 2}}
 
 
 def test_a_run_without_an_exporter_is_shown_with_a_command_that_names_one(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from otel_bridge.cli.status.run_state import RunState
 from otel_bridge.cli.status.view import next_commands, run_table, show, state_line, warnings
 from otel_bridge.exporter import OTLP
-from otel_bridge.journal.report import ExporterReport, ProcessReport, Report
+from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, RoleReport
 
 
 def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
@@ -131,7 +131,9 @@ def test_processes_are_counted_while_the_run_goes_on(status: str, said: str) -> 
         ended=status != "running",
         steps={"trainer/step": 9},
         rows_by_axis={"trainer/step": 10},
-        processes={"i1": ProcessReport(role="trainer", alive=False)},
+        roles={"trainer": RoleReport(alive=0, processes=1)},
+        # Neither a launcher nor the segment of an earlier bridge is a process of the run.
+        processes={"i1": ProcessReport(role="trainer", alive=False), "i2": ProcessReport(), "i3": ProcessReport()},
     )
     console = Console(width=200, record=True, file=io.StringIO())
 
@@ -156,3 +158,13 @@ def test_a_line_has_the_number_of_alerts_and_the_last_one(count: int, line: str)
         console.print(run_table("9f2c", report, live=True, now_unix_ns=now_ns))
 
     assert [one.strip() for one in console.export_text().splitlines() if "alert" in one] == [line]
+
+
+def test_a_role_without_a_row_and_processes_without_a_role_are_counted() -> None:
+    report = Report(steps={"step": 2}, roles={"": RoleReport(1, 2), "explorer": RoleReport(3, 3)})
+    console = Console(width=200, record=True, file=io.StringIO())
+
+    show(console, "9f2c", report)
+
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert ["- 2 0 1 of 2 alive" in lines, "explorer 0 0 3 of 3 alive" in lines] == [True, True]

@@ -179,3 +179,21 @@ def test_an_owner_that_was_forgotten_goes_before_one_that_started_earlier() -> N
     bench.logs(judge, end("finished", 1))
 
     assert statuses(bench.records) == [FAILED]
+
+
+def test_each_process_is_counted_once_in_its_role() -> None:
+    bench = Bench()
+    first, again = started("i1", 0), started("i2", 20)
+    launcher = replace(source("i9", None, "launcher"), start=first.start)
+    bench.open(launcher, first, started("i3", 0, "explorer"), started("i4", 0, "explorer"), started("i5", 0, None))
+
+    killed(bench, first, at_s=10)
+    counts = [bench.translator.processes_by_role()]
+    bench.open(again)
+    bench.logs(started("i4", 0, "explorer"), end("failed", 1, time_ns=T0 + 30 * S))
+    counts.append(bench.translator.processes_by_role())
+
+    assert counts == [
+        {"trainer": (0, 1), "explorer": (2, 2), "": (1, 1)},
+        {"trainer": (1, 1), "explorer": (1, 2), "": (1, 1)},
+    ]
