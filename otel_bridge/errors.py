@@ -59,7 +59,7 @@ class JournalFullError(JournalError):
 
 
 class FormatVersionError(JournalError):
-    """Raised when a newer version wrote a file, in a format that this version cannot read."""
+    """Raised when this version cannot read a file or folder: a newer one wrote it, or it holds another run."""
 
 
 class LedgerDamagedError(JournalError):

@@ -29,6 +29,7 @@ from otel_bridge.journal.files import create_regular, read_regular
 from otel_bridge.journal.locks import RecordLock, content
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.segment import SUFFIX, SegmentFile, parsed_segment_name, segment_name
+from otel_bridge.text.printable import printable
 
 __all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
 
@@ -163,11 +164,18 @@ class RunFolder:
                 raise JournalError(f"{why}; see OTEL_BRIDGE_DIR")
 
     def check_format(self) -> None:
-        """Raise `FormatVersionError` when a newer version created the folder."""
-        version = _facts_of(self.path).get("format")
+        """Raise `FormatVersionError` when a newer version created the folder, or when it holds another run."""
+        facts = _facts_of(self.path)
+        version, run_id = facts.get("format"), facts.get("run_id")
         if isinstance(version, int) and version > FORMAT:
             raise FormatVersionError(
                 f"{self.path} has format {version}, this version knows up to {FORMAT}; upgrade otel-bridge"
+            )
+        if isinstance(run_id, str) and run_id != _utf8(self.run_id):
+            # A renamed or copied folder: its records name their run, and would be dropped as those of another one.
+            raise FormatVersionError(
+                f"{self.path} holds the run {printable(run_id)}; give the folder the name {_folder_name(run_id)}, in a"
+                " directory without another folder of that run"
             )
 
     def exists(self) -> bool:

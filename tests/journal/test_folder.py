@@ -99,6 +99,19 @@ def test_segments_are_listed_by_process_and_number_and_nothing_else_is(tmp_path:
     assert RunFolder(tmp_path, "none").segments() == []
 
 
+@pytest.mark.parametrize("run_id", ["run-1", "a/b", "x" * 300])
+def test_a_folder_under_the_name_of_another_run_is_refused_and_its_own_name_is_said(
+    tmp_path: Path, run_id: str
+) -> None:
+    folder = RunFolder(tmp_path / "runs", run_id)
+    folder.create()
+    folder.check_format()
+    moved = RunFolder.at(folder.path.rename(folder.base / "backup"))
+
+    with pytest.raises(FormatVersionError, match=f"holds the run .*give the folder the name {folder.path.name}"):
+        moved.check_format()
+
+
 def test_a_folder_made_by_a_newer_version_is_refused_at_once(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     folder.format_path.write_text('{"format": 2, "run_id": "r1"}')

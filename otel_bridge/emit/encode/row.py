@@ -39,6 +39,8 @@ _MAX_TEMPLATE_KEYS: Final = 512
 _AXIS_VALUE: Final = f"{AXIS}_value"
 """Key of a value that has the name of its role's axis; the same row may hold another value of that key."""
 _SEEN_BEFORE_TEMPLATE: Final = 3
+_UNKNOWN: Final = 1 << 64
+"""No number has these bits above its lowest seven."""
 _MAX_CANDIDATES: Final = 256
 _MAX_ROLES: Final = 64
 # Memory of a template and a cached key beside their text: a Struct keeps 32 bytes per code, a dict 100 per entry.
@@ -62,9 +64,9 @@ class _IntAttribute:
 
     def __init__(self, key: str) -> None:
         self._named = text(1, key)
-        self.high = 0
-        self.rest = b""
-        self.firsts = self._with_all_firsts()
+        self.high: int = 0
+        self.rest: bytes = b""
+        self.firsts = self._with_all_firsts(0)
 
     def encode(self, number: int) -> bytes:
         """Encode the attribute as field 7 of a point; *number* is masked to 64 bits."""
@@ -76,16 +78,17 @@ class _IntAttribute:
         """Prepare for numbers whose bits above the lowest seven are *high*."""
         masked = high & MASK_64 >> 7
         rest = varint(masked) if masked else b""
-        as_before = len(rest) == len(self.rest)
-        self.high, self.rest = high, rest
-        if not as_before:
-            self.firsts = self._with_all_firsts()
+        self.high = _UNKNOWN  # a signal handler may raise between two stores: then the next number turns again
+        if len(rest) != len(self.rest):
+            self.firsts = self._with_all_firsts(len(rest))
+        self.rest = rest
+        self.high = high
 
-    def _with_all_firsts(self) -> tuple[bytes, ...]:
-        size = 1 + len(self.rest)
+    def _with_all_firsts(self, rest_bytes: int) -> tuple[bytes, ...]:
+        size = 1 + rest_bytes
         value = message(2, b"\x18" + bytes(size))[:-size]
         head = b"".join((b"\x3a", varint(len(self._named) + len(value) + size), self._named, value))
-        more = 128 if self.rest else 0
+        more = 128 if rest_bytes else 0
         return tuple(head + bytes((first | more,)) for first in range(128))
 
 
@@ -142,6 +145,7 @@ class _Template:
     def turn(self, suffix_bytes: int, seq_bytes: int) -> None:
         """Set `pack` and `arguments` for these lengths."""
         sizes = suffix_bytes, seq_bytes
+        self.suffix_bytes = self.seq_bytes = -1  # as in `_IntAttribute.turn`
         self.pack, self.arguments = self.variants.get(sizes) or self._compile(*sizes)
         self.suffix_bytes, self.seq_bytes = sizes
 

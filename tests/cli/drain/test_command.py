@@ -358,3 +358,24 @@ def test_what_waits_for_a_tracker_that_hangs_is_said_when_a_signal_ends_the_drai
 
     assert drain.returncode == 1
     assert f"{only_folder(base).path}: not everything is delivered: 1 record waits for gated, which hangs\n" in said
+
+
+def test_a_renamed_folder_keeps_its_records_until_it_has_its_name_again(tmp_path: Path) -> None:
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
+    source = """
+    import otel_bridge
+    with otel_bridge.init("maths", "ppo") as run:
+        run.log({"loss": 1.0})
+    """
+    call(["python", program(tmp_path, "train.py", source)], cwd=tmp_path, env={**env, "OTEL_BRIDGE_OFFLINE": "1"})
+    folder = only_folder(tmp_path / ".otel-bridge")
+    renamed = folder.path.rename(folder.base / "backup")
+
+    refused = otel_bridge("drain", cwd=tmp_path, env=env)
+    kept = len(list(renamed.glob("segments/*.seg")))
+    renamed.rename(folder.path)
+    done = otel_bridge("drain", cwd=tmp_path, env=env)
+
+    assert (refused.returncode, kept) == (1, 1)
+    assert f"holds the run {folder.run_id}; give the folder the name {folder.path.name}" in refused.stdout
+    assert (done.returncode, report_of(tmp_path / ".otel-bridge").exporters["file"].rows) == (0, 1), done.stdout

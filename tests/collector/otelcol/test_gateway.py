@@ -92,7 +92,9 @@ def test_the_archive_brings_another_bridge_to_the_same_records(tmp_path: Path, j
             until(lambda: ended(tmp_path / "other"))
 
     assert held(tmp_path / "other") == {run_id_of("site", "ppo"): list(range(logged["ppo", "trainer"]))}
-    assert records(tmp_path / "other") == records(tmp_path / "bridge-0")
+    # The pipelines of a Collector are independent: a config, which is a log record, may arrive behind rows.
+    found, wanted = (sorted(map(repr, records(tmp_path / where))) for where in ("other", "bridge-0"))
+    assert found == wanted
 
 
 def test_a_companys_own_collector_keeps_its_prometheus_and_feeds_the_bridge(tmp_path: Path, jobs: Jobs) -> None:
