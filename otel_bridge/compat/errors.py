@@ -17,6 +17,10 @@ class UsageError(Error):
     """Raised by W&B for a call that cannot be used."""
 
 
+class ArgumentError(UsageError, ConfigError, ValueError):
+    """Raised for an argument of ``init()`` that W&B refuses: by a ``UsageError``, or by pydantic's ``ValueError``."""
+
+
 class WandbUnsupportedError(UsageError):
     """Raised by W&B for a feature that its server lacks; never here."""
 

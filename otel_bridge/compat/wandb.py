@@ -26,6 +26,7 @@ from otel_bridge.capture.wandb.values.summary import RecordedSummary
 from otel_bridge.compat import errors
 from otel_bridge.compat.config import WandbConfig, config_of_arguments
 from otel_bridge.compat.errors import CommError, Error, UsageError, WandbConfigError, termerror, termlog, termwarn
+from otel_bridge.compat.init_arguments import check_arguments, chosen_mode
 from otel_bridge.compat.objects import (
     WandbAudio,
     WandbChart,
@@ -52,7 +53,6 @@ __all__ = [
 _OF_RUN: Final = frozenset({"log", "alert", "define_metric", "log_artifact", "use_artifact", *NEUTRAL})
 """Functions of the module that act on its current run."""
 _OF_INIT: Final = frozenset({"name", "notes", "tags"})
-_MODES: Final = (None, "online", "offline", "shared", "disabled", "dryrun", "run")
 _ONLY_REAL: Final = frozenset({"Api", "agent", "controller", "launch", "sweep", "plot", "apis"})
 
 
@@ -255,20 +255,25 @@ def init(  # noqa: PLR0917  # the order of W&B's arguments
         tags: Tags.
         config: Hyperparameters: a mapping, a namespace or the path of a YAML file.
         others: ``config_include_keys``, ``config_exclude_keys``, ``group``, ``job_type``, ``mode``, ``reinit``,
-            ``resume``, ``settings``, ``sync_tensorboard``; any other argument has no effect.
+            ``resume``, ``resume_from``, ``fork_from``, ``settings``, ``sync_tensorboard``; W&B's other arguments have
+            no effect.
+
+    Raises:
+        ArgumentError: W&B refuses an argument.
+        TypeError: W&B has no such argument.
     """
     del dir
     given = {"entity": entity, "project": project, "id": id, "name": name, "notes": notes, "tags": tags, **others}
+    given.setdefault("sync_tensorboard", others.get("tensorboard"))  # its older name
     asked = WandbArguments(given)
-    if asked["mode"] not in _MODES:
-        raise UsageError(f"init(mode={asked['mode']!r}): expected one of {', '.join(map(repr, filter(None, _MODES)))}")
+    check_arguments(asked, others)
     parsed = config_of_arguments(config, others.get("config_include_keys"), others.get("config_exclude_keys"))
     current = _shown()["run"]
     if current is not None and not asked.beside:
         if goes_on(current._recording, current._facts, asked):
             return cast("CompatRun", current)
         current.finish()
-    disabled = (asked["mode"] or os.environ.get("WANDB_MODE")) == "disabled"
+    disabled = chosen_mode(asked) == "disabled"
     recorded = nothing_recorded(environment(), Path()) if disabled else begin(asked)
     earlier = earlier_run(recorded) if asked.resumes else None
     recording, given = recording_of(recorded, asked, earlier), parsed

@@ -105,10 +105,63 @@ def test_the_config_keeps_plain_values_and_refuses_a_change_by_accident() -> Non
     }  # fmt: skip
 
 
-def test_a_mode_that_wandb_does_not_know_is_refused() -> None:
-    with pytest.raises(compat.UsageError, match="init\\(mode='ofline'\\): expected one of 'online', 'offline'"):
-        compat.init(project="p", mode="ofline")
+MOMENT = "k2v9x0ab?_step=1"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"mode": "ofline"},
+        "init(mode='ofline'): expected one of 'online', 'offline', 'shared', 'disabled', 'dryrun', 'run'",
+    ),
+    ({"resume": "alow"}, "init(resume='alow'): expected one of 'allow', 'must', 'never', 'auto', or True or False"),
+    ({"resume": ""}, "init(resume=''): expected one of 'allow'"),
+    (
+        {"reinit": "new"},
+        "init(reinit='new'): expected one of 'default', 'return_previous', 'finish_previous', 'create_",
+    ),
+    ({"fork_from": "k2v9x0ab"}, "init(fork_from='k2v9x0ab'): expected '<run id>?_step=<number>', such as"),
+    ({"resume_from": "k2v9x0ab?loss=1"}, "init(resume_from='k2v9x0ab?loss=1'): expected '<run id>?_step=<number>'"),
+    ({"fork_from": MOMENT, "id": "k2v9x0ab"}, "expected another id, or resume_from= with it, not id='k2v9x0ab'"),
+    ({"resume_from": MOMENT, "id": "b"}, "expected the id 'k2v9x0ab', or none with it, not id='b'"),
+    ({"fork_from": MOMENT, "resume": "allow"}, "init(fork_from=, resume=): these are mutually exclusive"),
+    ({"fork_from": MOMENT, "resume_from": MOMENT}, "init(fork_from=, resume_from=): these are mutually exclusive"),
+    ({"id": ""}, "init(id=''): expected a text without spaces around it"),
+    ({"id": "a/b"}, "init(id='a/b'): expected a text without spaces around it and without any of : ; , # ? / '"),
+    ({"id": 5}, "init(id=5): expected a text; correct it here"),
+    ({"name": 5}, "init(name=5): expected a text; correct it here"),
+    ({"project": "a/b"}, "init(project='a/b'): expected at most 128 characters and none of / \\ # ? % :"),
+    ({"tags": ["x" * 65]}, "expected tags of 1 to 64 characters"),
+    ({"sync_tensorboard": "perhaps"}, "init(sync_tensorboard='perhaps'): expected True or False"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
+def test_an_argument_that_wandb_refuses_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(compat.UsageError, match=re.escape(message)) as caught:
+        compat.init(**{"project": "p", **arguments})
+
+    assert isinstance(caught.value, ValueError)
     assert compat.run is None
+
+
+@pytest.mark.parametrize("arguments", [arguments for arguments, _ in REFUSED])
+def test_wandb_refuses_it_too(arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+    with pytest.raises((ValueError, wandb.errors.UsageError)):
+        wandb.init(**{"project": "p", **arguments})
+
+
+def test_variables_and_settings_are_checked_like_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(compat.UsageError, match="resume='alow'"):
+        compat.init(project="p", settings=compat.Settings(resume="alow"))
+    with pytest.raises(TypeError, match=re.escape("init() got an unexpected keyword argument 'projct'")):
+        compat.init(projct="p")
+    for name, value in {"MODE": "ofline", "RESUME": "alow", "FORK_FROM": "a", "RUN_ID": "a/b", "REINIT": "x"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+        with pytest.raises(compat.UsageError, match=re.escape(repr(value))):
+            compat.init(project="p")
+        monkeypatch.delenv(f"WANDB_{name}")
 
 
 def test_messages_are_printed_as_wandb_prints_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ _OF_SETTINGS: Final = {
 _OF_ENVIRONMENT: Final = {
     "project": "WANDB_PROJECT", "name": "WANDB_NAME", "id": "WANDB_RUN_ID", "group": "WANDB_RUN_GROUP",
     "job_type": "WANDB_JOB_TYPE", "entity": "WANDB_ENTITY", "resume": "WANDB_RESUME", "notes": "WANDB_NOTES",
-    "tags": "WANDB_TAGS",
+    "tags": "WANDB_TAGS", "reinit": "WANDB_REINIT", "fork_from": "WANDB_FORK_FROM", "resume_from": "WANDB_RESUME_FROM",
 }  # fmt: skip
 _CHOSEN: Final = {"project": (PROJECT, GENERATED_PROJECT), "name": (RUN_NAME, GENERATED_NAME), "id": (RUN_ID, None)}
 """Variables of otel-bridge that win over W&B's, unless a launcher or an earlier run of the process generated them."""
@@ -37,6 +37,8 @@ _VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOMENTS: Final = ("fork_from", "resume_from")
 _MOMENT: Final = re.compile(r"(.+)\?_step=(\d+(?:\.\d+)?)")
 _MAX_NAME: Final = 256
+_FINISHES: Final = frozenset({"finish_previous", "1", "on", "t", "true", "y", "yes"})
+"""Values of *reinit* that end the run before; the last six are how W&B reads ``True``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class WandbArguments:
     def first_step(self) -> int | None:
         """Return the step at which a forked or rewound run begins; ``None`` for every other run."""
         for name in _MOMENTS:
-            moment = _moment(self[name])
+            moment = run_moment(self[name])
             if moment is not None:
                 return moment[1] + 1
         return None
@@ -98,7 +100,7 @@ class WandbArguments:
         given = self._arguments.get(name)
         if given is None:
             given = _explicit(self._settings, _OF_SETTINGS[name])
-        if given is None and name == "id" and (moment := _moment(self["resume_from"])) is not None:
+        if given is None and name == "id" and (moment := run_moment(self["resume_from"])) is not None:
             given = moment[0]
         if given is None and not _is_chosen(name):
             given = os.environ.get(_OF_ENVIRONMENT.get(name, "")) or None
@@ -127,11 +129,9 @@ def _explicit(settings: Any, field: str) -> Any:
     return found if field in getattr(settings, "model_fields_set", ()) else None
 
 
-def _moment(given: Any) -> tuple[str, int] | None:
+def run_moment(given: Any) -> tuple[str, int] | None:
     """Return run and step of ``"<run>?_step=<step>"`` or W&B's object for it; ``None`` when it is neither."""
-    if given is None:
-        return None
-    text = given if isinstance(given, str) else f"{given.run}?_step={given.value}"
+    text = given if isinstance(given, str) else f"{getattr(given, 'run', '')}?_step={getattr(given, 'value', '')}"
     found = _MOMENT.fullmatch(text)
     return None if found is None else (found[1], int(float(found[2])))
 
@@ -218,5 +218,5 @@ def goes_on(current: WandbRecording, facts: RunFacts, asked: WandbArguments) -> 
     if recorder is not None and recorder.forked:
         named = ((asked["name"], facts.name), (asked["id"], facts.id), (asked["project"], facts.project))
         return all(given in {None, known} for given, known in named)
-    ends = reinit in (True, "finish_previous") or (reinit in (None, "default") and hasattr(sys, "ps1"))
+    ends = str(reinit).lower() in _FINISHES or (reinit in (None, "default") and hasattr(sys, "ps1"))
     return not ends
