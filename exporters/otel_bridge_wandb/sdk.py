@@ -42,6 +42,7 @@ _IDENTITY: Final = (
 )  # fmt: skip
 """Variables that would name a run. A bridge uses its records for that, never its own environment."""
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+_MAX_TAG_CHARS: Final = 64
 _THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
 _DEFAULT_HOSTS: Final = ("api.wandb.ai", "api.forge.coreweave.com")
 
@@ -116,7 +117,6 @@ def init(
     # Offline nobody knows whether the server has the run. A name that is only the id would replace, with `wandb sync`,
     # the name that the offline directory of another process gives.
     name = None if run.name_generated and (known or (settings.offline and run.name == run.id)) else run.name
-    tags = run.tags or tuple(tag.strip() for tag in identity.get(semconv.WANDB_TAGS, "").split(",") if tag.strip())
     values: dict[str, object] = {
         **_QUIET,
         "mode": "offline" if settings.offline else "online" if settings.sharing is None else "shared",
@@ -128,7 +128,7 @@ def init(
         "run_id": run_id_of(run, settings),
         "run_name": name or None,
         "run_group": group_of(run, settings),
-        "run_tags": tags or None,
+        "run_tags": _tags_of(run) or None,
         "run_notes": run.notes or identity.get(semconv.WANDB_NOTES),
         "run_job_type": run.job_type or identity.get(semconv.WANDB_JOB_TYPE),
         "sweep_id": sweep_of(run),
@@ -150,6 +150,13 @@ def init(
             if why := refusal_of(exc, settings.root(run), run_id_of(run, settings)):
                 raise RuntimeError(why) from exc
             raise
+
+
+def _tags_of(run: RunInfo) -> tuple[str, ...]:
+    """Return the tags as W&B takes them: 1 to 64 characters, each once; another one would keep the run from opening."""
+    given = run.tags or run.identity.get(semconv.WANDB_TAGS, "").split(",")
+    cut = (tag.strip()[:_MAX_TAG_CHARS] for tag in given)
+    return tuple(dict.fromkeys(tag for tag in cut if tag))
 
 
 def _shared(run: RunInfo, settings: WandbSettings) -> Mapping[str, object]:

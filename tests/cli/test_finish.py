@@ -96,3 +96,15 @@ def test_a_run_that_is_not_here_is_said_with_those_that_are(tmp_path: Path) -> N
     done = otel_bridge("finish", "ppo", cwd=tmp_path, env=environment(tmp_path))
 
     assert (done.returncode, "no run folder here" in done.stderr) == (1, True)
+
+
+def test_an_empty_run_is_refused_and_ends_no_run(tmp_path: Path) -> None:
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
+    with started(["python", program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env) as process:
+        until(lambda: rows_read(tmp_path) == 1, "the row")
+
+        done = otel_bridge("finish", "", cwd=tmp_path, env=env)
+
+        assert (done.returncode, "RUN is empty" in done.stderr) == (2, True)
+        assert report_of(tmp_path / ".otel-bridge").status == "running"
+        process.kill()

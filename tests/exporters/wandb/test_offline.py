@@ -27,7 +27,7 @@ OFFLINE = {"WANDB_MODE": "offline"}
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
-    run = run_info(tmp_path, tags=("a", "b"), group="g", notes="n", job_type="j", entity="e")
+    run = run_info(tmp_path, tags=("a", "b", "", "x" * 99, "a"), group="g", notes="n", job_type="j", entity="e")
     run.folder.mkdir()
     return run
 
@@ -58,7 +58,7 @@ def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(run: RunI
         "trainer/loss": ("trainer/step", False),
     }
     assert (held.run_id, held.project, held.name, held.entity) == (run.id, run.project, run.name, "e")
-    assert (held.group, held.job_type, held.notes, held.tags) == ("g", "j", "n", ("a", "b"))
+    assert (held.group, held.job_type, held.notes, held.tags) == ("g", "j", "n", ("a", "b", "x" * 64))
     assert (held.config, held.exit_code, held.torn) == ({"trainer": {"lr": 0.1}}, 255, False)
     assert exporter.read_back is not None
     assert exporter.read_back(run, settings) == TrackerCounts(numbers=2, rollouts=0)
