@@ -15,6 +15,7 @@ from otel_bridge.adapters.parts.calling_object import calling_object
 from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, checked_arguments, guarded
+from otel_bridge.capture.hook import captured
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,8 +102,10 @@ class OtelBridgeTracker(GeneralTracker):
 
     def _captured(self) -> CapturedReports:
         """Return what is captured of the trackers that get the same call: none when the user's code calls this one."""
+        if not captured():  # the search of the calling frames would be a cost of each row
+            return CapturedReports("Accelerate", ())
         accelerator = calling_object(lambda one: any(other is self for other in getattr(one, "trackers", ())))
-        return CapturedReports("accelerate", [one.name for one in getattr(accelerator, "trackers", ())])
+        return CapturedReports("Accelerate", [one.name for one in getattr(accelerator, "trackers", ())])
 
 
 def _not_in_tensorboard(values: Mapping[str, Any]) -> dict[str, Any]:

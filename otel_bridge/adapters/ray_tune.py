@@ -160,9 +160,10 @@ class OtelBridgeLoggerCallback(LoggerCallback):
             from otel_bridge.capture.tensorboard import leave_out  # noqa: PLC0415
 
             leave_out(folder)
-        callbacks = calling_object(lambda one: isinstance(getattr(one, "_callbacks", None), list))
-        if "wandb" in names and trackers_of(getattr(callbacks, "_callbacks", ()), _TRACKERS):
-            notify_once(_TWO_RUNS)
+        if "wandb" in names:
+            callbacks = calling_object(lambda one: isinstance(getattr(one, "_callbacks", None), list))
+            if trackers_of(getattr(callbacks, "_callbacks", ()), _TRACKERS):
+                notify_once(_TWO_RUNS)
 
     def _end(self, trial_id: str, status: EndStatus) -> None:
         ended = self._open.pop(str(trial_id), None)

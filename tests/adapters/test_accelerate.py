@@ -43,6 +43,32 @@ def test_the_registered_name_records_too_and_an_exception_makes_the_end_failed(t
     assert report_of(runs(tmp_path)).name == "two"
 
 
+def test_without_a_capture_no_object_of_the_calling_code_is_looked_at(tmp_path: Path) -> None:
+    code = """
+    from otel_bridge.adapters.accelerate import OtelBridgeTracker
+
+    class Trainer:
+        looked = 0
+
+        @property
+        def trackers(self):
+            type(self).looked += 1
+
+        def train(self):
+            tracker = OtelBridgeTracker("grpo", name="one")
+            tracker.log({"loss": 0.5}, step=0)
+            tracker.finish()
+
+    Trainer().train()
+    print("looked", Trainer.looked)
+    """
+
+    done = run_program(tmp_path, code)
+
+    assert "looked 0" in done.stdout
+    assert rows_of(recorded(tmp_path), "loss") == [(0, 0.5)]
+
+
 BESIDE = """
 import sys
 import numpy

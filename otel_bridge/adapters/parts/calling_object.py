@@ -19,7 +19,7 @@ def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
     contain, nor in a function without ``self``, such as the user's ``main()``, where a later ``del`` must free a model.
 
     Args:
-        is_wanted: Returns whether an object is the wanted one.
+        is_wanted: Returns whether an object is the wanted one; one on which it raises is not.
     """
     own = inspect.currentframe()
     frame = None if own is None else own.f_back
@@ -29,12 +29,19 @@ def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
                 return None
             if frame.f_code.co_varnames[:1] == ("self",):
                 found = frame.f_locals.get("self")
-                if is_wanted(found):
+                if _holds(is_wanted, found):
                     return found
             frame = frame.f_back
         return None
     finally:
         del own, frame
+
+
+def _holds(is_wanted: Callable[[Any], bool], found: Any) -> bool:
+    try:
+        return is_wanted(found)
+    except Exception:  # noqa: BLE001  # an attribute of a user's own object, which has the name of a framework's
+        return False
 
 
 def calling_module(own: object) -> str:
