@@ -9,13 +9,13 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
-from otel_bridge.capture.wandb.arguments import WandbArguments, run_moment
+from otel_bridge.capture.wandb.arguments import TRUE, WandbArguments, run_moment
 from otel_bridge.compat.errors import ArgumentError
 
 _MODES: Final = ("online", "offline", "shared", "disabled", "dryrun", "run")
 _RESUMES: Final = ("allow", "must", "never", "auto")
 _REINITS: Final = ("default", "return_previous", "finish_previous", "create_new")
-_BOOLS: Final = frozenset({"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"})
+_BOOLS: Final = TRUE | {"0", "off", "f", "false", "n", "no"}
 """Texts that W&B reads as ``True`` or ``False``, in any case."""
 _TEXTS: Final = ("entity", "project", "id", "name", "notes", "group", "job_type")
 _BRANCHING: Final = ("fork_from", "resume", "resume_from")

@@ -37,8 +37,10 @@ _VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOMENTS: Final = ("fork_from", "resume_from")
 _MOMENT: Final = re.compile(r"(.+)\?_step=(\d+(?:\.\d+)?)")
 _MAX_NAME: Final = 256
-_FINISHES: Final = frozenset({"finish_previous", "1", "on", "t", "true", "y", "yes"})
-"""Values of *reinit* that end the run before; the last six are how W&B reads ``True``."""
+TRUE: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
+"""Texts that W&B reads as ``True``, in any case."""
+_FINISHES: Final = TRUE | {"finish_previous"}
+"""Values of *reinit* that end the run before."""
 
 
 @dataclass(frozen=True, slots=True)
