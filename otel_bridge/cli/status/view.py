@@ -229,9 +229,9 @@ def _status(report: Report, *, live: bool) -> Text:
     if report.ended:
         return Text(report.status, style="green" if report.status == "finished" else "red")
     if live:
-        # A process that crashed may be restarted; until then its run is neither running nor over.
         if report.status != "running":
             return Text(f"{report.status}, delivering", style="cyan")
+        # A process that crashed may be restarted; until then its run is neither running nor over.
         alive = any(process.alive for process in report.processes.values())
         return Text("running" if alive or not report.processes else "ending (none of its processes runs)", style="cyan")
     since_s = max(time.time() - report.time_unix_ns / 1e9, 0)
