@@ -76,7 +76,7 @@ class OtelBridgeTracker(GeneralTracker):
     @on_main_process
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Record hyperparameters, unless the capture of another tracker records them."""
-        if not self._captured().records_objects(self._recording.begin()):
+        if not self._captured().records_tables_and_config(self._recording.begin()):
             self._recording.log_config(values)
 
     @on_main_process

@@ -100,7 +100,7 @@ class LightningLogger:
         """Record hyperparameters: a mapping or a namespace. Further arguments, meant for other loggers, are ignored."""
         if _is_rank_zero() and params:
             run, captured = self._begin()
-            if not (captured.records_objects(run) and self._is_called_by_lightning()):
+            if not (captured.records_tables_and_config(run) and self._is_called_by_lightning()):
                 self._recording.log_config(params)
 
     def save(self) -> None:

@@ -219,7 +219,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         rollouts = self._completions.setdefault(trainer, CompletionReader()).new(trainer, step, split)
         if not rollouts or (recording := self._begin(args, state, None)) is None:
             return
-        if getattr(args, "log_completions", False) and self._captured().records_objects(recording.begin()):
+        if getattr(args, "log_completions", False) and self._captured().records_tables_and_config(recording.begin()):
             return  # TRL gives the tracker a table of them
         recording.log_rollouts(rollouts, step=step, split=split)
 

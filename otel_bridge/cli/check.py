@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from otel_bridge.cli.terminal import Terminal
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
 from otel_bridge.errors import OtelBridgeError
-from otel_bridge.exporter import RunInfo
+from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts
 from otel_bridge.journal.folder import RunFolder, base_dir
 from otel_bridge.journal.report import ExporterReport, Report, read_report
 
@@ -25,6 +25,8 @@ _OF_A_JOB: Final = (
     "MLFLOW_EXPERIMENT_NAME", "TRACKIO_PROJECT", "OTEL_BRIDGE_RUN_ID", "OTEL_RESOURCE_ATTRIBUTES",
 )  # fmt: skip
 """Variables that name a job's own run. They are removed, so that the test run is not written into that run."""
+_READ_BACK: Final = "the row and the rollout were read back"
+_SENT: Final = "the row and the rollout were sent; this exporter cannot read them back, so look at them there"
 _NOTHING_CHOSEN: Final = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"
 
 
@@ -53,7 +55,7 @@ def send(console: Terminal, env: Mapping[str, str]) -> list[str]:
     wrong: list[str] = []
     for chosen, state in report.exporters.items():
         problem = _problem(chosen, state, info, env)
-        console.print_line(f"{chosen}: {problem or _success(chosen)}")
+        console.print_line(f"{chosen}: {problem or (_SENT if _read_back_of(chosen) is None else _READ_BACK)}")
         wrong += [f"{chosen}: {problem}"] if problem else []
     return wrong
 
@@ -74,22 +76,17 @@ def _stuck(state: ExporterReport) -> bool:
     return state.state in {"blocked", "ended"}
 
 
-def _success(name: str) -> str:
-    if name == exporter.OTLP or exporter.load(name).read_back is None:
-        return "the row and the rollout were sent; this exporter cannot read them back, so look at them there"
-    return "the row and the rollout were read back"
+def _read_back_of(name: str) -> Callable[[RunInfo, ExporterSettings], TrackerCounts] | None:
+    return None if name == exporter.OTLP else exporter.load(name).read_back
 
 
 def _problem(name: str, state: ExporterReport, run: RunInfo, env: Mapping[str, str]) -> str:
     if state.state in {"blocked", "retrying"}:
         return f"{state.state}: {state.reason}" + (f"; {state.help}" if state.help else "")
-    if name == exporter.OTLP:
-        return ""
-    chosen = exporter.load(name)
-    if chosen.read_back is None:
+    if (read_back := _read_back_of(name)) is None:
         return ""
     try:
-        held = chosen.read_back(run, chosen.read_settings(env, Path.cwd()))
+        held = read_back(run, exporter.load(name).read_settings(env, Path.cwd()))
     except OtelBridgeError as exc:
         return f"cannot be read back: {exc}"
     if held.numbers and held.rollouts:

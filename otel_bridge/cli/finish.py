@@ -42,7 +42,7 @@ def command(run: str, directory: Path | None, status: str) -> None:
     command first delivers the remaining records.
     """
     if not run.strip():
-        raise click.UsageError("RUN is empty, as of a variable that is not set; give the name or the id of a run")
+        raise click.UsageError("RUN is empty, perhaps because a variable is not set; give the name or the id of a run")
     own = folders_of(Path(run)) if directory is None and os.path.isdir(os.path.join(run, "segments")) else []
     folders = own or chosen_folders(directory, run)
     if len(folders) > 1:

@@ -174,8 +174,8 @@ class RunFolder:
         if isinstance(run_id, str) and run_id != _utf8(self.run_id):
             # A renamed or copied folder: its records name their run, and would be dropped as those of another one.
             raise FormatVersionError(
-                f"{self.path} holds the run {printable(run_id)}; give the folder the name {_folder_name(run_id)}, in a"
-                " directory without another folder of that run"
+                f"{self.path} holds the run {printable(run_id)}; rename the folder to {_folder_name(run_id)}, which no"
+                " other folder next to it may have"
             )
 
     def exists(self) -> bool:

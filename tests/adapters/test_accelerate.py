@@ -124,7 +124,7 @@ own.store_init_configuration({"only": 7})
     assert (rows_of(found, "loss"), rows_of(found, "only")) == (LOSS, [(3, 7)])
     assert config_in(found).items() >= {"lr": "wandb's 0.1", "only": 7}.items()
     assert (report.project, report.name) == ("math", "wandb's")
-    assert done.stderr.count("metrics of accelerate are recorded once, as wandb gets them, in math/wandb's") == 1
+    assert done.stderr.count("metrics of Accelerate are recorded once, as wandb gets them, in math/wandb's") == 1
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_beside_a_captured_tracker_rows_are_recorded_once_and_what_one_alone_get
     assert (rows_of(found, "loss"), rows_of(found, "numpy")) == (LOSS, [(0, 0.0), (1, 1.0), (2, 2.0)])
     assert (rows_of(found, "only"), config_in(found)["lr"], ends_of(found)) == ([(3, 7)], 0.1, ["finished"])
     assert (report.project, report.name) == ("grpo", "two")
-    assert done.stderr.count("metrics of accelerate are recorded once") == (captured in names)
+    assert done.stderr.count("metrics of Accelerate are recorded once") == (captured in names)
 
 
 def test_of_two_processes_one_writes(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_folder_under_the_name_of_another_run_is_refused_and_its_own_name_is_s
     folder.check_format()
     moved = RunFolder.at(folder.path.rename(folder.base / "backup"))
 
-    with pytest.raises(FormatVersionError, match=f"holds the run .*give the folder the name {folder.path.name}"):
+    with pytest.raises(FormatVersionError, match=f"holds the run .*rename the folder to {folder.path.name}"):
         moved.check_format()
 
 

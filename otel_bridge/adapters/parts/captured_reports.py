@@ -46,7 +46,7 @@ class CapturedReports:
             )
         return tracker
 
-    def records_objects(self, run: Run | None) -> bool:
+    def records_tables_and_config(self, run: Run | None) -> bool:
         """Return whether a captured tracker records tables, as rollouts, and the config in *run* too."""
         return self.tracker_of(run) in _NAMES_THE_RUN
 

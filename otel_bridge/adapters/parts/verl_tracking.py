@@ -177,7 +177,7 @@ def _log_generations(generations: Any, samples: Sequence[Sequence[Any]], step: i
     else:
         recording = rollouter_run(generations.project_name, generations.experiment_name)
     run = recording.begin()  # what fails below is counted in the run
-    if captured.records_objects(run):
+    if captured.records_tables_and_config(run):
         return  # verl gives the tracker a table of them
     inputs, outputs, scores = zip(*samples, strict=True) if samples else ((), (), ())
     recording.log_generations(

@@ -90,7 +90,10 @@ class ExporterSet:
         self._leaving.append(worker)
 
     def release_unrequested(self) -> None:
-        """Remove exporters that no process requests any more, next to others: all is delivered, they keep no space."""
+        """Remove exporters that no process requests any more, so that no space is kept for them; all is delivered.
+
+        When they are the only ones, they stay.
+        """
         done = [name for name, worker in self.by_name.items() if worker.progress.final_position is not None]
         if len(done) == len(self.by_name):
             return

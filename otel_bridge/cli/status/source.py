@@ -93,8 +93,7 @@ def from_service(url: str, env: Mapping[str, str]) -> Overview:
         answer = requests.get(f"{url.rstrip('/')}/status", headers=headers, timeout=_TIMEOUT_S, allow_redirects=False)
     except requests.exceptions.SSLError as exc:
         raise JournalError(
-            f"{shown} has a certificate that is not trusted here, or requires one;"
-            " name the file of its CA in REQUESTS_CA_BUNDLE"
+            f"{shown} answers, but TLS fails; for a certificate of your own CA, set REQUESTS_CA_BUNDLE to the CA's file"
         ) from exc
     except (requests.RequestException, ValueError) as exc:
         raise JournalError(f"{shown} does not answer ({type(exc).__name__}); is `otel-bridge serve` there?") from exc

@@ -377,5 +377,5 @@ def test_a_renamed_folder_keeps_its_records_until_it_has_its_name_again(tmp_path
     done = otel_bridge("drain", cwd=tmp_path, env=env)
 
     assert (refused.returncode, kept) == (1, 1)
-    assert f"holds the run {folder.run_id}; give the folder the name {folder.path.name}" in refused.stdout
+    assert f"holds the run {folder.run_id}; rename the folder to {folder.path.name}" in refused.stdout
     assert (done.returncode, report_of(tmp_path / ".otel-bridge").exporters["file"].rows) == (0, 1), done.stdout
