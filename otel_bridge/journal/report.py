@@ -321,9 +321,16 @@ _COMMAND = re.compile(r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*\s+)*)([\w-]+)(\
 
 
 def view_links(report: Report) -> Mapping[str, str]:
-    """Return the address or command that shows the run, by exporter; exporters without one are left out."""
-    known = {**report.former, **report.exporters}
+    """Return the address or command that shows the run, by exporter.
+
+    Exporters without one are left out, and those that were named so late that their tracker has nothing to show.
+    """
+    known = {name: one for name, one in {**report.former, **report.exporters}.items() if not _missed_all(one)}
     return {name: one.url or runnable(one.view) for name, one in known.items() if one.url or one.view}
+
+
+def _missed_all(exporter: ExporterReport) -> bool:
+    return exporter.missed > 0 and exporter.rows == exporter.rollouts == 0
 
 
 def runnable(command: str) -> str:

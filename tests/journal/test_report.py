@@ -195,3 +195,11 @@ def test_an_address_goes_before_a_command_and_what_has_neither_is_left_out(envir
         "mlflow": "http://m/#/runs/1",
         "trackio": f"'{environment_folder}/trackio' show",
     }
+
+
+def test_a_tracker_that_was_named_after_all_records_were_deleted_shows_no_run() -> None:
+    late = ExporterReport(view="wandb sync offline-run-*", missed=35)
+    partly = ExporterReport(view="wandb sync offline-run-*", missed=30, rows=5)
+
+    assert view_links(Report(exporters={"wandb": late})) == {}
+    assert list(view_links(Report(exporters={"wandb": partly}))) == ["wandb"]
