@@ -1,9 +1,11 @@
-"""What holds for every test: which process runs it in parallel, and in which order."""
+"""What holds for every test: which process runs it in parallel, and in which order; fixtures of several rooms."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import hypothesis
@@ -37,6 +39,18 @@ def pytest_configure() -> None:
     """Undo what the shell did to a job in the background: its children would ignore SIGINT, and some tests send it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def environment_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A virtual environment in a folder with a space, not activated: it has a python and a trackio."""
+    folder = tmp_path / "my env" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("python", "trackio"):
+        (folder / name).touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return folder
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,7 +9,7 @@ import pytest
 
 from otel_bridge.emit import console
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.text.command_line import command_line
+from otel_bridge.text.command_line import command_line, runnable
 from rooms import modules
 
 FOLDER = RunFolder(Path("/my runs/it's"), "0123456789abcdef")
@@ -52,3 +52,26 @@ def test_no_module_joins_a_command_and_a_value_by_itself() -> None:
             found += [f"{name}: {one}" for one in re.findall(r"(?<!`)otel-bridge [a-z][^`\0]*\0", text)]
 
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("trackio show --project maths", "'{0}/trackio' show --project maths"),
+        ("trackio", "'{0}/trackio'"),
+        ("TRACKIO_DIR='a b'\"'\"'c' X=1 trackio show", "TRACKIO_DIR='a b'\"'\"'c' X=1 '{0}/trackio' show"),
+        ("tail -f log", "tail -f log"),
+        ("http://127.0.0.1:5000/#/runs/1", "http://127.0.0.1:5000/#/runs/1"),
+        ("", ""),
+    ],
+)
+def test_a_command_is_shown_by_its_path_where_only_this_environment_has_it(
+    environment_folder: Path, command: str, shown: str
+) -> None:
+    assert runnable(command) == shown.format(environment_folder)
+
+
+def test_a_command_that_the_shell_finds_stays_short(environment_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(environment_folder))
+
+    assert runnable("trackio show") == "trackio show"

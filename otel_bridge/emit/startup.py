@@ -40,7 +40,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.quota import Quota
-from otel_bridge.journal.report import Report, read_report, runnable, view_links
+from otel_bridge.journal.report import Report, read_report, view_links
 from otel_bridge.records import axis_of
 from otel_bridge.settings import (
     DIR,
@@ -61,6 +61,7 @@ from otel_bridge.settings import (
     SEGMENT_BYTES,
     SYSTEM_METRICS_S,
 )
+from otel_bridge.text.command_line import runnable
 
 UNCHOSEN_BYTES: Final = 1 << 30
 """Limit of a run that is appended because no exporter is chosen."""

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import shlex
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +18,7 @@ from otel_bridge.errors import JournalError
 from otel_bridge.journal.files import Stamp, StampedCache, open_regular, read_regular, stamp_of
 from otel_bridge.journal.folder import RunFolder, put_file
 from otel_bridge.journal.segment import SegmentFile
+from otel_bridge.text.command_line import runnable
 from otel_bridge.text.printable import all_printable, is_printable_json, shown
 
 _REPORT_BYTES: Final = 256 << 20
@@ -311,42 +309,14 @@ class ReportCache:
         return self._kept.get(path, (stamp,), lambda: read_report(folder), cost_bytes=stamp.size_bytes)
 
 
-# Addresses and commands that show a run; the commands are adapted to the shell of this process.
-#
-# The bridge writes a tracker's bare command into the report (``trackio show …``). A program that was started by its
-# path (``.venv/bin/python train.py``) has no activated environment, in which a shell would not find that command.
-
-# Assignments before the program (their values as `shlex.quote` writes them), the program, its arguments; no address.
-_COMMAND = re.compile(r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*\s+)*)([\w-]+)(\s.*)?", re.DOTALL)
-
-
 def view_links(report: Report) -> Mapping[str, str]:
-    """Return the address or command that shows the run, by exporter.
-
-    Exporters without one are left out, and those that were named so late that their tracker has nothing to show.
-    """
-    known = {name: one for name, one in {**report.former, **report.exporters}.items() if not _missed_all(one)}
-    return {name: one.url or runnable(one.view) for name, one in known.items() if one.url or one.view}
-
-
-def _missed_all(exporter: ExporterReport) -> bool:
-    return exporter.missed > 0 and exporter.rows == exporter.rollouts == 0
-
-
-def runnable(command: str) -> str:
-    """Return *command*, with the path of its program if only the folder of this Python has it."""
-    found = _COMMAND.fullmatch(command)
-    if found is None:
-        return command
-    assignments, program, arguments = found.groups(default="")
-    beside = Path(sys.executable or "-").parent / program
-    if not _runs(beside) or any(_runs(Path(folder, program)) for folder in os.get_exec_path()):
-        return command
-    return f"{assignments}{shlex.quote(str(beside))}{arguments}"
-
-
-def _runs(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
+    """Return the address or command that shows the run, by exporter; exporters without one are left out."""
+    known = {**report.former, **report.exporters}
+    # A command finds nothing in a tracker that was named after all records had been deleted.
+    found = {
+        name: one.url or (one.view if one.rows or one.rollouts or not one.missed else "") for name, one in known.items()
+    }
+    return {name: runnable(shown) for name, shown in found.items() if shown}
 
 
 # The part of a run folder's segments that its bridge has not read yet. Read-only: a bridge may serve the run meanwhile.

@@ -1,11 +1,37 @@
-"""Commands that messages name -> text that a POSIX shell reads as the same arguments. Pure."""
+"""Commands that messages name -> text that works in the user's shell."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import sys
+from pathlib import Path
+
+# Assignments before the program (their values as `shlex.quote` writes them), the program, its arguments; no address.
+_COMMAND = re.compile(r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*\s+)*)([\w-]+)(\s.*)?", re.DOTALL)
 
 
 def command_line(command: str, *arguments: str | os.PathLike[str]) -> str:
     """Return the line that runs ``otel-bridge`` *command* with *arguments*, each quoted where a shell needs it."""
     return shlex.join(("otel-bridge", *command.split(), *(os.fspath(one) for one in arguments)))
+
+
+def runnable(command: str) -> str:
+    """Return *command*, with the path of its program if only the folder of this Python has it.
+
+    A program that was started by its path (``.venv/bin/python train.py``) has no activated environment, in which a
+    shell would find ``trackio show …``. An address is returned as it is.
+    """
+    found = _COMMAND.fullmatch(command)
+    if found is None:
+        return command
+    assignments, program, arguments = found.groups(default="")
+    beside = Path(sys.executable or "-").parent / program
+    if not _runs(beside) or any(_runs(Path(folder, program)) for folder in os.get_exec_path()):
+        return command
+    return f"{assignments}{shlex.quote(str(beside))}{arguments}"
+
+
+def _runs(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
