@@ -41,6 +41,7 @@ class SharedRun:
         marker: From `marker_of`.
         every_s: Seconds between two checks of the server.
         clock_s: Monotonic seconds.
+        pause: Waits for a number of seconds.
     """
 
     def __init__(
@@ -54,13 +55,15 @@ class SharedRun:
         marker: str,
         every_s: float,
         clock_s: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._run, self._axes, self._next_line, self._stored = run, axes, next_line, stored
-        self._marker, self._every_s, self._clock_s = marker, every_s, clock_s
+        self._marker, self._every_s, self._clock_s, self._pause = marker, every_s, clock_s, pause
         self._prefixes = {f"{role}/": axis_of(role) for role in roles}
         self._mine: dict[str, object] = {}
+        self._former: dict[str, object] = {}
         self._others: dict[str, object] = {}
-        self._next_look_s = clock_s()
+        self._next_look_s = self._adopted_s = clock_s()
         self._repairs = 0
 
     def number(self, lines: Sequence[dict[str, object]]) -> None:
@@ -75,8 +78,11 @@ class SharedRun:
             mine: Entries of the config that this writer is about to set.
         """
         if mine:
-            self._mine |= mine
+            held = self._mine
+            self._former |= {key: held[key] for key, value in mine.items() if key in held and held[key] != value}
+            held |= mine
             self._repairs = 0
+            self._adopted_s = self._clock_s() + self._every_s + _UPLOADED_S
         self.take_over(self._stored())
 
     def take_over(self, stored: Stored) -> None:
@@ -112,6 +118,7 @@ class SharedRun:
             self._repairs += 1
             self._axes.touch()
             self._next_look_s = now_s + max(self._every_s, _UPLOADED_S)
+            self._adopted_s = self._next_look_s + self._every_s
 
     def before_end(self) -> None:
         """Send all entries once more, because the last upload is final."""
@@ -119,15 +126,34 @@ class SharedRun:
         self._axes.touch()
 
     def lacking(self) -> list[str]:
-        """Return what the server lacks of the run's axes and of this writer's config."""
+        """Return what the server lacks of the run's axes and of this writer's config, once this writer has ended.
+
+        A writer that has not seen an entry of the config replaces it by its next upload, and a writer that ended sends
+        nothing again. So a new entry is watched until all other writers have seen it. Axes need no watching: all
+        writers declare those of all roles.
+        """
         stored = self._stored()
         defined = defined_names(stored.config)
         axes = [key for key, _ in self._axes_of(stored.keys) if self._axes.needs(key) and key not in defined]
-        config = [key for key in self._mine if key not in stored.config]
+        while not (lost := self._lost(stored)) and (left_s := self._adopted_s - self._clock_s()) > 0:
+            self._pause(min(left_s, self._every_s))
+            stored = self._stored()
         return [
             *(["the axes"] if axes or not self._axes.declared <= defined else []),
-            *(["the config"] if config else []),
+            *(["the config"] if lost else []),
         ]
+
+    def _lost(self, stored: Stored) -> bool:
+        """Return whether an entry of this writer is missing, or back at a value from before its last change.
+
+        Any other value is of another machine with the same role.
+        """
+        for key in self._mine:
+            if key not in stored.config:
+                return True
+            if key in self._former and _value(stored.config[key]) == self._former[key]:
+                return True
+        return False
 
     def _replaced(self, stored: Stored) -> bool:
         """Return whether another writer's upload has replaced an entry of this writer."""

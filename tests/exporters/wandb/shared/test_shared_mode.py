@@ -256,6 +256,19 @@ def test_three_roles_keep_one_anothers_axes_and_config_the_one_that_ends_first(
     assert run.state == "finished" or order[-1] != "trainer"  # the primary should end last
 
 
+def test_a_config_of_a_writer_that_ends_at_once_survives_the_next_upload_of_a_writer_that_has_not_seen_it(
+    server: WandbServer, begin: Begin
+) -> None:
+    trainer, explorer = begin("a", 0), begin("b", 1)
+    trainer.do('config trainer {"lr": 1}')  # wandb uploads it five seconds later, with all that this writer knows
+    explorer.do('config explorer {"n": 8}')
+    assert explorer.do("end") is None
+    until(lambda: any("trainer" in upsert.config for upsert in server.run(ID).upserts))
+    trainer.do("end")
+
+    assert server.run(ID).config == {"trainer": {"lr": 1}, "explorer": {"n": 8}}
+
+
 def test_what_one_writer_replaces_while_it_starts_is_soon_sent_again(server: WandbServer, begin: Begin) -> None:
     machines = three(begin)
     for role, machine in machines.items():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from otel_bridge.errors import BlockedError, ConfigError
 from otel_bridge.testing.samples import run_info
+from otel_bridge_wandb.axes import WandbAxes
+from otel_bridge_wandb.online.uploads import Stored
 from otel_bridge_wandb.settings import WandbSettings, group_of, is_other_node, run_id_of
-from otel_bridge_wandb.shared_mode.run import definitions_in
+from otel_bridge_wandb.shared_mode.run import SharedRun, definitions_in
 from otel_bridge_wandb.shared_mode.settings import Sharing, part_of_id
 from otel_bridge_wandb.versions import require_safe_sharing
 
@@ -110,3 +114,67 @@ def test_what_others_declared_is_read_from_a_stored_config() -> None:
     assert definitions_in({"_wandb": {"value": {"m": definitions}}}) == [("trainer/a.b/c", "trainer/step")]
     assert definitions_in({"_wandb": {"m": definitions}}) == [("trainer/a.b/c", "trainer/step")]
     assert (definitions_in({}), definitions_in({"_wandb": {"value": {}}})) == ([], [])
+
+
+class _Names:
+    """Takes definitions of names."""
+
+    def __call__(self, name: str, axis: str | None) -> None: ...
+    def send_definitions(self, *, now: bool = False) -> None: ...
+
+
+class _Watched:
+    """A writer of a shared run, on a clock that only its waiting moves.
+
+    Args:
+        replaced: Seconds after the beginning to the config that another writer then uploads.
+    """
+
+    def __init__(self, replaced: Mapping[float, Mapping[str, object]]) -> None:
+        self.now_s = 0.0
+        self.stored: Mapping[str, object] = {}
+        self._replaced = dict(replaced)
+        self.run = SharedRun(
+            SimpleNamespace(config=SimpleNamespace(update=lambda *_args, **_more: None)),
+            WandbAxes(_Names()),
+            roles=("trainer", "explorer"), next_line=lambda: 0, stored=self._read, marker="otel_bridge/1", every_s=10.0,
+            clock_s=lambda: self.now_s, pause=self._wait,
+        )  # fmt: skip
+
+    def write(self, value: int) -> None:
+        self.run.gather({"explorer": {"n": value}})
+        self.stored = {**self.stored, "explorer": {"value": {"n": value}}}
+
+    def _wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def _read(self) -> Stored:
+        for at_s in sorted(at_s for at_s in self._replaced if at_s <= self.now_s):
+            self.stored = self._replaced.pop(at_s)
+        return Stored(self.stored)
+
+
+@pytest.mark.parametrize("former", [{}, {"explorer": {"value": {"n": 1}}}], ids=["missing", "stale"])
+def test_a_new_config_that_another_writer_replaces_soon_after_the_end_is_lacking(former: dict[str, object]) -> None:
+    writer = _Watched({7.0: {"trainer": {"value": {}}, **former}})
+    writer.write(1)
+    writer.write(2)
+
+    assert writer.run.lacking() == ["the config"]
+
+
+def test_a_new_config_is_watched_until_the_others_have_seen_it_and_no_longer() -> None:
+    writer = _Watched({})
+    writer.write(1)
+    first = (writer.run.lacking(), writer.now_s)
+    second = (writer.run.lacking(), writer.now_s)
+
+    assert first == second == ([], 16.0)
+
+
+def test_a_config_of_another_machine_with_the_same_role_is_not_lacking() -> None:
+    writer = _Watched({7.0: {"explorer": {"value": {"n": 3}}}})
+    writer.write(1)
+    writer.write(2)
+
+    assert writer.run.lacking() == []

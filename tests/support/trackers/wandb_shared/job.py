@@ -37,9 +37,10 @@ class Machine:
         self.position = 0
         self.keys: dict[str, str] = {}
         self.configs: dict[str, Any] = {}
+        self.summaries: dict[str, dict[str, float]] = {}
         self.sent: list[Record] = []
         if self._records.exists():
-            self.position, self.keys, self.configs = json.loads(self._records.read_text())
+            self.position, self.keys, self.configs, self.summaries = json.loads(self._records.read_text())
         self.writer = self.open()
 
     def open(self) -> RunWriter:
@@ -51,6 +52,8 @@ class Machine:
         writer = open_writer(exporter, run, settings, FileMemory(self._folder / "memory.db"))
         for role, config in self.configs.items():
             writer.write_config(role, config)
+        for role, values in self.summaries.items():
+            cast("WritesSummary", writer).write_summary(role, values)
         return writer
 
     def config(self, role: str, config: dict[str, Any]) -> None:
@@ -58,8 +61,13 @@ class Machine:
         self.save()
         self.writer.write_config(role, config)
 
+    def summary(self, role: str, key: str, value: float) -> None:
+        self.summaries.setdefault(role, {})[f"{role}/{key}"] = value
+        self.save()
+        cast("WritesSummary", self.writer).write_summary(role, self.summaries[role])
+
     def save(self) -> None:
-        self._records.write_text(json.dumps([self.position, self.keys, self.configs]))
+        self._records.write_text(json.dumps([self.position, self.keys, self.configs, self.summaries]))
 
     def rows(self, role: str, first: int, last: int, key: str = "loss") -> None:
         rows = [samples.row(step, {key: step}, role=role or None) for step in range(first, last + 1)]
@@ -107,7 +115,7 @@ class Machine:
             case ["media", role, step]:
                 self.write([*_media(role, int(step))])
             case ["summary", role, key, value]:
-                cast("WritesSummary", self.writer).write_summary(role, {f"{role}/{key}": float(value)})
+                self.summary(role, key, float(value))
             case ["durable"]:
                 return [self.writer.durable(), self.position]
             case ["end"]:
