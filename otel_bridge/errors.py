@@ -7,6 +7,7 @@
     │   └── MissingExtraError       a tracker's package is not installed
     ├── JournalError                the run folder or one of its segments
     │   ├── JournalFullError        disk full, or the limit of the directory reached
+    │   ├── SegmentClosedError      the program closed the descriptor of its segment
     │   ├── FormatVersionError      written by a newer otel-bridge
     │   ├── LedgerDamagedError      the ledger must be set aside and rebuilt
     │   └── FolderLockedError       another bridge holds the run folder
@@ -17,9 +18,16 @@
         └── PermanentError          this record can never be written
 
 A message states what was seen, what was expected and what to do.
+
+`any_error` selects what calls of otel-bridge keep from the program that makes them.
 """
 
 from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from types import CodeType
 
 __all__ = [
     "BlockedError",
@@ -35,6 +43,8 @@ __all__ = [
     "OtelBridgeError",
     "PermanentError",
     "RetryableError",
+    "SegmentClosedError",
+    "any_error",
 ]
 
 
@@ -56,6 +66,10 @@ class JournalError(OtelBridgeError):
 
 class JournalFullError(JournalError):
     """Raised when nothing can be appended: the disk is full or the directory's limit is reached."""
+
+
+class SegmentClosedError(JournalError):
+    """Raised when the program has closed the descriptor of its segment; the record fits into a new segment."""
 
 
 class FormatVersionError(JournalError):
@@ -127,3 +141,32 @@ class BlockedError(ExporterError):
 
 class PermanentError(ExporterError):
     """Raised when the record at *position* can never be written; the records after it may be."""
+
+
+def any_error() -> tuple[type[Exception], ...]:
+    """Return what an ``except`` of a call that never raises catches: all but the exception of a signal handler.
+
+    A program's handler may raise anywhere, for example at a time limit. Caught by us, the limit would have no effect.
+    """
+    return () if _is_of_handler(sys.exc_info()[1]) else (Exception,)
+
+
+def _is_of_handler(error: BaseException | None) -> bool:
+    trace = None if error is None or error.__traceback__ is None else error.__traceback__.tb_next
+    if trace is None:  # raised by the very code of the ``try``
+        return False
+    codes = set(_handler_codes())
+    while trace is not None and trace.tb_frame.f_code not in codes:
+        trace = trace.tb_next
+    return trace is not None
+
+
+def _handler_codes() -> Iterator[CodeType]:
+    """Yield the code of each Python function that handles a signal, be it a method, a partial or an object to call."""
+    for number in signal.valid_signals():
+        handler: object = signal.getsignal(number)
+        handler = getattr(handler, "func", handler)  # of a partial
+        for function in (handler, getattr(handler, "__call__", None)):  # noqa: B004  # its code is wanted
+            code: object = getattr(getattr(function, "__func__", function), "__code__", None)
+            if isinstance(code, CodeType):
+                yield code

@@ -15,7 +15,7 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_bridge.errors import MissingExtraError, OtelBridgeError
+from otel_bridge.errors import MissingExtraError, OtelBridgeError, any_error
 from otel_bridge.settings import LIGHTNING
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def _loggers_of(one: Any) -> list[Any]:
     """Return the loggers of a trainer or Fabric, or of the trainer of a loop or module; none of any other object."""
     try:
         return list(getattr(one, "trainer", one).loggers)
-    except Exception:  # noqa: BLE001  # a module without a trainer raises; any other object has no loggers
+    except any_error():  # a module without a trainer raises; any other object has no loggers
         return []
 
 

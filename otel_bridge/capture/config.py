@@ -8,6 +8,7 @@ from typing import Any
 from otel_bridge import semconv
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.run import Run
+from otel_bridge.errors import any_error
 
 
 def record_config(run: Run, changed: Mapping[str, Any]) -> None:
@@ -16,7 +17,7 @@ def record_config(run: Run, changed: Mapping[str, Any]) -> None:
         return
     try:
         body = config_of(changed, run.count_drop)
-    except Exception:  # noqa: BLE001  # code of the user's own objects
+    except any_error():  # code of the user's own objects
         run.count_drop("internal_error")
         return
     if body:

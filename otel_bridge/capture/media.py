@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 from otel_bridge.emit.media.values import Audio, Html, Image, Markdown, Media, Table, Video
+from otel_bridge.errors import any_error
 
 _LIKE_WANDB: Final = ("wandb.", "otel_bridge.compat.")
 _PICTURES: Final = ("PIL", "matplotlib")
@@ -26,7 +27,7 @@ def media_of(value: Any) -> Media | list[Media] | None:
         if not value or _medium_of(value[0]) is None:
             return None
         found = [_medium_of(one) for one in value]
-    except Exception:  # noqa: BLE001  # objects of another version
+    except any_error():  # objects of another version
         return None
     known = [medium for medium in found if medium is not None]
     return known if len(known) == len(found) else None

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from otel_bridge.errors import any_error
+
 _MAX_KEYS = 10_000
 """Most keys whose group is remembered."""
 
@@ -118,5 +120,5 @@ def whole(value: Any) -> int | None:
     try:
         number = float(value)
         return int(value) if math.isfinite(number) and number.is_integer() else None
-    except Exception:  # noqa: BLE001  # an object of the user's
+    except any_error():  # an object of the user's
         return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from otel_bridge.capture.metric_axes import whole
+from otel_bridge.errors import any_error
 
 _PROMPT: Final = re.compile(r"(?:^|.*[_./ -])(?:prompt|input|question|query|instruction|problem|context)s?(?:_text)?$")
 _RESPONSE: Final = re.compile(
@@ -93,7 +94,7 @@ def _overlap(before: list[int], now: list[int]) -> int:
 def _hash(row: Sequence[Any]) -> int:
     try:
         return hash(tuple("nan" if cell != cell else cell for cell in row))  # noqa: PLR0124  # a NaN equals no other
-    except Exception:  # noqa: BLE001  # a list of messages, an array
+    except any_error():  # a list of messages, an array
         return hash(tuple(map(repr, row)))
 
 

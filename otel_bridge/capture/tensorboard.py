@@ -18,7 +18,7 @@ from otel_bridge.capture.counts import counts
 from otel_bridge.emit import api
 from otel_bridge.emit.console import notify
 from otel_bridge.emit.run import Run
-from otel_bridge.errors import OtelBridgeError
+from otel_bridge.errors import OtelBridgeError, any_error
 
 _NAME: Final = "tensorboard"
 _MARK: Final = "otel_bridge_capture"
@@ -87,7 +87,7 @@ def record_event(writer: Any, event: Any) -> None:
         if row:
             counts.captured("tensorboard scalar", len(row))
             run.log(row, int(event.step))
-    except Exception:  # noqa: BLE001  # the program's own writing must continue
+    except any_error():  # the program's own writing must continue
         _count(api.current_run())
 
 

@@ -26,6 +26,7 @@ from otel_bridge.emit.config.exporters import choose
 from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.run import Run
+from otel_bridge.errors import any_error
 from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.records import run_id_of
@@ -203,7 +204,7 @@ class TrackioRecording:
                 self.run.log(row, at)
             if rollouts:
                 self.run.log_rollouts(rollouts, step=at)
-        except Exception:  # noqa: BLE001  # objects of the user's
+        except any_error():  # objects of the user's
             self.run.count_drop("internal_error")
 
     def _value(self, value: Any) -> Any:
@@ -222,7 +223,7 @@ class TrackioRecording:
         try:
             rollouts.append(rollout_of_trace(trace, key))
             counts.captured("trackio.Trace: rollouts")
-        except Exception:  # noqa: BLE001  # what the program put into the trace
+        except any_error():  # what the program put into the trace
             self.run.count_drop("rollout_unreadable", key=key)
 
     def alert(self, title: Any = None, text: Any = None, level: Any = "warn", *_given: Any, **_named: Any) -> None:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, TypeAlias, cast
 
+from otel_bridge.errors import any_error
+
 EndStatus: TypeAlias = Literal["finished", "failed", "killed"]
 CountArgument: TypeAlias = Callable[[str, int, str], None]
 """Callable with a reason, a number and the name of the first argument that the reason is about."""
@@ -85,7 +87,7 @@ def _unix_ns(given: object, count: CountArgument) -> int:
         return 0
     try:
         number = int(cast("int", given))
-    except Exception:  # noqa: BLE001  # a user's object
+    except any_error():  # a user's object
         number = 0
     if isinstance(given, (str, bytes, bool)) or not _EARLIEST_NS <= number < _END_NS:
         count("bad_time", 1, repr(given)[:100] if isinstance(given, (int, float, str)) else type(given).__name__)
@@ -109,7 +111,7 @@ def seconds_of(value: object, default_s: float) -> float:
         return default_s
     try:
         number = float(cast("float", value))
-    except Exception:  # noqa: BLE001  # a user's object
+    except any_error():  # a user's object
         return default_s
     return default_s if math.isnan(number) else max(number, 0.0)
 
@@ -120,5 +122,5 @@ def role_of(role: object) -> str | None:
         return role or None
     try:
         return str(role)[:256] or None
-    except Exception:  # noqa: BLE001  # a user's object
+    except any_error():  # a user's object
         return None

@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_bridge.emit.config.exporters import installed
 from otel_bridge.emit.config.identity import Identity
-from otel_bridge.errors import ConfigError
+from otel_bridge.errors import ConfigError, any_error
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, sampled_out_lines, view_links
 from otel_bridge.settings import QUIET, environment
@@ -29,9 +29,11 @@ def notify(line: str, *, always: bool = False) -> None:
             if QUIET.read(environment()):
                 return
     # A closed or broken stderr is the program's own concern.
-    with contextlib.suppress(Exception):
+    try:
         sys.stderr.write(f"otel-bridge: {shown(line)}\n")
         sys.stderr.flush()
+    except any_error():
+        pass
 
 
 def begun(identity: Identity, to: str, notes: Sequence[str]) -> str:

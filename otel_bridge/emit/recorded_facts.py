@@ -12,6 +12,7 @@ from otel_bridge.emit.config.named_run import NamedRun
 from otel_bridge.emit.config.snapshot import RunStart
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.recorder import Recorder
+from otel_bridge.errors import any_error
 from otel_bridge.text.secret_patterns import redact_and_cut
 
 MAX_ALERTS: Final = 1_000
@@ -59,7 +60,7 @@ class RecordedFacts(NamedRun):
             ExtraArguments(extra, {}, self.count_drop).count_rest()
         try:
             body = config_of(config, self.count_drop)
-        except Exception:  # noqa: BLE001  # code of the user's own objects
+        except any_error():  # code of the user's own objects
             self.count_drop("internal_error")
             return
         if body:
@@ -90,7 +91,7 @@ class RecordedFacts(NamedRun):
         try:
             body = {} if values is None else summary_of(values, self.count_drop)
             body |= summary_of(named, self.count_drop) if named else {}
-        except Exception:  # noqa: BLE001  # code of the user's own objects
+        except any_error():  # code of the user's own objects
             self.count_drop("internal_error")
             return
         other = role_of(role)
@@ -126,7 +127,7 @@ class RecordedFacts(NamedRun):
         try:
             shown, details = _alert_text(title, _MAX_TITLE_CHARS), _alert_text(text, _MAX_TEXT_CHARS)
             given_level = _DEFAULT_LEVEL if level is None else str(getattr(level, "value", level))
-        except Exception:  # noqa: BLE001  # a user's object
+        except any_error():  # a user's object
             shown, details, given_level = "", "", ""
         if not shown or self._alerts >= MAX_ALERTS:
             self.count_drop("alert_limit" if shown else "alert_title", 1, shown)

@@ -26,7 +26,7 @@ from otel_bridge.emit.encode.values import FoundMedia, distinct, flatten, flatte
 from otel_bridge.emit.live_registry import count_unclosed, forget_unclosed
 from otel_bridge.emit.media.log import MediaLog
 from otel_bridge.emit.process_segment import Checkpoint, MakeHeader, ProcessSegment, at_worker_end
-from otel_bridge.errors import JournalError, JournalFullError
+from otel_bridge.errors import JournalError, JournalFullError, any_error
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import HEAD_BYTES, Signal
 from otel_bridge.journal.quota import Quota
@@ -150,7 +150,7 @@ class Recorder:
                     self._spent += HEAD_BYTES + len(payload)
                     if self._spent >= self._room:
                         self._use_room()
-            except Exception as exc:  # noqa: BLE001  # nothing of otel-bridge may end a training run
+            except any_error() as exc:  # nothing of otel-bridge may end a training run
                 self._seq = seq
                 self.drops.count_failure(exc, payload)
             finally:
@@ -246,7 +246,7 @@ class Recorder:
             try:
                 self._busy = True
                 write(*arguments)
-            except Exception as exc:  # noqa: BLE001
+            except any_error() as exc:
                 self.drops.count_failure(exc)
             finally:
                 self._busy = False

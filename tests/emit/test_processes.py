@@ -253,22 +253,52 @@ def test_importing_loads_no_tracker_no_sdk_and_no_protobuf() -> None:
     assert run_script(script, os.environ).stdout == "[]\n"
 
 
-def test_a_program_that_closes_all_descriptors_goes_on_in_a_new_segment(tmp_path: Path) -> None:
-    script = """
-    import os, time, otel_bridge
+@pytest.mark.parametrize("handler", ["stop", "Stop().now", "functools.partial(stop_with, 1)", "Stop()"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "run.log({'a': Slow()})",
+        "run.summary({'best': Slow()})",
+        "run.log_config(Slow())",
+        "run.log_rollouts([{'prompt': Slow()}])",
+    ],
+)
+def test_the_exception_of_a_signal_handler_reaches_the_program_and_later_rows_are_whole(
+    tmp_path: Path, handler: str, call: str
+) -> None:
+    script = f"""
+    import functools, os, signal, otel_bridge
+
+    class TooLong(Exception): pass
+
+    def stop(number, frame): raise TooLong
+    def stop_with(extra, number, frame): raise TooLong
+
+    class Stop:
+        def now(self, number, frame): raise TooLong
+        def __call__(self, number, frame): raise TooLong
+
+    class Slow:
+        def __float__(self): os.kill(os.getpid(), signal.SIGALRM); return 1.0
+        def __len__(self): os.kill(os.getpid(), signal.SIGALRM); return 1
+        model_dump = __iter__ = __str__ = __repr__ = __float__
+
     run = otel_bridge.init("p", "n")
-    run.log({"a": 1.0}, step=1)
-    os.closerange(3, 256)
-    other = os.open("other", os.O_WRONLY | os.O_CREAT)
-    time.sleep(1.1)
-    run.log({"a": 2.0}, step=2)
-    assert os.fstat(other).st_size == 0
+    signal.signal(signal.SIGALRM, {handler})
+    try:
+        {call}
+    except TooLong:
+        print("stopped")
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    run.log({{"a": 1.0}}, step=1)
+    run.log({{"a": 2.0}}, step=2)
+    run.finish()
     """
 
-    done = run_script(script, held(tmp_path / "runs"), cwd=tmp_path)
+    done = run_script(script, held(tmp_path))
 
-    assert done.returncode == 0, done.stderr
-    assert [seen.steps for seen in seen_in(tmp_path / "runs")] == [[1], [2]]
+    assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
+    assert seen_in(tmp_path)[0].steps == [1, 2]
 
 
 def test_a_script_killed_by_a_signal_leaves_its_life_free(tmp_path: Path) -> None:

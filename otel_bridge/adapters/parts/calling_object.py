@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from otel_bridge.errors import any_error
+
 _SEARCHED_FRAMES: Final = 12
 
 
@@ -40,7 +42,7 @@ def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
 def _holds(is_wanted: Callable[[Any], bool], found: Any) -> bool:
     try:
         return is_wanted(found)
-    except Exception:  # noqa: BLE001  # an attribute of a user's own object, which has the name of a framework's
+    except any_error():  # an attribute of a user's own object, which has the name of a framework's
         return False
 
 

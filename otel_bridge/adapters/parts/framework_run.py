@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from otel_bridge.capture.announced_runs import announce, withdraw
-from otel_bridge.errors import ConfigError, OtelBridgeError
+from otel_bridge.errors import ConfigError, OtelBridgeError, any_error
 from otel_bridge.settings import GENERATED_NAME, GENERATED_PROJECT, PROJECT, ROLE, RUN_NAME, environment
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class FrameworkRun:
                 if self.names.project is None and arguments["project"] == self.names.default_project:
                     notify_once(self.names.default_note)
                 return self._take(_begin(arguments), own=True)
-            except Exception as exc:  # noqa: BLE001  # the framework must continue
+            except any_error() as exc:  # the framework must continue
                 self._stop(str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}")
                 return None
 
@@ -290,7 +290,7 @@ def guarded(call: Callable[P, T]) -> Callable[P, T | None]:
     def guarding(*given: P.args, **named: P.kwargs) -> T | None:
         try:
             return call(*given, **named)
-        except Exception as exc:  # noqa: BLE001  # a framework's objects may be anything
+        except any_error() as exc:  # a framework's objects may be anything
             count_failure(call.__qualname__, exc)
             return None
 
@@ -355,5 +355,5 @@ def count_failure(what: str, exc: Exception) -> None:
 def _text_of(exc: Exception) -> str:
     try:
         return f"{type(exc).__name__}: {exc}"
-    except Exception:  # noqa: BLE001  # an error of the framework's
+    except any_error():  # an error of the framework's
         return type(exc).__name__

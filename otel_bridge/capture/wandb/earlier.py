@@ -16,6 +16,7 @@ import orjson
 
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.run import Run
+from otel_bridge.errors import any_error
 from otel_bridge.journal.files import read_regular
 from otel_bridge.journal.folder import put_file
 from otel_bridge.journal.report import read_report
@@ -83,7 +84,7 @@ class SavedRun:
             held = _read(self._path) or {"config": {}, "summary": {}}
             found = {part: held[part] | config_of(values, _ignore) for part, values in given.items()}
             put_file(self._path, orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS))
-        except Exception:  # noqa: BLE001, S110  # values of the user's, or the disk
+        except any_error():  # values of the user's, or the disk
             pass
         ended = time.monotonic()
         self._due = ended + max(_EVERY_S, _COST * (ended - began))

@@ -23,6 +23,7 @@ from otel_bridge.capture.wandb.values.metric_summaries import ShownSummaries
 from otel_bridge.capture.wandb.values.plain_values import recorded_value
 from otel_bridge.capture.wandb.values.summary import RecordedSummary
 from otel_bridge.emit.run import Run
+from otel_bridge.errors import any_error
 
 _KEYS: Final = frozenset({str})
 _NUMBERS: Final = frozenset({int, float, bool})
@@ -79,7 +80,7 @@ class WandbRecording:
             else:
                 values = self._without_objects(values, step)
             self.rows.log(values, step, commit)
-        except Exception:  # noqa: BLE001  # objects of the user's
+        except any_error():  # objects of the user's
             self.run.count_drop("internal_error")
 
     def _without_objects(self, given: Mapping[str, Any], step: Any) -> Mapping[str, Any]:
@@ -183,7 +184,7 @@ class WandbRecording:
             logged = (*self.last, *self.rows.pending_keys)
             if is_table and self._tables.record(key, one, place, logged=logged, row=self._row):
                 return
-        except Exception:  # noqa: BLE001  # what the program put into the table
+        except any_error():  # what the program put into the table
             self.run.count_drop("rollout_unreadable", key=key)
             return
         media = media_of(value)

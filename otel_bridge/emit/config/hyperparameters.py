@@ -5,7 +5,6 @@ Never use ``repr()`` of a user's object: it may hold a secret, an address that d
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import enum
@@ -22,6 +21,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Final, TypeGuard, cast
 
 from otel_bridge.emit.encode.protobuf import Attribute
+from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
 
@@ -73,9 +73,11 @@ def _as_mapping(value: object) -> Mapping[object, object] | None:
         return _Fields(value, [str(one.name) for one in attrs])
     dumps = [found for name in ("model_dump", "to_dict") if callable(found := getattr(kind, name, None))]
     for dump in dumps:
-        with contextlib.suppress(Exception):  # code of the user's own object
+        try:
             dumped: object = dump(value)
-            return cast("Mapping[object, object]", dumped) if isinstance(dumped, Mapping) else None
+        except any_error():  # code of the user's own object
+            continue
+        return cast("Mapping[object, object]", dumped) if isinstance(dumped, Mapping) else None
     if dumps or isinstance(value, SimpleNamespace) or _is_of("argparse", value):
         return cast("Mapping[object, object]", getattr(value, "__dict__", None))
     return None
@@ -133,7 +135,7 @@ class _Cleaner:
         if not isinstance(value, Unreadable):
             try:
                 return self._value(value, parents)
-            except Exception:  # noqa: BLE001  # code of the user's own object
+            except any_error():  # code of the user's own object
                 value = Unreadable()
         self.unreadable.append(".".join(self._path))
         return self._text(value.shown)
@@ -189,7 +191,7 @@ class _Cleaner:
                 return self._text(raw.name)
             text = text_of(raw)
             return self._text(_name(raw) if text is None else text)
-        except Exception:  # noqa: BLE001  # a user's __str__
+        except any_error():  # a user's __str__
             return ""
 
     def _text(self, value: str) -> str:
@@ -278,7 +280,7 @@ def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object
     for _ in range(2):  # another thread may have changed it meanwhile
         try:
             return [(key, value) for key, value in islice(values.items(), limit)]
-        except Exception:  # noqa: BLE001, PERF203, S112  # code of the user's own mapping
+        except any_error():  # noqa: PERF203# code of the user's own mapping
             continue
     keys = _read_until_it_raises(values, limit)
     raw = _without_resolving(values)
@@ -290,7 +292,7 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
     """Return the first *limit* items of a collection; an item that cannot be read is an `Unreadable`."""
     try:
         return list(islice(values, limit))
-    except Exception:  # noqa: BLE001  # code of the user's own collection
+    except any_error():  # code of the user's own collection
         if not isinstance(values, Sequence):
             return _read_until_it_raises(values, limit)
     sequence: Sequence[object] = values
@@ -298,7 +300,7 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
     held: Sequence[object] = cast("Sequence[object]", raw) if isinstance(raw, list) else ()
     try:
         count = min(len(sequence), limit)
-    except Exception:  # noqa: BLE001
+    except any_error():
         return _read_until_it_raises(values, limit)
     return [_item(sequence, index, held) for index in range(count)]
 
@@ -308,7 +310,7 @@ def _entry(values: Mapping[object, object], key: object, held: Mapping[object, o
         return key.shown, key
     try:
         return key, values[key]
-    except Exception:  # noqa: BLE001  # code of the user's own mapping
+    except any_error():  # code of the user's own mapping
         raw = held.get(key)
         return key, Unreadable(raw) if isinstance(raw, str) else Unreadable()
 
@@ -316,7 +318,7 @@ def _entry(values: Mapping[object, object], key: object, held: Mapping[object, o
 def _item(values: Sequence[object], index: int, held: Sequence[object]) -> object:
     try:
         return values[index]
-    except Exception:  # noqa: BLE001  # code of the user's own collection
+    except any_error():  # code of the user's own collection
         raw = held[index] if index < len(held) else None
         return Unreadable(raw) if isinstance(raw, str) else Unreadable()
 
@@ -325,7 +327,7 @@ def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:
     found: list[object] = []
     try:
         found.extend(islice(values, limit))
-    except Exception:  # noqa: BLE001
+    except any_error():
         found.append(Unreadable())
     return found
 
@@ -337,5 +339,5 @@ def _without_resolving(values: object) -> object:
         return None
     try:
         return cast("object", omegaconf.OmegaConf.to_container(values, resolve=False, throw_on_missing=False))
-    except Exception:  # noqa: BLE001
+    except any_error():
         return None

@@ -19,7 +19,7 @@ import orjson
 from otel_bridge import settings
 from otel_bridge.emit.config.hyperparameters import Unreadable, entries_of, is_list_like, items_of
 from otel_bridge.emit.encode.protobuf import utf8
-from otel_bridge.errors import ConfigError
+from otel_bridge.errors import ConfigError, any_error
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import (
     MARGIN_CHARS,
@@ -204,7 +204,7 @@ def hooked() -> bool:
 def _by_hook(redaction: Redaction, text: str) -> str:
     try:
         redacted: object = redaction(text)
-    except Exception as exc:  # noqa: BLE001  # the user's code
+    except any_error() as exc:  # the user's code
         redacted = exc
     if isinstance(redacted, str):
         return redacted
@@ -303,7 +303,7 @@ class ContentFilter:
             return "… [nested too deeply]"
         try:
             return self._structure(value, depth + 1)
-        except Exception:  # noqa: BLE001  # code of the user's own objects
+        except any_error():  # code of the user's own objects
             return f"[{type(value).__name__}]"
 
     def _structure(self, value: object, depth: int) -> Json:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
+from otel_bridge.errors import any_error
+
 _INT64: Final = 1 << 63
 _MAX_NAME_CHARS: Final = 1024
 _TOTALS: Final = ("reward", "total", "score")
@@ -24,7 +26,7 @@ def number(value: object, *, mean: bool = False) -> float | None:
         return None
     try:
         return _number(value, mean=mean)
-    except Exception:  # noqa: BLE001  # code of the user's own object
+    except any_error():  # code of the user's own object
         return None
 
 
@@ -76,6 +78,6 @@ def name(value: object) -> str | None:
         return None
     try:
         text = value if type(value) is str else str(value)
-    except Exception:  # noqa: BLE001  # code of the user's own object
+    except any_error():  # code of the user's own object
         return None
     return text[:_MAX_NAME_CHARS] or None

@@ -7,6 +7,7 @@ from typing import Final, TypeAlias, cast
 
 from otel_bridge.emit.config.hyperparameters import MAX_TEXT_CHARS, entries_of
 from otel_bridge.emit.encode.values import MAX_DEPTH, MAX_KEY_CHARS, is_array, is_scalar, to_value
+from otel_bridge.errors import any_error
 from otel_bridge.records import Json, Scalar
 from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
 
@@ -37,7 +38,7 @@ def _collect(found: dict[str, Scalar], prefix: str, values: Mapping[object, obje
     for raw, value in entries_of(values, MAX_ENTRIES + 1):
         try:
             key = f"{prefix}{raw}"
-        except Exception:  # noqa: BLE001  # a user's __str__
+        except any_error():  # a user's __str__
             drop("bad_key", 1, f"{prefix}<{type(raw).__name__}>")
             continue
         nested = cast("Mapping[object, object]", value) if isinstance(value, Mapping) else None
@@ -56,7 +57,7 @@ def _scalar(value: object) -> Scalar | None:
     try:
         if is_scalar(value) or (is_array(value) and not tuple(value.shape)):
             value = value.item()
-    except Exception:  # noqa: BLE001  # a user's object
+    except any_error():  # a user's object
         return None
     if isinstance(value, bool):
         return value

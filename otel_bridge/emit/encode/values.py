@@ -17,6 +17,7 @@ from otel_bridge.emit.config.hyperparameters import Unreadable, bases_of, entrie
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import Histogram, HistogramPoint, distribution_of, distribution_of_array
 from otel_bridge.emit.media.values import media_in
+from otel_bridge.errors import any_error
 from otel_bridge.records import axis_of, key_of
 from otel_bridge.semconv import ROW
 
@@ -69,7 +70,7 @@ def holds_nothing(values: object, drop: CountKeyedDrop) -> bool:
     """Return whether *values* is an empty mapping, or, counted, not a mapping."""
     try:
         return not len(values) if isinstance(values, Mapping) else not flatten(values, drop)  # pyright: ignore[reportUnknownArgumentType]  # any mapping
-    except Exception:  # noqa: BLE001  # code of the user's own object
+    except any_error():  # code of the user's own object
         return False
 
 
@@ -156,7 +157,7 @@ def _flatten_into(
 def _key(prefix: str, raw: object, drop: _Keyed) -> str | None:
     try:
         key = prefix + (raw if isinstance(raw, str) else str(raw))
-    except Exception:  # noqa: BLE001  # a user's __str__
+    except any_error():  # a user's __str__
         drop.key = f"{prefix}<{type(raw).__name__}>"
         drop("bad_key", 1)
         return None
@@ -181,7 +182,7 @@ def to_value(value: object, drop: CountDrop) -> Value | None:
             drop("none" if value is None else "text", 1)
             return None
         return _other(value, drop)
-    except Exception:  # noqa: BLE001  # code of the user's own object
+    except any_error():  # code of the user's own object
         drop("unreadable_value", 1)
         return None
 
@@ -362,7 +363,7 @@ def _as_numpy(values: Array) -> np.ndarray[Any, np.dtype[np.float64]] | None:
     try:
         found = numpy.asarray(values)
         return found.astype(numpy.float64).ravel() if found.dtype.kind in "fiub" else None
-    except Exception:  # noqa: BLE001  # a tensor on a device, or one that keeps a gradient
+    except any_error():  # a tensor on a device, or one that keeps a gradient
         return None
 
 

@@ -22,6 +22,7 @@ from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy, dumps,
 from otel_bridge.emit.media.pictures import MediaDropped, file_bytes, image_bytes
 from otel_bridge.emit.media.sounds import audio_bytes, video_bytes
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video
+from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import MARGIN_CHARS, REDACTED, may_be_secret
 
@@ -73,7 +74,7 @@ class MediaEncoder:
                 self._encode(medium, alone=len(media) == 1)
             except MediaDropped as exc:
                 self.count(str(exc), 1)
-            except Exception:  # noqa: BLE001  # code of the user's own object
+            except any_error():  # code of the user's own object
                 self.count("media_unreadable", 1)
         return [*self.items, *self._cells]
 
@@ -162,7 +163,7 @@ class MediaEncoder:
     def _cell(self, value: object) -> Json:
         try:
             return self._any_cell(value)
-        except Exception:  # noqa: BLE001  # code of the user's own object
+        except any_error():  # code of the user's own object
             self.count("media_unreadable", 1)
             return None
 

@@ -15,6 +15,7 @@ from otel_bridge.emit.live_registry import Track, open_steps
 from otel_bridge.emit.rollouts.events import sampled_out_event, sampled_out_ids, staleness_of
 from otel_bridge.emit.rollouts.rollout import TRUNCATED_REASONS, Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
+from otel_bridge.errors import any_error
 from otel_bridge.sampling_rule import choose_columns
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ def emit(
 def _emit_one(run: EmitRun, frame: CallContext, build: Callable[[int], Rollout], index: int) -> None:
     try:
         encoded = encode_rollout(build(index), frame, time.time_ns())
-    except Exception:  # noqa: BLE001  # one rollout that cannot be read costs only itself
+    except any_error():  # one rollout that cannot be read costs only itself
         run.count_drop("rollout_unreadable")
         return
     if encoded.skipped_messages:

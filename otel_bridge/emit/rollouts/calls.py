@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_bridge.emit.emit_run import EmitRun
 from otel_bridge.emit.rollouts import batch, events, generations
+from otel_bridge.errors import any_error
 
 if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.live import LiveRollout
@@ -31,7 +32,7 @@ def open_rollout(run: EmitRun, /, **fields: object) -> AbstractContextManager[Li
 
     try:
         return LiveRollout(run, run.rollout_options, fields)
-    except Exception:  # noqa: BLE001  # what a user put into its fields
+    except any_error():  # what a user put into its fields
         run.count_drop(INTERNAL_ERROR)
         return LiveRollout(run, run.rollout_options, {})
 
@@ -106,5 +107,5 @@ def log_rewards(
 def _never_raising(run: EmitRun) -> Generator[None]:
     try:
         yield
-    except Exception:  # noqa: BLE001  # nothing of otel-bridge may end a training run
+    except any_error():  # nothing of otel-bridge may end a training run
         run.count_drop(INTERNAL_ERROR)

@@ -16,6 +16,7 @@ import orjson
 from otel_bridge.emit.content.policy import ContentFilter, ContentPolicy, dumps, hooked, may_have_shape
 from otel_bridge.emit.encode.protobuf import utf8
 from otel_bridge.emit.rollouts.message_parts import Parts, ToolAnswer, ToolCall, mapping_of, text_or_none
+from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 
 _HEADS: Final = {
@@ -142,7 +143,7 @@ def raw_messages(value: object, role: str = "user") -> list[object]:
         return [value]
     try:
         return list(cast("Iterable[object]", value))
-    except Exception:  # noqa: BLE001  # code of the user's own iterable
+    except any_error():  # code of the user's own iterable
         return [value]
 
 
@@ -164,7 +165,7 @@ def encode(entries: Sequence[object], content_filter: ContentFilter) -> Conversa
     for entry in entries:
         try:
             encoded = fast_message(entry, content_filter) or _message(entry, content_filter)
-        except Exception:  # noqa: BLE001  # code of the user's own objects
+        except any_error():  # code of the user's own objects
             encoded = None
         if encoded is None:
             conversation.skipped += 1

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 import orjson
 
 from otel_bridge.emit.encode import coerce
+from otel_bridge.errors import any_error
 
 
 class Column:
@@ -122,7 +123,7 @@ class TokenDecoder:
             return f"[{len(token_ids)} tokens; pass decode= to see them]"
         try:
             decoded = self._decode(token_ids)
-        except Exception as exc:  # noqa: BLE001  # the user's code
+        except any_error() as exc:  # the user's code
             self._count_drop("rollout_decode")
             return f"[{len(token_ids)} tokens that could not be decoded: {type(exc).__name__}]"
         if isinstance(decoded, list) and decoded:  # batch_decode
@@ -142,7 +143,7 @@ def is_blank(prompt: object) -> bool:
     """Return whether a prompt is blank."""
     try:
         return not prompt
-    except Exception:  # noqa: BLE001  # an array has no truth value, but it has entries
+    except any_error():  # an array has no truth value, but it has entries
         return not token_ids(prompt)
 
 

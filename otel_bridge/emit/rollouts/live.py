@@ -35,6 +35,7 @@ from otel_bridge.emit.rollouts.spans import (
     root_attributes,
     trace_id_bytes,
 )
+from otel_bridge.errors import any_error
 from otel_bridge.semconv import SPAN_COUNT
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class LiveRollout(Rollout):
         self._number = opened(self._run, self.id or self.trace_id, self._track, self.step, self._number)
         try:
             self._open()
-        except Exception:  # noqa: BLE001  # nothing of otel-bridge may end a training run
+        except any_error():  # nothing of otel-bridge may end a training run
             self._run.count_drop("internal_error")
         return self
 
@@ -153,7 +154,7 @@ class LiveRollout(Rollout):
         now = time.time_ns()
         try:
             self._close(now)
-        except Exception:  # noqa: BLE001  # what a user put into its fields
+        except any_error():  # what a user put into its fields
             self._run.count_drop("rollout_unreadable")
             self._end_bare(now)
 

@@ -35,7 +35,7 @@ from otel_bridge.emit.live_registry import OpenRollout
 from otel_bridge.emit.rollouts.chat_messages import MessageLimits, content_of
 from otel_bridge.emit.rollouts.context import current_rollout, with_rollout
 from otel_bridge.emit.rollouts.spans import Pairs, failure, free_facts, json_array
-from otel_bridge.errors import InvalidRecordError
+from otel_bridge.errors import InvalidRecordError, any_error
 
 TRACES: Final = 2
 
@@ -82,7 +82,7 @@ class _Appender(SpanProcessor):
         extra = self.extras.pop(context.span_id, ExtraAttributes()) if context else ExtraAttributes()
         try:
             payload = encoded_span(span, extra, self._content)
-        except Exception:  # noqa: BLE001  # nothing of otel-bridge may end a training run
+        except any_error():  # nothing of otel-bridge may end a training run
             self._run.count_drop("rollout_span")
             return
         self._run.append(TRACES, payload)
@@ -192,7 +192,7 @@ class ChildSpan(ABC):
     def __enter__(self: S) -> S:
         try:
             self._open()
-        except Exception:  # noqa: BLE001  # nothing of otel-bridge may end a training run
+        except any_error():  # nothing of otel-bridge may end a training run
             if self._run is not None:
                 self._run.count_drop("internal_error")
         return self
@@ -225,7 +225,7 @@ class ChildSpan(ABC):
             return
         try:
             self._close(self._span, self._run)
-        except Exception:  # noqa: BLE001
+        except any_error():
             self._run.count_drop("internal_error")
 
     def _close(self, span: trace.Span, run: EmitRun) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, cast
 
 from otel_bridge.emit.config.hyperparameters import entries_of
+from otel_bridge.errors import any_error
 
 MAX_ITEMS: Final = 10_000
 TRUNCATED_REASONS: Final = frozenset({"length", "max_tokens", "max_length", "truncated", "max_turns"})
@@ -99,5 +100,5 @@ def mapping_or(value: object, name: str) -> dict[str, Any]:
 def _text(key: object) -> str:
     try:
         return key if isinstance(key, str) else str(key)
-    except Exception:  # noqa: BLE001  # a user's __str__
+    except any_error():  # a user's __str__
         return ""

@@ -21,6 +21,7 @@ from otel_bridge.emit.encode.span import Pieces, Utf8, utf8_array
 from otel_bridge.emit.rollouts.chat_messages import Content, EncodedMessage, MessageLimits, content_of
 from otel_bridge.emit.rollouts.message_parts import ToolAnswer, ToolCall
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
+from otel_bridge.errors import any_error
 from otel_bridge.records import trace_id_of
 
 _HEX: Final = frozenset("0123456789abcdef")
@@ -236,7 +237,7 @@ def failure(error: str | BaseException, content_filter: ContentFilter) -> tuple[
         kind = type(error).__qualname__
         try:
             text = str(error)
-        except Exception:  # noqa: BLE001  # code of the user's own exception
+        except any_error():  # code of the user's own exception
             text = ""
     else:
         kind, text = "Error", str(error)

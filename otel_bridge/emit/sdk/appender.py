@@ -27,6 +27,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_bridge import semconv
 from otel_bridge.emit.content.sdk import SdkContent
 from otel_bridge.emit.live_registry import mark_instrumented
+from otel_bridge.errors import any_error
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
@@ -59,7 +60,7 @@ class SdkAppender:
         try:
             request = encode_spans(spans)
             self._append(TRACES, request, lambda: self._content.spans(spans, request))
-        except Exception:  # noqa: BLE001  # nothing of otel-bridge may end a training run, and nothing leaves unseen
+        except any_error():  # nothing of otel-bridge may end a training run, and nothing leaves unseen
             self._count(len(spans))
 
     def logs(self, records: Sequence[ReadableLogRecord]) -> None:
@@ -67,7 +68,7 @@ class SdkAppender:
         try:
             request = encode_logs(records)
             self._append(LOGS, request, lambda: self._content.logs(records, request))
-        except Exception:  # noqa: BLE001
+        except any_error():
             self._count(len(records))
 
     def metrics(self, data: MetricsData) -> None:
@@ -80,7 +81,7 @@ class SdkAppender:
         try:
             request = encode_metrics(data)
             self._append(METRICS, request, lambda: self._content.metrics(request))
-        except Exception:  # noqa: BLE001
+        except any_error():
             self._count(1)
 
     def _append(self, signal: int, request: Request, payload: Callable[[], bytes]) -> None:

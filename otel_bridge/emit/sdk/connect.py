@@ -7,7 +7,6 @@ module touches global state.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 from collections.abc import Callable
 from importlib.metadata import version
@@ -27,6 +26,7 @@ from otel_bridge.emit.live_registry import mark_instrumented
 from otel_bridge.emit.rollouts.live_spans import UrandomIdGenerator
 from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.emit.sdk.metric_reader import AppendingReader
+from otel_bridge.errors import any_error
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
@@ -89,7 +89,7 @@ def connect(run: Run) -> None:
 def _try(what: str, step: Callable[[], None]) -> None:
     try:
         step()
-    except Exception:  # noqa: BLE001  # a provider of the user's own; the others are connected all the same
+    except any_error():  # a provider of the user's own; the others are connected all the same
         _log.exception("OpenTelemetry %s of this process are not connected", what)
 
 
@@ -98,8 +98,10 @@ def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
 
     def flush() -> None:
         for one in flushes:
-            with contextlib.suppress(Exception):
+            try:
                 one()
+            except any_error():  # noqa: PERF203  # a provider of the user's own; the others are flushed all the same
+                pass
 
     def flush_now(_run: Run) -> None:
         atexit.unregister(flush)

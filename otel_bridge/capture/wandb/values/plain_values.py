@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import orjson
 
 from otel_bridge.emit.encode.values import is_array, is_scalar
+from otel_bridge.errors import any_error
 
 NUMBERS: Final = frozenset({int, float, bool})
 _BUILT_IN: Final = "builtins"
@@ -73,7 +74,7 @@ def single_number(value: Any) -> Any:
         if is_scalar(value) or (is_array(value) and math.prod(tuple(value.shape)) == 1):
             number = value.item()
             return number if type(number) in NUMBERS else value
-    except Exception:  # noqa: BLE001  # an object of the user's; the recorder counts it
+    except any_error():  # an object of the user's; the recorder counts it
         return value
     return value
 
@@ -141,6 +142,6 @@ def _histogram(array: Any) -> dict[str, Any]:
             for number in numbers:
                 counts[min(_BINS - 1, int((number - low) / size))] += 1
             return {"_type": "histogram", "values": counts, "bins": [low + size * at for at in range(_BINS + 1)]}
-    except Exception:  # noqa: BLE001, S110  # an array of objects or without numbers
+    except any_error():  # an array of objects or without numbers
         pass
     return {"_type": "histogram", "values": [], "bins": []}
