@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
+from otel_bridge.emit.console import notify
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -35,18 +36,28 @@ class ProcessSegment:
         folder: The run folder; created when a segment is opened.
         make_header: Callable that makes the header of a new instance.
         segment_bytes: Size at which a segment is closed and the next one begun.
+        at_worker_end: Called with ``finished`` at the end of a forked worker.
 
     Attributes:
         writer: Writer of the open segment; ``None``: no segment is open.
     """
 
-    def __init__(self, folder: RunFolder, make_header: MakeHeader, *, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        make_header: MakeHeader,
+        *,
+        segment_bytes: int,
+        at_worker_end: Callable[[str], object],
+    ) -> None:
         self.writer: SegmentWriter | None = None
         self._folder, self._make_header, self._segment_bytes = folder, make_header, segment_bytes
+        self._at_worker_end = at_worker_end
+        self._forked = False
         self._liveness: LivenessLock | None = None
         self._spare: Spare | None = None
 
-    def open(self, *, forked: bool) -> SegmentWriter:
+    def open(self) -> SegmentWriter:
         """Open the first segment of a new instance, after its liveness lock.
 
         Raises:
@@ -56,17 +67,29 @@ class ProcessSegment:
         self._folder.create()
         liveness = LivenessLock.hold(self._folder, instance_id)
         try:
-            header = self._make_header(instance_id, forked)
+            header = self._make_header(instance_id, self._forked)
             self.writer = SegmentWriter(self._folder.segments_dir, header, segment_bytes=self._segment_bytes)
         except JournalError:
             liveness.release()
             raise
         self._liveness = liveness
         self._spare = Spare(self._folder.segments_dir, f".{instance_id}-spare.tmp")
+        if self._forked:
+            _at_worker_end(self._at_worker_end)
         return self.writer
 
-    def is_deleted(self) -> bool:
-        """Return whether the open segment is no longer in the folder."""
+    def reopen(self) -> bool:
+        """Open the first segment of another new instance; return whether one is open. If not, `open` may retry."""
+        deleted = self.writer is not None and not self.writer.path.exists()
+        self.close()
+        if deleted:
+            notify(f"{self._folder.path} was deleted; continuing in a new folder", always=True)
+        with contextlib.suppress(JournalError):
+            self.open()
+        return self.writer is not None
+
+    def is_lost(self) -> bool:
+        """Return whether the open segment was deleted or its descriptor closed."""
         return self.writer is not None and not self.writer.linked()
 
     def checkpoint(self, rows: int) -> Checkpoint | None:
@@ -91,6 +114,7 @@ class ProcessSegment:
 
     def close_inherited(self) -> None:
         """Close the parent's open files in a forked child; the parent's lock stays."""
+        self._forked = True
         writer, spare = self.writer, self._spare
         self.writer = self._liveness = self._spare = None
         if spare is not None:
@@ -106,7 +130,7 @@ def _close(writer: SegmentWriter) -> None:
             writer.close()
 
 
-def at_worker_end(end: Callable[[str], object]) -> None:
+def _at_worker_end(end: Callable[[str], object]) -> None:
     """Call *end* when a multiprocessing worker ends, which runs only the atexit handlers of its own package."""
     util = sys.modules.get("multiprocessing.util")
     if util is not None:

@@ -6,7 +6,6 @@ queued and written after the outer record. Fork-safe: a child begins as a new pr
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,7 +16,6 @@ from typing import Final
 from otel_bridge import semconv
 from otel_bridge.emit.arguments import role_of, row_arguments
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
-from otel_bridge.emit.console import notify
 from otel_bridge.emit.drops import Drops
 from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import Attribute
@@ -25,12 +23,11 @@ from otel_bridge.emit.encode.row import RowEncoder
 from otel_bridge.emit.encode.values import FoundMedia, distinct, flatten, flatten_all, holds_nothing, to_step
 from otel_bridge.emit.live_registry import count_unclosed, forget_unclosed
 from otel_bridge.emit.media.log import MediaLog
-from otel_bridge.emit.process_segment import Checkpoint, MakeHeader, ProcessSegment, at_worker_end
-from otel_bridge.errors import JournalError, JournalFullError, any_error
+from otel_bridge.emit.process_segment import Checkpoint, MakeHeader, ProcessSegment
+from otel_bridge.errors import JournalError, JournalFullError, SegmentClosedError, any_error
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import HEAD_BYTES, Signal
 from otel_bridge.journal.quota import Quota
-from otel_bridge.journal.segment import SegmentWriter
 
 _METRICS: Final = int(Signal.METRICS)
 _CHECK_EVERY_NS: Final = 1_000_000_000
@@ -71,7 +68,7 @@ class Recorder:
         self.starter = starter
         self._quota = quota
         self._spent = self._room = 0
-        self._segment = ProcessSegment(folder, make_header, segment_bytes=segment_bytes)
+        self._segment = ProcessSegment(folder, make_header, segment_bytes=segment_bytes, at_worker_end=self.end)
         self._role = role
         self._media = media or MediaLog()
         self._last_ns = 0
@@ -81,7 +78,7 @@ class Recorder:
         self._begin()
         self._checked_at = time_ns()
         self._check_again = self._checked_at + _CHECK_EVERY_NS
-        self._open()
+        self._segment.open()
 
     def _begin(self) -> None:
         """Set the state of one instance."""
@@ -122,10 +119,9 @@ class Recorder:
             if step is None and holds_nothing(values, self.drops.count):
                 self._open_steps.discard(role)  # an empty row has no step, but ends one that is open, as in W&B
                 return
-            seq, payload = self._seq, None
+            seq, now, payload, media, again = self._seq, _now or time_ns(), None, None, False
             try:
                 self._busy = True
-                now = _now or time_ns()
                 if not self._last_ns < now < self._check_again:
                     now = self._irregular(now)
                     seq = self._seq
@@ -140,7 +136,8 @@ class Recorder:
                 if type(values) is dict and not _own:
                     payload = self._encoder.encode_known(values, now, step, role, seq + 1)  # pyright: ignore[reportUnknownArgumentType]  # any dict
                 if payload is None:
-                    payload = self._encoded(values, now, step, role, seq + 1, own=_own)  # pyright: ignore[reportUnknownArgumentType]
+                    media = list[FoundMedia]()
+                    payload = self._encoded(values, now, step, role, seq + 1, own=_own, media=media)  # pyright: ignore[reportUnknownArgumentType]
                 if payload is None:
                     self._seq = seq
                 elif (writer := self._segment.writer) is None or self._closed:
@@ -152,9 +149,15 @@ class Recorder:
                         self._use_room()
             except any_error() as exc:  # nothing of otel-bridge may end a training run
                 self._seq = seq
-                self.drops.count_failure(exc, payload)
+                again = self._reopened_after(exc, payload)
             finally:
                 self._busy = False
+            if again:
+                self.log_row(values, step, role=role, _now=now, _own=_own)  # pyright: ignore[reportUnknownArgumentType]
+                return
+            if media:
+                put = partial(self._put_media, now, _own)
+                self._waiting.append(partial(self._do, self._media.append, media, step, role, self.drops.count, put))
             if self._waiting:
                 self._drain_queue()
 
@@ -243,14 +246,17 @@ class Recorder:
             if self._busy:
                 self._enqueue(self._do, write, *arguments)
                 return
+            again = False
             try:
                 self._busy = True
                 write(*arguments)
             except any_error() as exc:
-                self.drops.count_failure(exc)
+                again = self._reopened_after(exc)
             finally:
                 self._busy = False
-            if self._waiting:
+            if again:
+                self._do(write, *arguments)
+            elif self._waiting:
                 self._drain_queue()
 
     def _row_of(
@@ -280,13 +286,11 @@ class Recorder:
         while self._waiting:
             self._waiting.popleft()()
 
-    def _encoded(self, values: object, now: int, step: int, role: str | None, seq: int, *, own: int) -> bytes | None:
-        """Encode a row; return ``None`` when no value of the row can be recorded."""
-        media: list[FoundMedia] = []
+    def _encoded(
+        self, values: object, now: int, step: int, role: str | None, seq: int, *, own: int, media: list[FoundMedia]
+    ) -> bytes | None:
+        """Encode a row, and add its media to *media*; return ``None`` when no number of the row can be recorded."""
         numbers = flatten(values, self.drops.count, media)
-        if media:  # written after the row, once the queue is drained
-            put = partial(self._put_media, now, own)
-            self._waiting.append(partial(self._do, self._media.append, media, step, role, self.drops.count, put))
         names = (role, *numbers)
         if names != self._names:  # most rows have the names of the previous row
             numbers = distinct(numbers, role or self._role, self.drops.count)
@@ -322,9 +326,11 @@ class Recorder:
         if self._closed and self._refuses(signal):
             return False
         try:
-            (self._segment.writer or self._open()).append(signal, payload, now, whole=whole)
+            (self._segment.writer or self._segment.open()).append(signal, payload, now, whole=whole)
             self._spent += HEAD_BYTES + len(payload)
             self._use_room()
+        except SegmentClosedError:  # the caller writes the record anew, with the numbers of a new segment
+            raise
         except JournalError as exc:
             ends_full = signal == Signal.LOGS and isinstance(exc, JournalFullError) and self._ending
             if ends_full and self._segment.make_room():
@@ -367,8 +373,8 @@ class Recorder:
         self._checked_at, self._check_again = now, now + _CHECK_EVERY_NS
         if self._ended:
             return
-        if self._segment.is_deleted():
-            self._reopen_after_delete()
+        if self._segment.is_lost():
+            self._reopen()
         self._use_room(due=True)
         self.starter.ensure()
         if self.drops.due():
@@ -380,16 +386,14 @@ class Recorder:
             keys = {semconv.DROPPED_KEYS: dict(self.drops.first_keys)} if self.drops.first_keys else {}
             self._event(semconv.EVENT_DROPPED, keys, dict(counts), time_ns())
 
-    def _reopen_after_delete(self) -> None:  # with the bridge's ledger: as a new instance
-        self._segment.close()
-        self._seq = self._event_seq = 0
-        notify(f"{self.folder.path} was deleted; continuing in a new folder", always=True)
-        # Before the search for a bridge, which needs a folder. The next record retries a folder that cannot be made.
-        with contextlib.suppress(JournalError):
-            self._open()
+    def _reopened_after(self, exc: Exception, payload: bytes | None = None) -> bool:
+        """Return whether a new segment is open for the record that failed; otherwise the record is counted."""
+        if isinstance(exc, SegmentClosedError) and self._reopen():
+            return True
+        self.drops.count_failure(exc, payload)
+        return False
 
-    def _open(self) -> SegmentWriter:
-        writer = self._segment.open(forked=self.forked)
-        if self.forked:
-            at_worker_end(self.end)
-        return writer
+    def _reopen(self) -> bool:
+        """Continue as a new process, because the folder was deleted or the descriptor closed; return whether it can."""
+        self._seq = self._event_seq = 0
+        return self._segment.reopen()

@@ -7,6 +7,7 @@ Only regular files are opened, without waiting, and never through a link at the 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import threading
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 SMALL_BYTES: Final = 1 << 20
+_HIGH_NUMBERS: Final = (960, 192)
+"""Below 1,024 and 256, the usual limits of a process; the kernel's table grows with the highest number."""
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -68,6 +71,22 @@ def create_regular(path: Path, flags: int = os.O_WRONLY, mode: int = 0o600) -> i
     except FileExistsError:
         path.unlink()
         return os.open(path, flags, mode)
+
+
+def to_high_number(descriptor: int) -> int:
+    """Move a descriptor that stays open to a high number, and return that number.
+
+    A program may close all descriptors of its process. The numbers of its next files begin at the lowest, so that none
+    of them gets this one, and a write fails instead of going into a file of the program.
+    """
+    for least in _HIGH_NUMBERS:
+        try:
+            moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
+        except OSError:  # the process may have fewer descriptors
+            continue
+        os.close(descriptor)
+        return moved
+    return descriptor
 
 
 def cut(path: str | Path, size_bytes: int) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.files import open_regular
+from otel_bridge.journal.files import open_regular, to_high_number
 
 CONTENT_BYTES: Final = 512
 _BUSY: Final = frozenset({errno.EACCES, errno.EAGAIN})
@@ -111,7 +111,7 @@ class RecordLock:
         seen = _identity_at(self.path)
         if seen is not None and seen in _registry:
             return False
-        fd = _open(self.path, os.O_RDWR | os.O_CREAT)
+        fd = to_high_number(_open(self.path, os.O_RDWR | os.O_CREAT))  # moved later, it would lose the lock
         status = os.fstat(fd)
         identity = (status.st_dev, status.st_ino)
         try:

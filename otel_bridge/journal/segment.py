@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from otel_bridge.errors import InvalidRecordError, JournalError, JournalFullError
-from otel_bridge.journal.files import create_regular, open_regular
+from otel_bridge.errors import InvalidRecordError, JournalError, JournalFullError, SegmentClosedError
+from otel_bridge.journal.files import create_regular, open_regular, to_high_number
 from otel_bridge.journal.frames import (
     HEAD_BYTES,
     MAX_RECORD_BYTES,
@@ -123,6 +123,7 @@ class SegmentWriter:
 
         Raises:
             JournalFullError: Disk, quota or file size limit; the frame was not written.
+            SegmentClosedError: The program closed the descriptor; the frame was not written.
             JournalError: Anything else; the frame was not written.
         """
         # Each row passes here, so the code of `encode_frame` is repeated instead of called.
@@ -187,7 +188,7 @@ class SegmentWriter:
             if path.exists():
                 raise FileExistsError(errno.EEXIST, "a segment of this name exists")
             # Under another name until it has its header, so that no reader sees half of a header.
-            fd = create_regular(unfinished, os.O_WRONLY | os.O_APPEND)
+            fd = to_high_number(create_regular(unfinished, os.O_WRONLY | os.O_APPEND))
             if os.write(fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             unfinished.rename(path)
@@ -326,6 +327,8 @@ def _error(exc: OSError, path: Path, what: str) -> JournalError:
         return JournalFullError(
             f"{path} {what}: {exc.strerror}; free space on that disk, or set OTEL_BRIDGE_DIR to another"
         )
+    if exc.errno == errno.EBADF:
+        return SegmentClosedError(f"{path} {what}: this process closed its descriptor; open another segment")
     return JournalError(f"{path} {what}: {exc.strerror or exc}; expected a writable folder, see OTEL_BRIDGE_DIR")
 
 
@@ -352,7 +355,7 @@ class Spare:
         self._fd, self._size, self._identity = -1, 0, (-1, -1)
         path = directory / name
         with contextlib.suppress(OSError):
-            self._fd = create_regular(path, os.O_RDWR)
+            self._fd = to_high_number(create_regular(path, os.O_RDWR))
             path.unlink()
             status = os.fstat(self._fd)
             self._identity = (status.st_dev, status.st_ino)

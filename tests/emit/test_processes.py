@@ -253,6 +253,46 @@ def test_importing_loads_no_tracker_no_sdk_and_no_protobuf() -> None:
     assert run_script(script, os.environ).stdout == "[]\n"
 
 
+@pytest.mark.parametrize(("closed", "segments"), [(256, [[1, 2, 3]]), (4096, [[1], [2, 3]])])
+def test_a_program_that_closes_its_descriptors_loses_no_row_and_finds_none_in_its_files(
+    tmp_path: Path, closed: int, segments: list[list[int]]
+) -> None:
+    script = f"""
+    import os, otel_bridge
+    run = otel_bridge.init("p", "n")
+    run.log({{"a": 1.0}}, step=1)
+    os.closerange(3, {closed})
+    others = [os.open(f"other{{n}}", os.O_WRONLY | os.O_CREAT) for n in range(8)]
+    run.log({{"a": 2.0, "text": otel_bridge.Text("hello")}}, step=2)
+    run.alert("odd")
+    run.log({{"a": 3.0}}, step=3)
+    assert [os.fstat(other).st_size for other in others] == [0] * 8
+    run.finish()
+    """
+
+    done = run_script(script, held(tmp_path / "runs"), cwd=tmp_path)
+
+    seen = seen_in(tmp_path / "runs")
+    assert (done.returncode, "dropped" in done.stderr) == (0, False), done.stderr
+    assert [each.steps for each in seen] == segments
+    assert [event.name for event in seen[-1].events] == ["rl.media", "rl.alert", "rl.run.end"]
+
+
+def test_an_alert_is_recorded_though_the_program_closed_the_descriptors_before(tmp_path: Path) -> None:
+    script = """
+    import os, otel_bridge
+    run = otel_bridge.init("p", "n")
+    os.closerange(3, 4096)
+    run.alert("odd")
+    run.finish()
+    """
+
+    done = run_script(script, held(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    assert [event.name for event in seen_in(tmp_path)[-1].events] == ["rl.alert", "rl.run.end"]
+
+
 @pytest.mark.parametrize("handler", ["stop", "Stop().now", "functools.partial(stop_with, 1)", "Stop()"])
 @pytest.mark.parametrize(
     "call",
