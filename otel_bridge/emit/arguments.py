@@ -30,6 +30,8 @@ _KILLED: Final = frozenset({"killed", "aborted", "cancelled", "canceled", "inter
 _EARLIEST_NS: Final = 100_000_000_000_000_000
 """1973: a smaller number is a time in another unit."""
 _END_NS: Final = 1 << 63
+_SHOWN_BITS: Final = 128
+"""Python may refuse the digits of a much longer integer."""
 DEFAULT_FLUSH_S: Final = 10.0
 DEFAULT_FINISH_S: Final = 30.0
 
@@ -90,7 +92,8 @@ def _unix_ns(given: object, count: CountArgument) -> int:
     except any_error():  # a user's object
         number = 0
     if isinstance(given, (str, bytes, bool)) or not _EARLIEST_NS <= number < _END_NS:
-        count("bad_time", 1, repr(given)[:100] if isinstance(given, (int, float, str)) else type(given).__name__)
+        shown = isinstance(given, (float, str)) or (isinstance(given, int) and given.bit_length() < _SHOWN_BITS)
+        count("bad_time", 1, repr(given)[:100] if shown else type(given).__name__)
         return 0
     return number
 
@@ -118,7 +121,7 @@ def seconds_of(value: object, default_s: float) -> float:
 
 def role_of(role: object) -> str | None:
     """Return a role as text; ``None`` when *role* is not a role."""
-    if role is None or isinstance(role, str):
+    if role is None or type(role) is str:
         return role or None
     try:
         return str(role)[:256] or None

@@ -127,7 +127,7 @@ def test_no_call_raises_whatever_it_is_given_and_what_it_does_not_know_is_counte
     (seen,) = seen_in(tmp_path)
     dropped = seen.event("rl.dropped")
     assert dropped.body == {
-        "not_a_mapping": 2, "unknown_argument": 17, "config_not_a_mapping": 2, "evaluation_value": 2,
+        "not_a_mapping": 2, "unknown_argument": 17, "config_not_a_mapping": 2, "evaluation_id": 2,
         "evaluation_not_a_mapping": 2, "rollout_step": 2,
     }  # fmt: skip
     assert seen.event("rl.run.end").attributes["rl.run.status"] == "failed"
@@ -216,3 +216,47 @@ def test_a_timeout_of_zero_under_the_name_of_other_loggers_does_not_wait(
         getattr(calls, call)(timeout=0)
 
     assert waited[0] == 0.0
+
+
+class _Unreadable:
+    """Raises wherever it is read, also as a key."""
+
+    def __str__(self) -> str:
+        raise ValueError("odd")
+
+    __repr__ = __hash__ = __iter__ = __len__ = __float__ = __bool__ = __eq__ = __str__  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+
+
+class _UnreadableText(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise ValueError("odd")
+
+    __hash__ = __str__  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+
+
+def test_what_cannot_be_read_costs_itself_alone_and_is_counted_with_its_own_reason(tmp_path: Path) -> None:
+    longer_than_python_prints = 1 << 20_000
+    with run_in(tmp_path) as run:
+        calls: Any = run
+        calls.log({"loss": 1.0}, 1, time_unix_ns=longer_than_python_prints)
+        calls.log({"loss": 1.0}, 2, role=_UnreadableText("critic"))
+        calls.log_config({"seed": longer_than_python_prints, "lr": 0.1})
+        calls.log_reward(_Unreadable(), 1.0)
+        calls.log_reward("r1", "good", explanation=_Unreadable())
+        calls.log_reward("r2", _Unreadable())
+        calls.log_rollouts(5)
+        calls.log_rollouts("not rollouts")
+
+    (seen,) = seen_in(tmp_path)
+    config = seen.event("rl.run.config").body
+    assert [row.step for row in seen.rows] == [1, 2]
+    assert (config["lr"], config["seed"]) == (0.1, hex(longer_than_python_prints))
+    assert seen.event("gen_ai.evaluation.result").attributes["gen_ai.evaluation.explanation"] == "_Unreadable"
+    assert seen.event("rl.dropped").body == {
+        "bad_time": 1, "evaluation_id": 1, "evaluation_value": 1, "rollout_no_mapping": 2,
+    }  # fmt: skip
+    assert seen.event("rl.dropped").attributes["rl.dropped.keys"] == {
+        "bad_time": "int", "evaluation_value": "r2", "rollout_no_mapping": "int",
+    }  # fmt: skip

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import copy
+import pickle
 import random
+import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,14 @@ def test_a_row_is_in_the_segment_when_log_returns(tmp_path: Path) -> None:
 
         (seen,) = seen_in(tmp_path)
         assert seen.rows == [SeenRow(10, {"loss": 0.5, "actor/lr": 1e-6, "tokens": 3}, 1)]
+
+
+def test_a_copy_of_a_run_is_the_run_and_a_pickle_of_it_says_how_another_process_joins(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        assert copy.deepcopy({"callbacks": [run]}) == {"callbacks": [run]}
+        assert copy.copy(run) is run
+        with pytest.raises(TypeError, match=re.escape("run.env()")):
+            pickle.dumps(run)
 
 
 def test_the_segment_says_which_run_it_is_and_who_sends(tmp_path: Path) -> None:

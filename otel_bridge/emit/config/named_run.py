@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
 from otel_bridge.emit.arguments import role_of
 from otel_bridge.emit.config.child_env import variables_for_others
 from otel_bridge.emit.config.snapshot import RunSettings, RunStart
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class NamedRun:
@@ -19,6 +24,19 @@ class NamedRun:
 
     def __repr__(self) -> str:
         return f"<otel_bridge.Run {self.project}/{self.name} id={self.id} role={self.role}>"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """Return the run itself, because frameworks copy the objects that hold it."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        # It would need `env()`, and with that the token, which nobody expects in a checkpoint.
+        raise TypeError(
+            "a run cannot be pickled; another process joins it by otel_bridge.init() with the variables of run.env()"
+        )
 
     @property
     def id(self) -> str:

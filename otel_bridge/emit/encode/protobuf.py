@@ -19,6 +19,8 @@ pack_double: Final[Callable[[float], bytes]] = Struct("<d").pack
 pack_int64: Final[Callable[[int], bytes]] = Struct("<q").pack
 pack_fixed64: Final[Callable[[int], bytes]] = Struct("<Q").pack
 
+_DECIMAL_BITS: Final = 2_000
+"""Fewer than the shortest integer whose decimal digits Python can be set to refuse."""
 _ONE_BYTE: Final = tuple(bytes((number,)) for number in range(128))
 
 
@@ -89,7 +91,12 @@ def _number(value: bool | int | float | None) -> bytes:
         return b"\x10\x01" if value else b"\x10\x00"
     if isinstance(value, float):
         return b"\x21" + pack_double(value)
-    return b"\x18" + varint(value) if -(1 << 63) <= value < 1 << 63 else message(1, str(value).encode())
+    return b"\x18" + varint(value) if -(1 << 63) <= value < 1 << 63 else message(1, _digits(value).encode())
+
+
+def _digits(value: int) -> str:
+    """Return the digits of an integer, hexadecimal ones where Python may refuse decimal ones."""
+    return str(value) if value.bit_length() <= _DECIMAL_BITS else hex(value)
 
 
 def key_value(key: str, value: Attribute) -> bytes:

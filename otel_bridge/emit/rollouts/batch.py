@@ -92,13 +92,16 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
     if type(rollouts) in {list, tuple} and set(map(type, cast("list[object]", rollouts))) == {Rollout}:
         return list(cast("list[Rollout | dict[str, Any]]", rollouts))
     entries: list[Rollout | dict[str, Any]] = []
+    if isinstance(rollouts, (str, bytes)) or not isinstance(rollouts, Iterable):
+        run.count_drop("rollout_no_mapping", 1, type(rollouts).__name__)
+        return entries
     for entry in cast("Iterable[object]", rollouts):
         if isinstance(entry, Rollout):
             entries.append(entry)
         elif isinstance(entry, Mapping):
             entries.append(dict(cast("Mapping[str, Any]", entry)))
         else:
-            run.count_drop("rollout_no_mapping")
+            run.count_drop("rollout_no_mapping", 1, type(entry).__name__)
     return entries
 
 

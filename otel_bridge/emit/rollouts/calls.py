@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_bridge.emit.emit_run import EmitRun
 from otel_bridge.emit.rollouts import batch, events, generations
@@ -87,7 +87,7 @@ def log_reward(
     """
     with _never_raising(run):
         facts = events.EvaluationContext(name, role, step, explanation)
-        events.log_values(run, run.rollout_options, {rollout_id: value}, facts)
+        events.log_values(run, run.rollout_options, [(rollout_id, value)], facts)
 
 
 def log_rewards(
@@ -99,8 +99,12 @@ def log_rewards(
     step: int | None = None,
 ) -> None:
     """Record one value for each of many rollouts, by rollout id; see `log_reward`."""
+    if not isinstance(values, Mapping):
+        run.count_drop("evaluation_not_a_mapping")
+        return
     with _never_raising(run):
-        events.log_values(run, run.rollout_options, values, events.EvaluationContext(name, role, step, None))
+        pairs = list(cast("Mapping[object, object]", values).items())
+        events.log_values(run, run.rollout_options, pairs, events.EvaluationContext(name, role, step, None))
 
 
 @contextlib.contextmanager

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_bridge import semconv
 from otel_bridge.emit.config.snapshot import RolloutOptions
@@ -17,6 +17,7 @@ from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import MASK_64, Attribute, attributes, fixed64, message, text, varint
 from otel_bridge.emit.encode.row import SCOPE
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
+from otel_bridge.errors import any_error
 from otel_bridge.text.secret_patterns import MARGIN_CHARS
 
 if TYPE_CHECKING:
@@ -38,19 +39,21 @@ class EvaluationContext(NamedTuple):
     explanation: str | None
 
 
-def log_values(run: EmitRun, options: RolloutOptions, values: object, shared: EvaluationContext) -> None:
-    """Append one event per value, many in one record; a value that is neither number nor text is counted."""
-    if not isinstance(values, Mapping):
-        run.count_drop("evaluation_not_a_mapping")
-        return
+def log_values(
+    run: EmitRun, options: RolloutOptions, values: Iterable[tuple[object, object]], shared: EvaluationContext
+) -> None:
+    """Append one event for each id and value, many in one record; a value that is no number and no text is counted."""
     now = time.time_ns()
     content_filter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
     events: list[bytes] = []
-    for rollout_id, value in list(cast("Mapping[object, object]", values).items()):
+    for rollout_id, value in values:
         known = coerce.name(rollout_id)
         pairs = _score(value, content_filter)
-        if known is None or pairs is None:
-            run.count_drop("evaluation_value")
+        if known is None:
+            run.count_drop("evaluation_id")
+            continue
+        if pairs is None:
+            run.count_drop("evaluation_value", 1, known)
             continue
         numbered = {**_shared(run, shared, content_filter), **pairs, semconv.EVENT_SEQ: run.next_event_seq()}
         name = semconv.EVENT_EVALUATION
@@ -58,6 +61,13 @@ def log_values(run: EmitRun, options: RolloutOptions, values: object, shared: Ev
         events.append(one[len(SCOPE) :])
     for start in range(0, len(events), _EVENTS_A_RECORD):
         run.append(LOGS, SCOPE + b"".join(events[start : start + _EVENTS_A_RECORD]), time_unix_ns=now)
+
+
+def _text_of(value: object) -> str:
+    try:
+        return str(value)
+    except any_error():  # a user's __str__
+        return type(value).__name__
 
 
 def _score(value: object, content_filter: ContentFilter) -> dict[str, Attribute] | None:
@@ -73,7 +83,7 @@ def _score(value: object, content_filter: ContentFilter) -> dict[str, Attribute]
 def _shared(run: EmitRun, shared: EvaluationContext, content_filter: ContentFilter) -> dict[str, Attribute]:
     pairs: dict[str, Attribute] = {semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward"}
     if shared.explanation is not None and not content_filter.off:
-        pairs[semconv.EVALUATION_EXPLANATION] = content_filter.text(str(shared.explanation))
+        pairs[semconv.EVALUATION_EXPLANATION] = content_filter.text(_text_of(shared.explanation))
     if (step := coerce.integer(shared.step)) is not None:
         pairs[semconv.STEP] = step
     role = coerce.name(shared.role)
