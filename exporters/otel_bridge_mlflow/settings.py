@@ -7,6 +7,7 @@ mlflow/store/db/db_types.py.
 from __future__ import annotations
 
 import os.path
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ WAL = Setting(
 TIMEOUT_S = Setting("OTEL_BRIDGE_MLFLOW_TIMEOUT_S", 30.0, seconds, "Time limit for one request to a server.")
 
 DEFAULT_DATABASE = "mlflow.db"
+_NOT_IN_ADDRESS = re.compile(r"\?|%[0-9A-Fa-f]{2}")
+"""What SQLAlchemy reads as something else than a part of the file's name; from 2.1 on, ``%20`` is a space."""
 _DATABASES = frozenset({"mysql", "mssql", "postgresql"})
 
 
@@ -97,7 +100,14 @@ def _sqlite_path(raw: str, cwd: Path) -> tuple[Path, str]:
         raise ConfigError(
             f"MLFLOW_TRACKING_URI={without_credentials(raw)!r}: a database in memory ends with the bridge; name a file"
         )
-    return Path(os.path.normpath(cwd / path)), f"?{query}" if query else ""
+    database = os.path.normpath(cwd / path)
+    if (strange := _NOT_IN_ADDRESS.search(database)) is not None:
+        raise ConfigError(
+            f"MLflow's database would be {database!r}, which the address of a database cannot express: "
+            f"{strange[0]!r} has another meaning there; set MLFLOW_TRACKING_URI=sqlite:////FOLDER/{DEFAULT_DATABASE} "
+            "with a folder without it, or the address of a server"
+        )
+    return Path(database), f"?{query}" if query else ""
 
 
 def _refusal(scheme: str) -> str:

@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from otel_bridge.errors import ConfigError
 from otel_bridge.journal.files import create_regular
 from otel_bridge.journal.machine import network_file_system
 from otel_bridge.settings import DIR
@@ -50,7 +51,22 @@ def find_base(env: Mapping[str, str], cwd: Path, *, mountinfo: str | None = None
         env: The environment.
         cwd: The working folder.
         mountinfo: Text of ``/proc/self/mountinfo``; read from there when not given.
+
+    Raises:
+        ConfigError: The name of the directory is not UTF-8.
     """
+    found = _find_base(env, cwd, mountinfo)
+    try:
+        os.fspath(found.path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"the name of the run directory, {os.fspath(found.path)!a}, is not UTF-8, or this Python reads names as "
+            f"something else (PYTHONUTF8=1 changes that); set {DIR.name} to a folder whose name is UTF-8"
+        ) from None
+    return found
+
+
+def _find_base(env: Mapping[str, str], cwd: Path, mountinfo: str | None) -> BaseDir:
     named = DIR.read(env)
     if named:
         path = Path(os.path.abspath(cwd / Path(named).expanduser()))

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from otel_bridge.errors import ConfigError
 from otel_bridge.journal.base_dir import BaseDir, base_dir, find_base
 from otel_bridge.journal.machine import file_system, is_network, network_file_system
 
@@ -26,6 +28,14 @@ def test_a_named_folder_is_taken_wherever_it_is_and_made_absolute(tmp_path: Path
     found = find_base({"OTEL_BRIDGE_DIR": "runs/../here"}, tmp_path, mountinfo=mountinfo)
 
     assert found == BaseDir(tmp_path / "here", None, "nfs4")
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"n\xff")
+
+    with pytest.raises(ConfigError, match=r"n.udcff.* is not UTF-8.*set OTEL_BRIDGE_DIR"):
+        find_base({}, odd, mountinfo=ROOT)
+    assert find_base({"OTEL_BRIDGE_DIR": "/data"}, odd, mountinfo=ROOT).path == Path("/data")
 
 
 def test_on_a_network_file_system_the_folder_is_one_of_this_machine(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_the_destination_is_absolute_and_holds_no_credentials(uri: str | None, d
         ("databricks", "file store"),
         ("databricks://profile", "expected sqlite"),
         ("ftp://ada:secret@host", "expected sqlite"),
+        ("sqlite:////data/a%20b/mlflow.db", "'%20' has another meaning"),
     ],
 )
 def test_a_store_that_cannot_hold_a_run_is_refused_with_the_reason(uri: str, reason: str) -> None:
@@ -60,6 +61,18 @@ def test_a_store_that_cannot_hold_a_run_is_refused_with_the_reason(uri: str, rea
         read(uri)
 
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["what?", "50%25"])
+def test_a_working_folder_that_a_database_s_address_cannot_name_is_refused_unless_the_store_is_elsewhere(
+    tmp_path: Path, name: str
+) -> None:
+    cwd = tmp_path / name
+    with pytest.raises(ConfigError, match="set MLFLOW_TRACKING_URI=sqlite:////FOLDER/"):
+        MlflowSettings.from_environment({}, cwd)
+
+    elsewhere = MlflowSettings.from_environment({"MLFLOW_TRACKING_URI": "sqlite:////data/m.db?timeout=5"}, cwd)
+    assert elsewhere.uri == "sqlite:////data/m.db?timeout=5"
 
 
 def test_malformed_settings_are_refused_by_name() -> None:
