@@ -6,14 +6,12 @@ Only this part of emission raises: a bad setting or argument is an error here, n
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from otel_bridge.emit import console
 from otel_bridge.emit.bridge_process.other_python import OtherPython, find_python
@@ -21,7 +19,14 @@ from otel_bridge.emit.bridge_process.shared_bridge import SharedBridges
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.bridge_process.takeover import has_what_is_missing, take_over
 from otel_bridge.emit.config.child_env import ChildEnvironment, launcher_alive
-from otel_bridge.emit.config.exporters import RequestedDestinations, choose, installed, missing_here, requested_names
+from otel_bridge.emit.config.exporters import (
+    RequestedDestinations,
+    choose,
+    forwarding_note,
+    installed,
+    missing_here,
+    requested_names,
+)
 from otel_bridge.emit.config.identity import Identity, InitArguments, identify
 from otel_bridge.emit.config.resource import encode_resource, source_of, tracker_identity
 from otel_bridge.emit.config.snapshot import RunSettings, RunStart
@@ -72,6 +77,7 @@ class _FolderState:
     base: BaseDir
     folder: RunFolder
     before: Report | None
+    delivered: bool
     launched: bool
     hold: bool
     unchosen: bool
@@ -121,7 +127,8 @@ def begin(
         console.notify(console.NONE_CHOSEN)
         return Run(facts, None)
     folder = RunFolder(base.path, identity.id)
-    state = _FolderState(base, folder, read_report(folder), launched, hold, unchosen, other)
+    delivered = BridgeStarter(folder, env, hold=True).delivered_by() is not None
+    state = _FolderState(base, folder, read_report(folder), delivered, launched, hold, unchosen, other)
     try:
         recorder = _open(facts, state, shared)
     except ConfigError as exc:
@@ -244,7 +251,10 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
         else:
             under_way = any(process.alive and not process.bridge for process in before.processes.values())
             notes.append("joining" if under_way and before.status == "running" else "resuming")
-        notes += _elsewhere(before, facts.choice)
+        elsewhere = _elsewhere(before, facts.choice, delivered=state.delivered)
+        notes += elsewhere.values()
+        if not state.delivered:
+            before = replace(before, exporters={k: one for k, one in before.exporters.items() if k not in elsewhere})
         notes += [*console.found(before), *console.degraded(before)]
     notes += named_elsewhere(facts.choice.names, identity.project, facts.env)
     notes += [f"view: {where}" for where in _views(facts, state, before).values() if where]
@@ -268,9 +278,8 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
 def _to(facts: RunStart, state: _FolderState) -> str:
     """Return what the run is delivered to; without a chosen exporter, where it is kept."""
     if state.unchosen:
-        delivered = BridgeStarter(state.folder, facts.env, hold=True).delivered_by() is not None
         exporters = () if _before(state) else installed()
-        return console.kept_without_exporter(state.folder.path, exporters, delivered=delivered)
+        return console.kept_without_exporter(state.folder.path, exporters, delivered=state.delivered)
     shown = [_shown(name, facts.choice) for name in facts.choice.names or _before(state)]
     return ", ".join(shown) or "no exporter yet"
 
@@ -313,16 +322,22 @@ def _views(facts: RunStart, state: _FolderState, before: Report | None) -> dict[
     return {**views, **(view_links(before) if before else {})}
 
 
-def _elsewhere(before: Report, choice: RequestedDestinations) -> list[str]:
-    """Return notes on exporters that deliver to another destination than this process's own variables name."""
-    return [
-        f"{name} delivers to the destination that the bridge was started with: {_listed(there)}, not {_listed(here)}"
-        for name, here in choice.destinations.items()
-        if name in before.exporters
-        and before.exporters[name].state != "ended"
-        and (there := before.exporters[name].destination)
-        and dict(there) != dict(here)
-    ]
+def _elsewhere(before: Report, choice: RequestedDestinations, *, delivered: bool) -> dict[str, str]:
+    """Return a note for each exporter that delivered to another destination than this process's own variables name.
+
+    A bridge that is there goes on with the variables it was started with, unless the run has ended.
+    """
+    notes: dict[str, str] = {}
+    for name, here in choice.destinations.items():
+        one = before.exporters.get(name)
+        if one is None or not one.destination or dict(one.destination) == dict(here):
+            continue
+        there, ours = _listed(one.destination), _listed(here)
+        if not delivered:
+            notes[name] = f"{name} delivers to {ours} from now on; earlier records went to {there}"
+        elif one.state != "ended":
+            notes[name] = f"{name} delivers to the destination that the bridge was started with: {there}, not {ours}"
+    return notes
 
 
 def _listed(variables: Mapping[str, str]) -> str:
@@ -359,35 +374,3 @@ def not_taken_up(run: Run, arguments: InitArguments, exporters: object, folder: 
         f"init() of {run.project}/{run.name}, which has already begun: {', '.join(differing)} ignored;"
         " call finish() first, then init() again"
     )
-
-
-# Note of ``init()`` on an endpoint that cannot be right: without grpcio, HTTP would go to the port of gRPC.
-#
-# The bridge chooses the protocol (`otel_bridge.bridge.forwarding.endpoint`), and writes to its log the same note that
-# ``init()`` prints on the terminal.
-
-_GRPC_PORT: Final = 4317
-_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
-
-
-def forwarding_note(env: Mapping[str, str]) -> str:
-    """Return the remedy when `otlp` would send HTTP to port 4317 because grpcio is missing; else empty."""
-    endpoints = {signal.upper(): env.get(f"{_PREFIX}{signal.upper()}_ENDPOINT") for signal in SIGNALS}
-    wrong = any(
-        _is_grpcs(endpoint or env.get(f"{_PREFIX}ENDPOINT", ""))
-        and not (env.get(f"{_PREFIX}{signal}_PROTOCOL") or env.get(f"{_PREFIX}PROTOCOL"))
-        for signal, endpoint in endpoints.items()
-    )
-    if not wrong or importlib.util.find_spec("grpc") is not None:
-        return ""
-    return (
-        f"otlp goes by HTTP, since grpcio is not installed, but port {_GRPC_PORT} is gRPC's: "
-        "pip install 'otel-bridge[collector]', or name the port of HTTP, 4318"
-    )
-
-
-def _is_grpcs(endpoint: str) -> bool:
-    try:
-        return urlsplit(endpoint).port == _GRPC_PORT
-    except ValueError:
-        return False

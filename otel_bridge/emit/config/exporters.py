@@ -5,10 +5,12 @@ The exporters are checked when a run begins: an unknown name or a missing packag
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
+from urllib.parse import urlsplit
 
 from otel_bridge.emit.config.child_env import launcher_exporters
 from otel_bridge.errors import ConfigError
@@ -152,3 +154,35 @@ def _requested(argument: object) -> tuple[str, ...]:
         if chosen == given:
             return tuple(dict.fromkeys(chosen)) or (NONE,)
     raise ConfigError(f"exporters={argument!r}: expected names, e.g. 'trackio,otlp' or ['trackio', 'otlp']")
+
+
+# Note of ``init()`` on an endpoint that cannot be right: without grpcio, HTTP would go to the port of gRPC.
+#
+# The bridge chooses the protocol (`otel_bridge.bridge.forwarding.endpoint`), and writes to its log the same note that
+# ``init()`` prints on the terminal.
+
+_GRPC_PORT: Final = 4317
+_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
+
+
+def forwarding_note(env: Mapping[str, str]) -> str:
+    """Return the remedy when `otlp` would send HTTP to port 4317 because grpcio is missing; else empty."""
+    endpoints = {signal.upper(): env.get(f"{_PREFIX}{signal.upper()}_ENDPOINT") for signal in SIGNALS}
+    wrong = any(
+        _is_grpcs(endpoint or env.get(f"{_PREFIX}ENDPOINT", ""))
+        and not (env.get(f"{_PREFIX}{signal}_PROTOCOL") or env.get(f"{_PREFIX}PROTOCOL"))
+        for signal, endpoint in endpoints.items()
+    )
+    if not wrong or importlib.util.find_spec("grpc") is not None:
+        return ""
+    return (
+        f"otlp goes by HTTP, since grpcio is not installed, but port {_GRPC_PORT} is gRPC's: "
+        "pip install 'otel-bridge[collector]', or name the port of HTTP, 4318"
+    )
+
+
+def _is_grpcs(endpoint: str) -> bool:
+    try:
+        return urlsplit(endpoint).port == _GRPC_PORT
+    except ValueError:
+        return False

@@ -12,6 +12,7 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.control import receive_control
 from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
 from otel_bridge.records import run_id_of
 from support.trainers.emit_samples import environment_of, held, run_in, seen_in
@@ -85,6 +86,8 @@ def test_a_process_whose_own_variables_name_another_place_says_so(
 ) -> None:
     there = ExporterReport(state="idle", destination={"MLFLOW_TRACKING_URI": "http://there"})
     reported(tmp_path, exporters={"mlflow": there})
+    bridge = RecordLock(run_folders(tmp_path)[0].lock_path)
+    bridge.acquire()
 
     with run_in(tmp_path, {**_LOUD, "MLFLOW_TRACKING_URI": "http://here"}, exporters="mlflow") as run:
         line = capsys.readouterr().err
@@ -94,6 +97,24 @@ def test_a_process_whose_own_variables_name_another_place_says_so(
         "mlflow delivers to the destination that the bridge was started with: MLFLOW_TRACKING_URI=http://there, not "
         in line
     )
+    bridge.release()
+
+
+@pytest.mark.parametrize("state", ["idle", "ended"])
+def test_without_a_bridge_records_go_where_the_process_s_own_variables_say_and_the_view_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], state: str
+) -> None:
+    there = ExporterReport(state=state, destination={"MLFLOW_TRACKING_URI": "http://there"}, url="http://there/#/1")
+    reported(tmp_path, exporters={"mlflow": there})
+
+    with run_in(tmp_path, {**_LOUD, "MLFLOW_TRACKING_URI": "http://here"}, exporters="mlflow"):
+        line = capsys.readouterr().err
+
+    assert (
+        "mlflow delivers to MLFLOW_TRACKING_URI=http://here from now on; "
+        "earlier records went to MLFLOW_TRACKING_URI=http://there"
+    ) in line
+    assert "http://there/#/1" not in line
 
 
 def test_the_segment_says_which_exporters_were_asked_for_and_where_they_deliver(tmp_path: Path) -> None:

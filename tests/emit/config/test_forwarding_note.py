@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.emit.startup import forwarding_note
+from otel_bridge.emit.config.exporters import forwarding_note
 from support.trainers.emit_samples import run_in
 
 
