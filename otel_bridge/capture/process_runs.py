@@ -10,9 +10,10 @@ from typing import Any, Final
 from otel_bridge import semconv
 from otel_bridge.capture.announced_runs import with_announced_names
 from otel_bridge.emit import api
+from otel_bridge.emit.arguments import note_exit_codes
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.identity import MAX_NAME_CHARS, InitArguments, new_name, tags_of
-from otel_bridge.emit.run import Run, note_exit_codes
+from otel_bridge.emit.run import Run
 from otel_bridge.settings import GENERATED_NAME, LAUNCHER, RUN_ID, RUN_NAME
 
 _owners: Final[weakref.WeakKeyDictionary[Run, str]] = weakref.WeakKeyDictionary()

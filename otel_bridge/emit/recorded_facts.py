@@ -48,6 +48,11 @@ class RecordedFacts(NamedRun):
         """Record hyperparameters: a nested mapping, dataclass or namespace. Secrets are redacted.
 
         Keywords are entries: ``log_config(lr=1e-6)``. Only rank 0 records them.
+
+        Args:
+            config: The hyperparameters. Later calls add entries to those of earlier calls, or replace them.
+            extra: Any further positional argument is counted as a drop.
+            named: Further entries, or *config* by another name (``params``, ``hparams``, …).
         """
         if self._recorder is None or self.facts.identity.rank:
             return

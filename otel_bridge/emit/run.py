@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from functools import partial, wraps
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_bridge.emit import console
 from otel_bridge.emit.arguments import (
@@ -18,7 +17,9 @@ from otel_bridge.emit.arguments import (
     STEPS,
     EndStatus,
     ExtraArguments,
+    is_good_exit,
     seconds_of,
+    status_at_exit,
     status_of,
 )
 from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
@@ -37,18 +38,22 @@ if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.rollout import Rollout
 
 _TIMEOUTS: Final = ("timeout", "timeout_seconds")
-_NOTES_EXIT_CODE: Final = "otel_bridge_exit_code"
 
 
 class Run(RecordedFacts):
-    """Records this process's part of a training job. Thread-safe; a forked child may continue to use it.
+    """Records this process's part of a training job; `otel_bridge.init` returns it.
 
-    Args:
-        facts: How the run was begun.
-        recorder: Appends the records; ``None`` when nothing is recorded, and every method still works.
+    Thread-safe; a forked child may continue to use it. As a context manager it ends the run, as ``failed`` after an
+    exception. When nothing is recorded, every method still works.
     """
 
     def __init__(self, facts: RunStart, recorder: Recorder | None) -> None:
+        """Prepare a run.
+
+        Args:
+            facts: How the run was begun.
+            recorder: Appends the records; ``None`` when nothing is recorded.
+        """
         super().__init__(facts, recorder)
         self._ended = False
         self._before_end: list[Callable[[Run], None]] = []
@@ -64,7 +69,7 @@ class Run(RecordedFacts):
 
     @property
     def recording(self) -> bool:
-        """Return whether the run records; ``False`` without an exporter and after the end of the run."""
+        """Return whether the run records; ``False`` with the exporter ``none`` and after the end of the run."""
         return self._recorder is not None and not self._ended
 
     @property
@@ -74,10 +79,13 @@ class Run(RecordedFacts):
         return {} if report is None else {name: one.url for name, one in report.exporters.items() if one.url}
 
     def id_in(self, exporter: str) -> str | None:
-        """Return the id that the run has in a tracker, e.g. ``"mlflow"``; ``None`` while the id is not known.
+        """Return the id that the run has in a tracker; ``None`` while the id is not known.
 
         The call does not wait. MLflow assigns the id when the first row or rollout is written, so that the id is known
         after `flush`.
+
+        Args:
+            exporter: Name of the exporter, e.g. ``"mlflow"``.
         """
         identity = self.facts.identity
         return tracker_run_id(exporter, self.id, self.facts.env, self._report(), node_rank=identity.node_rank)
@@ -117,6 +125,9 @@ class Run(RecordedFacts):
             extra: No positional argument is accepted; each is counted as a drop.
             fields: Any field of `Rollout` (``step``, ``group``, ``sample``, ``split``, ``policy_version``, …), and
                 ``role``; other keys become metadata.
+
+        Returns:
+            The rollout, a `LiveRollout`, as a context manager. An exception of the block passes through.
         """
         from otel_bridge.emit.rollouts import calls  # noqa: PLC0415  # only programs with rollouts pay for it
 
@@ -151,9 +162,17 @@ class Run(RecordedFacts):
         calls.log_rollouts(self, found, step=at, split=split, role=role)
 
     def log_generations(self, *extra: Any, **columns: Any) -> None:
-        """Record finished rollouts from parallel lists (``prompts=``, ``responses=``, ``rewards=``, …).
+        """Record finished rollouts from parallel lists, with one value for each sample.
 
-        Positional arguments are prompts, responses and rewards.
+        Any list may be missing, short, or hold ``None``; without prompts there are no rollouts. One value in place of
+        a list applies to all samples.
+
+        Args:
+            extra: ``prompts``, ``responses`` and ``rewards``; any further argument is counted as a drop.
+            columns: ``prompts`` and ``responses`` (texts or messages), ``rewards`` (numbers, a list of numbers for each
+                sample, or ``{name: list}``), ``groups``, ``ids``, ``policy_versions``, ``advantages``,
+                ``finish_reasons``, ``errors``, ``metadata``, …; for the whole call ``step``, ``split``, ``role``,
+                ``model``. The reference of the documentation has all of them. An unknown name is counted as a drop.
         """
         from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
@@ -203,7 +222,16 @@ class Run(RecordedFacts):
         step: int | None = None,
         **named: object,
     ) -> None:
-        """Record one evaluation for each of many rollouts, by rollout id; see `log_reward`."""
+        """Record one evaluation for each of many rollouts; see `log_reward`.
+
+        Args:
+            values: Numbers or labels by rollout id.
+            name: ``reward``, ``advantage``, or a part's name.
+            role: Role of the rollouts, when it is not this run's.
+            step: Step of the rollouts, when known.
+            extra: Any further positional argument is counted as a drop.
+            named: Other names of *values* (``rewards``, ``scores``, ``data``); any other argument is counted as a drop.
+        """
         from otel_bridge.emit.rollouts import calls  # noqa: PLC0415
 
         given = ExtraArguments(extra, named, self.count_drop)
@@ -259,6 +287,11 @@ class Run(RecordedFacts):
         """Wait until everything logged so far is written; return whether it is.
 
         Trackers that are blocked or failing are not waited for.
+
+        Args:
+            timeout_s: Longest wait in seconds, 10 by default.
+            extra: Any further positional argument is counted as a drop.
+            named: ``timeout`` for *timeout_s*; any other argument is counted as a drop.
         """
         given = ExtraArguments(extra, named, self.count_drop)
         named_s = given.named(_TIMEOUTS)
@@ -281,7 +314,8 @@ class Run(RecordedFacts):
 
         Args:
             status: ``finished`` (the default), ``failed`` or ``killed``, or an exit code.
-            timeout_s: How long to wait for delivery.
+            timeout_s: Longest wait for delivery in seconds, 30 by default. What is not delivered by then stays on the
+                disk, and one line says who delivers it.
             extra: Any further positional argument is counted as a drop.
             named: ``exit_code``, as in W&B, for *status*; ``timeout`` for *timeout_s*; any other argument is counted
                 as a drop.
@@ -334,7 +368,7 @@ class Run(RecordedFacts):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        good = kind is None or (isinstance(error, SystemExit) and _is_good(error.code))
+        good = kind is None or (isinstance(error, SystemExit) and is_good_exit(error.code))
         self.finish("finished" if good else "failed")
 
     def finish_at_exit(self) -> None:
@@ -355,44 +389,3 @@ class Run(RecordedFacts):
             launched=not facts.ends_by_itself,
         )
         return waiter.wait(timeout_s)
-
-
-class _Exit:
-    code: object = None
-
-
-def note_exit_code(code: object) -> None:
-    """Note the argument of ``sys.exit()``, which the interpreter shows to no handler."""
-    _Exit.code = code
-
-
-def note_exit_codes() -> None:
-    """Let ``sys.exit()`` note its argument, as wandb's own ``ExitHooks`` do: it is the status of runs left open.
-
-    It is for runs that a captured tracker or a framework begins. A program that calls ``init()`` gives ``finish()`` the
-    status.
-    """
-    real = sys.exit
-    if hasattr(real, _NOTES_EXIT_CODE):
-        return
-
-    @wraps(real)
-    def exit_noting_code(code: Any = None, /) -> NoReturn:
-        note_exit_code(code)
-        real(code)
-
-    setattr(exit_noting_code, _NOTES_EXIT_CODE, True)
-    sys.exit = exit_noting_code
-
-
-def _is_good(code: object) -> bool:
-    """Return whether an argument of ``sys.exit()``, which may be any object, is exit code 0."""
-    return code is None or (isinstance(code, int) and code == 0)
-
-
-def status_at_exit() -> EndStatus:
-    """Return the status of a run that ends with the interpreter: ``failed`` after an exception or a noted exit code."""
-    if not _is_good(_Exit.code):
-        return "failed"
-    interactive = hasattr(sys, "ps1")
-    return "failed" if getattr(sys, "last_value", None) is not None and not interactive else "finished"

@@ -250,7 +250,7 @@ def notify_once(line: str) -> None:
 
 def _begin(arguments: Mapping[str, Any]) -> Run:
     from otel_bridge.emit import api  # noqa: PLC0415
-    from otel_bridge.emit.run import note_exit_codes  # noqa: PLC0415
+    from otel_bridge.emit.arguments import note_exit_codes  # noqa: PLC0415
 
     note_exit_codes()  # hydra.main() and other launchers print an exception and call sys.exit(1)
 

@@ -67,6 +67,9 @@ class NamedRun:
         """Return the environment variables that let a worker on another machine join this run.
 
         Pass them e.g. to Ray's ``runtime_env``. With an endpoint they contain its address and token: do not print them.
+
+        Args:
+            role: Role of the worker; ``None``: the worker names its role itself.
         """
         variables = dict(self.facts.child_environment)
         if variables:

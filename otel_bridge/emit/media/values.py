@@ -46,21 +46,36 @@ class Image(Media):
 
 
 class Text(Media):
-    """Holds plain text to be logged."""
+    """Holds plain text to be logged.
+
+    Args:
+        value: The text.
+        caption: Text shown beside it.
+    """
 
     __slots__ = ()
     kind = "text"
 
 
 class Markdown(Media):
-    """Holds text in Markdown to be logged."""
+    """Holds text in Markdown to be logged.
+
+    Args:
+        value: The text.
+        caption: Text shown beside it.
+    """
 
     __slots__ = ()
     kind = "markdown"
 
 
 class Html(Media):
-    """Holds HTML to be logged: a text, or the `pathlib.Path` of a file."""
+    """Holds HTML to be logged.
+
+    Args:
+        value: The text, or the `pathlib.Path` of a file.
+        caption: Text shown beside it.
+    """
 
     __slots__ = ()
     kind = "html"
@@ -103,7 +118,9 @@ class Video(Media):
 
 
 class Table(Media):
-    """Holds a table to be logged. Its cells are numbers, texts, ``None`` or `Image`; anything else becomes text.
+    """Holds a table to be logged.
+
+    A cell is a number, a text, ``None``, or an `Image`, `Audio` or `Video`; anything else becomes text.
 
     Args:
         columns: Names of the columns; ``None`` for those of *dataframe*, or for the names in the first row.
@@ -130,7 +147,11 @@ class Table(Media):
         self.columns: object = columns
 
     def add_data(self, *row: object) -> None:
-        """Add one row, as in W&B; of a table that was given something else than a list of rows, nothing changes."""
+        """Add one row, as in W&B; of a table that was given something else than a list of rows, nothing changes.
+
+        Args:
+            row: The cells, in the order of the columns.
+        """
         if isinstance(self.value, list):
             self.value.append(row)  # pyright: ignore[reportUnknownMemberType]  # rows of anything
 

@@ -33,7 +33,11 @@ def with_rollout(rollout: OpenRollout | None, context: Context) -> Context:
 
 
 def get_context() -> dict[str, str]:
-    """Return the current rollout's W3C trace context, for `attach_context` elsewhere; empty outside of any span."""
+    """Return the current rollout's W3C trace context, for `attach_context` in another process.
+
+    Returns:
+        Headers, ``traceparent`` and in some cases ``tracestate``; empty outside of a rollout and of any other span.
+    """
     if "opentelemetry.trace" not in sys.modules:
         return {}
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415

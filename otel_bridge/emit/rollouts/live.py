@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from contextvars import Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -43,21 +44,30 @@ if TYPE_CHECKING:
 
 
 class LiveRollout(Rollout):
-    """Records a rollout in progress: every field of `Rollout` may be set until the rollout closes.
+    """Records a rollout in progress; `Run.rollout` returns it.
 
-    Use it once as a context manager. The rollout is always a trace of its own that links the caller's span. Inside,
-    it is the current span, so that spans of any OTel instrumentation become its children, in asyncio tasks too. In
-    other threads use ``with rollout.attach():``. A rollout that fails with an exception is recorded as failed.
+    Every field of `Rollout` may be set until the block ends, except the times: they are those of the block. Use the
+    object once as a context manager. The rollout is always a trace of its own that links the caller's span. Inside the
+    block it is the current span, so that spans of any OTel instrumentation become its children, in asyncio tasks too.
+    In other threads use ``with rollout.attach():``.
 
-    Nineteen attributes beside the public ones, because users set the fields of the rollout on this object itself.
+    An exception of the block passes through, and the rollout is recorded with it as its `error`. Apart from that
+    nothing raises: what cannot be recorded is left out and counted.
 
-    Args:
-        run: The run.
-        options: Settings of rollouts.
-        fields: Fields of `Rollout`, and ``role``; other keys become metadata.
+    Attributes:
+        id: The user's id, else `trace_id`. Pass it to `Run.log_reward` for an evaluation that comes later.
+        trace_id: Id of the trace, 32 hex digits.
     """
 
+    # Many attributes beside the public ones, because users set the fields of the rollout on this object itself.
     def __init__(self, run: EmitRun, options: RolloutOptions, fields: Mapping[str, object]) -> None:
+        """Prepare a rollout.
+
+        Args:
+            run: The run.
+            options: Settings of rollouts.
+            fields: Fields of `Rollout`, and ``role``; other keys become metadata.
+        """
         super().__init__()
         self.__dict__.update(vars(rollout_of({key: value for key, value in fields.items() if key != "role"})))
         defaults = defaults_of(run, self.step, self.split, fields.get("role"))
@@ -78,28 +88,42 @@ class LiveRollout(Rollout):
 
     @property
     def run(self) -> EmitRun:
-        """Run of the rollout."""
+        """Return the run of the rollout."""
         return self._run
 
     @property
     def recording(self) -> bool:
-        """Whether the rollout is recorded; when rollouts of this split are off, only the reward is counted."""
+        """Return whether the open rollout makes spans.
+
+        ``False`` before the block, and when ``OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP`` is 0 for its split. Then only the
+        reward is counted.
+        """
         return self._tracer is not None
 
     @property
     def span(self) -> trace.Span:
-        """Root of the rollout as an OTel span."""
+        """Return the root of the rollout as an OTel span, invalid before the block."""
         return self._span
 
     def chat(self, model: str | None = None, *_: object, **fields: Any) -> ChatSpan:  # fields of ChatSpan
-        """Open a ``chat`` span below this rollout, from any thread; see `ChatSpan`."""
+        """Open a ``chat`` span, one turn of a model, below this rollout, from any thread.
+
+        Args:
+            model: Name of the model; default: the rollout's ``model``.
+            fields: Fields of `ChatSpan` (``input``, ``output``, …); other keys become metadata.
+        """
         return ChatSpan(self, model or self.model, fields)
 
     def tool(self, name: str = "tool", *_: object, **fields: Any) -> ToolSpan:  # fields of ToolSpan
-        """Open an ``execute_tool`` span below this rollout, from any thread; see `ToolSpan`."""
+        """Open an ``execute_tool`` span, one call of a tool, below this rollout, from any thread.
+
+        Args:
+            name: Name of the tool.
+            fields: Fields of `ToolSpan` (``arguments``, ``result``, …); other keys become metadata.
+        """
         return ToolSpan(self, name, fields)
 
-    def attach(self) -> _Attached:
+    def attach(self) -> AbstractContextManager[LiveRollout]:
         """Make this rollout current in another thread: ``with rollout.attach():``."""
         return _Attached(self)
 
@@ -248,10 +272,26 @@ def _program_makes_spans() -> bool:
 
 
 def chat(model: str | None = None, *_: object, **fields: Any) -> ChatSpan:  # fields of ChatSpan
-    """Open a ``chat`` span below the current rollout: ``with otel_bridge.chat(model) as chat:``; see `ChatSpan`."""
+    """Open a ``chat`` span, one turn of a model: ``with otel_bridge.chat(model) as chat:``.
+
+    The span belongs to the current rollout. Outside of a rollout it belongs to the current trace; without one it is a
+    rollout of its own, which has no step. Without a run nothing is recorded.
+
+    Args:
+        model: Name of the model.
+        fields: Fields of `ChatSpan` (``input``, ``output``, …); other keys become metadata.
+    """
     return ChatSpan(None, model, fields)
 
 
 def tool(name: str = "tool", *_: object, **fields: Any) -> ToolSpan:  # fields of ToolSpan
-    """Open an ``execute_tool`` span below the current rollout; see `ToolSpan`."""
+    """Open an ``execute_tool`` span, one call of a tool: ``with otel_bridge.tool("calculator") as tool:``.
+
+    The span belongs to the current rollout. Outside of a rollout it belongs to the current trace; without one it is a
+    rollout of its own, which has no step. Without a run nothing is recorded.
+
+    Args:
+        name: Name of the tool.
+        fields: Fields of `ToolSpan` (``arguments``, ``result``, …); other keys become metadata.
+    """
     return ToolSpan(None, name, fields)

@@ -156,7 +156,7 @@ S = TypeVar("S", bound="ChildSpan")
 
 
 class ChildSpan(ABC):
-    """Records a span of a rollout, once, as a context manager. Without a run or a recorded rollout it does nothing.
+    """Records a span of a rollout, once, as a context manager; nothing without a run, or when its rollout has no spans.
 
     Attributes:
         metadata: Free facts.
@@ -180,7 +180,7 @@ class ChildSpan(ABC):
 
     @property
     def span(self) -> trace.Span:
-        """The OTel span, invalid when nothing is recorded."""
+        """Return the OTel span, which is invalid when nothing is recorded."""
         return self._span or trace.INVALID_SPAN
 
     @abstractmethod
@@ -247,6 +247,10 @@ class ChildSpan(ABC):
 class ChatSpan(ChildSpan):
     """Records one turn of a model: ``with rollout.chat("policy", input=messages) as chat: chat.output = answer``.
 
+    `LiveRollout.chat` and `otel_bridge.chat` return it. Use it once, as a context manager. Every field may be set until
+    the block ends; the times of the span are those of the block. An exception of the block is recorded and passes
+    through. Apart from that nothing raises.
+
     Attributes:
         model: Name of the model.
         input: Input since the model's last answer: text, a message, or messages.
@@ -254,6 +258,8 @@ class ChatSpan(ChildSpan):
         finish_reason: Reason for which the generation stopped.
         input_tokens: Number of tokens of the input.
         output_tokens: Number of tokens of the output.
+        metadata: Free facts of the call.
+        error: Error of the call, a text or an exception; an exception of the block sets it.
     """
 
     def __init__(self, rollout: OpenRollout | None, model: str | None, fields: Mapping[str, Any]) -> None:
@@ -299,11 +305,15 @@ class ChatSpan(ChildSpan):
 class ToolSpan(ChildSpan):
     """Records a call of a tool: ``with rollout.tool("calculator", arguments={…}) as tool: tool.result = 4``.
 
+    `LiveRollout.tool` and `otel_bridge.tool` return it. Use it as a `ChatSpan`.
+
     Attributes:
         name: Name of the tool.
-            call_id: Id of the call in the model's message.
-            arguments: Arguments of the call.
-            result: Result of the call.
+        call_id: Id of the call in the model's message.
+        arguments: Arguments of the call: a text, or anything that JSON can hold.
+        result: Result of the call: a text, or anything that JSON can hold.
+        metadata: Free facts of the call.
+        error: Error of the call, a text or an exception; an exception of the block sets it.
     """
 
     def __init__(self, rollout: OpenRollout | None, name: str, fields: Mapping[str, Any]) -> None:
