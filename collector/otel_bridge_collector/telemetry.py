@@ -165,12 +165,21 @@ def of_receiver(counters: Counters, *, open_runs: int, syncs: int | None) -> lis
     found = [
         Metric("received_requests_total", "counter", "Requests appended and acknowledged.", by_signal),
         Metric("refused_requests_total", "counter", "Requests refused, by reason.", by_reason),
-        Metric("rejected_items_total", "counter", "Points, spans, records left out.", [({}, counters.rejected)]),
+        Metric(
+            "rejected_items_total",
+            "counter",
+            "Points, spans and log records rejected in accepted requests.",
+            [({}, counters.rejected)],
+        ),
         Metric("appended_bytes_total", "counter", "Bytes appended to segments.", [({}, counters.appended_bytes)]),
-        Metric("receiving_runs", "gauge", "Runs whose segment is open.", [({}, open_runs)]),
+        Metric("receiving_runs", "gauge", "Runs for which the receiver has a segment open.", [({}, open_runs)]),
     ]
     if syncs is not None:
-        found.append(Metric("syncs_total", "counter", "Group syncs of the disk.", [({}, syncs)]))
+        found.append(
+            Metric(
+                "syncs_total", "counter", "Syncs of the disk; requests that arrive together share one.", [({}, syncs)]
+            )
+        )
     return found
 
 
@@ -178,11 +187,11 @@ def of_host(state: SupervisorState) -> list[Metric]:
     """Return the metrics of the thread that reads run folders."""
     return [
         Metric("open_runs", "gauge", "Active runs.", [({}, state.runs_open)]),
-        Metric("waiting_runs", "gauge", "Runs that wait until another gives way.", [({}, state.runs_waiting)]),
+        Metric("waiting_runs", "gauge", "Runs that wait because too many are active.", [({}, state.runs_waiting)]),
         Metric(
             "waiting_runs_seconds",
             "gauge",
-            "Seconds that the first of these runs has waited.",
+            "Seconds that the first of the waiting runs has waited.",
             [({}, state.longest_wait_s)],
         ),
         Metric(
@@ -191,7 +200,12 @@ def of_host(state: SupervisorState) -> list[Metric]:
             "Seconds since the thread that reads run folders served a run; grows while that thread is stalled.",
             [({}, state.heartbeat_age_s)],
         ),
-        Metric("bridge_failures_total", "counter", "Failures of reading run folders.", [({}, state.failures)]),
+        Metric(
+            "bridge_failures_total",
+            "counter",
+            "Errors of the thread that reads run folders; what failed is tried again.",
+            [({}, state.failures)],
+        ),
     ]
 
 
@@ -216,19 +230,29 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
     waiting = [({**run, "what": name}, count) for run, report in runs for name, count in sorted(report.waiting.items())]
     return [
         Metric("runs", "gauge", "Run folders with a report.", [({}, len(reports))]),
-        Metric("rows", "gauge", "Rows read.", [(run, report.rows) for run, report in runs]),
-        Metric("rollouts", "gauge", "Rollouts chosen.", [(run, report.rollouts) for run, report in runs]),
-        Metric("missing_rows", "gauge", "Rows never received.", [(run, report.missing_rows) for run, report in runs]),
+        Metric(
+            "rows",
+            "gauge",
+            "Rows of the run so far, with the rows of rollout metrics.",
+            [(run, report.rows) for run, report in runs],
+        ),
+        Metric("rollouts", "gauge", "Rollouts kept so far.", [(run, report.rollouts) for run, report in runs]),
+        Metric(
+            "missing_rows",
+            "gauge",
+            "Rows missing by their numbers.",
+            [(run, report.missing_rows) for run, report in runs],
+        ),
         Metric(
             "unread_bytes",
             "gauge",
-            "Bytes received and not read yet; their records are in no backlog so far.",
+            "Bytes in segments that the bridge has not read; no backlog counts their records yet.",
             [({"run": run_id}, size) for run_id, size in sorted(unread.items()) if size or run_id in shown][
                 :_MOST_RUNS
             ],
         ),
         Metric("waiting", "gauge", "Rows, traces and rollouts that are incomplete or wait for their step.", waiting),
-        Metric("drops", "gauge", "Drops, by reason.", drops),
+        Metric("drops", "gauge", "Dropped values, rows, rollouts and other data, by reason.", drops),
         Metric(
             "report_age_seconds",
             "gauge",
@@ -238,26 +262,31 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
         Metric(
             "exporter_backlog",
             "gauge",
-            "Records that the exporter has not written.",
+            "Records that the exporter has not written yet.",
             [(labels, max(report.position - one.written, 0)) for labels, report, one in pairs],
         ),
         Metric(
             "exporter_blocked",
             "gauge",
-            "1: a person must act.",
+            "1 if the exporter is blocked and a person must act, else 0.",
             [(labels, one.state == "blocked") for labels, _, one in pairs],
         ),
         Metric(
             "exporter_failing",
             "gauge",
-            "1: the exporter is blocked or retrying.",
+            "1 if the exporter is blocked or retrying, else 0.",
             [(labels, one.state in {"blocked", "retrying"}) for labels, _, one in pairs],
         ),
-        Metric("exporter_rows", "gauge", "Rows written.", [(labels, one.rows) for labels, _, one in pairs]),
+        Metric(
+            "exporter_rows",
+            "gauge",
+            "Rows that the exporter has written.",
+            [(labels, one.rows) for labels, _, one in pairs],
+        ),
         Metric(
             "exporter_dead_letters",
             "gauge",
-            "Records refused for good.",
+            "Records that the tracker refused for good.",
             [(labels, one.dead_letters) for labels, _, one in pairs],
         ),
     ]
