@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 from urllib.parse import urlsplit
 
 from otel_bridge.errors import ConfigError
@@ -43,6 +43,26 @@ class Setting(Generic[T]):
     doc: str
     secret: bool = False
 
+    @property
+    def internal(self) -> bool:
+        """Return whether otel-bridge sets the variable for its own processes."""
+        return self.doc.startswith("Internal: ")
+
+    def written(self, value: T) -> str:
+        """Return *value* as the variable would have it, e.g. ``64MiB`` or ``1``; empty for no value."""
+        if value is None:
+            return ""
+        if isinstance(value, bool):
+            return str(int(value))
+        if isinstance(value, Mapping):
+            table = cast("Mapping[str, tuple[str, ...]]", value)
+            return ";".join(f"{name}={','.join(listed)}" for name, listed in table.items())
+        if isinstance(value, tuple):
+            return ",".join(map(str, cast("tuple[object, ...]", value)))
+        if self.parse is size_bytes and isinstance(value, int):
+            return _with_unit(value)
+        return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
     def read(self, env: Mapping[str, str] | None = None) -> T:
         """Return the value from *env* (default: this process's environment).
 
@@ -56,7 +76,8 @@ class Setting(Generic[T]):
             return self.parse(raw.strip())
         except ValueError as exc:
             seen = "…" if self.secret else repr(raw)
-            default = "for none" if self.default in (None, (), "") else f"to use the default, {self.default!r}"
+            usual = self.written(self.default)
+            default = f"to use the default, {usual}" if usual else "for none"
             message = f"{self.name}={seen}: {exc}; unset it {default}"
             raise ConfigError(message) from (None if self.secret else exc)
 
@@ -162,6 +183,13 @@ def size_bytes(raw: str) -> int:
     if not 0 < size < _INT64:
         raise ValueError("expected a number of bytes above 0 and below 8 EiB, e.g. 67108864 or 64MiB")
     return size
+
+
+def _with_unit(size: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return str(size)
 
 
 def names(raw: str) -> tuple[str, ...]:

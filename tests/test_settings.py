@@ -46,6 +46,27 @@ def test_zero_is_an_error_where_it_means_nothing(setting: Setting[object]) -> No
         setting.read({setting.name: "0"})
 
 
+@pytest.mark.parametrize("setting", settings.declared(), ids=lambda setting: setting.name)
+def test_a_default_is_shown_as_the_variable_would_have_it(setting: Setting[object]) -> None:
+    shown = setting.written(setting.default)
+
+    assert setting.read({setting.name: shown}) == setting.default
+
+
+def test_values_are_shown_as_variables_have_them() -> None:
+    read: list[tuple[Setting[object], str]] = [
+        (settings.MAX_BYTES, "1536MiB"),
+        (settings.SEGMENT_BYTES, "1000"),
+        (settings.POLL_S, "0.125"),
+        (settings.ROW_WAIT_S, "7"),
+        (settings.QUIET, "1"),
+        (settings.REDACT, "email,mine:function"),
+        (settings.LAUNCHER_EXPORTERS, "metrics=mlflow,otlp;traces=trackio"),
+    ]
+
+    assert [one.written(one.read({one.name: text})) for one, text in read] == [text for _, text in read]
+
+
 def test_zero_rollouts_are_none_and_not_an_error() -> None:
     assert settings.MAX_ROLLOUTS_PER_STEP.read({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "0"}) == 0
 

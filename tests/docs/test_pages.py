@@ -12,7 +12,7 @@ import click
 import pytest
 
 from docs_site import settings_page
-from otel_bridge import settings
+from otel_bridge import exporter, settings
 from otel_bridge.cli.main import main
 from otel_bridge.emit.drops import MEANING
 from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report
@@ -29,6 +29,15 @@ def page(name: str) -> str:
 
 def test_the_page_of_settings_is_fresh() -> None:
     assert page("docs/settings.md") == settings_page.page(), "run `make docs`"
+
+
+def test_the_page_of_settings_has_every_setting_below_one_heading() -> None:
+    of_trackers = [one.name for name in ("wandb", "mlflow", "trackio") for one in exporter.load(name).settings]
+    expected = [*(one.name for one in settings.declared()), *of_trackers]
+    of_content = [settings.content_of(name).name for name in exporter.available()]
+
+    shown = re.findall(r"^\| `([A-Z_]+)` \| .* \| .* \|$", page("docs/settings.md"), re.MULTILINE)
+    assert sorted(name for name in shown if name not in of_content) == sorted(expected)
 
 
 @pytest.mark.parametrize("tracker", ["trackio", "wandb"])
