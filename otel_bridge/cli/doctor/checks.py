@@ -29,7 +29,7 @@ from otel_bridge.text.addresses import without_credentials
 _TIMEOUT_S: Final = 3.0
 _SKEW_S: Final = 60.0
 _TOKEN_CHARACTERS: Final = 16
-_PORTS: Final = (4317, 4318)
+_PORTS: Final = {4317: "OTLP over gRPC", 4318: "OTLP over HTTP"}
 _CREDENTIALS: Final[Mapping[str, Sequence[str]]] = {
     "wandb": ("WANDB_API_KEY",),
     "mlflow": ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),
@@ -57,7 +57,8 @@ def versions(exporters: Mapping[str, Exporter]) -> Finding:
         for package in exporter.requires if exporter.tested_with else ():
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the exporter reports it itself
                 version = importlib.metadata.version(package)
-                found.shown.append(f"{name}: {package} {version} is installed; tested with {exporter.tested_with}")
+                of = "" if name == package else f"{name}: "
+                found.shown.append(f"{of}{package} {version}: the exporter was tested with {exporter.tested_with}")
     return found
 
 
@@ -76,7 +77,7 @@ def abilities(name: str, exporter: Exporter, settings: ExporterSettings) -> Find
 
 def ports() -> Finding:
     """Return for each port of OTLP whether it is free on this machine, or which process listens on it."""
-    return Finding([f"port {port}: {_holder(port)}" for port in _PORTS])
+    return Finding([f"port {port} ({use}): {_holder(port)}" for port, use in _PORTS.items()])
 
 
 def _holder(port: int) -> str:
@@ -107,11 +108,11 @@ def tokens(env: Mapping[str, str]) -> Finding:
     """Return the configured tokens, masked, and which of them is too short to be safe."""
     found = Finding()
     for token in settings.TOKEN.read(env):
-        found.shown.append(f"token: {masked(token)}")
+        found.shown.append(f"token of {settings.TOKEN.name}: {masked(token)}")
         if len(token) < _TOKEN_CHARACTERS:
             found.wrong.append(
-                f"a token of {settings.TOKEN.name} has {len(token)} characters, at least {_TOKEN_CHARACTERS} are "
-                "hard to guess: openssl rand -hex 24"
+                f"a token of {settings.TOKEN.name} has {len(token)} characters, fewer than {_TOKEN_CHARACTERS}; make a "
+                "longer one: openssl rand -hex 24"
             )
     return found
 

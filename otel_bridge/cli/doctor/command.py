@@ -38,6 +38,11 @@ _PACKAGES: Final = (
     "starlette",
     "uvicorn",
 )
+_WITHOUT_VARIABLES: Final = {
+    "console": "the terminal of `otel-bridge run`, else bridge.log in the run folder",
+    "file": "file/ in the run folder",
+}
+"""Where the exporters deliver that no variable directs."""
 _MIN_FREE_BYTES: Final = 1 << 30
 
 
@@ -57,7 +62,7 @@ def command(sending: bool) -> None:
     for line in wrong:
         console.print_line(f"✗ {line}", "red")
     if not sending and not chosen_exporters(env):
-        line = "no exporter is chosen here; a program may name its own, or set OTEL_BRIDGE_EXPORTERS"
+        line = "no exporter is chosen: set OTEL_BRIDGE_EXPORTERS, e.g. to trackio, or name exporters in init()"
         console.print_line(line)
     if not wrong:
         console.print(Text("✓ nothing is wrong", style="green"))
@@ -99,15 +104,22 @@ def _places(name: str, env: Mapping[str, str]) -> Mapping[str, str]:
 
 def _settings(console: Terminal, env: Mapping[str, str]) -> list[str]:
     wrong: list[str] = []
-    table = _Table("setting", "value", "from", "meaning")
+    table = _Table("setting (-: not set)", "value", "from", "meaning")
     for setting in _declared():
-        origin = "environment" if env.get(setting.name, "").strip() else "default"
+        given = env.get(setting.name, "").strip()
+        if setting.internal and not given:
+            continue
         try:
-            shown = _shown(setting.read(env), secret=setting.secret)
+            value = setting.written(setting.read(env)) or given or "-"
         except ConfigError as exc:
             wrong.append(str(exc))
-            shown = "cannot be read"
-        table.add(setting.name, shown, origin, setting.doc)
+            value = "cannot be read"
+        table.add(
+            setting.name,
+            "set" if setting.secret and given else value,
+            "environment" if given else "default",
+            setting.doc,
+        )
     table.print(console)
     return wrong + _misspelt(env)
 
@@ -135,7 +147,7 @@ def _misspelt(env: Mapping[str, str]) -> list[str]:
     declared = [setting.name for setting in _declared_by_name()]
     own = tuple(prefix for prefix in prefixes if not any(name.startswith(prefix) for name in declared))
     return [
-        f"{name} is set, and there is no such setting; the nearest is {_nearest(name, known)}"
+        f"{name} is set, and otel-bridge has no such setting; did you mean {_nearest(name, known)}?"
         for name in sorted(env)
         if name.startswith("OTEL_BRIDGE_") and name not in known and not name.startswith(own)
     ]
@@ -145,21 +157,11 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, known, 1, 0.0)), "unknown")
 
 
-def _shown(value: object, *, secret: bool) -> str:
-    if secret and value:
-        return "set"
-    if value is None or value in ("", ()):  # no set: a table cannot be hashed
-        return "-"
-    if isinstance(value, bool):
-        return str(int(value))
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # a tuple of any setting
-
-
 def _exporters(console: Terminal, env: Mapping[str, str]) -> list[str]:
     chosen = chosen_exporters(env)
     wrong: list[str] = []
     missing: dict[str, str] = {}
-    table = _Table("exporter", "chosen", "delivers to")
+    table = _Table("exporter", "chosen", "delivers to, or what it needs")
     known = exporter.available()
     for name in known:
         mark = "yes" if name in chosen else ""
@@ -208,7 +210,8 @@ def _destination(name: str, env: Mapping[str, str]) -> list[str]:
     if name == exporter.OTLP:
         return [f"{signal}={endpoint_for(signal, env).address}" for signal in exporter.SIGNALS]
     chosen = exporter.described(name).read_settings(env, Path.cwd())
-    return [f"{key}={value}" for key, value in exporter.destination_of(chosen).items()]
+    found = [f"{key}={value}" for key, value in exporter.destination_of(chosen).items()]
+    return found or [_WITHOUT_VARIABLES.get(name, "")]
 
 
 def _directory(console: Terminal, env: Mapping[str, str]) -> list[str]:

@@ -22,7 +22,7 @@ def test_the_installed_version_is_shown_beside_those_that_were_tried_and_is_not_
 
     found = versions({"recorder": tried, "file": RecordingTracker().exporter})
 
-    assert found.shown == [f"recorder: pytest {pytest.__version__} is installed; tested with 1.0 to 1.2"]
+    assert found.shown == [f"recorder: pytest {pytest.__version__}: the exporter was tested with 1.0 to 1.2"]
     assert found.wrong == []
 
 
@@ -57,9 +57,12 @@ def test_what_the_installed_tracker_lacks_is_shown_and_what_makes_it_useless_is_
 def test_no_secret_is_shown_and_a_short_token_is_wrong() -> None:
     found = tokens({"OTEL_BRIDGE_TOKEN": "0123456789abcdef0123,short"})
 
-    assert found.shown == ["token: …0123, 20 characters", "token: 5 characters"]
+    assert found.shown == [
+        "token of OTEL_BRIDGE_TOKEN: …0123, 20 characters",
+        "token of OTEL_BRIDGE_TOKEN: 5 characters",
+    ]
     assert found.wrong == [
-        "a token of OTEL_BRIDGE_TOKEN has 5 characters, at least 16 are hard to guess: openssl rand -hex 24"
+        "a token of OTEL_BRIDGE_TOKEN has 5 characters, fewer than 16; make a longer one: openssl rand -hex 24"
     ]
     assert masked("hunter2") == "7 characters"
 
@@ -88,4 +91,4 @@ def test_doctor_asks_the_endpoint_that_is_chosen_and_exits_by_what_it_finds(tmp_
     gone = otel_bridge("doctor", cwd=tmp_path, env=chosen)
     assert (there.returncode, f"otlp: {url}/v1/metrics answers" in there.stdout) == (0, True), there.stdout[-500:]
     assert (gone.returncode, f"✗ otlp: {url}/v1/metrics does not answer" in gone.stdout) == (1, True)
-    assert re.search(r"^port 4317: ", gone.stdout, re.MULTILINE)
+    assert re.search(r"^port 4317 \(OTLP over gRPC\): ", gone.stdout, re.MULTILINE)

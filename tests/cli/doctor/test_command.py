@@ -21,13 +21,14 @@ def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stdout
     assert "OTEL_BRIDGE_POLL_S 0.1 environment Interval at which the bridge reads new data from the segments." in lines
-    assert "OTEL_BRIDGE_ROW_WAIT_S 10.0 default How long a row waits for its missing fragments." in lines
+    assert "OTEL_BRIDGE_ROW_WAIT_S 10 default How long a row waits for its missing fragments." in lines
     assert (
         "OTEL_BRIDGE_MLFLOW_WAL 1 environment "
         "Use write-ahead mode for an SQLite store, about 1.5 times as fast; not for network file systems." in lines
     )
     assert "WANDB_RESUME allow default What to do with a W&B run of the same id: allow, must, never or auto." in lines
-    assert "file yes" in lines
+    assert any(line.startswith("OTEL_BRIDGE_MAX_BYTES 16GiB default Size limit") for line in lines)
+    assert "file yes file/ in the run folder" in lines
     assert lines[-1] == "✓ nothing is wrong"
     assert not (tmp_path / ".otel-bridge").exists()
 
@@ -134,6 +135,24 @@ def test_nothing_chosen_is_said_when_something_should_be_sent(tmp_path: Path) ->
 
     assert done.returncode == 1
     assert "✗ no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio" in done.stdout
+
+
+def test_settings_that_only_otel_bridge_sets_are_shown_where_they_are_set(tmp_path: Path) -> None:
+    bare = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path))
+    within = otel_bridge(
+        "run", "--exporters", "file", "--", "otel-bridge", "doctor", cwd=tmp_path, env=environment(tmp_path)
+    )
+
+    assert (bare.returncode, "Internal: " in bare.stdout) == (0, False)
+    assert "OTEL_BRIDGE_LAUNCHER_EXPORTERS" in within.stdout, within.stdout + within.stderr
+
+
+def test_a_variable_that_otel_bridge_does_not_have_is_named_with_the_nearest_one(tmp_path: Path) -> None:
+    done = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTER="file"))
+
+    assert done.returncode == 1
+    problem = "✗ OTEL_BRIDGE_EXPORTER is set, and otel-bridge has no such setting; did you mean OTEL_BRIDGE_EXPORTERS?"
+    assert problem in done.stdout.splitlines()
 
 
 def test_how_much_text_each_exporter_gets_is_shown_and_otlp_can_have_no_less(tmp_path: Path) -> None:
