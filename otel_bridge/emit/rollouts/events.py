@@ -42,7 +42,7 @@ class EvaluationContext(NamedTuple):
 def log_values(
     run: EmitRun, options: RolloutOptions, values: Iterable[tuple[object, object]], shared: EvaluationContext
 ) -> None:
-    """Append one event for each id and value, many in one record; a value that is no number and no text is counted."""
+    """Append one event for each id and value, many in one record; other values than numbers and texts are counted."""
     now = time.time_ns()
     content_filter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
     events: list[bytes] = []
