@@ -155,6 +155,14 @@ class LiveTracer:
 S = TypeVar("S", bound="ChildSpan")
 
 
+def _mapping_of(metadata: object) -> dict[str, Any]:
+    """Return a copy of what a user set as metadata; empty when it cannot be read as a mapping."""
+    try:
+        return dict(coerce.mapping(metadata))
+    except any_error():  # a user's object
+        return {}
+
+
 class ChildSpan(ABC):
     """Records a span of a rollout, once, as a context manager; nothing without a run, or when its rollout has no spans.
 
@@ -166,11 +174,11 @@ class ChildSpan(ABC):
     def __init__(self, rollout: OpenRollout | None, fields: Mapping[str, Any]) -> None:
         self.metadata: dict[str, Any] = {}
         self.error: str | BaseException | None = None
-        for key, value in fields.items():
-            if key in vars(self) and not key.startswith("_"):
-                setattr(self, key, value)
-            else:
-                self.metadata[key] = value
+        known = {key for key in vars(self) if not key.startswith("_")}
+        for key in fields.keys() & known:
+            setattr(self, key, fields[key])
+        if others := {key: value for key, value in fields.items() if key not in known}:
+            self.metadata = _mapping_of(self.metadata) | others
         self._rollout = rollout
         self._run: EmitRun | None = None
         self._tracer: RolloutTracer | None = None
@@ -232,7 +240,9 @@ class ChildSpan(ABC):
         options = run.rollout_options
         content_filter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
         pairs = self._pairs(options.limits, content_filter)
-        pairs += free_facts(semconv.METADATA_PREFIX, self.metadata, content_filter, options.limits.rollout_bytes)
+        pairs += free_facts(
+            semconv.METADATA_PREFIX, _mapping_of(self.metadata), content_filter, options.limits.rollout_bytes
+        )
         now = time.time_ns()
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:

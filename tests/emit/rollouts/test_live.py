@@ -17,6 +17,7 @@ from opentelemetry import trace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import TracerProvider
 
+from otel_bridge import semconv
 from otel_bridge.emit.rollouts.calls import open_rollout
 from otel_bridge.emit.rollouts.context import attach_context, get_context
 from otel_bridge.emit.rollouts.live import LiveRollout, chat, tool
@@ -277,6 +278,26 @@ def test_fields_that_break_it_never_reach_the_caller() -> None:
     [root] = run.roots
     assert attributes(root)["rl.step"] == 7
     assert run.drops == {"rollout_step": 1, "rollout_message": 1, "rollout_reward": 1}
+
+
+class _NoMapping(dict[str, object]):
+    def keys(self) -> Any:
+        raise ValueError("odd")
+
+    __iter__ = items = keys  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+
+
+@pytest.mark.parametrize("metadata", [None, 5, "text", [1], _NoMapping(a=1)], ids=["none", "int", "str", "list", "odd"])
+def test_metadata_other_than_a_mapping_costs_itself_alone(metadata: Any) -> None:
+    run = MemoryRun()
+
+    with opened(run), chat("m", metadata=metadata, kind="x", output="4") as turn, tool("t") as call:
+        call.metadata = metadata
+        assert turn.metadata == {"kind": "x"}
+
+    assert [span.name for span in run.spans] == ["execute_tool t", "chat m", "rollout"]
+    assert attributes(run.spans[1])[f"{semconv.METADATA_PREFIX}kind"] == "x"
+    assert run.drops == {}
 
 
 def test_a_rollout_that_cannot_be_read_still_ends() -> None:
