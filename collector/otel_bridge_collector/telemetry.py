@@ -221,11 +221,6 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
     """
     shown = _worth_showing(reports, now_unix_ns)
     runs = [({"run": run_id}, report) for run_id, report in sorted(shown.items())]
-    pairs = [
-        ({**run, "exporter": name}, report, exporter)
-        for run, report in runs
-        for name, exporter in sorted(report.exporters.items())
-    ]
     drops = [({**run, "reason": name}, count) for run, report in runs for name, count in sorted(report.drops.items())]
     waiting = [({**run, "what": name}, count) for run, report in runs for name, count in sorted(report.waiting.items())]
     return [
@@ -259,6 +254,17 @@ def of_runs(reports: Mapping[str, Report], now_unix_ns: int, *, unread: Mapping[
             "Age of the report of a run that has not ended.",
             [(run, max(now_unix_ns - one.time_unix_ns, 0) / 1e9) for run, one in runs if not one.ended],
         ),
+        *_of_exporters(runs),
+    ]
+
+
+def _of_exporters(runs: Sequence[tuple[Mapping[str, str], Report]]) -> list[Metric]:
+    pairs = [
+        ({**run, "exporter": name}, report, exporter)
+        for run, report in runs
+        for name, exporter in sorted(report.exporters.items())
+    ]
+    return [
         Metric(
             "exporter_backlog",
             "gauge",
