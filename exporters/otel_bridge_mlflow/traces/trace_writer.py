@@ -6,13 +6,17 @@ bad rollout is found.
 
 MLflow versions differ in how they use a root's attributes. Below 3.13 they create no tags, and below 3.10 no session
 either. So the first rollout that a writer stores is read back. What is missing there is then set by a separate call
-for this rollout and all later ones.
+for this rollout and all later ones. From 3.18 on, a store keeps attributes as they come, and the server removes the
+second layer of JSON that they have after OTLP; below, each reader did. So a database gets them without that layer.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
@@ -40,6 +44,7 @@ REQUEST_ROLLOUTS = 50
 """MLflow links at most 100 traces in one call (sqlalchemy_store.py, link_traces_to_run)."""
 REQUEST_BYTES = 8 << 20
 _TRACES = "/v1/traces"
+_UNWRAP = "strip_otlp_double_encoding"
 _ONE_TRACE = "must belong to the same trace"
 _SESSION = "mlflow.trace.session"
 _GROUP = "group"
@@ -63,6 +68,7 @@ class TraceWriter:
         self._size = RequestSize(REQUEST_ROLLOUTS, memory=memory, key="request_size/traces")
         self._send: Callable[[Sequence[list[trace_pb2.Span]]], None]
         self._send = self._post if connection.settings.remote else self._log
+        self._make = _span_maker(connection)
         self._one_trace_a_call = False
         self._tags_missing: bool | None = None
         self._session_missing: bool | None = None
@@ -119,7 +125,7 @@ class TraceWriter:
         self._connection.request("POST", _TRACES, data=request.SerializeToString(), headers=headers)
 
     def _log(self, batch: Sequence[list[trace_pb2.Span]]) -> None:
-        make, store = self._connection.entities.Span.from_otel_proto, self._connection.store
+        make, store = self._make, self._connection.store
         traces = [[make(span) for span in spans] for spans in batch]
         if not self._one_trace_a_call:
             try:
@@ -184,3 +190,21 @@ class TraceWriter:
         limit = self._connection.rules.trace_tag_length
         tags = {self._names.name(tag): value[:limit] for tag, value in tags_of(rollout).items()}
         return {TRACE_NAME: name_of(rollout), **tags}
+
+
+def _span_maker(connection: Connection) -> Callable[[trace_pb2.Span], Any]:
+    """Return what makes MLflow's span of an OTLP span, as the installed MLflow keeps it in a database."""
+    make: Callable[[trace_pb2.Span], Any] = connection.entities.Span.from_otel_proto
+    unwrap: Any = None
+    with suppress(ImportError):
+        unwrap = getattr(importlib.import_module("mlflow.tracing.otel.translation"), _UNWRAP, None)
+    if unwrap is None:
+        return make
+
+    def unwrapped(message: trace_pb2.Span) -> Any:
+        span = make(message)
+        if (held := getattr(span, "_span", None)) is not None:  # as MLflow's own server does (server/otel_api.py)
+            held._attributes = unwrap(held._attributes)
+        return span
+
+    return unwrapped
