@@ -43,9 +43,10 @@ from otel_bridge.exporter import OTLP, SIGNALS, RunInfo, caution_of
 from otel_bridge.journal.base_dir import BaseDir, find_base
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.journal.liveness import present_report
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.quota import Quota
-from otel_bridge.journal.report import Report, read_report, view_links
+from otel_bridge.journal.report import Report, view_links
 from otel_bridge.records import axis_of
 from otel_bridge.settings import (
     DIR,
@@ -128,7 +129,7 @@ def begin(
         return Run(facts, None)
     folder = RunFolder(base.path, identity.id)
     delivered = BridgeStarter(folder, env, hold=True).delivered_by() is not None
-    state = _FolderState(base, folder, read_report(folder), delivered, launched, hold, unchosen, other)
+    state = _FolderState(base, folder, present_report(folder), delivered, launched, hold, unchosen, other)
     try:
         recorder = _open(facts, state, shared)
     except ConfigError as exc:

@@ -2,32 +2,42 @@
 
 Without record locks or a life file, pid, start ticks and boot id are compared instead. A process of another boot
 (another host on a shared file system) counts as alive until its segments have not grown for ten minutes.
+
+The report of a bridge that was killed may show processes as alive that died with it; `judge_processes` corrects that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, NamedTuple, cast
 
 import orjson
 
-from otel_bridge.errors import JournalError
+from otel_bridge.errors import JournalError, OtelBridgeError
 from otel_bridge.journal.files import open_regular
+from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.locks import LockUnsupportedError, RecordLock, content, probe
 from otel_bridge.journal.machine import Machine, pid_namespace, start_ticks, this_host
+from otel_bridge.journal.report import ProcessReport, Report, RoleReport, read_report
+from otel_bridge.journal.segment import SegmentFile, read_segment
 from otel_bridge.settings import LIVENESS_TIMEOUT_S
 
-if TYPE_CHECKING:
-    from otel_bridge.journal.folder import RunFolder
-
 __all__ = [
+    "JudgedReport",
     "LivenessLock",
     "LockUnsupportedError",
     "Machine",
     "RecordLock",
     "alive",
+    "judge_processes",
+    "present_report",
     "probe",
     "start_ticks",
     "this_host",
@@ -133,3 +143,94 @@ def _namespace_of(path: Path) -> int:
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return 0
     return namespace if isinstance(namespace, int) else 0
+
+
+# The processes in the report of a bridge that no longer runs.
+
+_RECEIVER: Final = "receiver"
+_COUNTED: Final = "process"
+"""Kind of the segments whose process counts in its role; launchers, receivers and bridges do not."""
+
+
+class JudgedReport(NamedTuple):
+    """Holds a report whose processes and roles are alive by the run folder, not by the bridge that wrote it.
+
+    Attributes:
+        report: The report.
+        unseen_senders: Whether a receiver that has exited took data of processes elsewhere. Nothing in the folder shows
+            whether these run, so that their roles have the counts of the last bridge.
+    """
+
+    report: Report
+    unseen_senders: bool = False
+
+
+def present_report(folder: RunFolder) -> Report | None:
+    """Return the last report of *folder* with the processes that are alive now; ``None`` without a valid report."""
+    report = read_report(folder)
+    if report is None:
+        return None
+    with contextlib.suppress(JournalError):
+        if not probe(folder.lock_path):
+            return judge_processes(folder, report, folder.segments(), time.time_ns()).report
+    return report
+
+
+def judge_processes(
+    folder: RunFolder,
+    report: Report,
+    segments: Iterable[SegmentFile],
+    now_unix_ns: int,
+    *,
+    liveness_timeout_ns: int = _LIVENESS_TIMEOUT_NS,
+) -> JudgedReport:
+    """Return *report*, which no running bridge updates, with the processes that are alive now.
+
+    Args:
+        folder: The run folder; no process holds its lock.
+        report: Its last report, which is not changed.
+        segments: All segments of the folder, ordered by process and number.
+        now_unix_ns: The time now.
+        liveness_timeout_ns: As of `alive`.
+    """
+    newest = {file.instance_id: file for file in segments}
+    reported = {name for name, one in report.processes.items() if one.alive and not one.bridge}
+    headers = {name: _header(file) for name, file in newest.items() if name in reported or name not in report.processes}
+    runs = {
+        name: header is None or alive(folder, header, now_unix_ns, liveness_timeout_ns=liveness_timeout_ns)
+        for name, header in headers.items()
+    }
+    processes = {
+        name: replace(one, alive=name in reported and runs.get(name, False)) for name, one in report.processes.items()
+    }
+    running = [header for name, header in headers.items() if header is not None and runs[name]]
+    unseen = any(header is not None and header.kind == _RECEIVER and not runs[name] for name, header in headers.items())
+    roles = _roles(report, processes, running)
+    if not (unseen or any(runs.values())):
+        roles = {role: replace(one, alive=0) for role, one in roles.items()}
+    return JudgedReport(replace(report, processes=processes, roles=roles), unseen)
+
+
+def _roles(
+    report: Report, processes: Mapping[str, ProcessReport], running: Iterable[SegmentHeader]
+) -> dict[str, RoleReport]:
+    """Return the roles of *report* without the processes that died, and with those that started after it."""
+    counted = [header for header in running if header.kind == _COUNTED]
+    here = Counter(header.role or "" for header in counted)
+    new = Counter(header.role or "" for header in counted if header.instance_id not in processes)
+    before = (one for name, one in report.processes.items() if one.alive and not processes[name].alive)
+    died = Counter(one.role or "" for one in before)
+    roles: dict[str, RoleReport] = {}
+    for role in [*report.roles, *(role for role in new if role not in report.roles)]:
+        one = report.roles.get(role, RoleReport())
+        # A process that has ended and goes on is reported as alive for a moment, but its role does not count it.
+        remaining = min(one.alive, max(one.alive - died[role], here[role] - new[role])) + new[role]
+        roles[role] = RoleReport(remaining, max(one.processes, remaining))
+    return roles
+
+
+def _header(file: SegmentFile) -> SegmentHeader | None:
+    """Return the header of a segment, ``None`` when it is not readable: its process then counts as alive."""
+    with contextlib.suppress(OtelBridgeError):
+        return read_segment(file.path, 0, limit_bytes=0, final=False)[0]
+    return None

@@ -11,9 +11,11 @@ import pytest
 
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import LivenessLock, LockUnsupportedError, alive
+from otel_bridge.journal.liveness import LivenessLock, LockUnsupportedError, alive, judge_processes, present_report
 from otel_bridge.journal.machine import start_ticks, this_host
+from otel_bridge.journal.report import ProcessReport, Report, RoleReport, write_report
 from otel_bridge.journal.segment import SegmentWriter
+from support.bridge.bridge_doubles import Process
 from support.otlp.journal_samples import HEADER, header, line_of, python, run_folder
 
 NOW = 1_700_000_000_000_000_000
@@ -171,3 +173,75 @@ def test_without_record_locks_a_process_of_another_pid_namespace_lives_until_it_
     seen = [alive(folder, of_this_boot(1, 1), NOW + seconds * 10**9) for seconds in (599, 600)]
 
     assert seen == [True, False]
+
+
+def _reported(*processes: Process, roles: dict[str, RoleReport]) -> Report:
+    """Return the last report of a bridge that was killed while *processes* were alive."""
+    facts = {one.instance: ProcessReport(role="trainer") for one in processes}
+    return Report(processes=facts, roles=roles)
+
+
+def test_processes_that_died_with_their_bridge_are_not_alive_in_the_report_that_is_shown(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    died, lives = Process.start(folder), Process.start(folder)
+    report = _reported(died, lives, roles={"trainer": RoleReport(2, 3)})
+    report.processes["b"] = ProcessReport(bridge=True)
+    write_report(folder, report)
+    died.die()
+
+    shown = present_report(folder)
+    lock = folder.lock()
+    assert lock.acquire()
+    served = present_report(folder)
+    lock.release()
+    lives.die()
+    ended = present_report(folder)
+
+    assert shown is not None
+    assert ended is not None
+    assert {name: one.alive for name, one in shown.processes.items()} == {
+        died.instance: False,
+        lives.instance: True,
+        "b": False,
+    }
+    assert (shown.roles, ended.roles) == ({"trainer": RoleReport(1, 3)}, {"trainer": RoleReport(0, 3)})
+    assert served == report  # its bridge judges its processes itself
+
+
+def test_processes_that_started_after_the_bridge_had_died_are_counted_in_their_roles(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    before = Process.start(folder)
+    report = _reported(before, roles={"trainer": RoleReport(1, 1)})
+    before.die()
+    again, other = Process.start(folder), Process.start(folder, role="explorer")
+
+    roles = judge_processes(folder, report, folder.segments(), NOW).report.roles
+
+    assert roles == {"trainer": RoleReport(1, 1), "explorer": RoleReport(1, 1)}
+    for process in (again, other):
+        process.die()
+
+
+def test_a_process_that_has_ended_and_goes_on_is_not_counted_as_one_that_died(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    ended, lives = Process.start(folder), Process.start(folder)
+    report = _reported(ended, lives, roles={"trainer": RoleReport(1, 2)})
+    ended.end()
+
+    roles = judge_processes(folder, report, folder.segments(), NOW).report.roles
+
+    assert roles == {"trainer": RoleReport(1, 2)}
+    lives.die()
+
+
+def test_what_sent_to_a_receiver_that_has_died_is_counted_as_it_was_last_seen(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    receiver = Process.start(folder, kind="receiver")
+    report = Report(processes={receiver.instance: ProcessReport()}, roles={"trainer": RoleReport(2, 2)})
+
+    receives = judge_processes(folder, report, folder.segments(), NOW)
+    receiver.die()
+    died = judge_processes(folder, report, folder.segments(), NOW)
+
+    assert (receives.report.roles, receives.unseen_senders) == ({"trainer": RoleReport(2, 2)}, False)
+    assert (died.report.roles, died.unseen_senders) == ({"trainer": RoleReport(2, 2)}, True)

@@ -126,7 +126,7 @@ class _Service:
         )
         self._drain_s = settings.DRAIN_TIMEOUT_S.read(env)
         self._host = BridgeSupervisor(base, options, log_line=log.log_run_line)
-        self._states = StateReader()
+        self._states = StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
         self._receiver: Receiver | None = None
         self._end_own_metrics: Callable[[], None] = lambda: None
         self._asked = 0

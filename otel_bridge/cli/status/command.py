@@ -50,7 +50,8 @@ def command(location: str | None, as_json: bool, watch: bool) -> None:
     if location is not None and is_url(location):
         read: ReadOverview = partial(from_service, location, env)
     else:
-        read = partial(_here, None if location is None else Path(location), StateReader(), watching=watch)
+        reader = StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
+        read = partial(_here, None if location is None else Path(location), reader, watching=watch)
     if not watch:
         _print(read(), as_json=as_json)
         return

@@ -5,6 +5,7 @@ Read-only: a bridge may serve the run at the same time. ``/status`` of a service
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from otel_bridge.exporter import OTLP
 from otel_bridge.journal.files import Stamp, StampedCache
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.folder_scan import FolderScan, scan_folder
+from otel_bridge.journal.liveness import judge_processes
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.quota import Quota, bytes_below
 from otel_bridge.journal.report import Report, ReportCache, report_from, unread_bytes
@@ -55,12 +57,13 @@ class RunState:
 
     Attributes:
         bridge_alive: Whether a process holds its lock.
-        report: Its report; ``None`` when no bridge has read it yet.
+        report: Its report, with the processes that are alive now; ``None`` when no bridge has read it yet.
         bytes: Part of the folder (``segments``, ``ledger``, ``files``) to its bytes.
         held: Kept records, by exporter.
         held_since_unix_ns: Time of the oldest record in the ledger; ``None`` when the ledger is empty.
         unread_bytes: Part of the segments that no bridge has read, by the report.
         refused: Why a bridge of this version refuses the folder, with what to do; empty when it does not.
+        unseen_senders: Whether processes sent to a receiver that has exited, so that it is unknown whether they run.
     """
 
     run_id: str
@@ -72,6 +75,7 @@ class RunState:
     held_since_unix_ns: int | None = None
     unread_bytes: int = 0
     refused: str = ""
+    unseen_senders: bool = False
 
     @property
     def total_bytes(self) -> int:
@@ -106,11 +110,15 @@ class StateReader:
 
     Each folder is measured anew at every call, because any of its files may have grown.
 
+    Args:
+        liveness_timeout_s: Seconds that a process of another machine may append nothing and still count as alive.
+
     Attributes:
         reports: The cache of reports, which callers may use too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, liveness_timeout_s: float = settings.LIVENESS_TIMEOUT_S.default) -> None:
+        self._liveness_timeout_ns = int(liveness_timeout_s * 1e9)
         self.reports = ReportCache()
         self._ledgers = StampedCache[Path, _InLedger](_LEDGERS_LIMIT_BYTES)
 
@@ -134,16 +142,23 @@ class StateReader:
                 pass
         if report is not None and OTLP in report.exporters:
             held[OTLP] = _not_forwarded(scan.segments, report)
+        served, unseen = probe(folder.lock_path), False
+        if report is not None and not served and report.status == "running":
+            limit_ns = self._liveness_timeout_ns
+            report, unseen = judge_processes(
+                folder, report, scan.segments, time.time_ns(), liveness_timeout_ns=limit_ns
+            )
         return RunState(
             folder.run_id,
             str(folder.path),
-            probe(folder.lock_path),
+            served,
             report,
             _sizes(scan),
             held,
             since_ns,
             unread,
             refused,
+            unseen,
         )
 
     def _read_ledger(self, path: Path, stamps: tuple[Stamp | None, ...]) -> _InLedger:
@@ -168,6 +183,7 @@ def run_state_from(raw: object) -> RunState | None:
             held_since_unix_ns=cast("int | None", table["held_since_unix_ns"]),
             unread_bytes=int(cast("int", table.get("unread_bytes", 0))),
             refused=str(table.get("refused", "")),
+            unseen_senders=bool(table.get("unseen_senders")),
         )
     except (TypeError, KeyError, ValueError, AttributeError):
         return None
@@ -176,16 +192,22 @@ def run_state_from(raw: object) -> RunState | None:
 def lasts_s(states: Iterable[RunState], room: DirectoryUse, now_unix_ns: int) -> float | None:
     """Return in how many seconds the space is full at the present rate; ``None`` when nothing fills it.
 
-    The rate of a running run is the size of its kept records divided by the age of the oldest one. Ended runs add
-    nothing.
+    The rate of a running run is the size of its kept records divided by the age of the oldest one. Ended runs, and
+    those whose processes died, add nothing.
     """
     growth = 0.0
     for state in states:
-        running = state.report is not None and not state.report.ended and state.report.status == "running"
-        if running and state.held_since_unix_ns is not None:
+        if _grows(state) and state.held_since_unix_ns is not None:
             age_s = max((now_unix_ns - state.held_since_unix_ns) / 1e9, 1.0)
             growth += max((one.bytes for one in state.held.values()), default=0) / age_s
     return max(room.limit_bytes - room.used_bytes, 0) / growth if growth > 0 else None
+
+
+def _grows(state: RunState) -> bool:
+    report = state.report
+    if report is None or report.ended or report.status != "running":
+        return False
+    return state.bridge_alive or state.unseen_senders or any(one.alive for one in report.processes.values())
 
 
 def _sizes(scan: FolderScan) -> dict[str, int]:

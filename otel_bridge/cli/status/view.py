@@ -29,6 +29,7 @@ from otel_bridge.text.printable import printable, shown
 
 _OLD_NS: Final = 10_000_000_000
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
+_DELIVERING: Final = frozenset({"idle", "writing"})
 _STYLES: Final = {"blocked": "bold red", "retrying": "yellow", "ended": "green"}
 
 
@@ -44,14 +45,15 @@ def run_table(
         state: State of the folder, which adds speeds, lags and disk space.
         now_unix_ns: When *state* was read.
     """
-    heading = Text.assemble(
-        (f"{report.project}/{report.name}", "bold"), f" ({printable(run_id)}) ", _status(report, live=live)
-    )
+    unseen_senders = state is not None and state.unseen_senders
+    status = _status(report, live=live, unseen_senders=unseen_senders)
+    heading = Text.assemble((f"{report.project}/{report.name}", "bold"), f" ({printable(run_id)}) ", status)
     now_ns = time.time_ns() if now_unix_ns is None else now_unix_ns
     parts: list[RenderableType] = [heading]
     if state is not None:
         parts.append(Text(_pace(report, state, now_ns), style="dim"))
-    parts += [_roles(report, now_ns if state is not None else None), _trackers(report, state, now_ns)]
+    parts.append(_roles(report, now_ns if state is not None else None, unseen_senders=unseen_senders))
+    parts.append(_trackers(report, state, now_ns))
     parts += [
         Text(line, style="dim") for line in (*_media(report), *_backlogs(report), *_degraded(report), *_former(report))
     ]
@@ -191,7 +193,7 @@ def state_line(state: RunState, *, here: bool) -> str:
     steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
     trackers = (
         "; ".join(
-            f"{name} {one.state}, {max(report.position - one.written, 0)} waiting"
+            f"{name} {_exporter_state(one, served=state.bridge_alive)}, {max(report.position - one.written, 0)} waiting"
             + f", {one.backlog} rewards deferred" * bool(one.backlog)
             + f", {one.reason}" * bool(one.reason)
             for name, one in report.exporters.items()
@@ -203,7 +205,9 @@ def state_line(state: RunState, *, here: bool) -> str:
     waits = f"; {size(unread_bytes)} unread" if unread_bytes else ""
     waits += f"; {report.media:,} media" if report.media else ""
     waits += f"; {report.alerts:,} alerts, last {report.last_alert.get('title', '')}" if report.alerts else ""
-    return f"{report.project}/{report.name} ({state.run_id}) {report.status} {steps}; {trackers}{waits}{refused}"
+    served = report.ended or state.bridge_alive
+    status = report.status if served else _unserved(report, unseen_senders=state.unseen_senders)
+    return f"{report.project}/{report.name} ({state.run_id}) {status} {steps}; {trackers}{waits}{refused}"
 
 
 def _unread(state: RunState, *, here: bool) -> Unread:
@@ -225,24 +229,36 @@ def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
     return f"; {size(count)} of {runs} held by {holder}: delete their folders when you no longer need them"
 
 
-def _status(report: Report, *, live: bool) -> Text:
+def _status(report: Report, *, live: bool, unseen_senders: bool) -> Text:
     if report.ended:
         return Text(report.status, style="green" if report.status == "finished" else "red")
     if live:
         if report.status != "running":
             return Text(f"{report.status}, delivering", style="cyan")
         # A process that crashed may be restarted; until then its run is neither running nor over.
-        alive = any(process.alive for process in report.processes.values())
-        return Text("running" if alive or not report.processes else "ending (none of its processes runs)", style="cyan")
+        return Text("running" if _any_runs(report) else "ending (none of its processes runs)", style="cyan")
     since_s = max(time.time() - report.time_unix_ns / 1e9, 0)
-    return Text(f"{report.status}, no bridge, last seen {age(since_s)} ago", style="yellow")
+    return Text(f"{_unserved(report, unseen_senders=unseen_senders)}, last seen {age(since_s)} ago", style="yellow")
+
+
+def _any_runs(report: Report) -> bool:
+    """Return whether a process of the run is alive; a run without reported processes may have some elsewhere."""
+    return not report.processes or any(one.alive and not one.bridge for one in report.processes.values())
+
+
+def _unserved(report: Report, *, unseen_senders: bool) -> str:
+    """Return the status of a run that no bridge serves and that is not delivered."""
+    if report.status == "running" and not (unseen_senders or _any_runs(report)):
+        return "no bridge, and none of its processes runs"
+    return f"{report.status}, no bridge"
 
 
 def _pace(report: Report, state: RunState, now_ns: int) -> str:
     """Return in one line the rate of rows, what waits for missing data, and the disk space used."""
     waiting = [f"{count} {name}" for name, count in report.waiting.items() if count]
     here = ", ".join(f"{name} {size(count)}" for name, count in state.bytes.items() if count)
-    parts = [] if report.ended else [f"{_current(report.rows_per_s, report, now_ns):g} rows/s in"]
+    rate = _current(report.rows_per_s, report, now_ns) if state.bridge_alive else 0.0
+    parts = [] if report.ended else [f"{rate:g} rows/s in"]
     parts += [f"incomplete: {', '.join(waiting)}"] if waiting else []
     return "; ".join([*parts, f"{size(state.total_bytes)} here ({here or 'nothing'})"])
 
@@ -252,7 +268,7 @@ def _current(rate: float, report: Report, now_ns: int) -> float:
     return rate if now_ns - report.time_unix_ns < _OLD_NS else 0.0
 
 
-def _roles(report: Report, now_ns: int | None) -> Table:
+def _roles(report: Report, now_ns: int | None, *, unseen_senders: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     timed = now_ns is not None and not report.ended
     for column in ("role", "last step", "rows", "processes", *(["last row"] if timed else [])):
@@ -265,6 +281,7 @@ def _roles(report: Report, now_ns: int | None) -> Table:
         own = report.roles.get("" if role == "-" else role)
         axis = axis_of(None if role == "-" else role)
         alive_text = f"{own.alive} of {own.processes} alive" if own and report.status == "running" else ""
+        alive_text += " when last seen" if alive_text and unseen_senders else ""
         cells = [role, str(step), str(report.rows_by_axis.get(axis, 0)), alive_text]
         if timed and now_ns is not None:
             time_ns = report.row_times.get(axis)
@@ -279,16 +296,23 @@ def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
     for column in ("tracker", "state", "rows", "rollouts", "waiting", *more):
         table.add_column(column, justify="left" if column in {"tracker", "state"} else "right")
     for name, exporter in report.exporters.items():
-        shown = Text(exporter.state, style=_STYLES.get(exporter.state, ""))
+        label = exporter.state if state is None else _exporter_state(exporter, served=state.bridge_alive)
+        shown = Text(label, style=_STYLES.get(label, ""))
         # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
         counts = ("", "") if name == OTLP else (str(exporter.rows), str(exporter.rollouts))
         cells = [*counts, str(_waiting(report, exporter))]
         if more and state is not None:
             held = state.held.get(name, KeptRecords())
             lag_s = 0.0 if held.unwritten_unix_ns is None else (now_ns - held.unwritten_unix_ns) / 1e9
-            cells += [f"{_current(exporter.rows_per_s, report, now_ns):g}", age(lag_s), size(held.bytes)]
+            rate = _current(exporter.rows_per_s, report, now_ns) if state.bridge_alive else 0.0
+            cells += [f"{rate:g}", age(lag_s), size(held.bytes)]
         table.add_row(name, shown, *cells)
     return table
+
+
+def _exporter_state(exporter: ExporterReport, *, served: bool) -> str:
+    """Return the state of an exporter; without a bridge, which alone delivers, the state of its last moment is over."""
+    return "stopped" if not served and exporter.state in _DELIVERING else exporter.state
 
 
 def _alerts(report: Report, now_ns: int) -> Sequence[str]:

@@ -111,6 +111,7 @@ def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) 
         "held_since_unix_ns": None,
         "unread_bytes": size_bytes,
         "refused": "",
+        "unseen_senders": False,
     }
 
 
@@ -256,6 +257,33 @@ def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
     runs = [line.split("/")[-1].split(":")[0] for line in done.stdout.splitlines()[:-1]]
     assert (len(runs), runs[0], runs[2], runs[3]) == (5, runs[1], "", runs[4])
     assert runs[0] != runs[3]
+
+
+def test_a_run_whose_trainer_and_bridge_were_killed_together_is_not_shown_as_running(tmp_path: Path) -> None:
+    extra = {"OTEL_BRIDGE_EXPORTERS": "gated,file", "GATED_BLOCKED": "1", **install(tmp_path)}
+    env, train = environment(tmp_path, **extra), program(tmp_path, "train.py", TRAIN)
+    with started(["python", train, "wait"], cwd=tmp_path, env=env) as process:
+        running = until(lambda: _shown(tmp_path, "gated is blocked"), "the rows")
+        folder = only_folder(tmp_path / ".otel-bridge")
+        bridge = folder.holder()
+        assert bridge is not None
+        for pid in (bridge.pid, process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.wait(60)
+        until(lambda: not probe(folder.lock_path), "the end of the bridge")
+
+    shown = otel_bridge("status", cwd=tmp_path, env=env).stdout.splitlines()
+    given = json.loads(otel_bridge("status", "--json", cwd=tmp_path, env=env).stdout)
+
+    named = f"maths/ppo ({folder.run_id})"
+    assert running.splitlines()[0] == f"{named} running"
+    assert re.fullmatch(rf"{re.escape(named)} no bridge, and none of its processes runs, last seen \d+ s ago", shown[0])
+    lines = [line.split() for line in shown]
+    assert ["trainer", "3", "3", "0", "of", "1", "alive"] in [line[:7] for line in lines]
+    assert ["file", "stopped", "3"] in [line[:3] for line in lines]
+    assert f"  otel-bridge drain {folder.path}" in shown
+    assert given["report"]["roles"] == {"trainer": {"alive": 0, "processes": 1}}
+    assert [one["alive"] for one in given["report"]["processes"].values()] == [False]
 
 
 @pytest.mark.parametrize("launched", [True, False])

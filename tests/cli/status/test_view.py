@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
 
 import pytest
@@ -73,7 +74,7 @@ def test_rewards_that_a_tracker_gets_later_are_counted() -> None:
         ({}, "running"),
         ({"a": ProcessReport(alive=True), "b": ProcessReport(alive=False)}, "running"),
         ({"a": ProcessReport(alive=False)}, "ending (none of its processes runs)"),
-        ({"bridge": ProcessReport(alive=False, bridge=True)}, "ending (none of its processes runs)"),
+        ({"bridge": ProcessReport(alive=True, bridge=True)}, "ending (none of its processes runs)"),
     ],
 )
 def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(processes: dict[str, ProcessReport], said: str) -> None:
@@ -82,6 +83,39 @@ def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(processes: dict[s
     show(console, "r1", Report(project="maths", name="ppo", processes=processes), live=True)
 
     assert console.file.getvalue().splitlines()[0] == f"maths/ppo (r1) {said}"
+
+
+@pytest.mark.parametrize(
+    ("alive", "unseen_senders", "status", "counted"),
+    [
+        (1, False, "running, no bridge", "1 of 2 alive"),
+        (0, False, "no bridge, and none of its processes runs", "0 of 2 alive"),
+        (2, True, "running, no bridge", "2 of 2 alive when last seen"),
+    ],
+)
+def test_without_a_bridge_only_what_is_known_now_is_shown(
+    alive: int, unseen_senders: bool, status: str, counted: str
+) -> None:
+    report = Report(
+        time_unix_ns=time.time_ns(),
+        project="maths",
+        name="ppo",
+        processes={"i1": ProcessReport(role="trainer", alive=bool(alive and not unseen_senders))},
+        roles={"trainer": RoleReport(alive, 2)},
+        exporters={"file": ExporterReport(state="writing", rows_per_s=5.0), "wandb": ExporterReport(state="blocked")},
+    )
+    state = RunState("r1", "/runs/r1", report=report, unseen_senders=unseen_senders)
+    console = Console(width=200, record=True, file=io.StringIO())
+
+    console.print(run_table("r1", report, live=False, state=state))
+
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert lines[0] == f"maths/ppo (r1) {status}, last seen 0 s ago"
+    assert [f"trainer 0 0 {counted}" in lines, "file stopped 0 0 0 0 0 s 0 B" in lines] == [True, True]
+    assert "wandb blocked 0 0 0 0 0 s 0 B" in lines
+    assert (
+        state_line(state, here=True) == f"maths/ppo (r1) {status} ; file stopped, 0 waiting; wandb blocked, 0 waiting"
+    )
 
 
 def test_a_run_that_is_over_and_not_yet_delivered_is_not_said_to_run() -> None:

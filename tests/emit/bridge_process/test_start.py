@@ -15,6 +15,7 @@ from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
 from otel_bridge.records import run_id_of
+from support.bridge.bridge_doubles import Process
 from support.trainers.emit_samples import environment_of, held, run_in, seen_in
 
 _LOUD = {"OTEL_BRIDGE_QUIET": "0"}
@@ -53,7 +54,10 @@ def test_a_run_that_goes_on_says_where_it_stood(tmp_path: Path, capsys: pytest.C
 def test_a_further_role_of_a_run_under_way_joins_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str, alive: bool, status: str, said: str
 ) -> None:
-    processes = {"i1": ProcessReport(role="trainer", alive=alive)}
+    other = Process.start(reported(tmp_path), role="trainer")
+    if not alive:
+        other.die()  # with its bridge, whose report still shows it as alive
+    processes = {other.instance: ProcessReport(role="trainer", alive=True)}
     reported(tmp_path, steps={"trainer/step": 154}, processes=processes, status=status)
 
     with run_in(tmp_path, {**_LOUD, "OTEL_BRIDGE_EXPORTERS": "file"}, role=role):
