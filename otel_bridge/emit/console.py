@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,10 +31,23 @@ def notify(line: str, *, always: bool = False) -> None:
                 return
     # A closed or broken stderr is the program's own concern.
     try:
-        sys.stderr.write(f"otel-bridge: {shown(line)}\n")
-        sys.stderr.flush()
+        _write(f"otel-bridge: {shown(line)}\n")
     except any_error():
         pass
+
+
+def _write(text: str) -> None:
+    """Write *text* to stderr, and past its buffer where it is the interpreter's own.
+
+    What a full or broken stderr keeps in its buffer fails again at the interpreter's exit, which then exits with 120.
+    """
+    stream, own = sys.stderr, sys.__stderr__
+    stream.flush()
+    if own is not None and stream is own:
+        os.write(own.fileno(), text.encode(own.encoding, "backslashreplace"))
+        return
+    stream.write(text)
+    stream.flush()
 
 
 def begun(identity: Identity, to: str, notes: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ import pytest
 from otel_bridge.emit import console
 from otel_bridge.emit.config.identity import InitArguments, identify
 from otel_bridge.journal.report import ExporterReport, Report
+from support.trainers.command_runs import call, environment, program
 
 _RUN = identify(InitArguments(project="maths", name="ppo"), {}, Path.cwd(), launched=False)
 
@@ -57,3 +58,21 @@ def test_what_a_blocked_exporter_has_not_got_is_kept_and_the_command_that_delive
         f"records that wandb lacks are kept; once this is fixed, run: otel-bridge drain {tmp_path}",
         f"records that wandb, mlflow lack are kept; once this is fixed, run: otel-bridge drain {tmp_path}",
     ]
+
+
+@pytest.mark.parametrize("stderr", ["/dev/full", "/dev/null"])
+def test_a_line_that_stderr_cannot_take_does_not_change_the_exit_code_of_the_program(
+    tmp_path: Path, stderr: str
+) -> None:
+    code = """
+        import otel_bridge
+        with otel_bridge.init() as run:
+            run.log({"loss": 0.5})
+            raise SystemExit(3)
+    """
+    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file")
+    train = program(tmp_path, "train.py", code)
+
+    done = call(["bash", "-c", f"python {train} 2>{stderr}"], cwd=tmp_path, env=env)
+
+    assert done.returncode == 3
