@@ -23,6 +23,7 @@ from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import StoredDeadLetter
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.cli.drain import Drains
+from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.rollouts.command import chosen_folders
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.errors import InvalidRecordError
@@ -123,6 +124,7 @@ def retry(directory: Path | None, run: str | None, exporter: str | None, ids: tu
 
     The bridge of the run executes the retry. If no bridge runs, the folder is delivered as by `otel-bridge drain`.
     """
+    work_without_output()
     failed = False
     for found in _chosen(directory, run, exporter, ids):
         send_control(found.folder, "retry", dead_letters=found.by_exporter())
@@ -140,6 +142,7 @@ def retry(directory: Path | None, run: str | None, exporter: str | None, ids: tu
 @_options
 def discard(directory: Path | None, run: str | None, exporter: str | None, ids: tuple[int, ...], as_json: bool) -> None:
     """Delete dead letters for good."""
+    work_without_output()
     failed = False
     for found in _chosen(directory, run, exporter, ids):
         lock = found.folder.lock()

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from otel_bridge import exporter, settings
 from otel_bridge.cli.directory import made
+from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.status.view import show, warnings
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.errors import ConfigError, JournalError, MissingExtraError
@@ -47,6 +48,7 @@ def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
 
     All output is below --dir. The demo needs no account, no server and no network.
     """
+    work_without_output()
     if importlib.util.find_spec("numpy") is None:
         raise MissingExtraError(
             "the demo needs numpy, for its policy, and the trackers that it shows: pip install 'otel-bridge[all]' numpy"

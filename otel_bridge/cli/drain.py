@@ -22,6 +22,7 @@ from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import undelivered_reason
+from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.serve.directory_lock import service_of
 from otel_bridge.cli.status.source import folders_of, no_run_folder, runs_below
 from otel_bridge.cli.status.unread import headers_of
@@ -58,6 +59,7 @@ def command(directories: tuple[Path, ...], exporters: str, discard: tuple[str, .
     named has them, or until --discard gives them up for an exporter. While an exporter lacks records, the exit code
     is 1.
     """
+    work_without_output()
     discarded = settings.names(",".join(discard))
     if single is not None:
         sys.exit(_drain_one(single, settings.names(exporters), discarded))

@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 from otel_bridge.cli.drain import Drains
+from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.rollouts.command import chosen_folders
 from otel_bridge.cli.status.source import folders_of
 from otel_bridge.cli.terminal import Terminal
@@ -43,6 +44,7 @@ def command(run: str, directory: Path | None, status: str) -> None:
     """
     if not run.strip():
         raise click.UsageError("RUN is empty, perhaps because a variable is not set; give the name or the id of a run")
+    work_without_output()
     own = folders_of(Path(run)) if directory is None and os.path.isdir(os.path.join(run, "segments")) else []
     folders = own or chosen_folders(directory, run)
     if len(folders) > 1:

@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from otel_bridge.capture.hook import release
+from otel_bridge.cli.output import call_with_streams
 from otel_bridge.cli.terminal import echo
 from otel_bridge.emit.config.capture_env import set_capture_aside
 from otel_bridge.errors import OtelBridgeError
@@ -33,6 +34,9 @@ class _Commands(click.Group):
 
     A command with a package of its own is in ``otel_bridge.cli.<name>.command``.
     """
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        return call_with_streams(lambda: super(_Commands, self).__call__(*args, **kwargs))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx

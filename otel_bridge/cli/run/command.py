@@ -17,6 +17,7 @@ from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import DeliveryLine, print_runs
 from otel_bridge.cli.directory import made
+from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.run.capture_table import CaptureTable
 from otel_bridge.cli.run.child import Child, NotStartedError
 from otel_bridge.cli.run.environment import capture_of, child_environment, own_environment
@@ -66,6 +67,7 @@ def command(
     receiver on this machine. Both belong to the same run. With --capture, unchanged Python programs that log to W&B or
     Trackio, or write TensorBoard's event files, belong to it too.
     """
+    work_without_output()
     env = own_environment(exporters=exporters, new_run=new_run, directory=directory)
     cwd = Path.cwd()
     base = base_dir(env, cwd)

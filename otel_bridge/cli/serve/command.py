@@ -22,6 +22,7 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.supervisor import BridgeSupervisor, Wakeup
 from otel_bridge.cli.delivery_summary import undelivered
+from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.serve.directory_lock import ServiceLock
 from otel_bridge.cli.serve.log import ServiceLog
 from otel_bridge.cli.status.run_state import StateReader
@@ -68,6 +69,7 @@ def command(exporters: str, grpc_address: str, http_address: str, directory: str
     once. Remaining records are reported and stay in the folders until the next `serve` or `drain` delivers them. Exit
     codes: 0 nothing remains, 1 something remains, 2 the call is wrong.
     """
+    work_without_output()
     env = settings.environment()
     if directory:
         env[settings.DIR.name] = directory

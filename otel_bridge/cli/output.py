@@ -1,0 +1,115 @@
+"""Standard streams of a command that may be closed, full, or a pipe without a reader.
+
+A command that only shows something ends when its output cannot be written. A command that works continues, and only
+its text is lost: it calls `work_without_output` first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Callable
+from typing import TextIO, cast
+
+
+class OutputStream:
+    """Writes to a standard stream and keeps its first error. Other attributes are those of the stream.
+
+    Args:
+        stream: The stream.
+        raises: Whether the first failed write, and every later one, raises.
+    """
+
+    def __init__(self, stream: TextIO, *, raises: bool) -> None:
+        self._stream = stream
+        self.raises = raises
+        self.failure: OSError | None = None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write *text*; raises `OSError` as the class describes."""
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream; raises `OSError` as the class describes."""
+        self._try(self._stream.flush)
+
+    def ignore_failures(self) -> None:
+        """Lose what cannot be written from now on."""
+        self.raises = False
+
+    def _try(self, write: Callable[[], object]) -> None:
+        if self.failure is None:
+            try:
+                write()
+            except OSError as exc:
+                self.failure = exc
+                self._discard_buffer()
+        # Each time, because a library may try the stream before it writes, and pass over what that raises.
+        if self.failure is not None and self.raises:
+            raise self.failure
+
+    def _discard_buffer(self) -> None:
+        """Send to the null device what the interpreter would try to write again at its exit."""
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._stream.fileno())
+            os.close(null)
+
+
+def work_without_output() -> None:
+    """Declare that this command does its work also when its output cannot be written."""
+    if isinstance(output := cast("object", sys.stdout), OutputStream):
+        output.ignore_failures()
+
+
+def call_with_streams(command: Callable[[], object]) -> object:
+    """Call *command* with standard streams that never show a traceback.
+
+    When stdout cannot be written, one line on stderr reports why, unless the reader of a pipe has gone, which is no
+    error. The exit code is then 1, or the command's own after `work_without_output`.
+    """
+    _open_closed_descriptors()
+    before = sys.stdout, sys.stderr
+    output = OutputStream(sys.stdout, raises=True)
+    errors = OutputStream(sys.stderr, raises=False)
+    sys.stdout, sys.stderr = cast("TextIO", output), cast("TextIO", errors)
+    try:
+        try:
+            return command()
+        finally:
+            output.flush()
+    except OSError as exc:
+        if exc is not output.failure:
+            raise
+        sys.exit(1)
+    finally:
+        if output.failure is not None and output.failure.errno != errno.EPIPE:
+            errors.write(f"Error: standard output cannot be written: {output.failure.strerror}\n")
+            errors.flush()
+        sys.stdout, sys.stderr = before
+
+
+def _open_closed_descriptors() -> None:
+    """Open standard descriptors that are closed, or a file of the command would get their numbers.
+
+    Then a line that a library prints would be written into a ledger or a segment. Writing to the stdout opened here
+    fails, so that a command notices it; nothing could show the failure of stderr.
+    """
+    for number, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            continue
+        opened = os.open(os.devnull, flags)  # gets the lowest free number, which is this one
+        os.set_inheritable(opened, True)
+    sys.stdout, sys.stderr = _text_stream(sys.stdout, 1), _text_stream(sys.stderr, 2)
+
+
+def _text_stream(stream: TextIO | None, number: int) -> TextIO:
+    """Return *stream*, or one of the descriptor *number* where the interpreter found none at its start."""
+    return stream or open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)

@@ -1,0 +1,98 @@
+"""Commands whose standard streams are closed, full, or a pipe that nobody reads."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.trainers.command_runs import LOSS, call, ended, environment, only_folder, program, runs, values
+
+TRAIN = """
+    import otel_bridge
+    with otel_bridge.init(role="trainer") as run:
+        for step in (1, 2, 3):
+            run.log({"loss": step / 2}, step=step)
+"""
+CLOSED = "Error: standard output cannot be written: Bad file descriptor\n"
+FULL = "Error: standard output cannot be written: No space left on device\n"
+
+
+def _in_shell(line: str, *, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash; its last command is the one whose exit code and stderr are returned."""
+    return call(["bash", "-c", line], cwd=cwd, env=environment(cwd, OTEL_BRIDGE_EXPORTERS="file"))
+
+
+@pytest.fixture
+def undelivered(tmp_path: Path) -> Path:
+    """A folder with a run that no bridge has read."""
+    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file")
+    assert call(["python", program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env).returncode == 0
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", ["status", "status --json", "rollouts", "doctor", "--help", "status --help"])
+@pytest.mark.parametrize(("streams", "printed"), [(">&-", CLOSED), (">/dev/full", FULL), (">&- 2>&-", "")])
+def test_a_command_that_cannot_show_anything_fails_with_one_line(
+    undelivered: Path, command: str, streams: str, printed: str
+) -> None:
+    done = _in_shell(f"otel-bridge {command} {streams}", cwd=undelivered)
+
+    if command == "rollouts":  # no bridge has read the run
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    else:
+        assert (done.returncode, done.stderr) == (1, printed)
+
+
+@pytest.mark.parametrize("command", ["status", "status --json", "doctor", "--help"])
+def test_a_reader_that_leaves_a_pipe_is_not_reported(undelivered: Path, command: str) -> None:
+    done = _in_shell(f"otel-bridge {command} | true; exit ${{PIPESTATUS[0]}}", cwd=undelivered)
+
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&-"])
+def test_a_command_that_needs_stdout_alone_shows_the_same(undelivered: Path, streams: str) -> None:
+    plain, done = (_in_shell(f"otel-bridge status --json {one}", cwd=undelivered) for one in ("", streams))
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, plain.stdout, "")
+
+
+@pytest.mark.parametrize(
+    ("streams", "printed"), [(">&-", CLOSED), (">/dev/full", FULL), (">&- 2>&-", ""), ("2>&-", ""), ("| true", "")]
+)
+def test_drain_delivers_although_it_cannot_print(undelivered: Path, streams: str, printed: str) -> None:
+    done = _in_shell(f"otel-bridge drain {streams}; exit ${{PIPESTATUS[0]}}", cwd=undelivered)
+
+    assert (done.returncode, done.stderr) == (0, printed)
+    assert ended(runs(undelivered)).status == "finished"
+    assert values(only_folder(runs(undelivered))) == {"trainer/loss": LOSS}
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full", "2>&1 | true"])
+def test_run_returns_the_exit_code_of_its_command_and_delivers(tmp_path: Path, streams: str) -> None:
+    train = program(tmp_path, "train.py", f"{TRAIN}    raise SystemExit(3)")
+
+    done = _in_shell(f"otel-bridge run -- python {train} {streams}; exit ${{PIPESTATUS[0]}}", cwd=tmp_path)
+
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert values(only_folder(runs(tmp_path))) == {"trainer/loss": LOSS}
+
+
+def test_what_a_library_prints_to_a_closed_stream_gets_into_no_file(undelivered: Path) -> None:
+    code = """
+        import os
+        from otel_bridge.cli.output import call_with_streams
+
+        def work():
+            with open("noted", "w") as file:
+                file.write(str(file.fileno() > 2))
+                os.write(2, b"of a library")
+
+        call_with_streams(work)
+    """
+    _in_shell(f"python {program(undelivered, 'work.py', code)} >&- 2>&- <&-", cwd=undelivered)
+
+    assert (undelivered / "noted").read_text() == "True"
