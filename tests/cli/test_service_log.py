@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
+import threading
+import warnings
+from pathlib import Path
 
 import pytest
 
 from otel_bridge.cli.serve.log import ServiceLog
+from otel_bridge.errors import ConfigError
+from support.bridge.bridge_doubles import report_when
+from support.collector.service_process import folder_of, service
+from support.trainers.command_runs import environment, otel_bridge
 
 HOSTILE = "/x\r\n2026-01-01T00:00:00.000Z otel-bridge: ended\x1b[2J\x00 naïve 漢"
 
@@ -36,4 +44,65 @@ def test_what_the_receiver_stands_on_is_said_in_the_same_form_and_no_longer_than
         ("error", "of uvicorn.error"),
         ("error", "of otel_bridge_collector.http"),
     ]
-    assert logging.getLogger("asyncio").propagate
+    assert not any(isinstance(one, ServiceLog) for one in logging.getLogger().handlers)
+
+
+def test_what_trackers_log_and_print_are_json_lines_of_their_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    streams = sys.stdout, sys.stderr
+    with ServiceLog(as_json=True) as log:
+        own = logging.getLogger("tracker_with_a_handler_of_its_own")
+        own.propagate = False
+        own.addHandler(logging.StreamHandler())
+        own.handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        own.warning("tables are updated\nfor %s", "v2")
+        logging.getLogger("alembic.runtime").warning("of a library")
+        warnings.warn("old call", DeprecationWarning, stacklevel=1)
+        print("10%\r50%\r100%\r")
+        print("half of a ", end="")
+        other = threading.Thread(target=print, args=("of a thread \udcff",))
+        other.start()
+        other.join()
+        log.log_run_line("r1: a line of the bridge")
+        print("line")
+        sys.stderr.write(f"wandb: ERROR a very {'long ' * 20_000}line")
+
+    read = capsys.readouterr()
+    shown = [(one["level"], one["message"]) for one in map(json.loads, read.err.splitlines())]
+    assert shown[0][0] == "warning"
+    assert shown[0][1].endswith("WARNING tracker_with_a_handler_of_its_own: tables are updated")
+    assert shown[1:3] == [("info", "for v2"), ("warning", "of a library")]
+    assert (shown[3][0], "DeprecationWarning: old call" in shown[3][1]) == ("warning", True)
+    assert shown[4] == ("info", "a line of the bridge")
+    assert (shown[5][0], shown[5][1][:21]) == ("error", "wandb: ERROR a very l")
+    assert len(shown) == 6
+    printed = [json.loads(line)["message"] for line in read.out.splitlines()]
+    assert printed == ["100%", "of a thread \\udcff", "half of a line"]
+    assert (sys.stdout, sys.stderr) == streams
+
+
+@pytest.mark.parametrize("error", [ConfigError("DIR is not valid"), ValueError("a mistake")])
+def test_the_error_that_ends_a_service_is_a_line_of_its_log(
+    capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    with pytest.raises(SystemExit) as ended, ServiceLog(as_json=True):
+        raise error
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, json.loads(line)["level"]) == (1, "error")
+    assert json.loads(line)["message"].strip().endswith(str(error))
+
+
+@pytest.mark.slow
+def test_every_line_of_a_service_that_delivers_to_mlflow_is_json(tmp_path: Path) -> None:
+    env = environment(tmp_path, MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/new.db")
+    with service(tmp_path, env, "--exporters", "mlflow", "--log-format", "json") as running:
+        assert running.send(1, 2) == 200
+        report_when(folder_of(tmp_path), lambda report: report.exporters["mlflow"].written >= 2)
+        taken = otel_bridge("serve", "--log-format", "json", cwd=tmp_path, env=env)
+        _, rest = running.end()
+
+    messages = [json.loads(line)["message"] for line in [running.first, *rest.splitlines()]]
+    assert any("mlflow.store.db.utils: Creating initial MLflow database tables" in one for one in messages)
+    assert messages[-1] == "ended; nothing remains"
+    assert "is already served by" in json.loads(taken.stderr)["message"]
+    assert taken.returncode == 1

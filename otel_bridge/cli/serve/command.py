@@ -73,10 +73,12 @@ def command(exporters: str, grpc_address: str, http_address: str, directory: str
     env = settings.environment()
     if directory:
         env[settings.DIR.name] = directory
-    cwd = Path.cwd()
-    base = base_dir(env, cwd)
     allow_files()
-    with ServiceLog(as_json=log_format == "json") as log, ServiceLock(base):
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(ServiceLog(as_json=log_format == "json"))
+        cwd = Path.cwd()
+        base = base_dir(env, cwd)
+        stack.enter_context(ServiceLock(base))
         service = _Service(env, cwd, base, exporters=exporters, log=log)
         service.listen(grpc_address, http_address)
         code = service.run()

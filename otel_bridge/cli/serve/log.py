@@ -1,46 +1,48 @@
-"""Writes the log of a service: one line per message on stderr, plain or JSON, from any thread."""
+"""Writes the log of a service: one line per message on stderr, plain or JSON, from any thread.
+
+Libraries log by `logging`, or print. The log has the form of its own lines for the records of every logger that has no
+handler of its own, and, as JSON, for whatever Python code prints.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 import threading
 import time
-from typing import Final
+import traceback
+from collections.abc import Callable
+from typing import Final, TextIO, cast
 
 import orjson
 
+from otel_bridge.errors import OtelBridgeError
 from otel_bridge.text.printable import shown
 
-_LOGGERS: Final = ("otel_bridge_collector", "uvicorn.error", "asyncio")
-"""Loggers of the receiver and of its libraries, whose messages get the form of this log."""
+_LEVEL: Final = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+_LEVEL_CHARS: Final = 80
+_LONGEST_LINE: Final = 64 << 10
 
 
 class ServiceLog(logging.Handler):
-    """Writes log lines to stderr; as a logging handler it also writes the records of `_LOGGERS`.
+    """Writes log lines to stderr; as a logging handler it also writes the records of other loggers.
 
     Args:
         as_json: Write one JSON object per line instead of text. Its keys are ``time``, ``level``, ``message`` and, for
-            a message of one run, ``run``.
+            a message of one run, ``run``. While the log is open, printed lines are written so too, each to its stream.
     """
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
         self._as_json = as_json
         self._writing = threading.Lock()
+        self._streams: tuple[TextIO, TextIO] | None = None
 
     def log_line(self, line: str, *, level: str = "info", **facts: object) -> None:
         """Write one line; a closed stderr is not an error."""
-        now_s = time.time()
-        stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{int(now_s % 1 * 1000):03d}Z"
-        if self._as_json:
-            written = orjson.dumps({"time": stamp, "level": level, "message": line, **facts}).decode()
-        else:
-            written = f"{stamp} otel-bridge: {_on_lines_of_its_own(line)}"
-        with self._writing, contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"{written}\n")
-            sys.stderr.flush()
+        self._log_to(sys.stderr if self._streams is None else self._streams[1], line, level, facts)
 
     def log_run_line(self, line: str) -> None:
         """Write a line of the bridge supervisor, which begins with the run's id."""
@@ -58,17 +60,83 @@ class ServiceLog(logging.Handler):
         self.log_line(text, level=record.levelname.lower())
 
     def __enter__(self) -> ServiceLog:
-        for name in _LOGGERS:
-            logger = logging.getLogger(name)
-            logger.addHandler(self)
-            logger.propagate = False
+        logging.getLogger().addHandler(self)
+        if self._as_json:
+            logging.captureWarnings(capture=True)
+            self._streams = streams = sys.stdout, sys.stderr
+            sys.stdout, sys.stderr = (self._lines_of(stream) for stream in streams)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for name in _LOGGERS:
-            logger = logging.getLogger(name)
-            logger.removeHandler(self)
-            logger.propagate = True
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: object) -> None:
+        """Close the log; as JSON it has the exception that ends the service, which would be printed as text."""
+        logging.getLogger().removeHandler(self)
+        if self._streams is None:
+            return
+        if isinstance(exc, Exception):
+            text = str(exc) if isinstance(exc, OtelBridgeError) else "".join(traceback.format_exception(exc))
+            self.log_line(text, level="error")
+        (sys.stdout, sys.stderr), self._streams = self._streams, None
+        logging.captureWarnings(capture=False)
+        if isinstance(exc, Exception):
+            raise SystemExit(1) from exc
+
+    def _lines_of(self, stream: TextIO) -> TextIO:
+        def log(line: str) -> None:
+            level = _LEVEL.search(line[:_LEVEL_CHARS])
+            self._log_to(stream, line, level[0].lower() if level else "info", {})
+
+        return cast("TextIO", PrintedLines(stream, log))
+
+    def _log_to(self, stream: TextIO, line: str, level: str, facts: dict[str, object]) -> None:
+        now_s = time.time()
+        stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{int(now_s % 1 * 1000):03d}Z"
+        if self._as_json:
+            plain = line.encode("utf-8", "backslashreplace").decode()  # orjson refuses lone surrogates
+            written = orjson.dumps({"time": stamp, "level": level, "message": plain, **facts}).decode()
+        else:
+            written = f"{stamp} otel-bridge: {_on_lines_of_its_own(line)}"
+        with self._writing, contextlib.suppress(OSError, ValueError):
+            stream.write(f"{written}\n")
+            stream.flush()
+
+
+class PrintedLines:
+    """Takes what is printed to a stream, and logs each line once it is whole; of a progress bar the last state.
+
+    Args:
+        stream: The stream that it replaces, whose other attributes it has.
+        log: Logs one line; called by the thread that printed it.
+    """
+
+    def __init__(self, stream: TextIO, log: Callable[[str], None]) -> None:
+        self._stream, self._log = stream, log
+        self._unfinished = threading.local()  # two threads that print at a time would mix their lines
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Take *text*; its last line is kept until it is ended."""
+        *lines, rest = (cast("str", getattr(self._unfinished, "text", "")) + text).split("\n")
+        if len(rest) > _LONGEST_LINE:
+            lines, rest = [*lines, rest], ""
+        self._unfinished.text = rest
+        for line in lines:
+            if last := line.rstrip("\r").rpartition("\r")[2].strip():
+                self._log(last)
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        """Take several texts."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Do nothing: whole lines are written at once."""
+
+    def isatty(self) -> bool:
+        """Return that no terminal reads it: colours and progress bars would be lines of the log."""
+        return False
 
 
 def _on_lines_of_its_own(text: str) -> str:
