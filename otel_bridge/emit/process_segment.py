@@ -6,9 +6,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
-from otel_bridge.emit.console import notify
+from otel_bridge.emit.console import moved, notify
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -17,12 +18,17 @@ from otel_bridge.journal.segment import SegmentWriter, Spare
 
 
 class Checkpoint(NamedTuple):
-    """Holds a position in a process's segments, with the number of rows appended before it."""
+    """Holds a position in a process's segments, with the number of rows appended before it.
+
+    Attributes:
+        moved_to: Where the run folder was moved to; ``None`` if it was not moved.
+    """
 
     instance_id: str
     number: int
     offset: int
     rows: int = 0
+    moved_to: Path | None = None
 
 
 MakeHeader = Callable[[str, bool], SegmentHeader]
@@ -56,6 +62,7 @@ class ProcessSegment:
         self._forked = False
         self._liveness: LivenessLock | None = None
         self._spare: Spare | None = None
+        self._notified = False
 
     def open(self) -> SegmentWriter:
         """Open the first segment of a new instance, after its liveness lock.
@@ -92,10 +99,30 @@ class ProcessSegment:
         """Return whether the open segment was deleted or its descriptor closed."""
         return self.writer is not None and not self.writer.linked()
 
+    def _moved_to(self) -> Path | None:
+        """Return where the run folder was moved to; ``None`` if it was not moved.
+
+        Where the system does not show paths of open files, the answer is the folder's old path.
+        """
+        if self.writer is None or not self.writer.moved():
+            return None
+        with contextlib.suppress(OSError):
+            return Path(os.readlink(f"/proc/self/fd/{self.writer.fileno()}")).parents[1]
+        return self._folder.path
+
+    def notify_move(self) -> None:
+        """Report once that the run folder was moved; its files are open, so that nothing is lost."""
+        place = self._moved_to()
+        if place is not None and not self._notified:
+            notify(moved(self._folder.path, place), always=True)
+        self._notified = place is not None
+
     def checkpoint(self, rows: int) -> Checkpoint | None:
         """Return the current position, after *rows* rows; ``None``: no segment is open."""
         writer = self.writer
-        return None if writer is None else Checkpoint(writer.instance_id, writer.number, writer.offset, rows)
+        if writer is None:
+            return None
+        return Checkpoint(writer.instance_id, writer.number, writer.offset, rows, self._moved_to())
 
     def make_room(self) -> bool:
         """Release some of the space reserved for drop counts and the end; return whether any was left."""

@@ -64,9 +64,7 @@ class Recorder:
         role: str | None,
         media: MediaLog | None = None,
     ) -> None:
-        self.folder = folder
-        self.starter = starter
-        self._quota = quota
+        self.folder, self.starter, self._quota = folder, starter, quota
         self._spent = self._room = 0
         self._segment = ProcessSegment(folder, make_header, segment_bytes=segment_bytes, at_worker_end=self.end)
         self._role = role
@@ -375,6 +373,7 @@ class Recorder:
             return
         if self._segment.is_lost():
             self._reopen()
+        self._segment.notify_move()
         self._use_room(due=True)
         self.starter.ensure()
         if self.drops.due():

@@ -130,7 +130,7 @@ class SegmentWriter:
         length = len(payload)
         size = HEAD_BYTES + length
         if self._size + size > self._limit and (self._size > self._first or self._limit < 0):
-            self._roll(append_unix_ns)
+            self._roll_unless_moved(append_unix_ns)
         if length > MAX_RECORD_BYTES:
             raise too_long(length)
         kind = signal | WHOLE if whole else signal
@@ -156,6 +156,10 @@ class SegmentWriter:
             return False
         # After a program closed all descriptors, the number may belong to another file.
         return status.st_nlink > 0 and (status.st_dev, status.st_ino) == self._identity
+
+    def moved(self) -> bool:
+        """Return whether the open segment exists, but no longer at its path: its folder was moved or renamed."""
+        return self.linked() and not self._path.exists()
 
     def sync(self) -> None:
         """Wait until everything appended to the open segment is on the disk.
@@ -210,6 +214,14 @@ class SegmentWriter:
         if self._fd < 0:
             raise JournalError(f"{self._path}: the segment is closed; open a new writer")
         self._open(replace(self._header, number=self._header.number + 1, created_unix_ns=append_unix_ns))
+
+    def _roll_unless_moved(self, append_unix_ns: int) -> None:
+        """Begin the next segment; in a folder that was moved the open one grows beyond its size, and loses nothing."""
+        try:
+            self._roll(append_unix_ns)
+        except JournalError:
+            if self._limit < 0 or not self.moved():
+                raise
 
     def _write_rest(self, frame: bytes, written: int) -> None:
         """Write the rest of a frame after its first *written* bytes; remove those bytes when the rest does not fit.

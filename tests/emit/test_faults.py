@@ -132,6 +132,48 @@ def test_when_the_folder_is_deleted_a_new_one_is_begun_within_a_second(
     assert "was deleted; continuing in a new folder" in capsys.readouterr().err
 
 
+def test_a_folder_that_is_moved_keeps_every_row_and_the_process_names_where_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run_in(tmp_path / "old", {"OTEL_BRIDGE_SEGMENT_BYTES": "4096", "OTEL_BRIDGE_QUIET": "0"}) as run:
+        place = tmp_path / "new" / run.id
+        run.log({"a": 1.0}, step=1)
+        place.parent.mkdir()
+        (tmp_path / "old" / run.id).rename(place)
+        for step in range(2, 102):  # more than a segment, and no new one can be created
+            run._recorder._check_again = 0  # a second later
+            run.log({"a": 1.0}, step=step)
+        run.finish()
+
+    (seen,) = seen_in(tmp_path / "new")
+    assert [(row.step, row.seq) for row in seen.rows] == [(step, step) for step in range(1, 102)]
+    assert seen.event("rl.run.end").attributes["rl.run.status"] == "finished"
+    _, moved, ended = capsys.readouterr().err.splitlines()
+    old = tmp_path / "old" / run.id
+    assert moved.startswith(f"otel-bridge: {old} was moved to {place} while it is in use; records are appended there")
+    assert moved.endswith(f"deliver it once this process has ended with: otel-bridge drain {place}")
+    assert ended.endswith(
+        f"{old} was moved while it was in use; everything is kept, deliver it with: otel-bridge drain {place}"
+    )
+
+
+def test_a_folder_that_is_moved_back_gets_its_next_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with run_in(tmp_path / "old", {"OTEL_BRIDGE_SEGMENT_BYTES": "4096"}) as run:
+        folder, place = tmp_path / "old" / run.id, tmp_path / "new"
+        run.log({"a": 1.0}, step=1)
+        folder.rename(place)
+        for step in range(2, 102):
+            run.log({"a": 1.0}, step=step)
+        place.rename(folder)
+        run.log({"a": 1.0}, step=102)
+        run.finish()
+
+    assert sorted(path.name[-10:] for path in (folder / "segments").iterdir()) == ["000000.seg", "000001.seg"]
+    (seen,) = seen_in(tmp_path / "old")
+    assert [row.step for row in seen.rows] == list(range(1, 103))
+    assert "was moved" not in capsys.readouterr().err
+
+
 def test_when_the_folder_cannot_be_made_again_rows_are_dropped_and_nothing_raises(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,13 +102,30 @@ def test_a_segment_whose_next_cannot_be_made_says_so_and_goes_on_once_it_can(tmp
     writer = SegmentWriter(folder.segments_dir, HEADER, segment_bytes=1)
     writer.append(Signal.METRICS, b"one", 1)
 
-    folder.segments_dir.rename(tmp_path / "away")
+    in_the_way = folder.segment_path("a1", 1)
+    in_the_way.mkdir()
     with pytest.raises(JournalError, match="cannot be created"):
         writer.append(Signal.METRICS, b"two", 2)
-    (tmp_path / "away").rename(folder.segments_dir)
+    in_the_way.rmdir()
     writer.append(Signal.METRICS, b"three", 3)
 
     assert [frame.payload for frame in all_frames(folder)] == [b"one", b"three"]
+
+
+def test_a_segment_that_was_moved_grows_until_the_next_can_be_made(tmp_path: Path) -> None:
+    folder, away = run_folder(tmp_path), tmp_path / "away"
+    writer = SegmentWriter(folder.segments_dir, HEADER, segment_bytes=1)
+    writer.append(Signal.METRICS, b"one", 1)
+    before = writer.moved()
+
+    folder.segments_dir.rename(away)
+    writer.append(Signal.METRICS, b"two", 2)
+    after = writer.moved(), writer.number
+    away.rename(folder.segments_dir)
+    writer.append(Signal.METRICS, b"three", 3)
+
+    assert (before, after, writer.number) == (False, (True, 0), 1)
+    assert [frame.payload for frame in all_frames(folder)] == [b"one", b"two", b"three"]
 
 
 def test_a_closed_writer_says_where_it_was_and_takes_nothing(tmp_path: Path) -> None:

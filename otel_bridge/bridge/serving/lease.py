@@ -29,7 +29,7 @@ class FolderLease:
         log_line: Takes one line for the log.
 
     Attributes:
-        lost: Whether the folder was deleted; a folder at its path now belongs to another bridge.
+        lost: Whether the folder was moved or deleted; a folder at its path now belongs to another bridge.
     """
 
     def __init__(self, folder: RunFolder, lock: RecordLock, log_line: Callable[[str], None]) -> None:
@@ -75,11 +75,12 @@ class FolderLease:
         return cls(folder, take_lock(folder, options, log_line), log_line)
 
     def kept(self) -> bool:
-        """Return whether the folder is still held; a deleted folder is reported once."""
+        """Return whether the folder is still held; a folder that was moved or deleted is reported once."""
         if self._lock is not None and self._lock.held():
             return True
         if not self.lost:
-            self._log_line(f"{self._folder.path} was deleted or belongs to another bridge; this bridge ends")
+            what = "belongs to another bridge" if self._folder.exists() else "was moved or deleted"
+            self._log_line(f"{self._folder.path} {what}; this bridge ends")
         self.lost = True
         return False
 

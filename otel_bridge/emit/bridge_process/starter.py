@@ -90,7 +90,7 @@ class BridgeStarter:
             if time.monotonic() >= self._settled_at:
                 self._not_before, self._pause_s = 0.0, _FIRST_PAUSE_S
             return True
-        if self._hold:
+        if self._hold or not self._folder.exists():  # a folder that was moved: a bridge has no place for its log
             return False
         now = time.monotonic()
         if now < self._not_before:
