@@ -22,6 +22,7 @@ from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import undelivered_reason
+from otel_bridge.cli.directory import WrongCallError, not_here
 from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.serve.directory_lock import service_of
 from otel_bridge.cli.status.source import folders_of, no_run_folder, runs_below
@@ -41,7 +42,7 @@ _STOP_S: Final = 10.0
 
 
 @click.command("drain")
-@click.argument("directories", nargs=-1, type=click.Path(path_type=Path, exists=True))
+@click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--exporters", default="", help="Deliver to these exporters instead of those that the folders name.")
 @click.option(
     "--discard",
@@ -65,7 +66,7 @@ def command(directories: tuple[Path, ...], exporters: str, discard: tuple[str, .
         sys.exit(_drain_one(single, settings.names(exporters), discarded))
     both = sorted({*settings.names(exporters)} & {*discarded})
     if both:
-        raise click.ClickException(f"{', '.join(both)}: in --exporters and in --discard; name each in one of them")
+        raise WrongCallError(f"{', '.join(both)}: in --exporters and in --discard; name each in one of them")
     for name in settings.names(exporters):
         if name not in {OTLP, NONE}:
             load(name)
@@ -73,8 +74,8 @@ def command(directories: tuple[Path, ...], exporters: str, discard: tuple[str, .
     found = {directory: folders_of(directory) for directory in named}
     console = Terminal()
     for directory in (directory for directory, folders in found.items() if not folders):
-        if runs_below(directory) is not None:
-            raise click.ClickException(no_run_folder(directory))
+        if directories or runs_below(directory) is not None:
+            raise not_here(no_run_folder(directory), named=bool(directories))
         console.print_line(f"{directory}: no run folder here, nothing to deliver")
     folders = [folder for of_one in found.values() for folder in of_one]
     if not folders:

@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from otel_bridge.cli.directory import WrongCallError
 from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.rollouts.command import chosen_folders
@@ -49,7 +50,7 @@ def command(run: str, directory: Path | None, status: str) -> None:
     folders = own or chosen_folders(directory, run)
     if len(folders) > 1:
         names = ", ".join(folder.run_id for folder in folders)
-        raise click.ClickException(f"{run!r} may be {names}; write more of the id")
+        raise WrongCallError(f"{run!r} may be {names}; write more of the id")
     folder = folders[0]
     console = Terminal()
     before = time.time_ns()

@@ -73,8 +73,8 @@ class _Commands(click.Group):
 def main(ctx: click.Context) -> None:
     """Emit OpenTelemetry once from an RL or LLM job; see one run in W&B, MLflow and Trackio.
 
-    Exit codes: 0 done; 1 something remains or failed, as one line reports; 2 the call itself is wrong.
-    `run` returns the exit code of the command it ran.
+    Exit codes: 0 done; 1 something remains or failed, as one line reports; 2 the call itself is wrong, or names a
+    folder or a run that is not there. `run` returns the exit code of the command it ran.
     """
     # This process writes to trackers with the real packages. Only the command of `run` inherits the capture.
     release()

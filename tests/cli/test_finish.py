@@ -50,7 +50,7 @@ def test_a_run_whose_process_was_killed_ends_as_a_person_says_with_no_bridge_run
     report = report_of(tmp_path / ".otel-bridge")
     assert (done.returncode, report.status, report.ended) == (0, "failed", True), done.stdout + done.stderr
     assert statuses(folder) == ["killed", "failed"]
-    assert (too_long.returncode, "no run 'ppp" in too_long.stderr) == (1, True), too_long.stderr
+    assert (too_long.returncode, "no run 'ppp" in too_long.stderr) == (2, True), too_long.stderr
     assert by_folder.returncode == 0, by_folder.stdout + by_folder.stderr
 
 

@@ -197,11 +197,11 @@ def test_bad_calls_say_what_was_expected(ended: Path, tmp_path: Path) -> None:
 
     run_id = only_folder(ended / ".otel-bridge").run_id
     hint = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
-    assert nowhere == (1, [], f"Error: nowhere: no such folder; {hint}\n")
-    assert empty == (1, [], f"Error: {tmp_path}: no run folder here; {hint}\n")
+    assert nowhere == (2, [], f"Error: nowhere: no such folder; {hint}\n")
+    assert empty == (2, [], f"Error: {tmp_path}: no run folder here; {hint}\n")
     assert (unsorted[0], "'beauty' is not one of" in unsorted[2]) == (2, True)
     assert (negative[0], "-1 is not in the range" in negative[2]) == (2, True)
-    assert unknown == (1, [], f"Error: {ended}/.otel-bridge: no run 'dqn' here; there are ppo ({run_id})\n")
+    assert unknown == (2, [], f"Error: {ended}/.otel-bridge: no run 'dqn' here; there are ppo ({run_id})\n")
 
 
 def test_a_damaged_ledger_is_said_and_the_files_are_not_treated_as_all(ended: Path, tmp_path: Path) -> None:

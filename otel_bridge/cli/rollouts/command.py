@@ -12,6 +12,7 @@ import click
 import orjson
 
 from otel_bridge import settings
+from otel_bridge.cli.directory import WrongCallError, not_here
 from otel_bridge.cli.rollouts.source import RolloutListing, RolloutSource, StoredRollout
 from otel_bridge.cli.rollouts.view import RolloutView
 from otel_bridge.cli.status.source import NAME_ANOTHER, folders_of, no_run_folder
@@ -131,21 +132,22 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
     """Return the run folders of *directory*, or those that match *run*: a name, an id, or the beginning of an id.
 
     Raises:
-        ClickException: No folder matches; the message lists the runs that exist.
+        WrongCallError: The call names a folder or a run that is not there; the message lists the runs that exist.
+        ClickException: The folder of the environment has no run.
     """
     where = directory or base_dir(settings.environment(), Path.cwd())
     if not where.is_dir():
-        raise click.ClickException(f"{where}: no such folder; {NAME_ANOTHER}")
+        raise not_here(f"{where}: no such folder; {NAME_ANOTHER}", named=directory is not None)
     folders = folders_of(directory)
     if not folders:
-        raise click.ClickException(no_run_folder(where))
+        raise not_here(no_run_folder(where), named=directory is not None)
     if run is None:
         return folders
     named = [(folder, _name_of(folder)) for folder in folders]
     found = [folder for folder, name in named if run == name or folder.run_id.startswith(run)]
     if not found:
         there = ", ".join(f"{name} ({folder.run_id})" if name else folder.run_id for folder, name in named[:20])
-        raise click.ClickException(f"{where}: no run {run!r} here; there are {there}")
+        raise WrongCallError(f"{where}: no run {run!r} here; there are {there}")
     return found
 
 

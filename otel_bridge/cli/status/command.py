@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from otel_bridge import settings
+from otel_bridge.cli.directory import not_here
 from otel_bridge.cli.status.run_state import RunState, StateReader
 from otel_bridge.cli.status.source import (
     Overview,
@@ -66,7 +67,7 @@ def _here(directory: Path | None, reader: StateReader, *, watching: bool) -> Ove
     folders = folders_of(directory)
     base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
     if not folders and not watching:
-        raise click.ClickException(no_run_folder(base))
+        raise not_here(no_run_folder(base), named=directory is not None)
     return overview_of(folders[0].base if folders else base, folders, settings.environment(), reader)
 
 

@@ -302,7 +302,7 @@ def test_a_plain_bridge_of_the_folder_hands_over(tmp_path: Path) -> None:
     [
         ([], 0, ".otel-bridge: no run folder here, nothing to deliver"),
         (["--exporters", "trakio"], 1, "exporter 'trakio' is not known"),
-        (["nowhere"], 2, "'nowhere' does not exist"),
+        (["nowhere"], 2, "nowhere: no run folder here"),
     ],
 )
 def test_what_cannot_be_drained_is_said(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
@@ -322,7 +322,7 @@ def test_the_folder_above_the_run_folders_is_not_a_folder_with_nothing_to_delive
 
     line = "Error: {0}job: no run folder here; they are in {0}job/runs\n"
     lines = [line.format("")] * 4 + [line.format(f"{tmp_path}/")]
-    assert [(done.returncode, done.stderr) for done in said] == [(1, line) for line in lines]
+    assert [(done.returncode, done.stderr) for done in said] == list(zip([2, 2, 2, 2, 1], lines, strict=True))
 
 
 def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_in_doubt(tmp_path: Path) -> None:

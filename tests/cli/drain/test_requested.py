@@ -130,7 +130,7 @@ def test_one_exporter_cannot_be_chosen_and_given_up_at_once(tmp_path: Path) -> N
     done = otel_bridge("drain", "--exporters", "file", "--discard", "file", cwd=tmp_path, env=env)
 
     assert (done.returncode, done.stderr) == (
-        1,
+        2,
         "Error: file: in --exporters and in --discard; name each in one of them\n",
     )
 
