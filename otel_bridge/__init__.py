@@ -30,17 +30,20 @@ if TYPE_CHECKING:
     from otel_bridge.emit.encode.histogram import Histogram
     from otel_bridge.emit.media.values import Audio, Html, Image, Markdown, Table, Text, Video
     from otel_bridge.emit.rollouts.context import attach_context, get_context
-    from otel_bridge.emit.rollouts.live import chat, tool
+    from otel_bridge.emit.rollouts.live import LiveRollout, chat, tool
+    from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan
     from otel_bridge.emit.rollouts.rollout import Rollout
     from otel_bridge.emit.run import Run
     from otel_bridge.errors import ConfigError, MissingExtraError, OtelBridgeError
 
 __all__ = [
     "Audio",
+    "ChatSpan",
     "ConfigError",
     "Histogram",
     "Html",
     "Image",
+    "LiveRollout",
     "Markdown",
     "MissingExtraError",
     "OtelBridgeError",
@@ -48,6 +51,7 @@ __all__ = [
     "Run",
     "Table",
     "Text",
+    "ToolSpan",
     "Video",
     "alert",
     "attach_context",
@@ -72,8 +76,10 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "ChatSpan": "otel_bridge.emit.rollouts.live_spans",
     "ConfigError": "otel_bridge.errors",
     "Histogram": "otel_bridge.emit.encode.histogram",
+    "LiveRollout": "otel_bridge.emit.rollouts.live",
     "MissingExtraError": "otel_bridge.errors",
     "OtelBridgeError": "otel_bridge.errors",
     "Rollout": "otel_bridge.emit.rollouts.rollout",
@@ -83,6 +89,7 @@ _HOMES: Final = {
     "Markdown": "otel_bridge.emit.media.values",
     "Table": "otel_bridge.emit.media.values",
     "Text": "otel_bridge.emit.media.values",
+    "ToolSpan": "otel_bridge.emit.rollouts.live_spans",
     "Audio": "otel_bridge.emit.media.values",
     "Video": "otel_bridge.emit.media.values",
     "attach_context": "otel_bridge.emit.rollouts.context",

@@ -13,12 +13,9 @@ import pytest
 import otel_bridge
 from otel_bridge import capture as capture_package
 from otel_bridge.capture.hook import capture
-from otel_bridge.emit.rollouts.live import LiveRollout
-from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
-RETURNED: Final = (LiveRollout, ChatSpan, ToolSpan)
-"""Classes that public calls return, beside those of the package."""
+RETURNED: Final = (otel_bridge.LiveRollout, otel_bridge.ChatSpan, otel_bridge.ToolSpan)
 FOR_EMISSION: Final = {
     "after_fork", "append", "call_before_end", "context", "count_drop", "end_child", "end_part", "finish_at_exit",
     "last_step", "live_tracer", "mark_carried", "mark_instrumented", "next_event_seq", "recorder", "rollout_options",
@@ -82,8 +79,10 @@ def test_every_argument_of_a_public_call_is_explained_or_the_method_is_named(
     assert missing == [] or f"see `Run.{name}`" in text
 
 
-@pytest.mark.parametrize("span", [ChatSpan(None, "policy", {}), ToolSpan(None, "calculator", {})])
-def test_every_field_of_an_open_span_is_explained(span: ChatSpan | ToolSpan) -> None:
+@pytest.mark.parametrize(
+    "span", [otel_bridge.ChatSpan(None, "policy", {}), otel_bridge.ToolSpan(None, "calculator", {})]
+)
+def test_every_field_of_an_open_span_is_explained(span: otel_bridge.ChatSpan | otel_bridge.ToolSpan) -> None:
     explained = re.findall(r"^ +(\w+): ", (inspect.getdoc(span) or "").partition("Attributes:")[2], re.MULTILINE)
 
     assert sorted(explained) == sorted(name for name in vars(span) if not name.startswith("_"))

@@ -147,7 +147,7 @@ def _misspelt(env: Mapping[str, str]) -> list[str]:
     declared = [setting.name for setting in _declared_by_name()]
     own = tuple(prefix for prefix in prefixes if not any(name.startswith(prefix) for name in declared))
     return [
-        f"{name} is set, and otel-bridge has no such setting; did you mean {_nearest(name, known)}?"
+        f"{name} is set, but is not a setting of otel-bridge; did you mean {_nearest(name, known)}?"
         for name in sorted(env)
         if name.startswith("OTEL_BRIDGE_") and name not in known and not name.startswith(own)
     ]

@@ -151,7 +151,7 @@ def test_a_variable_that_otel_bridge_does_not_have_is_named_with_the_nearest_one
     done = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTER="file"))
 
     assert done.returncode == 1
-    problem = "✗ OTEL_BRIDGE_EXPORTER is set, and otel-bridge has no such setting; did you mean OTEL_BRIDGE_EXPORTERS?"
+    problem = "✗ OTEL_BRIDGE_EXPORTER is set, but is not a setting of otel-bridge; did you mean OTEL_BRIDGE_EXPORTERS?"
     assert problem in done.stdout.splitlines()
 
 
