@@ -55,7 +55,7 @@ def test_what_trackers_log_and_print_are_json_lines_of_their_streams(capsys: pyt
         own.addHandler(logging.StreamHandler())
         own.handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         own.warning("tables are updated\nfor %s", "v2")
-        logging.getLogger("alembic.runtime").warning("of a library")
+        logging.getLogger("a_library.runtime").warning("of a library")
         warnings.warn("old call", DeprecationWarning, stacklevel=1)
         print("10%\r50%\r100%\r")
         print("half of a ", end="")

@@ -11,6 +11,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from otel_bridge_collector import Receiver, ReceiverSettings
@@ -25,13 +27,20 @@ RUNS = 24
 FILES = 120
 
 
+@pytest.fixture
+def limited() -> Generator[None]:
+    """Limit the files of this process."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 @contextmanager
 def no_files_left() -> Generator[None]:
     """Leave this process no descriptor to open, until the end."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
         with contextlib.suppress(OSError):
             while True:
                 taken.append(os.open(os.devnull, os.O_RDONLY))
@@ -39,7 +48,6 @@ def no_files_left() -> Generator[None]:
     finally:
         for descriptor in taken:
             os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_more_runs_than_files_are_all_delivered_and_the_service_says_that_it_is_ready(tmp_path: Path) -> None:
@@ -56,6 +64,7 @@ def test_more_runs_than_files_are_all_delivered_and_the_service_says_that_it_is_
         assert running.end()[0] == 0
 
 
+@pytest.mark.usefixtures("limited")
 def test_without_a_file_left_a_request_is_refused_to_be_sent_again_and_then_taken(tmp_path: Path) -> None:
     receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path, grpc_port=None))
     connection = http.client.HTTPConnection(
@@ -73,6 +82,7 @@ def test_without_a_file_left_a_request_is_refused_to_be_sent_again_and_then_take
     assert [first[0], refused[:2], taken[0]] == [400, (503, "1"), 200]
 
 
+@pytest.mark.usefixtures("limited")
 def test_without_a_file_left_the_receiver_closes_the_run_that_was_silent_longest_for_a_new_one(tmp_path: Path) -> None:
     receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path, grpc_port=None))
     connection = http.client.HTTPConnection(
