@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +28,8 @@ WRITABLE: Final = "make TRACKIO_DIR writable for this user"
 _LAST: Final = "last"
 _CREATED: Final = "created"
 _COUNT: Final = "count/"
+_CHECK_S: Final = 2.0
+"""Seconds after which the store has the config of a bridge that read it before ours was there; it writes it at once."""
 
 
 def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> TrackioRunWriter:
@@ -64,7 +67,8 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 class TrackioRunWriter:
     """Writes one run to Trackio, from one delivery thread; when a call returns, its data is durable.
 
-    Thirteen attributes, because five of them are fields that the contract of exporters names.
+    Fifteen attributes, because five of them are fields that the contract of exporters names.
+
     """
 
     def __init__(self, run: RunInfo, settings: TrackioSettings, memory: WriterMemory) -> None:
@@ -81,6 +85,8 @@ class TrackioRunWriter:
         self._configs: dict[str | None, Mapping[str, Json]] = {}
         self._summary: dict[str, Scalar] = {}
         self._config_due = False
+        self._check_config_s: float | None = None
+        self._clock_s = time.monotonic
         self._counts: dict[str, int] = {key.removeprefix(_COUNT): int(value) for key, value in memory.items(_COUNT)}
 
     def write_rows(self, rows: Sequence[Row]) -> None:
@@ -189,8 +195,11 @@ class TrackioRunWriter:
         """Return ``None``: when a call returns, its data is in the store."""
         return None
 
-    def end(self, status: Status) -> None:
-        """Do nothing: Trackio keeps no status."""
+    def end(self, status: Status) -> None:  # noqa: ARG002  # Trackio keeps none
+        """Store the config once more if another bridge replaced it."""
+        self._check_config(now=True)
+        if self._config_due:
+            self._store_config()
 
     def close(self) -> None:
         """Release the store; Trackio's own store keeps nothing open between calls."""
@@ -203,20 +212,37 @@ class TrackioRunWriter:
     def _write(self, entries: Sequence[StoreEntry]) -> None:
         if not entries:
             return
+        self._check_config()
         config = None
         if self._config_due:
             first = self._memory.get(_CREATED)
             created = entries[0].timestamp if first is None else first.decode()
-            config = beside(
-                self._store.config(), config_payload(self._configs, self._summary), group=self._group, created=created
-            )
+            config = beside(self._store.config(), self._own_config(), group=self._group, created=created)
         try:
             self._store.write(entries, config)
         except ExporterError as exc:
             self._remember([entry for entry in entries if entry.position < (exc.position or 0)])
             raise
-        self._config_due = False
+        if config is not None:
+            self._config_due = False
+            self._check_config_s = self._clock_s() + _CHECK_S
         self._remember(entries)
+
+    def _own_config(self) -> Payload:
+        return config_payload(self._configs, self._summary)
+
+    def _check_config(self, *, now: bool = False) -> None:
+        """Make the config due if another bridge replaced it, after some time or *now*.
+
+        Each bridge reads the whole config, adds its own entries and writes all of it. Of two that do so at a time, the
+        store keeps the entries of one.
+        """
+        if self._check_config_s is None or not (now or self._clock_s() >= self._check_config_s):
+            return
+        self._check_config_s = None
+        held = self._store.config()
+        # Empty is what a store returns that cannot be read.
+        self._config_due = self._config_due or bool(held and not self._own_config().keys() <= held.keys())
 
     def _remember(self, entries: Sequence[StoreEntry]) -> None:
         if entries and self._memory.get(_LAST) is None:

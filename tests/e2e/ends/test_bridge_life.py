@@ -98,12 +98,11 @@ def test_two_roles_started_by_hand_share_one_bridge_and_one_tracker_run(
             job.communicate(b"", timeout=HANG_S)
         until(lambda: ended(base) and not bridges(base))
 
-    from trackio.sqlite_storage import SQLiteStorage
-
+    store = trackio_store.storage().SQLiteStorage
     assert len(holders) == 1
     assert [folder.run_id for folder in run_folders(base)] == [run_id_of("life", "roles")]
-    assert SQLiteStorage.get_runs("life") == ["roles"]
-    logs = SQLiteStorage.get_logs("life", "roles", run_id=run_id_of("life", "roles"))
+    assert store.get_runs("life") == ["roles"]
+    logs = store.get_logs("life", "roles", run_id=run_id_of("life", "roles"))
     for role in ("trainer", "explorer"):
         assert [row["step"] for row in logs if f"{role}/loss" in row] == list(range(100))
 

@@ -10,15 +10,17 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from otel_bridge.capabilities import accepts
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter, found_of, tracker_run_id_of
-from otel_bridge.records import Distribution, Evaluation, RolloutRecord, Row, Span
+from otel_bridge.records import Distribution, Evaluation, RolloutRecord, Row, Span, Status
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.payload import histogram, row_metrics, timestamp
+from support.trackers import trackio_store
 from support.trackers.trackio_store import DIRECTORY, ENVIRONMENT, spans_of
 
 NOW = 1_700_000_000_123_456_789
@@ -61,21 +63,15 @@ def loss(number: int, value: float = 0.5, **changes: object) -> Row:
 
 
 def logs(run: RunInfo) -> list[dict[str, object]]:
-    from trackio.sqlite_storage import SQLiteStorage
-
-    return SQLiteStorage.get_logs(run.project, run.name, run_id=run.id)
+    return trackio_store.storage().SQLiteStorage.get_logs(run.project, run.name, run_id=run.id)
 
 
 def traces(run: RunInfo) -> list[dict[str, object]]:
-    from trackio.sqlite_storage import SQLiteStorage
-
-    return SQLiteStorage.get_traces(run.project, run_id=run.id)
+    return trackio_store.storage().SQLiteStorage.get_traces(run.project, run_id=run.id)
 
 
 def config(run: RunInfo) -> dict[str, object] | None:
-    from trackio.sqlite_storage import SQLiteStorage
-
-    return SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)
+    return trackio_store.storage().SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)
 
 
 def test_rows_keep_step_event_time_and_every_known_axis(run: RunInfo) -> None:
@@ -121,10 +117,8 @@ def test_a_rollout_is_a_trace_with_its_own_id_messages_metadata_and_spans(run: R
     opened(run).write_rollouts([rollout])
     opened(run).write_rollouts([rollout])
 
-    from trackio.sqlite_storage import SQLiteStorage
-
     (trace,) = traces(run)
-    own_id = accepts(SQLiteStorage, "get_traces", "step")  # from Trackio 0.26 on
+    own_id = accepts(trackio_store.storage().SQLiteStorage, "get_traces", "step")  # from Trackio 0.26 on
     assert trace["id"] == f"{run.id}:{rollout.id if own_id else 4}:explorer/rollouts:0"
     assert trace["step"] == 4
     assert trace["messages"] == list(rollout.messages)
@@ -207,6 +201,31 @@ def test_what_another_bridge_said_of_its_roles_stays_beside_ours(run: RunInfo) -
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("at", ["a later record", "the end"])
+def test_a_config_that_another_bridge_replaced_is_stored_again(
+    run: RunInfo, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    now_s = [0.0]
+    ours, other = cast("Any", opened(run)), cast("Any", opened(run))
+    monkeypatch.setattr(ours, "_clock_s", lambda: now_s[0])
+    monkeypatch.setattr(other._store, "config", dict)  # it read the config before ours was there
+    ours.write_config("trainer", {"lr": 1})
+    ours.write_rows([loss(1)])
+    other.write_config("explorer", {"envs": 8})
+    other.write_rows([loss(2)])
+    replaced = config(run)
+
+    if at == "the end":
+        ours.end(Status.FINISHED)
+    else:
+        now_s[0] = 3.0
+        ours.write_rows([loss(3)])
+
+    stored = config(run)
+    assert (replaced or {}).get("trainer/lr") is None
+    assert {key: value for key, value in (stored or {}).items() if "/" in key} == {"trainer/lr": 1, "explorer/envs": 8}
+
+
 def test_rows_without_a_step_get_the_running_count_of_their_keys_also_after_a_restart(run: RunInfo) -> None:
     memory = DictMemory()
     timed = [loss(n, step=None, axis=None, steps={}, values={"gpu": float(n)}) for n in (1, 2, 3)]
@@ -230,8 +249,7 @@ def test_one_bad_record_is_named_and_those_before_it_are_stored(run: RunInfo) ->
 
 
 def test_a_locked_store_is_retried_and_then_written(run: RunInfo, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trackio import sqlite_storage
-
+    sqlite_storage = trackio_store.storage()
     writer = opened(run)
     writer.write_rows([loss(1)])
     monkeypatch.setattr(sqlite_storage.sqlite3, "connect", _impatient(sqlite3.connect))
@@ -250,8 +268,7 @@ def test_a_locked_store_is_retried_and_then_written(run: RunInfo, monkeypatch: p
 def test_a_store_that_another_process_holds_is_retried_and_then_written(
     run: RunInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trackio import sqlite_storage
-
+    sqlite_storage = trackio_store.storage()
     writer = opened(run)
     writer.write_rows([loss(1)])
     (lock,) = [file for file in DIRECTORY.glob(f"{run.project}*") if file.suffix == ".lock"]
@@ -275,9 +292,7 @@ def _impatient(connect: object) -> object:
 
 def test_a_project_name_that_trackio_refuses_blocks_with_what_to_do(run: RunInfo) -> None:
     opened(run)
-    from trackio.sqlite_storage import SQLiteStorage
-
-    if not hasattr(SQLiteStorage, "validate_project_name"):
+    if not hasattr(trackio_store.storage().SQLiteStorage, "validate_project_name"):
         pytest.skip("Trackio below 0.30 refuses no name")
     with pytest.raises(BlockedError, match="traces") as caught:
         opened(replace(run, project="my_traces"))

@@ -37,6 +37,12 @@ def package() -> Any:
             os.environ["TRACKIO_DIR"] = before
 
 
+def storage() -> Any:
+    """The module of Trackio's own store."""
+    package()
+    return importlib.import_module("trackio.sqlite_storage")
+
+
 def is_axis(key: str) -> bool:
     """Whether *key* is a role's step, which every row carries; a metric may end in ``/step`` too."""
     return key.endswith("/step") and key.count("/") == 1 and not key.startswith("__")
@@ -71,9 +77,7 @@ def config_in(directory: Path, run: RunInfo) -> dict[str, Any]:
 
 @contextmanager
 def _reading(directory: Path) -> Iterator[Any]:
-    os.environ["TRACKIO_DIR"] = str(DIRECTORY)  # read while Trackio is imported
-    from trackio import sqlite_storage
-
+    sqlite_storage = storage()
     before = sqlite_storage.TRACKIO_DIR
     sqlite_storage.TRACKIO_DIR = directory
     try:
@@ -84,10 +88,9 @@ def _reading(directory: Path) -> Iterator[Any]:
 
 def held(run: RunInfo) -> Contents:
     """What Trackio's own store says it holds of *run*."""
-    from trackio.sqlite_storage import SQLiteStorage
-
+    store = storage().SQLiteStorage
     contents = Contents()
-    for row in SQLiteStorage.get_logs(run.project, run.name, run_id=run.id):
+    for row in store.get_logs(run.project, run.name, run_id=run.id):
         time_unix_ms = int(datetime.fromisoformat(row["timestamp"]).timestamp() * 1000)
         for key, value in row.items():
             if key in {"step", "timestamp"} or is_axis(key):
@@ -97,7 +100,7 @@ def held(run: RunInfo) -> Contents:
                 contents.distributions.append(HeldDistribution(key, row["step"], low, high, sum(value["values"])))
             elif isinstance(value, (int, float)):
                 contents.scalars.append(HeldScalar(key, row["step"], value, time_unix_ms))
-    for trace in SQLiteStorage.get_traces(run.project, run_id=run.id):
+    for trace in store.get_traces(run.project, run_id=run.id):
         metadata = trace["metadata"]
         if trace["key"].endswith("/late"):
             if metadata["value"] is not None:
@@ -107,10 +110,10 @@ def held(run: RunInfo) -> Contents:
         reward = float(reward) if isinstance(reward, str) else reward
         messages, spans, parts = len(trace["messages"]), len(spans_of(trace)), metadata.get("rewards") or {}
         contents.rollouts.append(HeldRollout(metadata["trace_id"], reward, messages, spans, parts))
-    config = SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id) or {}
+    config = store.get_run_config(run.project, run.name, run_id=run.id) or {}
     contents.config.update({key: str(value) for key, value in config.items() if not key.startswith(("_", "summary/"))})
-    if hasattr(SQLiteStorage, "get_alerts"):
-        alerts = SQLiteStorage.get_alerts(run.project, run.name, run_id=run.id)
+    if hasattr(store, "get_alerts"):
+        alerts = store.get_alerts(run.project, run.name, run_id=run.id)
         contents.alerts.extend((alert["title"], alert["level"]) for alert in alerts)
     contents.summary.update(
         {
@@ -130,9 +133,7 @@ def spans_of(trace: dict[str, Any]) -> list[dict[str, Any]]:
 
 def created(run: RunInfo) -> object:
     """When the run began, as the page of runs says."""
-    from trackio.sqlite_storage import SQLiteStorage
-
-    return SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)["_Created"]
+    return storage().SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)["_Created"]
 
 
 def imported(inbox: Path) -> int:
