@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -28,6 +29,8 @@ WRITABLE: Final = "make TRACKIO_DIR writable for this user"
 _LAST: Final = "last"
 _CREATED: Final = "created"
 _COUNT: Final = "count/"
+_MAX_REPAIRS: Final = 3
+"""Most times that one config is stored again; a later Trackio may keep other keys than it is given."""
 _CHECK_S: Final = 2.0
 """Seconds after which the store has the config of a bridge that read it before ours was there; it writes it at once."""
 
@@ -67,7 +70,7 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 class TrackioRunWriter:
     """Writes one run to Trackio, from one delivery thread; when a call returns, its data is durable.
 
-    Fifteen attributes, because five of them are fields that the contract of exporters names.
+    Sixteen attributes, because five of them are fields that the contract of exporters names.
 
     """
 
@@ -86,6 +89,7 @@ class TrackioRunWriter:
         self._summary: dict[str, Scalar] = {}
         self._config_due = False
         self._check_config_s: float | None = None
+        self._repairs = 0
         self._clock_s = time.monotonic
         self._counts: dict[str, int] = {key.removeprefix(_COUNT): int(value) for key, value in memory.items(_COUNT)}
 
@@ -186,6 +190,7 @@ class TrackioRunWriter:
 
     def _store_config(self) -> None:
         self._config_due = True
+        self._repairs = 0
         last = self._memory.get(_LAST)
         if last is not None:
             # Trackio stores a config only with a record. A record whose id it already has changes only the config.
@@ -197,7 +202,8 @@ class TrackioRunWriter:
 
     def end(self, status: Status) -> None:  # noqa: ARG002  # Trackio keeps none
         """Store the config once more if another bridge replaced it."""
-        self._check_config(now=True)
+        with suppress(ExporterError):  # all records are stored; a server that went away does not hold up the end
+            self._check_config(now=True)
         if self._config_due:
             self._store_config()
 
@@ -242,7 +248,9 @@ class TrackioRunWriter:
         self._check_config_s = None
         held = self._store.config()
         # Empty is what a store returns that cannot be read.
-        self._config_due = self._config_due or bool(held and not self._own_config().keys() <= held.keys())
+        if held and self._repairs < _MAX_REPAIRS and not self._own_config().keys() <= held.keys():
+            self._repairs += 1
+            self._config_due = True
 
     def _remember(self, entries: Sequence[StoreEntry]) -> None:
         if entries and self._memory.get(_LAST) is None:
