@@ -114,7 +114,7 @@ def init(
         stopped: Called from another thread when the server or a dead upload wants the run stopped.
     """
     identity = run.identity
-    # Offline nobody knows whether the server has the run. A name that is only the id would replace, with `wandb sync`,
+    # Offline it is unknown whether the server has the run. A name that is only the id would replace, with `wandb sync`,
     # the name that the offline directory of another process gives.
     name = None if run.name_generated and (known or (settings.offline and run.name == run.id)) else run.name
     values: dict[str, object] = {

@@ -170,7 +170,7 @@ class ExporterSelection:
 
     @property
     def unchosen(self) -> bool:
-        """Return whether nobody has chosen an exporter, so that all records are kept.
+        """Return whether no exporter is chosen, so that all records are kept.
 
         The webhook, which takes alerts only, counts as an exporter where a process of the run requested it.
         """

@@ -132,6 +132,9 @@ def role_of(role: object) -> str | None:
         return None
 
 
+# The argument of ``sys.exit()`` -> the status of runs that end with the interpreter.
+
+
 class _Exit:
     code: object = None
 

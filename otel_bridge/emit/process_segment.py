@@ -59,12 +59,11 @@ class ProcessSegment:
         self.writer: SegmentWriter | None = None
         self._folder, self._make_header, self._segment_bytes = folder, make_header, segment_bytes
         self._at_worker_end = at_worker_end
-        self._forked = False
         self._liveness: LivenessLock | None = None
         self._spare: Spare | None = None
         self._notified = False
 
-    def open(self) -> SegmentWriter:
+    def open(self, *, forked: bool) -> SegmentWriter:
         """Open the first segment of a new instance, after its liveness lock.
 
         Raises:
@@ -74,25 +73,25 @@ class ProcessSegment:
         self._folder.create()
         liveness = LivenessLock.hold(self._folder, instance_id)
         try:
-            header = self._make_header(instance_id, self._forked)
+            header = self._make_header(instance_id, forked)
             self.writer = SegmentWriter(self._folder.segments_dir, header, segment_bytes=self._segment_bytes)
         except JournalError:
             liveness.release()
             raise
         self._liveness = liveness
         self._spare = Spare(self._folder.segments_dir, f".{instance_id}-spare.tmp")
-        if self._forked:
+        if forked:
             _at_worker_end(self._at_worker_end)
         return self.writer
 
-    def reopen(self) -> bool:
+    def reopen(self, *, forked: bool) -> bool:
         """Open the first segment of another new instance; return whether one is open. If not, `open` may retry."""
         deleted = self.writer is not None and not self.writer.path.exists()
         self.close()
         if deleted:
             notify(f"{self._folder.path} was deleted; continuing in a new folder", always=True)
         with contextlib.suppress(JournalError):
-            self.open()
+            self.open(forked=forked)
         return self.writer is not None
 
     def is_lost(self) -> bool:
@@ -141,7 +140,6 @@ class ProcessSegment:
 
     def close_inherited(self) -> None:
         """Close the parent's open files in a forked child; the parent's lock stays."""
-        self._forked = True
         writer, spare = self.writer, self._spare
         self.writer = self._liveness = self._spare = None
         if spare is not None:

@@ -76,7 +76,7 @@ class Recorder:
         self._begin()
         self._checked_at = time_ns()
         self._check_again = self._checked_at + _CHECK_EVERY_NS
-        self._segment.open()
+        self._segment.open(forked=False)
 
     def _begin(self) -> None:
         """Set the state of one instance."""
@@ -324,7 +324,7 @@ class Recorder:
         if self._closed and self._refuses(signal):
             return False
         try:
-            (self._segment.writer or self._segment.open()).append(signal, payload, now, whole=whole)
+            (self._segment.writer or self._segment.open(forked=self.forked)).append(signal, payload, now, whole=whole)
             self._spent += HEAD_BYTES + len(payload)
             self._use_room()
         except SegmentClosedError:  # the caller writes the record anew, with the numbers of a new segment
@@ -395,4 +395,4 @@ class Recorder:
     def _reopen(self) -> bool:
         """Continue as a new process, because the folder was deleted or the descriptor closed; return whether it can."""
         self._seq = self._event_seq = 0
-        return self._segment.reopen()
+        return self._segment.reopen(forked=self.forked)

@@ -135,8 +135,8 @@ class Report:
         ended: Whether everything of the run is delivered and the run is ended in every tracker.
         owed: Exporters that the run's processes requested and this bridge was not given, to the number of records that
             they lack; for ``otlp``, of segments.
-        unchosen: Whether nobody has chosen an exporter for the run's records. The webhook, which takes alerts only, may
-            have been given.
+        unchosen: Whether no exporter is chosen for the run's records. The webhook, which takes alerts only, may be
+            given all the same.
         destinations: Number of destinations in the ledger, including those of exporters that are no longer named.
         discarded: Exporter to the number of records that a person gave up with ``drain --discard``.
         evicted: Exporter to the number of records that were deleted to free space before it had them.

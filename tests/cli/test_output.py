@@ -1,4 +1,4 @@
-"""Commands whose standard streams are closed, full, or a pipe that nobody reads."""
+"""Commands whose standard streams are closed, full, or a pipe without a reader."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object
     for _ in range(2):  # another thread may have changed it meanwhile
         try:
             return [(key, value) for key, value in islice(values.items(), limit)]
-        except any_error():  # noqa: PERF203# code of the user's own mapping
+        except any_error():  # noqa: PERF203  # code of the user's own mapping
             continue
     keys = _read_until_it_raises(values, limit)
     raw = _without_resolving(values)

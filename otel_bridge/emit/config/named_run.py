@@ -33,7 +33,7 @@ class NamedRun:
         return self
 
     def __reduce__(self) -> NoReturn:
-        # It would need `env()`, and with that the token, which nobody expects in a checkpoint.
+        # A pickle that joins the run would hold `env()` and so the token, which must not be in a checkpoint.
         raise TypeError(
             "a run cannot be pickled; another process joins it by otel_bridge.init() with the variables of run.env()"
         )

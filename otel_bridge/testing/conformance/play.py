@@ -103,7 +103,7 @@ def _header(job: ConformanceJob, segment: Segment) -> SegmentHeader:
         destinations={},
         host=host.name,
         boot_id=host.boot_id,
-        pid=0,  # nobody: it is dead
+        pid=0,  # no process: it is dead
         start_ticks=0,
         created_unix_ns=segment.frames[0].append_unix_ns,
         role=segment.role,

@@ -162,12 +162,12 @@ def test_a_role_that_is_not_listed_gets_a_run_of_its_own_and_is_warned_of(server
     machine.do("end")
     said = machine.said()
 
-    shared, critic, nobody = server.run(ID), server.run(f"{ID}-critic"), server.run(f"{ID}-unnamed")
+    shared, critic, unnamed = server.run(ID), server.run(f"{ID}-critic"), server.run(f"{ID}-unnamed")
     assert (rows_of(shared, "trainer"), rows_of(critic, "critic")) == (steps(1, 4), steps(1, 6))
-    assert [(row["step"], row["loss"]) for row in nobody.history] == steps(1, 2)
-    assert (critic.group, critic.display_name, nobody.group) == (ID, "shared (critic)", ID)
+    assert [(row["step"], row["loss"]) for row in unnamed.history] == steps(1, 2)
+    assert (critic.group, critic.display_name, unnamed.group) == (ID, "shared (critic)", ID)
     assert critic.metrics["critic/loss"].axis == "critic/step"
-    assert [run.state for run in (shared, critic, nobody)] == ["finished"] * 3
+    assert [run.state for run in (shared, critic, unnamed)] == ["finished"] * 3
     assert "critic" not in said, "it is said once, not after every restart"
 
 
