@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,13 @@ def test_the_inbox_is_used_where_trackio_itself_uses_it() -> None:
     assert not read(TRACKIO_STORAGE_MODE="sqlite").inbox
     assert not read().inbox
     assert not read(TRACKIO_STORAGE_MODE="jsonl", TRACKIO_SERVER_URL="http://x:1").inbox
+
+
+def test_settings_make_the_folder_absolute_and_name_the_command(tmp_path: Path) -> None:
+    relative = exporter.read_settings({"TRACKIO_DIR": "store"}, tmp_path)
+    default = exporter.read_settings({"HOME": "/home/ada"}, tmp_path)
+
+    assert relative.destination == {"TRACKIO_DIR": str(tmp_path / "store")}
+    assert relative.view(RUN) == f"TRACKIO_DIR={tmp_path}/store trackio show --project 'my maths'"
+    assert default.destination == {"TRACKIO_DIR": "/home/ada/.cache/huggingface/trackio"}
+    assert default.view(replace(RUN, project="maths")) == "trackio show --project maths"

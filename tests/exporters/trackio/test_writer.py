@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +17,7 @@ from otel_bridge.capabilities import accepts
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter, found_of, tracker_run_id_of
 from otel_bridge.records import Distribution, Evaluation, RolloutRecord, Row, Span, Status
+from otel_bridge.testing import MemoryTable
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.payload import histogram, row_metrics, timestamp
 from support.trackers import trackio_store
@@ -26,32 +26,15 @@ from support.trackers.trackio_store import DIRECTORY, ENVIRONMENT, spans_of
 NOW = 1_700_000_000_123_456_789
 
 
-class DictMemory:
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-
-    def get(self, key: str) -> bytes | None:
-        return self.values.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        self.values[key] = value
-
-    def delete(self, key: str) -> None:
-        self.values.pop(key, None)
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        yield from sorted((key, value) for key, value in self.values.items() if key.startswith(prefix))
-
-
 @pytest.fixture
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> RunInfo:
     project = "".join(c for c in request.node.name if c.isalnum())[:60]
     return RunInfo(id="9f2c000000000001", project=project, name="ppo", folder=tmp_path)
 
 
-def opened(run: RunInfo, memory: DictMemory | None = None) -> RunWriter:
+def opened(run: RunInfo, memory: MemoryTable | None = None) -> RunWriter:
     settings = exporter.read_settings(ENVIRONMENT, Path.cwd())
-    return exporter.open(run, settings, memory or DictMemory())
+    return exporter.open(run, settings, memory or MemoryTable())
 
 
 def loss(number: int, value: float = 0.5, **changes: object) -> Row:
@@ -149,7 +132,7 @@ def test_an_evaluation_is_a_record_that_names_its_rollout(run: RunInfo) -> None:
 
 
 def test_a_config_waits_for_the_first_record_and_a_later_one_adds_no_row(run: RunInfo) -> None:
-    memory = DictMemory()
+    memory = MemoryTable()
     writer = opened(run, memory)
     writer.write_config("trainer", {"lr": 1e-6, "optim": {"name": "adam"}})
     assert config(run) is None
@@ -169,7 +152,7 @@ def test_a_config_waits_for_the_first_record_and_a_later_one_adds_no_row(run: Ru
 
 
 def test_entries_that_become_equal_by_flattening_keep_values_of_their_own_across_restarts(run: RunInfo) -> None:
-    memory = DictMemory()
+    memory = MemoryTable()
     for step in (1, 2):
         writer = opened(run, memory)
         writer.write_config("x", {"a": {"b": 1}, "a/b": 2, "y/z": 3, "plain/key": 4})
@@ -227,7 +210,7 @@ def test_a_config_that_another_bridge_replaced_is_stored_again(
 
 
 def test_rows_without_a_step_get_the_running_count_of_their_keys_also_after_a_restart(run: RunInfo) -> None:
-    memory = DictMemory()
+    memory = MemoryTable()
     timed = [loss(n, step=None, axis=None, steps={}, values={"gpu": float(n)}) for n in (1, 2, 3)]
     opened(run, memory).write_rows(timed[:2])
 
@@ -314,22 +297,9 @@ def test_a_second_folder_in_one_process_is_refused(run: RunInfo, tmp_path: Path)
     settings = exporter.read_settings({"TRACKIO_DIR": str(tmp_path)}, Path.cwd())
 
     with pytest.raises(BlockedError, match="can know but one"):
-        exporter.open(run, settings, DictMemory())
+        exporter.open(run, settings, MemoryTable())
 
     os.environ["TRACKIO_DIR"] = str(DIRECTORY)
-
-
-def test_settings_make_the_folder_absolute_and_name_the_command(run: RunInfo, tmp_path: Path) -> None:
-    relative = exporter.read_settings({"TRACKIO_DIR": "store"}, tmp_path)
-    default = exporter.read_settings({"HOME": "/home/ada"}, tmp_path)
-
-    assert relative.destination == {"TRACKIO_DIR": str(tmp_path / "store")}
-    assert (
-        relative.view(replace(run, project="my maths"))
-        == f"TRACKIO_DIR={tmp_path}/store trackio show --project 'my maths'"
-    )
-    assert default.destination == {"TRACKIO_DIR": "/home/ada/.cache/huggingface/trackio"}
-    assert default.view(replace(run, project="maths")) == "trackio show --project maths"
 
 
 def test_a_histogram_is_trimmed_and_closed_at_the_smallest_and_largest_number() -> None:
@@ -374,7 +344,7 @@ def test_rows_written_before_a_kill_are_all_there(run: RunInfo, tmp_path: Path) 
 
 
 def test_a_run_that_another_folder_wrote_is_said_when_it_is_opened_and_only_then(run: RunInfo) -> None:
-    first, mine = opened(run), DictMemory()
+    first, mine = opened(run), MemoryTable()
     first.write_rows([loss(1), loss(2)])
 
     second = opened(run, mine)
