@@ -54,6 +54,7 @@ from otel_bridge.settings import (
     GENERATED_NAME,
     GENERATED_PROJECT,
     LAUNCHER,
+    LIVENESS_TIMEOUT_S,
     MAX_BYTES,
     MAX_MEDIA_PER_STEP,
     MEDIA_BYTES,
@@ -129,7 +130,16 @@ def begin(
         return Run(facts, None)
     folder = RunFolder(base.path, identity.id)
     delivered = BridgeStarter(folder, env, hold=True).delivered_by() is not None
-    state = _FolderState(base, folder, present_report(folder), delivered, launched, hold, unchosen, other)
+    state = _FolderState(
+        base,
+        folder,
+        present_report(folder, int(settings.read(LIVENESS_TIMEOUT_S) * 1e9)),
+        delivered,
+        launched,
+        hold,
+        unchosen,
+        other,
+    )
     try:
         recorder = _open(facts, state, shared)
     except ConfigError as exc:

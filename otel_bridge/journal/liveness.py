@@ -3,7 +3,8 @@
 Without record locks or a life file, pid, start ticks and boot id are compared instead. A process of another boot
 (another host on a shared file system) counts as alive until its segments have not grown for ten minutes.
 
-The report of a bridge that was killed may show processes as alive that died with it; `judge_processes` corrects that.
+The report of a bridge that was killed may show processes as alive that died together with the bridge.
+`judge_processes` corrects that.
 """
 
 from __future__ import annotations
@@ -82,7 +83,12 @@ class LivenessLock:
 
 
 def alive(
-    folder: RunFolder, header: SegmentHeader, now_unix_ns: int, *, liveness_timeout_ns: int = _LIVENESS_TIMEOUT_NS
+    folder: RunFolder,
+    header: SegmentHeader,
+    now_unix_ns: int,
+    *,
+    liveness_timeout_ns: int = _LIVENESS_TIMEOUT_NS,
+    appended_ns: int | None = None,
 ) -> bool:
     """Return whether the process that wrote *header* may still append.
 
@@ -91,9 +97,15 @@ def alive(
         header: Header of one of its segments.
         now_unix_ns: The time now.
         liveness_timeout_ns: Time that a process of another boot may append nothing and still count as alive.
+        appended_ns: When the process last appended; ``None`` to search its segments.
     """
+
+    def grew() -> bool:
+        last = _last_append_ns(folder, header.instance_id) if appended_ns is None else appended_ns
+        return now_unix_ns - last < liveness_timeout_ns
+
     if header.boot_id != this_host().boot_id:
-        return _grew(folder, header.instance_id, now_unix_ns, liveness_timeout_ns)
+        return grew()
     path = folder.life_path(header.instance_id)
     try:
         if path.exists():
@@ -101,16 +113,15 @@ def alive(
     except LockUnsupportedError:
         namespace = _namespace_of(path)
         if namespace not in {0, pid_namespace()}:
-            return _grew(folder, header.instance_id, now_unix_ns, liveness_timeout_ns)
+            return grew()
     except JournalError:
         pass  # another kind of file has the life file's name: the process table decides
     ticks = start_ticks(header.pid)
     return ticks > 0 and ticks == header.start_ticks
 
 
-def _grew(folder: RunFolder, instance_id: str, now_unix_ns: int, liveness_timeout_ns: int) -> bool:
-    last = max((file.mtime_ns for file in folder.segments() if file.instance_id == instance_id), default=0)
-    return now_unix_ns - last < liveness_timeout_ns
+def _last_append_ns(folder: RunFolder, instance_id: str) -> int:
+    return max((file.mtime_ns for file in folder.segments() if file.instance_id == instance_id), default=0)
 
 
 def _facts() -> bytes:
@@ -153,26 +164,34 @@ _COUNTED: Final = "process"
 
 
 class JudgedReport(NamedTuple):
-    """Holds a report whose processes and roles are alive by the run folder, not by the bridge that wrote it.
+    """Holds a report in which the run folder, not the bridge that wrote it, decides which processes are alive.
 
     Attributes:
         report: The report.
-        unseen_senders: Whether a receiver that has exited took data of processes elsewhere. Nothing in the folder shows
-            whether these run, so that their roles have the counts of the last bridge.
+        unseen_senders: Whether a receiver that has exited got data from processes elsewhere. The folder does not show
+            whether these are alive, so that their roles have the counts of the last bridge.
     """
 
     report: Report
     unseen_senders: bool = False
 
 
-def present_report(folder: RunFolder) -> Report | None:
-    """Return the last report of *folder* with the processes that are alive now; ``None`` without a valid report."""
+def present_report(folder: RunFolder, liveness_timeout_ns: int) -> Report | None:
+    """Return the last report of *folder* with the processes that are alive now; ``None`` without a valid report.
+
+    Args:
+        folder: The run folder.
+        liveness_timeout_ns: As of `alive`.
+    """
     report = read_report(folder)
     if report is None:
         return None
     with contextlib.suppress(JournalError):
         if not probe(folder.lock_path):
-            return judge_processes(folder, report, folder.segments(), time.time_ns()).report
+            judged = judge_processes(
+                folder, report, folder.segments(), time.time_ns(), liveness_timeout_ns=liveness_timeout_ns
+            )
+            return judged.report
     return report
 
 
@@ -182,7 +201,7 @@ def judge_processes(
     segments: Iterable[SegmentFile],
     now_unix_ns: int,
     *,
-    liveness_timeout_ns: int = _LIVENESS_TIMEOUT_NS,
+    liveness_timeout_ns: int,
 ) -> JudgedReport:
     """Return *report*, which no running bridge updates, with the processes that are alive now.
 
@@ -197,7 +216,14 @@ def judge_processes(
     reported = {name for name, one in report.processes.items() if one.alive and not one.bridge}
     headers = {name: _header(file) for name, file in newest.items() if name in reported or name not in report.processes}
     runs = {
-        name: header is None or alive(folder, header, now_unix_ns, liveness_timeout_ns=liveness_timeout_ns)
+        name: header is None
+        or alive(
+            folder,
+            header,
+            now_unix_ns,
+            liveness_timeout_ns=liveness_timeout_ns,
+            appended_ns=newest[name].mtime_ns,
+        )
         for name, header in headers.items()
     }
     processes = {

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.errors import JournalError
+from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import LivenessLock, LockUnsupportedError, alive, judge_processes, present_report
 from otel_bridge.journal.machine import start_ticks, this_host
@@ -19,6 +20,7 @@ from support.bridge.bridge_doubles import Process
 from support.otlp.journal_samples import HEADER, header, line_of, python, run_folder
 
 NOW = 1_700_000_000_000_000_000
+SILENT_NS = 600 * 10**9
 LIVE = """
 import os, sys
 from pathlib import Path
@@ -189,13 +191,13 @@ def test_processes_that_died_with_their_bridge_are_not_alive_in_the_report_that_
     write_report(folder, report)
     died.die()
 
-    shown = present_report(folder)
+    shown = present_report(folder, SILENT_NS)
     lock = folder.lock()
     assert lock.acquire()
-    served = present_report(folder)
+    served = present_report(folder, SILENT_NS)
     lock.release()
     lives.die()
-    ended = present_report(folder)
+    ended = present_report(folder, SILENT_NS)
 
     assert shown is not None
     assert ended is not None
@@ -215,7 +217,7 @@ def test_processes_that_started_after_the_bridge_had_died_are_counted_in_their_r
     before.die()
     again, other = Process.start(folder), Process.start(folder, role="explorer")
 
-    roles = judge_processes(folder, report, folder.segments(), NOW).report.roles
+    roles = judge_processes(folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS).report.roles
 
     assert roles == {"trainer": RoleReport(1, 1), "explorer": RoleReport(1, 1)}
     for process in (again, other):
@@ -228,7 +230,7 @@ def test_a_process_that_has_ended_and_goes_on_is_not_counted_as_one_that_died(tm
     report = _reported(ended, lives, roles={"trainer": RoleReport(1, 2)})
     ended.end()
 
-    roles = judge_processes(folder, report, folder.segments(), NOW).report.roles
+    roles = judge_processes(folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS).report.roles
 
     assert roles == {"trainer": RoleReport(1, 2)}
     lives.die()
@@ -239,9 +241,27 @@ def test_what_sent_to_a_receiver_that_has_died_is_counted_as_it_was_last_seen(tm
     receiver = Process.start(folder, kind="receiver")
     report = Report(processes={receiver.instance: ProcessReport()}, roles={"trainer": RoleReport(2, 2)})
 
-    receives = judge_processes(folder, report, folder.segments(), NOW)
+    receives = judge_processes(folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS)
     receiver.die()
-    died = judge_processes(folder, report, folder.segments(), NOW)
+    died = judge_processes(folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS)
 
     assert (receives.report.roles, receives.unseen_senders) == ({"trainer": RoleReport(2, 2)}, False)
     assert (died.report.roles, died.unseen_senders) == ({"trainer": RoleReport(2, 2)}, True)
+
+
+@pytest.mark.parametrize(("silent_s", "lives"), [(60, False), (3600, True)])
+def test_processes_of_other_machines_are_judged_by_the_set_time_and_one_look_at_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_s: int, lives: bool
+) -> None:
+    folder = run_folder(tmp_path)
+    names = [f"a{number}" for number in range(5)]
+    for name in names:
+        path = SegmentWriter(folder.segments_dir, header(instance_id=name)).path
+        os.utime(path, ns=(NOW, NOW))
+    report = Report(processes={name: ProcessReport(role="trainer") for name in names})
+    segments = folder.segments()
+    monkeypatch.setattr(RunFolder, "segments", lambda _: pytest.fail("all segments are listed already"))
+
+    judged = judge_processes(folder, report, segments, NOW + 600 * 10**9, liveness_timeout_ns=silent_s * 10**9)
+
+    assert [one.alive for one in judged.report.processes.values()] == [lives] * 5

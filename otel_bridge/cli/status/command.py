@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from otel_bridge import settings
-from otel_bridge.cli.directory import not_here
+from otel_bridge.cli.errors import not_here
 from otel_bridge.cli.status.run_state import RunState, StateReader
 from otel_bridge.cli.status.source import (
     Overview,

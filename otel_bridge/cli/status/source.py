@@ -49,7 +49,7 @@ def overview_of(
     base: Path, folders: Sequence[RunFolder], env: Mapping[str, str], reader: StateReader | None = None
 ) -> Overview:
     """Return the overview of *folders*, all in *base*; a *reader* that is used again reads only what changed."""
-    reader = reader or StateReader()
+    reader = reader or StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
     states = [reader.read(folder) for folder in folders]
     return Overview(str(base), states, room_of(base, env, states) if base.is_dir() else None)
 
