@@ -1,25 +1,12 @@
-"""Creates the directory that a command writes to, or reports why it cannot be used or is not there."""
+"""Creates the directory that a command writes to, or reports why it cannot be used."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import click
-
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.base_dir import why_not_ours
-
-
-class WrongCallError(click.ClickException):
-    """Raised when the call names a folder or a run that is not there, or contradicts itself."""
-
-    exit_code = 2
-
-
-def not_here(message: str, *, named: bool) -> click.ClickException:
-    """Return the error about a folder without runs: a wrong call if the call has *named* the folder."""
-    return WrongCallError(message) if named else click.ClickException(message)
 
 
 def made(path: Path, *, help_text: str = "set --dir or OTEL_BRIDGE_DIR") -> Path:

@@ -10,8 +10,8 @@ from typing import Final
 
 import click
 
-from otel_bridge.cli.directory import WrongCallError
 from otel_bridge.cli.drain import Drains
+from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.rollouts.command import chosen_folders
 from otel_bridge.cli.status.source import folders_of

@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from otel_bridge.capture.hook import release
+from otel_bridge.cli.errors import exit_code_of
 from otel_bridge.cli.output import call_with_streams
 from otel_bridge.cli.terminal import echo
 from otel_bridge.emit.config.capture_env import set_capture_aside
@@ -64,7 +65,7 @@ class _Commands(click.Group):
             raise
         except (OtelBridgeError, click.ClickException) as exc:  # its text may hold names of runs and servers' answers
             echo(f"Error: {exc}", err=True)
-            ctx.exit(exc.exit_code if isinstance(exc, click.ClickException) else 1)
+            ctx.exit(exit_code_of(exc))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -73,7 +74,7 @@ class _Commands(click.Group):
 def main(ctx: click.Context) -> None:
     """Emit OpenTelemetry once from an RL or LLM job; see one run in W&B, MLflow and Trackio.
 
-    Exit codes: 0 done; 1 something remains or failed, as one line reports; 2 the call itself is wrong, or names a
+    Exit codes: 0 done; 1 something failed or remains, and one line names it; 2 the call itself is wrong, or names a
     folder or a run that is not there. `run` returns the exit code of the command it ran.
     """
     # This process writes to trackers with the real packages. Only the command of `run` inherits the capture.

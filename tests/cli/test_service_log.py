@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.serve.log import ServiceLog
 from otel_bridge.errors import ConfigError
 from support.bridge.bridge_doubles import report_when
@@ -63,7 +64,9 @@ def test_what_trackers_log_and_print_are_json_lines_of_their_streams(capsys: pyt
         other.start()
         other.join()
         log.log_run_line("r1: a line of the bridge")
+        log.log_run_line("r\udcff: of an odd folder")
         print("line")
+        print("not ended", end="")
         sys.stderr.write(f"wandb: ERROR a very {'long ' * 20_000}line")
 
     read = capsys.readouterr()
@@ -73,22 +76,26 @@ def test_what_trackers_log_and_print_are_json_lines_of_their_streams(capsys: pyt
     assert shown[1:3] == [("info", "for v2"), ("warning", "of a library")]
     assert (shown[3][0], "DeprecationWarning: old call" in shown[3][1]) == ("warning", True)
     assert shown[4] == ("info", "a line of the bridge")
-    assert (shown[5][0], shown[5][1][:21]) == ("error", "wandb: ERROR a very l")
-    assert len(shown) == 6
+    assert shown[5] == ("info", "of an odd folder")
+    assert (shown[6][0], shown[6][1][:21]) == ("error", "wandb: ERROR a very l")
+    assert len(shown) == 7
     printed = [json.loads(line)["message"] for line in read.out.splitlines()]
-    assert printed == ["100%", "of a thread \\udcff", "half of a line"]
+    assert printed == ["100%", "of a thread \\udcff", "half of a line", "not ended"]
     assert (sys.stdout, sys.stderr) == streams
 
 
-@pytest.mark.parametrize("error", [ConfigError("DIR is not valid"), ValueError("a mistake")])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ConfigError("DIR is not valid"), 1), (ValueError("a mistake"), 1), (WrongCallError("no such run"), 2)],
+)
 def test_the_error_that_ends_a_service_is_a_line_of_its_log(
-    capsys: pytest.CaptureFixture[str], error: Exception
+    capsys: pytest.CaptureFixture[str], error: Exception, code: int
 ) -> None:
     with pytest.raises(SystemExit) as ended, ServiceLog(as_json=True):
         raise error
 
     (line,) = capsys.readouterr().err.splitlines()
-    assert (ended.value.code, json.loads(line)["level"]) == (1, "error")
+    assert (ended.value.code, json.loads(line)["level"]) == (code, "error")
     assert json.loads(line)["message"].strip().endswith(str(error))
 
 

@@ -12,7 +12,7 @@ import click
 import orjson
 
 from otel_bridge import settings
-from otel_bridge.cli.directory import WrongCallError, not_here
+from otel_bridge.cli.errors import WrongCallError, not_here
 from otel_bridge.cli.rollouts.source import RolloutListing, RolloutSource, StoredRollout
 from otel_bridge.cli.rollouts.view import RolloutView
 from otel_bridge.cli.status.source import NAME_ANOTHER, folders_of, no_run_folder

@@ -1,7 +1,7 @@
 """Writes the log of a service: one line per message on stderr, plain or JSON, from any thread.
 
-Libraries log by `logging`, or print. The log has the form of its own lines for the records of every logger that has no
-handler of its own, and, as JSON, for whatever Python code prints.
+Libraries log by `logging`, or print. Records of loggers without their own handler become lines of this log. With JSON,
+so does all that Python code prints.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import re
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TextIO, cast
 
 import orjson
 
-from otel_bridge.errors import OtelBridgeError
+from otel_bridge.cli.errors import exit_code_of, text_of
 from otel_bridge.text.printable import shown
 
 _LEVEL: Final = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
@@ -68,17 +67,19 @@ class ServiceLog(logging.Handler):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: object) -> None:
-        """Close the log; as JSON it has the exception that ends the service, which would be printed as text."""
+        """Close the log. With JSON, first log the exception that ends the service, or Python prints it as text."""
         logging.getLogger().removeHandler(self)
         if self._streams is None:
             return
+        for printed in (sys.stdout, sys.stderr):
+            if isinstance(cast("object", printed), PrintedLines):
+                cast("PrintedLines", printed).end_lines()
         if isinstance(exc, Exception):
-            text = str(exc) if isinstance(exc, OtelBridgeError) else "".join(traceback.format_exception(exc))
-            self.log_line(text, level="error")
+            self.log_line(text_of(exc), level="error")
         (sys.stdout, sys.stderr), self._streams = self._streams, None
         logging.captureWarnings(capture=False)
         if isinstance(exc, Exception):
-            raise SystemExit(1) from exc
+            raise SystemExit(exit_code_of(exc)) from exc
 
     def _lines_of(self, stream: TextIO) -> TextIO:
         def log(line: str) -> None:
@@ -91,8 +92,8 @@ class ServiceLog(logging.Handler):
         now_s = time.time()
         stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{int(now_s % 1 * 1000):03d}Z"
         if self._as_json:
-            plain = line.encode("utf-8", "backslashreplace").decode()  # orjson refuses lone surrogates
-            written = orjson.dumps({"time": stamp, "level": level, "message": plain, **facts}).decode()
+            entry = {"time": stamp, "level": level, "message": line, **facts}
+            written = orjson.dumps({name: _without_surrogates(value) for name, value in entry.items()}).decode()
         else:
             written = f"{stamp} otel-bridge: {_on_lines_of_its_own(line)}"
         with self._writing, contextlib.suppress(OSError, ValueError):
@@ -100,30 +101,37 @@ class ServiceLog(logging.Handler):
             stream.flush()
 
 
+def _without_surrogates(value: object) -> object:
+    """Return *value* as orjson takes it: it refuses texts with lone surrogates, as names of files may have."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
 class PrintedLines:
-    """Takes what is printed to a stream, and logs each line once it is whole; of a progress bar the last state.
+    """Takes what is printed to a stream, and logs each line once it is whole. Of a progress bar it logs the last state.
+
+    What goes to the stream's ``buffer`` or descriptor is not logged.
 
     Args:
-        stream: The stream that it replaces, whose other attributes it has.
+        stream: The stream to replace. Other attributes come from it.
         log: Logs one line; called by the thread that printed it.
     """
 
     def __init__(self, stream: TextIO, log: Callable[[str], None]) -> None:
         self._stream, self._log = stream, log
-        self._unfinished = threading.local()  # two threads that print at a time would mix their lines
+        self._unfinished: dict[int, str] = {}  # by thread: two that print at a time would mix their lines
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Take *text*; its last line is kept until it is ended."""
-        *lines, rest = (cast("str", getattr(self._unfinished, "text", "")) + text).split("\n")
+        """Take *text*; its last line is kept until it is ended, or the log is closed."""
+        thread = threading.get_ident()
+        *lines, rest = (self._unfinished.pop(thread, "") + text).split("\n")
         if len(rest) > _LONGEST_LINE:
             lines, rest = [*lines, rest], ""
-        self._unfinished.text = rest
-        for line in lines:
-            if last := line.rstrip("\r").rpartition("\r")[2].strip():
-                self._log(last)
+        if rest:
+            self._unfinished[thread] = rest
+        self._log_all(lines)
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
@@ -131,11 +139,21 @@ class PrintedLines:
         for line in lines:
             self.write(line)
 
+    def end_lines(self) -> None:
+        """Log the lines that no thread has ended."""
+        left, self._unfinished = self._unfinished, {}
+        self._log_all(left.values())
+
+    def _log_all(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            if last := line.rstrip("\r").rpartition("\r")[2].strip():
+                self._log(last)
+
     def flush(self) -> None:
         """Do nothing: whole lines are written at once."""
 
     def isatty(self) -> bool:
-        """Return that no terminal reads it: colours and progress bars would be lines of the log."""
+        """Return ``False``, so that libraries print no colours and progress bars."""
         return False
 
 

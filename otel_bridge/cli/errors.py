@@ -1,0 +1,32 @@
+"""Defines the errors of commands, and the text and exit code with which an exception ends a command."""
+
+from __future__ import annotations
+
+import traceback
+
+import click
+
+from otel_bridge.errors import OtelBridgeError
+
+
+class WrongCallError(click.ClickException):
+    """Raised when the call names a folder or a run that is not there, or contradicts itself."""
+
+    exit_code = 2
+
+
+def not_here(message: str, *, named: bool) -> click.ClickException:
+    """Return the error about a folder without runs: a wrong call if the call has *named* the folder."""
+    return WrongCallError(message) if named else click.ClickException(message)
+
+
+def exit_code_of(error: Exception) -> int:
+    """Return the exit code of a command that *error* ends."""
+    return error.exit_code if isinstance(error, click.ClickException) else 1
+
+
+def text_of(error: Exception) -> str:
+    """Return the text of *error* for a log: its message, and for a mistake in the code its traceback."""
+    if isinstance(error, (OtelBridgeError, click.ClickException)):
+        return str(error)
+    return "".join(traceback.format_exception(error))
