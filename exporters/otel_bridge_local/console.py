@@ -183,6 +183,9 @@ class ConsoleRunWriter:
     def _flush(self, records: Sequence[Alert | Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord]) -> None:
         try:
             self._stream.flush()
+            # A command that works without its output keeps the error, and raises nothing.
+            if isinstance(failure := getattr(self._stream, "failure", None), OSError):
+                raise failure
         except (OSError, ValueError) as exc:
             position = records[0].position if records else None
             raise RetryableError(f"standard output cannot be written: {exc}", position=position) from exc

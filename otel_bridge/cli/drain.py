@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -22,7 +22,7 @@ from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import undelivered_reason
-from otel_bridge.cli.directory import WrongCallError, not_here
+from otel_bridge.cli.errors import WrongCallError, not_here
 from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.serve.directory_lock import service_of
 from otel_bridge.cli.status.source import folders_of, no_run_folder, runs_below
@@ -51,7 +51,10 @@ _STOP_S: Final = 10.0
     help="Give up the records that the exporter NAME still lacks; may be given several times.",
 )
 @click.option("--folder", "single", type=click.Path(path_type=Path), hidden=True)
-def command(directories: tuple[Path, ...], exporters: str, discard: tuple[str, ...], single: Path | None) -> None:
+@click.option("--reason-fd", type=int, hidden=True)
+def command(
+    directories: tuple[Path, ...], exporters: str, discard: tuple[str, ...], single: Path | None, reason_fd: int | None
+) -> None:
     """Deliver the records in run folders; exits 0 when everything is written and every run is ended.
 
     DIRECTORIES hold run folders or are run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here). Each folder is
@@ -63,7 +66,7 @@ def command(directories: tuple[Path, ...], exporters: str, discard: tuple[str, .
     work_without_output()
     discarded = settings.names(",".join(discard))
     if single is not None:
-        sys.exit(_drain_one(single, settings.names(exporters), discarded))
+        _drain_one(single, settings.names(exporters), discarded, reason_fd)
     both = sorted({*settings.names(exporters)} & {*discarded})
     if both:
         raise WrongCallError(f"{', '.join(both)}: in --exporters and in --discard; name each in one of them")
@@ -118,29 +121,40 @@ class Drains:
     """
 
     def __init__(self, console: Terminal, exporters: str = "", discard: Sequence[str] = ()) -> None:
-        self._console = console
+        self._console, self._exporters = console, exporters
         self._options = ["--exporters", exporters] if exporters else []
         self._options += [argument for name in discard for argument in ("--discard", name)]
-        self._running: list[subprocess.Popen[str]] = []
+        self._running: list[subprocess.Popen[bytes]] = []
         self._stopped = threading.Event()
 
     def drain(self, folder: RunFolder) -> int:
         """Drain one folder; return the exit code of its process. May be called from any thread."""
         code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
+        reads, writes = os.pipe()
         command = [sys.executable, "-c", code, "drain", "--folder", str(folder.path), *self._options]
-        done = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        command += ["--reason-fd", str(writes)]
+        # The exporter `console` prints; what a tracker prints is left out.
+        shown = None if self._prints(folder) else subprocess.DEVNULL
+        done = subprocess.Popen(command, stdout=shown, stdin=subprocess.DEVNULL, pass_fds=(writes,))
+        os.close(writes)
         self._running.append(done)
         if self._stopped.is_set():
             done.terminate()
-        printed = done.communicate()[0].strip()
+        with open(reads, encoding="utf-8", errors="replace") as reasons:
+            reason = reasons.read().strip()
+        done.wait()
         self._running.remove(done)
         report = read_report(folder)
         if report is not None:
             show(self._console, folder.run_id, report)
         if done.returncode:
-            why = printed.splitlines()[-1] if printed else f"exit code {done.returncode}"
+            why = reason or f"exit code {done.returncode}"
             self._console.print_line(f"{folder.path}: not everything is delivered: {why}")
         return done.returncode
+
+    def _prints(self, folder: RunFolder) -> bool:
+        given = _given(settings.names(self._exporters), settings.environment(), Path.cwd())
+        return "console" in (_names_in(folder) if given is None else {name for one in given.values() for name in one})
 
     def stop(self, _number: int, _frame: object) -> None:
         """Handle SIGTERM and SIGINT: stop every process, which commits and closes its writers first."""
@@ -149,22 +163,39 @@ class Drains:
             process.terminate()
 
 
-def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str] = ()) -> int:
-    """Deliver one folder in this process; print why something remains; return 0 when nothing remains, else 1."""
+def _end(why: str, reason_fd: int | None, *, hangs: bool = False) -> NoReturn:
+    """Exit with 0, or, when something remains, with 1 after *why*, which is written to *reason_fd* or printed."""
+    sys.stdout.flush()
+    if why and reason_fd is not None:
+        os.write(reason_fd, why.encode("utf-8", "backslashreplace"))
+    elif why:
+        echo(why)
+    sys.stdout.flush()
+    if hangs:
+        os._exit(1 if why else 0)  # a writer or a disk that hangs must not keep this process from exiting
+    sys.exit(1 if why else 0)
+
+
+def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str], reason_fd: int | None) -> NoReturn:
+    """Deliver one folder in this process, and end the process: with 0 when nothing remains, else with 1 and why."""
+    if reason_fd is not None:
+        os.set_inheritable(reason_fd, False)  # a process of a tracker that outlives this one would keep it open
     path = path.resolve()
     found = [folder for folder in folders_of(path) if folder.path == path]
     if not found:
-        echo(f"{path} is not a run folder")
-        return 1
+        _end(f"{path} is not a run folder", reason_fd)
     folder = found[0]
     holder = _remote_holder(folder)
     if holder:
-        echo(f"a bridge on {holder} serves this folder; run drain there, or wait until that bridge has exited")
-        return 1
+        _end(
+            f"a bridge on {holder} serves this folder; run drain there, or wait until that bridge has exited", reason_fd
+        )
     service = service_of(folder.base)
     if service:
-        echo(f"the service of {folder.base} ({service}) delivers this run; watch `status`, or stop the service first")
-        return 1
+        _end(
+            f"the service of {folder.base} ({service}) delivers this run; watch `status`, or stop the service first",
+            reason_fd,
+        )
     collect_less_often()
     how = dataclasses.replace(_options(folder, exporters), discard=tuple(discard))
     host = BridgeSupervisor(path.parent, how, folders=lambda: found, until_done=True, log_line=_notify)
@@ -180,13 +211,7 @@ def _drain_one(path: Path, exporters: Sequence[str], discard: Sequence[str] = ()
     now = host.progress().get(folder.run_id, remaining)
     requested = {name for names in (how.exporters or {}).values() for name in names}
     why = undelivered_reason(read_report(folder), now, host.hanging, requested=requested)
-    if why:
-        echo(why)
-    sys.stdout.flush()
-    code = 1 if why else 0
-    if host.hanging or host.alive:
-        os._exit(code)  # a writer or a disk that hangs must not keep this process from exiting
-    return code
+    _end(why, reason_fd, hangs=bool(host.hanging or host.alive))
 
 
 def _options(folder: RunFolder, exporters: Sequence[str]) -> BridgeOptions:

@@ -10,12 +10,12 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TextIO, cast
 
 
 class OutputStream:
-    """Writes to a standard stream and keeps its first error. Other attributes are those of the stream.
+    """Writes to a standard stream and keeps its first error. Other attributes (``buffer``) are those of the stream.
 
     Args:
         stream: The stream.
@@ -35,12 +35,16 @@ class OutputStream:
         self._try(lambda: self._stream.write(text))
         return len(text)
 
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write *lines*; raises `OSError` as the class describes."""
+        self._try(lambda: self._stream.writelines(lines))
+
     def flush(self) -> None:
         """Flush the stream; raises `OSError` as the class describes."""
         self._try(self._stream.flush)
 
     def ignore_failures(self) -> None:
-        """Lose what cannot be written from now on."""
+        """Drop what cannot be written from now on, and raise nothing."""
         self.raises = False
 
     def _try(self, write: Callable[[], object]) -> None:
@@ -50,7 +54,7 @@ class OutputStream:
             except OSError as exc:
                 self.failure = exc
                 self._discard_buffer()
-        # Each time, because a library may try the stream before it writes, and pass over what that raises.
+        # At each call, because a library may test the stream first and ignore the error.
         if self.failure is not None and self.raises:
             raise self.failure
 
@@ -98,18 +102,17 @@ def call_with_streams(command: Callable[[], object]) -> object:
 def _open_closed_descriptors() -> None:
     """Open standard descriptors that are closed, or a file of the command would get their numbers.
 
-    Then a line that a library prints would be written into a ledger or a segment. Writing to the stdout opened here
-    fails, so that a command notices it; nothing could show the failure of stderr.
+    Then a line that a library prints would be written into a ledger or a segment. The stdout opened here is for
+    reading, so that a write fails and the command notices it. A failure of stderr could not be shown.
     """
     for number, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         with contextlib.suppress(OSError):
             os.fstat(number)
             continue
-        opened = os.open(os.devnull, flags)  # gets the lowest free number, which is this one
-        os.set_inheritable(opened, True)
+        os.open(os.devnull, flags)  # gets the lowest free number, which is this one; a child finds it closed again
     sys.stdout, sys.stderr = _text_stream(sys.stdout, 1), _text_stream(sys.stderr, 2)
 
 
 def _text_stream(stream: TextIO | None, number: int) -> TextIO:
-    """Return *stream*, or one of the descriptor *number* where the interpreter found none at its start."""
+    """Return *stream*, or, if the interpreter started without it, a new stream for the descriptor *number*."""
     return stream or open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)

@@ -32,17 +32,14 @@ def undelivered(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", ["status", "status --json", "rollouts", "doctor", "--help", "status --help"])
+@pytest.mark.parametrize("command", ["status", "status --json", "doctor", "--help", "status --help"])
 @pytest.mark.parametrize(("streams", "printed"), [(">&-", CLOSED), (">/dev/full", FULL), (">&- 2>&-", "")])
 def test_a_command_that_cannot_show_anything_fails_with_one_line(
     undelivered: Path, command: str, streams: str, printed: str
 ) -> None:
     done = _in_shell(f"otel-bridge {command} {streams}", cwd=undelivered)
 
-    if command == "rollouts":  # no bridge has read the run
-        assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    else:
-        assert (done.returncode, done.stderr) == (1, printed)
+    assert (done.returncode, done.stderr) == (1, printed)
 
 
 @pytest.mark.parametrize("command", ["status", "status --json", "doctor", "--help"])
@@ -79,6 +76,23 @@ def test_run_returns_the_exit_code_of_its_command_and_delivers(tmp_path: Path, s
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
     assert values(only_folder(runs(tmp_path))) == {"trainer/loss": LOSS}
+
+
+@pytest.mark.parametrize("streams", [">&-", ">/dev/full"])
+def test_rows_that_the_exporter_console_cannot_print_remain(undelivered: Path, streams: str) -> None:
+    drain = "otel-bridge drain --exporters console --discard file"
+
+    done = _in_shell(f"OTEL_BRIDGE_DRAIN_TIMEOUT_S=1 {drain} {streams}", cwd=undelivered)
+    shown = _in_shell(drain, cwd=undelivered)
+
+    assert (done.returncode, "Traceback" in done.stderr, shown.returncode) == (1, False, 0)
+    assert [f"trainer/step={step}" in shown.stdout for step in (1, 2, 3)] == [True] * 3
+
+
+def test_a_program_under_run_finds_its_closed_stdout_as_it_would_without(tmp_path: Path) -> None:
+    done = _in_shell("otel-bridge run -- python -c 'print(1)' >&-", cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_a_library_prints_to_a_closed_stream_gets_into_no_file(undelivered: Path) -> None:
