@@ -19,7 +19,7 @@
 
 A message states what was seen, what was expected and what to do.
 
-`any_error` selects what calls of otel-bridge keep from the program that makes them.
+`any_error` returns the exceptions that calls of otel-bridge catch, so that the program never sees them.
 """
 
 from __future__ import annotations
@@ -144,9 +144,9 @@ class PermanentError(ExporterError):
 
 
 def any_error() -> tuple[type[Exception], ...]:
-    """Return what an ``except`` of a call that never raises catches: all but the exception of a signal handler.
+    """Return the exceptions to catch in a call that never raises: all but those of the program's signal handlers.
 
-    A program's handler may raise anywhere, for example at a time limit. Caught by us, the limit would have no effect.
+    A handler may raise at a time limit. If the call caught that, the limit would have no effect.
     """
     return () if _is_of_handler(sys.exc_info()[1]) else (Exception,)
 

@@ -28,7 +28,7 @@ TIMEOUT_S = Setting("OTEL_BRIDGE_MLFLOW_TIMEOUT_S", 30.0, seconds, "Time limit f
 
 DEFAULT_DATABASE = "mlflow.db"
 _NOT_IN_ADDRESS = re.compile(r"\?|%[0-9A-Fa-f]{2}")
-"""What SQLAlchemy reads as something else than a part of the file's name; from 2.1 on, ``%20`` is a space."""
+"""Text that SQLAlchemy does not read as a part of the file's name; from 2.1 on, ``%20`` is a space."""
 _DATABASES = frozenset({"mysql", "mssql", "postgresql"})
 
 
@@ -103,9 +103,9 @@ def _sqlite_path(raw: str, cwd: Path) -> tuple[Path, str]:
     database = os.path.normpath(cwd / path)
     if (strange := _NOT_IN_ADDRESS.search(database)) is not None:
         raise ConfigError(
-            f"MLflow's database would be {database!r}, which the address of a database cannot express: "
-            f"{strange[0]!r} has another meaning there; set MLFLOW_TRACKING_URI=sqlite:////FOLDER/{DEFAULT_DATABASE} "
-            "with a folder without it, or the address of a server"
+            f"MLflow's database would be {database!r}, and {strange[0]!r} has another meaning in the address of a "
+            f"database; set MLFLOW_TRACKING_URI=sqlite:////FOLDER/{DEFAULT_DATABASE}, with a folder without "
+            f"{strange[0]!r}, or the address of a server"
         )
     return Path(database), f"?{query}" if query else ""
 

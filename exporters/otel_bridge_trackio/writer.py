@@ -32,7 +32,7 @@ _COUNT: Final = "count/"
 _MAX_REPAIRS: Final = 3
 """Most times that one config is stored again; a later Trackio may keep other keys than it is given."""
 _CHECK_S: Final = 2.0
-"""Seconds after which the store has the config of a bridge that read it before ours was there; it writes it at once."""
+"""Seconds before the config is checked: a bridge that read the store before our write has then written its own."""
 
 
 def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> TrackioRunWriter:
@@ -202,7 +202,7 @@ class TrackioRunWriter:
 
     def end(self, status: Status) -> None:  # noqa: ARG002  # Trackio keeps none
         """Store the config once more if another bridge replaced it."""
-        with suppress(ExporterError):  # all records are stored; a server that went away does not hold up the end
+        with suppress(ExporterError):  # all records are stored, so that an unreachable server must not delay the end
             self._check_config(now=True)
         if self._config_due:
             self._store_config()
@@ -240,8 +240,8 @@ class TrackioRunWriter:
     def _check_config(self, *, now: bool = False) -> None:
         """Make the config due if another bridge replaced it, after some time or *now*.
 
-        Each bridge reads the whole config, adds its own entries and writes all of it. Of two that do so at a time, the
-        store keeps the entries of one.
+        Each bridge reads the whole config, adds its own entries and writes all of it. If two do so at the same time,
+        the entries of one are lost.
         """
         if self._check_config_s is None or not (now or self._clock_s() >= self._check_config_s):
             return

@@ -37,9 +37,9 @@ def notify(line: str, *, always: bool = False) -> None:
 
 
 def _write(text: str) -> None:
-    """Write *text* to stderr, and past its buffer where it is the interpreter's own.
+    """Write *text* to stderr; to the interpreter's own stderr without its buffer.
 
-    What a full or broken stderr keeps in its buffer fails again at the interpreter's exit, which then exits with 120.
+    Text in the buffer of a full or broken stderr would be written again at exit, and Python would then exit with 120.
     """
     stream, own = sys.stderr, sys.__stderr__
     stream.flush()
@@ -162,7 +162,7 @@ def moved(folder: Path, place: Path) -> str:
     deliver = command_line("drain", place) if where else "`otel-bridge drain` of the moved folder"
     return (
         f"{folder} was moved{where} while it is in use; records are appended there and kept, but no bridge delivers"
-        f" them: move the folder back, or deliver it once this process has ended with: {deliver}"
+        f" them. To deliver them, move the folder back; or, after this process has ended, run: {deliver}"
     )
 
 

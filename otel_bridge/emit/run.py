@@ -315,7 +315,7 @@ class Run(RecordedFacts):
         Args:
             status: ``finished`` (the default), ``failed`` or ``killed``, or an exit code.
             timeout_s: Longest wait for delivery in seconds, 30 by default. What is not delivered by then stays on the
-                disk, and one line says who delivers it.
+                disk, and one printed line names what delivers it.
             extra: Any further positional argument is counted as a drop.
             named: ``exit_code``, as in W&B, for *status*; ``timeout`` for *timeout_s*; any other argument is counted
                 as a drop.

@@ -334,9 +334,9 @@ def _views(facts: RunStart, state: _FolderState, before: Report | None) -> dict[
 
 
 def _elsewhere(before: Report, choice: RequestedDestinations, *, delivered: bool) -> dict[str, str]:
-    """Return a note for each exporter that delivered to another destination than this process's own variables name.
+    """Return a note for each exporter whose earlier destination is not the one that this process's variables name.
 
-    A bridge that is there goes on with the variables it was started with, unless the run has ended.
+    A running bridge keeps the variables that it was started with, unless the run has ended.
     """
     notes: dict[str, str] = {}
     for name, here in choice.destinations.items():

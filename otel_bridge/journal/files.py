@@ -20,7 +20,7 @@ from typing import Final, Generic, TypeVar
 
 SMALL_BYTES: Final = 1 << 20
 _HIGH_NUMBERS: Final = (960, 192)
-"""Below 1,024 and 256, the usual limits of a process; the kernel's table grows with the highest number."""
+"""Lowest numbers to try, below the usual limits of 1,024 and 256: the kernel's table grows with the highest number."""
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 

@@ -111,7 +111,9 @@ class RecordLock:
         seen = _identity_at(self.path)
         if seen is not None and seen in _registry:
             return False
-        fd = to_high_number(_open(self.path, os.O_RDWR | os.O_CREAT))  # moved later, it would lose the lock
+        fd = to_high_number(
+            _open(self.path, os.O_RDWR | os.O_CREAT)
+        )  # before it is locked: closing the old number later would release the lock
         status = os.fstat(fd)
         identity = (status.st_dev, status.st_ino)
         try:

@@ -216,7 +216,7 @@ class SegmentWriter:
         self._open(replace(self._header, number=self._header.number + 1, created_unix_ns=append_unix_ns))
 
     def _roll_unless_moved(self, append_unix_ns: int) -> None:
-        """Begin the next segment; in a folder that was moved the open one grows beyond its size, and loses nothing."""
+        """Begin the next segment; if the folder was moved, continue in the open one, beyond its size."""
         try:
             self._roll(append_unix_ns)
         except JournalError:

@@ -151,7 +151,7 @@ def test_a_folder_that_is_moved_keeps_every_row_and_the_process_names_where_it_i
     _, moved, ended = capsys.readouterr().err.splitlines()
     old = tmp_path / "old" / run.id
     assert moved.startswith(f"otel-bridge: {old} was moved to {place} while it is in use; records are appended there")
-    assert moved.endswith(f"deliver it once this process has ended with: otel-bridge drain {place}")
+    assert moved.endswith(f"or, after this process has ended, run: otel-bridge drain {place}")
     assert ended.endswith(
         f"{old} was moved while it was in use; everything is kept, deliver it with: otel-bridge drain {place}"
     )

@@ -6,8 +6,9 @@ bad rollout is found.
 
 MLflow versions differ in how they use a root's attributes. Below 3.13 they create no tags, and below 3.10 no session
 either. So the first rollout that a writer stores is read back. What is missing there is then set by a separate call
-for this rollout and all later ones. From 3.18 on, a store keeps attributes as they come, and the server removes the
-second layer of JSON that they have after OTLP; below, each reader did. So a database gets them without that layer.
+for this rollout and all later ones. OTLP adds a second layer of JSON to attributes. Below 3.18, MLflow's readers
+removed it; from 3.18 on, its server does before it stores them. A database is written without that server, so that the
+layer is removed here.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class TraceWriter:
 
 
 def _span_maker(connection: Connection) -> Callable[[trace_pb2.Span], Any]:
-    """Return what makes MLflow's span of an OTLP span, as the installed MLflow keeps it in a database."""
+    """Return a function from an OTLP span to the span that the installed MLflow stores in a database."""
     make: Callable[[trace_pb2.Span], Any] = connection.entities.Span.from_otel_proto
     unwrap: Any = None
     with suppress(ImportError):

@@ -311,7 +311,7 @@ def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
 
 
 def _exporter_state(exporter: ExporterReport, *, served: bool) -> str:
-    """Return the state of an exporter; without a bridge, which alone delivers, the state of its last moment is over."""
+    """Return the state of an exporter. Without a bridge nothing is delivered, so that one that worked is stopped."""
     return "stopped" if not served and exporter.state in _DELIVERING else exporter.state
 
 

@@ -20,7 +20,7 @@ pack_int64: Final[Callable[[int], bytes]] = Struct("<q").pack
 pack_fixed64: Final[Callable[[int], bytes]] = Struct("<Q").pack
 
 _DECIMAL_BITS: Final = 2_000
-"""Fewer than the shortest integer whose decimal digits Python can be set to refuse."""
+"""Integers of at most this many bits have decimal digits at any limit: the lowest is 640 digits, about 2,126 bits."""
 _ONE_BYTE: Final = tuple(bytes((number,)) for number in range(128))
 
 
