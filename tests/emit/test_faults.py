@@ -88,7 +88,10 @@ def test_the_end_and_the_counts_of_drops_have_room_on_a_disk_that_stays_full(sma
         run.finish("failed")
 
     (seen,) = seen_in(small_disk)
-    assert seen.event("rl.dropped").body == {"disk_full": 1_002 - len(seen.rows)}
+    dropped = seen.event("rl.dropped").body
+    # Each look at the disk, once a second, may lose its own report of drops, which is counted too.
+    assert sum(dropped.values()) - (1_002 - len(seen.rows)) in range(10)
+    assert dropped.keys() <= {"disk_full", "disk_half_full"}  # the latter from the next look at the disk on
     assert len(seen.rows) < 100
     assert seen.event("rl.run.end").attributes["rl.run.status"] == "failed"
 
