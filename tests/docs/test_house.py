@@ -70,7 +70,7 @@ def test_a_store_by_a_function_counts_unless_it_is_to_the_object_itself(call: st
     assert stores.sets_other(ast.parse(call, mode="eval").body) is counts
 
 
-def test_no_import_circle_no_crowded_folder_and_no_long_module() -> None:
+def test_no_import_circle_and_no_crowded_folder() -> None:
     assert list(rooms.problems()) == []
 
 
