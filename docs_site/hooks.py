@@ -9,6 +9,8 @@ from mkdocs.structure.files import File, Files
 
 _ROOT = Path(__file__).resolve().parents[1]
 _STYLE = "assets/site.css"
+_NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
+"""The head by which the theme leaves a page out of its search."""
 _PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 
 
@@ -19,5 +21,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = (_ROOT / source).read_text("utf-8").replace("](docs/", "](")
         for other, page in _PAGES.items():
             text = text.replace(f"]({other}", f"]({page}")
+        if source == "CHANGELOG.md":
+            text = _NOT_SEARCHED + text
         files.append(File.generated(config, target, content=text))
     return files
