@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from otel_bridge import semconv
 from otel_bridge.records import Json
-from otel_bridge.testing.conformance import messages
+from support.conformance import messages
 
 POINTS = 1_000
 KEYS = 10

@@ -24,7 +24,7 @@ from otel_bridge.emit.encode.protobuf import message
 from otel_bridge.emit.encode.row import RowEncoder
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
-from otel_bridge.testing.conformance import messages
+from support.conformance import messages
 
 RUNS = int(os.environ.get("MEMORY_RUNS", "100"))
 MINUTES = int(os.environ.get("MEMORY_MINUTES", "60"))

@@ -35,7 +35,7 @@ from otel_bridge import semconv
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import Json
-from otel_bridge.testing.conformance import messages
+from support.conformance import messages
 
 _ROLES = ("trainer", "explorer", "evaluator")
 _CLIENTS = 4

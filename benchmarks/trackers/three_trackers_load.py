@@ -12,7 +12,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics, ScopeMet
 from otel_bridge import semconv
 from otel_bridge.emit.encode.row import RowEncoder
 from otel_bridge.records import Json
-from otel_bridge.testing.conformance import messages
+from support.conformance import messages
 
 ROWS_A_REQUEST = 100
 _KEYS = [f"metric/{n}" for n in range(10)]

@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.peers import QUIET
 from benchmarks.results import Result
 from otel_bridge.journal.folder import run_folders
-from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
 from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_offline import offline_directories, read_offline_run
 
 KEYS, ROWS = 5_000, 50
 """Keys of each role."""

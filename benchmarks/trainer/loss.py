@@ -60,7 +60,7 @@ def _rows_of_segments(base: Path) -> int:
 
 
 def _rows_of_wandb(folder: Path) -> int:
-    from otel_bridge.testing.wandb_offline import read_offline_run
+    from support.trackers.wandb_offline import read_offline_run
 
     (directory,) = folder.glob("wandb/offline-run-*")
     return len(read_offline_run(directory).rows)

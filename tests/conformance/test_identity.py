@@ -12,8 +12,8 @@ import pytest
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
 from otel_bridge.testing import Contents
-from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
 from support.trackers import conformance_reading, mlflow_reading
+from support.trackers.wandb_offline import offline_directories, read_offline_run
 from support.trainers import e2e_jobs as job
 
 TRAIN = """

@@ -10,7 +10,8 @@ import pytest
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status
 from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
-from otel_bridge.testing.conformance import ConformanceSuite, ReadShown, Shown
+from support.conformance.suite import ConformanceSuite, ReadShown
+from support.conformance.truth import Shown
 
 
 class TestFile(ConformanceSuite):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.testing.conformance import ConformanceSuite, KeptKinds, ReadShown
+from support.conformance.suite import ConformanceSuite, ReadShown
+from support.conformance.truth import KeptKinds
 from support.trackers import conformance_reading, mlflow_reading
 from support.trackers.mlflow_server import mlflow_server
 from support.trackers.wandb_backend.server import WandbServer

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.exporter import RunInfo
-from otel_bridge.testing.conformance import ConformanceSuite, KeptKinds, ReadShown, Shown
+from support.conformance.suite import ConformanceSuite, ReadShown
+from support.conformance.truth import KeptKinds, Shown
 from support.trackers import conformance_reading, trackio_space
 from support.trackers.trackio_server import TOKEN, TrackioServer
 

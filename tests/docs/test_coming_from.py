@@ -10,8 +10,8 @@ import pytest
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
-from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
 from support.trackers import conformance_reading, mlflow_reading
+from support.trackers.wandb_offline import offline_directories, read_offline_run
 from support.trainers.command_runs import call, ended, environment, only_folder, records, values
 
 ROOT = Path(__file__).resolve().parents[2]

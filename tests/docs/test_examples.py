@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.exporter import Exporter
-from otel_bridge.testing.conformance import ConformanceSuite, KeptKinds, ReadShown, Shown
 from otel_bridge.testing.contents import Contents, HeldScalar
 from otel_bridge.testing.contract import ReadBack, WriterContract
+from support.conformance.suite import ConformanceSuite, ReadShown
+from support.conformance.truth import KeptKinds, Shown
 from support.trainers.command_runs import call, ended, environment, only_folder, otel_bridge, records, values
 
 ROOT = Path(__file__).resolve().parents[2]

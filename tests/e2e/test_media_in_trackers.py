@@ -13,9 +13,9 @@ import pytest
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
-from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
 from support.trackers import mlflow_reading
 from support.trackers.trackio_store import rows_in
+from support.trackers.wandb_offline import offline_directories, read_offline_run
 from support.trainers.e2e_jobs import environment, only_folder, script, start, until
 from support.waiting import HANG_S
 

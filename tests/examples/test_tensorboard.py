@@ -16,9 +16,10 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS, Even
 from tensorboard.util.tensor_util import make_ndarray
 
 from otel_bridge.exporter import Exporter, RunInfo
-from otel_bridge.testing.conformance import ConformanceSuite, KeptKinds, ReadShown, Shown
 from otel_bridge.testing.contents import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
 from otel_bridge.testing.contract import ReadBack, WriterContract
+from support.conformance.suite import ConformanceSuite, ReadShown
+from support.conformance.truth import KeptKinds, Shown
 from support.trainers.command_runs import call, ended, environment
 
 ROOT = Path(__file__).resolve().parents[2]

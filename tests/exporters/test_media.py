@@ -20,7 +20,6 @@ from otel_bridge.exporter import RunInfo
 from otel_bridge.media_files import file_name
 from otel_bridge.records import MediaRecord, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
-from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
 from otel_bridge_local import file as file_exporter
 from otel_bridge_local.console import ConsoleRunWriter
 from otel_bridge_local.file import MediaFolder
@@ -30,6 +29,7 @@ from otel_bridge_wandb import exporter as wandb_exporter
 from support.media_samples import image, item, media, png, table, text
 from support.trackers import mlflow_reading
 from support.trackers.trackio_store import DIRECTORY, ENVIRONMENT, HAS_INBOX, rows_in
+from support.trackers.wandb_offline import offline_directories, read_offline_run
 
 
 def some() -> list[MediaRecord]:

@@ -11,7 +11,8 @@ import pytest
 
 from otel_bridge.records import Status
 from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
-from otel_bridge.testing.conformance import ExpectedRun, KeptKinds, Shown, compare, recorded_job
+from support.conformance.job import recorded_job
+from support.conformance.truth import ExpectedRun, KeptKinds, Shown, compare
 
 JOB = recorded_job(wide_keys=10)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.exporter import RunInfo
-from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
 from support.collector.service_process import service
 from support.trackers import mlflow_reading
+from support.trackers.wandb_offline import offline_directories, read_offline_run
 from support.trainers.e2e_jobs import CLEAN, ended, environment, no_bridge_left, only_folder, run, script, until
 
 RUN_ID = "job-17"

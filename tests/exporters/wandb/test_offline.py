@@ -16,11 +16,11 @@ from otel_bridge.records import Json, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.child import ChildJob, run_child
 from otel_bridge.testing.samples import run_info
-from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
 from otel_bridge_wandb import exporter
 from otel_bridge_wandb.offline import store
 from otel_bridge_wandb.offline.store import OfflineStore
 from otel_bridge_wandb.settings import WandbSettings
+from support.trackers.wandb_offline import offline_directories, read_offline_run
 
 OFFLINE = {"WANDB_MODE": "offline"}
 

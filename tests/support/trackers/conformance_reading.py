@@ -10,10 +10,10 @@ from pathlib import Path
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.testing import HeldScalar
-from otel_bridge.testing.conformance import Shown
-from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
+from support.conformance.truth import Shown
 from support.trackers import mlflow_reading, wandb_reading
 from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_offline import offline_directories, read_offline_run
 
 TESTS = Path(__file__).resolve().parents[2]
 _OWN = {"_step", "_runtime", "_timestamp"}

@@ -18,8 +18,8 @@ from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status
 from otel_bridge.testing import Contents
 from otel_bridge.testing.contents import value_text
-from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
 from support.trackers import mlflow_reading, trackio_store, wandb_reading
+from support.trackers.wandb_offline import offline_directories, read_offline_run
 
 TESTS = Path(__file__).resolve().parents[2]
 

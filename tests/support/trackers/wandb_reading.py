@@ -11,7 +11,7 @@ from typing import Any, cast
 from otel_bridge.records import Json, Status
 from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_config
 from otel_bridge.testing.contents import scalar_text
-from otel_bridge.testing.wandb_offline import offline_directories, read_offline_run
+from support.trackers.wandb_offline import offline_directories, read_offline_run
 
 STATUSES = {0: Status.FINISHED, 1: Status.FAILED, 255: Status.KILLED}
 _OWN = {"_step", "_runtime", "_timestamp"}

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from otel_bridge.testing.wandb_offline import OfflineRun, read_offline_run
+from support.trackers.wandb_offline import OfflineRun, read_offline_run
 from support.trainers.command_runs import PYTHON, call, only_folder, otel_bridge, program, records, runs
 from support.trainers.command_runs import environment as plain_environment
 

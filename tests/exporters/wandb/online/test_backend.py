@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from otel_bridge.testing.wandb_offline import MetricDefinition
 from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_offline import MetricDefinition
 from support.waiting import ANSWER_S
 
 wandb: Any = pytest.importorskip("wandb")

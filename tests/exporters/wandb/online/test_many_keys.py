@@ -12,11 +12,11 @@ from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Row, Status
 from otel_bridge.testing import MemoryTable, deliver, samples
 from otel_bridge.testing.samples import run_info
-from otel_bridge.testing.wandb_offline import MetricDefinition
 from otel_bridge_wandb.online.upload_timeouts import MAX_S, UploadTimeouts
 from otel_bridge_wandb.settings import UploadLimits
 from support.trackers import wandb_online_runs as online
 from support.trackers.wandb_backend.server import WandbServer
+from support.trackers.wandb_offline import MetricDefinition
 from support.trackers.wandb_online_runs import made, open_run
 
 ODD = ['a "quoted"\\key', "dots.in.it", "stars*", "läuft 🚀", "one/two/three"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from otel_bridge.records import Json
-from otel_bridge.testing.wandb_offline import MetricDefinition
+from support.trackers.wandb_offline import MetricDefinition
 
 HISTORY_FILE: Final = "wandb-history.jsonl"
 SUMMARY_FILE: Final = "wandb-summary.json"

@@ -1,6 +1,6 @@
 """Play a recorded job to one exporter through the real bridge, in a process of its own; with kills, if asked.
 
-``python -m otel_bridge.testing.conformance.play <file>`` is that process. What a tracker keeps in its process (its
+``python -m support.conformance.play <file>`` is that process. What a tracker keeps in its process (its
 folder, its threads) thus ends with it, and a kill is a real one.
 """
 
@@ -29,10 +29,12 @@ from otel_bridge.journal.report import read_report
 from otel_bridge.journal.segment import SegmentWriter
 from otel_bridge.records import Evaluation, Record, RolloutRecord, Row
 from otel_bridge.testing.child import load_target
-from otel_bridge.testing.conformance.job import ConformanceJob, Segment
 from otel_bridge.testing.delivery import write
+from support.conformance.job import ConformanceJob, Segment
 
 TIMEOUT_S = 150.0
+_TESTS = Path(__file__).resolve().parents[2]
+"""Where `support` is found by the bridge's process."""
 NAME = "subject"
 """What the exporter under test is called here."""
 
@@ -80,8 +82,9 @@ def play(target: str, environment: Mapping[str, str], folder: RunFolder, *, kill
     """
     file = folder.path / f"play-{kill_at}.pickle"
     file.write_bytes(pickle.dumps(Play(target, dict(environment), folder.path, kill_at)))
-    command = [sys.executable, "-m", "otel_bridge.testing.conformance.play", str(file)]
-    env = {**os.environ, **environment}
+    command = [sys.executable, "-m", "support.conformance.play", str(file)]
+    path = os.pathsep.join(filter(None, (str(_TESTS), os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "PYTHONPATH": path, **environment}
     done = subprocess.run(command, env=env, cwd=folder.base, capture_output=True, timeout=TIMEOUT_S, check=False)
     if done.returncode not in ({0, -signal.SIGKILL} if kill_at else {0}):
         raise AssertionError(f"the bridge ended with {done.returncode}: {done.stderr.decode(errors='replace')[-4000:]}")
@@ -137,7 +140,7 @@ class _Killing:
 
 def main(argv: Sequence[str]) -> int:
     """Do what lies pickled at ``argv[0]``."""
-    job: Play = pickle.loads(Path(argv[0]).read_bytes())  # noqa: S301  # written by play
+    job: Play = pickle.loads(Path(argv[0]).read_bytes())  # written by play
     exporter = load_target(job.target)
     if job.kill_at:
         exporter = dataclasses.replace(exporter, open=_killing(exporter, job.kill_at))

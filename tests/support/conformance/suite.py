@@ -1,6 +1,6 @@
 """The conformance suite as tests: one recorded job, the real bridge, what the tracker's own API shows of it."""
 
-# ruff: noqa: D102  # the name of a test says what it tests
+# the name of a test says what it tests
 from __future__ import annotations
 
 import os
@@ -11,9 +11,9 @@ from typing import ClassVar, TypeAlias
 import pytest
 
 from otel_bridge.exporter import RunInfo
-from otel_bridge.testing.conformance.job import WIDE_KEYS, ConformanceJob, recorded_job
-from otel_bridge.testing.conformance.play import lay, play
-from otel_bridge.testing.conformance.truth import KeptKinds, Shown, compare
+from support.conformance.job import WIDE_KEYS, ConformanceJob, recorded_job
+from support.conformance.play import lay, play
+from support.conformance.truth import KeptKinds, Shown, compare
 
 ReadShown: TypeAlias = Callable[[RunInfo], Shown]
 """What a tracker shows of a run, through its own API."""

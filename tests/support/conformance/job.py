@@ -25,9 +25,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
 from otel_bridge.records import Json, Status, Value, run_id_of
-from otel_bridge.testing.conformance import messages
-from otel_bridge.testing.conformance.truth import ExpectedRun
 from otel_bridge.testing.samples import ODD_KEYS, START_UNIX_NS
+from support.conformance import messages
+from support.conformance.truth import ExpectedRun
 
 METRICS, TRACES, LOGS = 1, 2, 3
 """Signals, as frames number them."""
